@@ -1,0 +1,1 @@
+"""keyfold keeps Kafka topics in object storage as a compacted log."""

@@ -1,0 +1,169 @@
+"""What can go wrong, said so that an operator knows what to do.
+
+    KeyfoldError
+    ├── ConfigError                   a configuration key is wrong, unknown or contradicts another
+    ├── StoreError                    the object store answered something else than yes
+    │   ├── ObjectNotFound            404: no such object (for a conditional update: the object is gone)
+    │   ├── AlreadyExists             412 on a create: the name is taken
+    │   ├── PreconditionFailed        412 on an update: somebody else wrote first
+    │   ├── ConditionUndecided        409: nothing was decided, repeat the same request      (retriable)
+    │   ├── StoreUnavailable          503, 500, time-out, cut connection: RESULT UNKNOWN     (retriable)
+    │   ├── AccessDenied              403
+    │   ├── BucketMissing             the bucket does not exist
+    │   ├── UploadLost                a multipart upload cannot be finished; its parts must be sent again
+    │   └── ConditionsIgnored         the store accepts conditional writes and ignores them: unusable
+    ├── LogError                      about one topic partition
+    │   ├── LogNotFound               no log here: neither manifest nor segments
+    │   ├── ManifestLost              segments without a manifest: only `keyfold log repair` may go on
+    │   ├── FormatTooNew              written by a newer keyfold
+    │   ├── Corrupt                   bytes are not what they must be: object, block, record
+    │   ├── CommitRefused             a commit's requirement does not hold any more
+    │   │   ├── Fenced                another writer of my role has claimed the partition
+    │   │   ├── LeaseHeld             another compactor is at work and its lease has not expired
+    │   │   ├── OffsetMoved           an append does not begin at the log's next_offset
+    │   │   └── SegmentsMoved         a segment to be replaced is not listed any more
+    │   ├── CommitUnknown             no answer within the time given; the commit may still land (retriable)
+    │   └── OffsetOutOfRange          a read position that the log cannot serve without a silent hole
+    └── SourceError                   the Kafka topic is not the one that the log continues
+
+`retriable` says whether the same call may be repeated as it is. Data is in attributes, a sentence for people is in
+`str(error)`, what to do about it in `hint`. Errors are returned or raised to whoever can act; they are not logged and
+passed over.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class KeyfoldError(Exception):
+    """Base of all errors that keyfold raises on purpose."""
+
+    retriable: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return self.message if self.hint is None else f"{self.message}; {self.hint}"
+
+
+class ConfigError(KeyfoldError):
+    """A configuration key is unknown, has a wrong value, or contradicts another; `key` names it."""
+
+    def __init__(self, key: str, message: str, *, hint: str | None = None) -> None:
+        super().__init__(f"`{key}`: {message}", hint=hint)
+        self.key = key
+
+
+class StoreError(KeyfoldError):
+    """The object store refused or failed; `key` is the object's key in the bucket."""
+
+    def __init__(self, key: str, message: str, *, hint: str | None = None) -> None:
+        super().__init__(f"`{key}`: {message}", hint=hint)
+        self.key = key
+
+
+class ObjectNotFound(StoreError):
+    """404 for this key."""
+
+
+class AlreadyExists(StoreError):
+    """A create found the name taken (412)."""
+
+
+class PreconditionFailed(StoreError):
+    """An update found another ETag (412)."""
+
+
+class ConditionUndecided(StoreError):
+    """409: the store decided nothing; repeat the same request."""
+
+    retriable = True
+
+
+class StoreUnavailable(StoreError):
+    """Time-out, 5xx or a cut connection. Whether the request landed, or will, is unknown."""
+
+    retriable = True
+
+
+class AccessDenied(StoreError):
+    """403 for this key."""
+
+
+class BucketMissing(StoreError):
+    """The bucket does not exist."""
+
+
+class UploadLost(StoreError):
+    """A multipart upload is gone and its object is not there: send the bytes again under a new name."""
+
+
+class ConditionsIgnored(StoreError):
+    """The store does not honour conditional writes; a log on it would lose records."""
+
+
+class LogError(KeyfoldError):
+    """About one partition's log; `topic` and `partition` say which."""
+
+    def __init__(self, topic: str, partition: int, message: str, *, hint: str | None = None) -> None:
+        super().__init__(f"{topic}-{partition}: {message}", hint=hint)
+        self.topic = topic
+        self.partition = partition
+
+
+class LogNotFound(LogError):
+    """There is no log at this place: neither a manifest nor segments."""
+
+
+class ManifestLost(LogError):
+    """Segments are there, the manifest is not. Nothing is initialised or collected here."""
+
+
+class FormatTooNew(LogError):
+    """The manifest asks for a newer reader or writer than this one."""
+
+
+class Corrupt(LogError):
+    """Stored bytes are not what they must be. The message names object, block and record."""
+
+
+class CommitRefused(LogError):
+    """A commit's requirement does not hold any more. Nothing was written; uploads become orphans."""
+
+
+class Fenced(CommitRefused):
+    """Another writer of the same role claimed the partition: stop, do not claim again by yourself."""
+
+
+class LeaseHeld(CommitRefused):
+    """Another compactor works on this partition; `until_ms` is the end of its lease in store time."""
+
+    def __init__(self, topic: str, partition: int, message: str, *, until_ms: int) -> None:
+        super().__init__(topic, partition, message)
+        self.until_ms = until_ms
+
+
+class OffsetMoved(CommitRefused):
+    """An append does not begin at the log's `next_offset`."""
+
+
+class SegmentsMoved(CommitRefused):
+    """A segment that was to be replaced is not listed under the same names any more."""
+
+
+class CommitUnknown(LogError):
+    """The store gave no answer in the time allowed. The commit may have landed or still land; nothing was cleaned up."""
+
+    retriable = True
+
+
+class OffsetOutOfRange(LogError):
+    """The log cannot serve this position without a silent hole."""
+
+
+class SourceError(LogError):
+    """The Kafka topic lost records, was truncated or was made anew: the log cannot simply go on."""

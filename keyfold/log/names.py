@@ -1,0 +1,120 @@
+"""Names in the bucket, and how to read them back.
+
+    <topics.dir>/<topic>/partition=<p>/<base:020>-<epoch:08>-<role><attempt>.avro
+    <topics.dir>/<topic>/partition=<p>/_index/<base:020>-<epoch:08>-<role><attempt>.parquet
+    <topics.dir>/<topic>/partition=<p>/_manifest.avro
+
+A name stands for one byte string for ever: the attempt is 64 random bits, so nobody writes other bytes under it.
+Role and epoch are in the name because the collector judges an unnamed object by them (a sink's upload must not look
+old to a compactor's epoch). Spark skips names that begin with `_` or `.`, so a topic whose name does is escaped.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from random import Random
+from typing import Final
+
+MANIFEST_NAME: Final = "_manifest.avro"
+INDEX_FOLDER: Final = "_index/"
+SEGMENT_SUFFIX: Final = ".avro"
+INDEX_SUFFIX: Final = ".parquet"
+
+_OBJECT_NAME: Final = re.compile(
+    r"(?P<index>_index/)?(?P<base>\d{20})-(?P<epoch>\d{8,})-(?P<role>[sc])(?P<attempt>[0-9a-f]{16})\.(?P<suffix>avro|parquet)"
+)
+_TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_PARTITION_FOLDER: Final = re.compile(r"partition=(\d+)")
+
+
+class Role(Enum):
+    """Who writes: each role has its own epoch, and its letter in the names of its objects."""
+
+    SINK = "s"
+    COMPACTOR = "c"
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectName:
+    """A segment's or an index's name inside its partition."""
+
+    base_offset: int
+    epoch: int
+    role: Role
+    attempt: str
+    is_index: bool = False
+
+    def __str__(self) -> str:
+        folder, suffix = (INDEX_FOLDER, INDEX_SUFFIX) if self.is_index else ("", SEGMENT_SUFFIX)
+        return f"{folder}{self.base_offset:020d}-{self.epoch:08d}-{self.role.value}{self.attempt}{suffix}"
+
+    @property
+    def index(self) -> ObjectName:
+        """The index's name that goes with this segment's."""
+        return ObjectName(self.base_offset, self.epoch, self.role, self.attempt, is_index=True)
+
+
+def new_name(base_offset: int, epoch: int, role: Role, random: Random, *, is_index: bool = False) -> ObjectName:
+    """A name that nobody has used: a fresh attempt of 64 random bits."""
+    return ObjectName(base_offset, epoch, role, f"{random.getrandbits(64):016x}", is_index)
+
+
+def parse_name(name: str) -> ObjectName | None:
+    """Read a name relative to its partition's folder; None where it is not a segment's or an index's."""
+    match = _OBJECT_NAME.fullmatch(name)
+    if match is None or (match["index"] is not None) != (match["suffix"] == "parquet"):
+        return None
+    return ObjectName(
+        int(match["base"]), int(match["epoch"]), Role(match["role"]), match["attempt"], match["index"] is not None
+    )
+
+
+def is_topic_name(topic: str) -> bool:
+    """Whether Kafka would accept this name (Topic.validate)."""
+    return _TOPIC_NAME.fullmatch(topic) is not None and topic not in {".", ".."}
+
+
+def topic_folder(topic: str) -> str:
+    """The topic's folder name: itself, with a leading `_` or `.` escaped (`%` is legal in no topic name)."""
+    return f"%{ord(topic[0]):02X}{topic[1:]}" if topic[:1] in {"_", "."} else topic
+
+
+def topic_of_folder(folder: str) -> str | None:
+    """The topic of a folder name, or None where the folder is not a topic's."""
+    topic = {"%5F": "_", "%2E": "."}.get(folder[:3], folder[:3]) + folder[3:]
+    return topic if is_topic_name(topic) and topic_folder(topic) == folder else None
+
+
+def partition_of_folder(folder: str) -> int | None:
+    """The partition of a folder name `partition=<p>`, or None."""
+    match = _PARTITION_FOLDER.fullmatch(folder)
+    return None if match is None else int(match[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one partition's log is: `topics_dir` may be empty, and may hold slashes but does not end in one."""
+
+    topics_dir: str
+    topic: str
+    partition: int
+
+    @property
+    def folder(self) -> str:
+        """Key prefix of everything of this partition, with its slash."""
+        head = f"{self.topics_dir}/" if self.topics_dir else ""
+        return f"{head}{topic_folder(self.topic)}/partition={self.partition}/"
+
+    @property
+    def manifest_key(self) -> str:
+        """Key of the manifest."""
+        return self.folder + MANIFEST_NAME
+
+    def key(self, name: str) -> str:
+        """Key of an object that a manifest names."""
+        return self.folder + name
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"

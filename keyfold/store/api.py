@@ -1,0 +1,137 @@
+"""What keyfold asks of an object store.
+
+Nine calls, each with the promise that the log stands on. Everything above this floor speaks `ObjectStore`; only
+`keyfold.store.s3` knows boto3.
+
+Promises
+    * Reads and listings are strongly consistent (S3 since 2020).
+    * `put` is conditional, always: `Create` for a name that must be new, `Update` for one version of an object that is
+      replaced. There is no unconditional write in this protocol on purpose.
+    * `put` sends its request once. A time-out or 5xx raises `StoreUnavailable`, and the request may still land later;
+      the caller decides what to repeat (see `keyfold.log.commit`). Reads, lists and deletes may be repeated inside.
+    * Answers carry the store's own time (`date_ms`): waits that protect readers are measured with it.
+
+Errors are those of `keyfold.errors.StoreError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+Bytes = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Write only if no object has this name (`If-None-Match: *`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Write only over the version with this ETag (`If-Match`)."""
+
+    etag: str
+
+
+PutMode = Create | Update
+
+
+@dataclass(frozen=True, slots=True)
+class PutResult:
+    """A write that landed: its ETag, and the store's time when it answered."""
+
+    etag: str
+    date_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """A whole object as it was at one moment. `date_ms` is the store's time of the answer, never before the moment."""
+
+    data: bytes
+    etag: str
+    last_modified_ms: int
+    date_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """One row of a listing. `key` is the whole key in the bucket."""
+
+    key: str
+    size_bytes: int
+    etag: str
+    last_modified_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class UploadInfo:
+    """An unfinished multipart upload."""
+
+    key: str
+    upload_id: str
+    started_ms: int
+
+
+class Upload(Protocol):
+    """A create that is sent in parts. Nothing is visible before `complete` returns."""
+
+    def write(self, part: Bytes) -> None:
+        """Send the next part: at least `MIN_PART_BYTES`, but for the last. A part may be repeated inside."""
+
+    def complete(self) -> PutResult:
+        """Make the object visible, create-only.
+
+        Raises `AlreadyExists` when the name is taken, `UploadLost` when the store no longer knows the upload,
+        `StoreUnavailable` when the result is unknown: call again.
+        """
+
+    def abort(self) -> None:
+        """Forget the parts. Only for an upload whose `complete` was never called."""
+
+
+MIN_PART_BYTES = 5 * 1024 * 1024
+
+
+class ObjectStore(Protocol):
+    """A bucket."""
+
+    @property
+    def url(self) -> str:
+        """`s3://<bucket>` or `memory://<name>`, for messages."""
+
+    def get(self, key: str) -> Blob:
+        """The whole object. Raises `ObjectNotFound`."""
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """Exactly `length` bytes from `start`. Raises `ObjectNotFound`, or `StoreError` where the object is shorter."""
+
+    def head(self, key: str) -> ObjectInfo:
+        """Size and times without the bytes. Raises `ObjectNotFound`."""
+
+    def put(self, key: str, data: Bytes, mode: PutMode) -> PutResult:
+        """Write an object under a condition, in one request that is not repeated.
+
+        Raises `AlreadyExists` (412 on `Create`), `PreconditionFailed` (412 on `Update`), `ObjectNotFound` (404 on
+        `Update`: the object is gone), `ConditionUndecided` (409), `StoreUnavailable` (unknown).
+        """
+
+    def start_upload(self, key: str) -> Upload:
+        """Begin a create in parts."""
+
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
+        """All objects whose key begins with `prefix`, in key order, after `start_after`."""
+
+    def list_folders(self, prefix: str) -> Iterator[str]:
+        """The next level below `prefix` (which ends in `/`): names without the slash, in order (`Delimiter=/`)."""
+
+    def delete(self, key: str) -> None:
+        """Remove an object; one that is not there is no error."""
+
+    def list_uploads(self, prefix: str) -> Iterator[UploadInfo]:
+        """Unfinished multipart uploads below `prefix`."""
+
+    def abort_upload(self, key: str, upload_id: str) -> None:
+        """Remove an unfinished upload; one that is not there is no error."""
