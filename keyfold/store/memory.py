@@ -1,0 +1,198 @@
+"""The reference store: a dict behind one lock.
+
+It does what the protocol promises and nothing by accident: conditions are judged and applied in one step, every write
+gets an ETag that no other write ever had (also when the bytes are the same), listings are in the order of the UTF-8
+keys, parts are invisible until they are completed, and time is its clock's. What is refused by S3 is refused here too
+(an upload without parts, a short part that is not the last), so that a test on it means something.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from keyfold.clock import Clock, SystemClock
+from keyfold.errors import AlreadyExists, ObjectNotFound, PreconditionFailed, StoreError, UploadLost
+from keyfold.store.api import MIN_PART_BYTES, Blob, Bytes, Create, ObjectInfo, PutMode, PutResult, UploadInfo
+
+
+@dataclass(frozen=True, slots=True)
+class _Object:
+    data: bytes
+    etag: str
+    last_modified_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    key: str
+    started_ms: int
+    parts: list[bytes]
+
+
+class MemoryStore:
+    """An `ObjectStore` in this process. `min_part_bytes` may be lowered so that tests need no 5 MiB parts."""
+
+    def __init__(self, name: str = "test", clock: Clock | None = None, *, min_part_bytes: int = MIN_PART_BYTES) -> None:
+        self.name = name
+        self._clock: Clock = SystemClock() if clock is None else clock
+        self._min_part_bytes = min_part_bytes
+        self._objects: dict[str, _Object] = {}
+        self._uploads: dict[str, _Parts] = {}
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        """`memory://<name>`."""
+        return f"memory://{self.name}"
+
+    def get(self, key: str) -> Blob:
+        """See `ObjectStore.get`."""
+        with self._lock:
+            found = self._find(key)
+            return Blob(found.data, found.etag, found.last_modified_ms, self._clock.now_ms())
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """See `ObjectStore.get_range`."""
+        if start < 0 or length < 0:
+            raise ValueError(f"no such range: {start=}, {length=}")
+        with self._lock:
+            data = self._find(key).data
+        if start + length > len(data):
+            raise StoreError(key, f"asked for {length} bytes from {start}, the object has {len(data)}")
+        return data[start : start + length]
+
+    def head(self, key: str) -> ObjectInfo:
+        """See `ObjectStore.head`."""
+        with self._lock:
+            return _info(key, self._find(key))
+
+    def put(self, key: str, data: Bytes, mode: PutMode) -> PutResult:
+        """See `ObjectStore.put`."""
+        copy = bytes(data)
+        with self._lock:
+            self._check(key, mode)
+            return self._write(key, copy)
+
+    def start_upload(self, key: str) -> MemoryUpload:
+        """See `ObjectStore.start_upload`."""
+        with self._lock:
+            upload_id = f"upload-{next(self._numbers)}"
+            self._uploads[upload_id] = _Parts(key, self._clock.now_ms(), [])
+        return MemoryUpload(self, key, upload_id)
+
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
+        """See `ObjectStore.list`; a snapshot of the moment of the first row."""
+        after = start_after.encode()
+        with self._lock:
+            rows = [
+                _info(key, found)
+                for key, found in self._objects.items()
+                if key.startswith(prefix) and key.encode() > after
+            ]
+        yield from sorted(rows, key=lambda row: row.key.encode())
+
+    def list_folders(self, prefix: str) -> Iterator[str]:
+        """See `ObjectStore.list_folders`."""
+        with self._lock:
+            rests = [key[len(prefix) :] for key in self._objects if key.startswith(prefix)]
+        yield from sorted({rest.split("/", 1)[0] for rest in rests if "/" in rest}, key=str.encode)
+
+    def delete(self, key: str) -> None:
+        """See `ObjectStore.delete`."""
+        with self._lock:
+            self._objects.pop(key, None)
+
+    def list_uploads(self, prefix: str) -> Iterator[UploadInfo]:
+        """See `ObjectStore.list_uploads`."""
+        with self._lock:
+            rows = [
+                UploadInfo(parts.key, upload_id, parts.started_ms)
+                for upload_id, parts in self._uploads.items()
+                if parts.key.startswith(prefix)
+            ]
+        yield from sorted(rows, key=lambda row: (row.key.encode(), row.started_ms))
+
+    def abort_upload(self, key: str, upload_id: str) -> None:
+        """See `ObjectStore.abort_upload`."""
+        with self._lock:
+            found = self._uploads.get(upload_id)
+            if found is not None and found.key == key:
+                del self._uploads[upload_id]
+
+    def write_part(self, key: str, upload_id: str, part: Bytes) -> None:
+        """Add a part to an unfinished upload (what `MemoryUpload.write` does)."""
+        copy = bytes(part)
+        with self._lock:
+            parts = self._parts(key, upload_id).parts
+            if parts and len(parts[-1]) < self._min_part_bytes:
+                raise StoreError(key, f"part {len(parts)} has {len(parts[-1])} bytes: only the last may be so short")
+            parts.append(copy)
+
+    def complete_upload(self, key: str, upload_id: str) -> PutResult:
+        """Make an upload's object visible (what `MemoryUpload.complete` does)."""
+        with self._lock:
+            if upload_id not in self._uploads and key in self._objects:
+                return PutResult(self._objects[key].etag, self._clock.now_ms())
+            parts = self._parts(key, upload_id).parts
+            if not parts:
+                raise StoreError(key, "an upload needs at least one part")
+            self._check(key, Create())
+            del self._uploads[upload_id]
+            return self._write(key, b"".join(parts))
+
+    def _find(self, key: str) -> _Object:
+        found = self._objects.get(key)
+        if found is None:
+            raise ObjectNotFound(key, f"no such object in {self.url}")
+        return found
+
+    def _parts(self, key: str, upload_id: str) -> _Parts:
+        found = self._uploads.get(upload_id)
+        if found is None:
+            raise UploadLost(key, f"the store does not know upload {upload_id}")
+        return found
+
+    def _check(self, key: str, mode: PutMode) -> None:
+        found = self._objects.get(key)
+        if isinstance(mode, Create):
+            if found is not None:
+                raise AlreadyExists(key, "the name is taken")
+        elif found is None:
+            raise ObjectNotFound(key, f"no such object in {self.url} to be updated")
+        elif found.etag != mode.etag:
+            raise PreconditionFailed(key, f"its ETag is {found.etag}, not {mode.etag}")
+
+    def _write(self, key: str, data: bytes) -> PutResult:
+        now_ms = self._clock.now_ms()
+        written = _Object(data, f'"{next(self._numbers):016x}"', now_ms)
+        self._objects[key] = written
+        return PutResult(written.etag, now_ms)
+
+
+class MemoryUpload:
+    """An unfinished upload of a `MemoryStore`."""
+
+    def __init__(self, store: MemoryStore, key: str, upload_id: str) -> None:
+        self._store = store
+        self.key = key
+        self.upload_id = upload_id
+
+    def write(self, part: Bytes) -> None:
+        """See `Upload.write`."""
+        self._store.write_part(self.key, self.upload_id, part)
+
+    def complete(self) -> PutResult:
+        """See `Upload.complete`."""
+        return self._store.complete_upload(self.key, self.upload_id)
+
+    def abort(self) -> None:
+        """See `Upload.abort`."""
+        self._store.abort_upload(self.key, self.upload_id)
+
+
+def _info(key: str, found: _Object) -> ObjectInfo:
+    return ObjectInfo(key, len(found.data), found.etag, found.last_modified_ms)
