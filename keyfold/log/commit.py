@@ -1,0 +1,153 @@
+"""The commit: swap the manifest by compare-and-set, and never be wrong about whether it happened.
+
+    1. Apply the edit to the newest manifest known, under a fresh commit id; encode.
+    2. PUT with If-Match on that manifest's ETag.
+       won           done
+       409           nothing was decided: the same PUT again
+       unknown       (time-out, 5xx) the same PUT again: it may have landed, or may land yet. A read that still shows
+                     the old manifest proves nothing, so no read ends this state; only a PUT that wins or gets 412 does
+       404           the manifest is gone: stop, never make a new one
+       412           read the manifest. My commit id in my role's place: it was mine. One of my objects listed or
+                     replaced: it was mine, and others came after it. Else the edit is applied to what was read: go
+                     to 1, or stop with what the edit says (`Fenced`, `OffsetMoved`, `SegmentsMoved`)
+
+After 412 the old ETag is gone for good (every manifest holds a fresh commit id, so an ETag never comes back), and with
+it every request of this commit that may still be under way. Nothing that was uploaded is ever deleted here.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from random import Random
+from typing import TypeVar
+
+from keyfold.backoff import Backoff
+from keyfold.clock import Clock
+from keyfold.errors import CommitUnknown, ConditionUndecided, ManifestLost, ObjectNotFound, PreconditionFailed
+from keyfold.errors import KeyfoldError, StoreUnavailable
+from keyfold.log.edits import Edit, with_commit_id
+from keyfold.log.manifest import Manifest, stamped
+from keyfold.log.manifest_codec import decode_manifest, encode_manifest, require_writable
+from keyfold.log.names import Place, Role
+from keyfold.store.api import ObjectStore, Update
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """One version of a manifest: its ETag, and a store time (ms) at which it had certainly landed."""
+
+    manifest: Manifest
+    etag: str
+    seen_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How to wait between tries, and for how long altogether."""
+
+    clock: Clock
+    random: Random
+    backoff: Backoff = Backoff()
+    patience_s: float = 60.0
+
+    def repeat(self, call: Callable[[], T]) -> T:
+        """Call until it answers something else than "try again", or patience ends with its last error."""
+        deadline_s = self.clock.monotonic_s() + self.patience_s
+        for delay_s in self.backoff.delays_s(self.random):
+            try:
+                return call()
+            except KeyfoldError as error:
+                if not error.retriable or self.clock.monotonic_s() + delay_s > deadline_s:
+                    raise
+            self.clock.sleep(delay_s)
+        raise AssertionError  # the delays never end
+
+
+@dataclass(frozen=True, slots=True)
+class Committer:
+    """Commits edits to one partition's manifest."""
+
+    store: ObjectStore
+    place: Place
+    patience: Patience
+
+    def read(self) -> Pinned:
+        """The newest manifest. Raises `ObjectNotFound`, `Corrupt`, `FormatTooNew`."""
+        blob = self.patience.repeat(lambda: self.store.get(self.place.manifest_key))
+        return Pinned(decode_manifest(blob.data, self.place), blob.etag, blob.date_ms)
+
+    def commit(self, base: Pinned, edit: Edit, role: Role, objects: frozenset[str] = frozenset()) -> Pinned:
+        """Apply `edit` to the log, beginning with `base`, the newest version that the caller knows.
+
+        `objects` are the names that the edit brings in: they prove that it landed when the commit id is gone already.
+        Raises what the edit raises, `ManifestLost`, `FormatTooNew`, and `CommitUnknown` after too long without an
+        answer: the same call with the same objects may then be made again.
+        """
+        for _ in itertools.count():
+            require_writable(base.manifest)
+            next_manifest = self._next(base, edit, role)
+            won = self._swap(base, next_manifest)
+            if won is not None:
+                return won
+            current = self._read_again()
+            if _landed(current.manifest, role, next_manifest.role(role).commit_id, objects):
+                return current
+            base = current
+        raise AssertionError
+
+    def _next(self, base: Pinned, edit: Edit, role: Role) -> Manifest:
+        edited = edit(stamped(base.manifest, base.seen_ms), base.seen_ms)
+        commit_id = f"{self.patience.random.getrandbits(128):032x}"
+        return with_commit_id(replace(edited, version=base.manifest.version + 1), role, commit_id)
+
+    def _swap(self, base: Pinned, manifest: Manifest) -> Pinned | None:
+        """PUT until the store says yes or no; None when it said no."""
+        data = encode_manifest(manifest)
+        key = self.place.manifest_key
+        try:
+            result = self.patience.repeat(lambda: self.store.put(key, data, Update(base.etag)))
+        except PreconditionFailed:
+            return None
+        except ObjectNotFound as error:
+            raise manifest_lost(self.place, "was there a moment ago and is gone") from error
+        except (StoreUnavailable, ConditionUndecided) as error:
+            raise self._unknown(error) from error
+        return Pinned(manifest, result.etag, result.date_ms)
+
+    def _read_again(self) -> Pinned:
+        try:
+            return self.read()
+        except ObjectNotFound as error:
+            raise manifest_lost(self.place, "was there a moment ago and is gone") from error
+        except StoreUnavailable as error:
+            raise self._unknown(error) from error
+
+    def _unknown(self, error: KeyfoldError) -> CommitUnknown:
+        return CommitUnknown(
+            self.place.topic,
+            self.place.partition,
+            f"no certain answer to a commit of `{self.place.manifest_key}` within {self.patience.patience_s:g} s: "
+            f"{error.message}",
+            hint="it may have landed; nothing was cleaned up, the same commit can be tried again",
+        )
+
+
+def _landed(manifest: Manifest, role: Role, commit_id: str, objects: frozenset[str]) -> bool:
+    """Whether a manifest that was read shows my commit. False proves nothing by itself."""
+    if manifest.role(role).commit_id == commit_id:
+        return True
+    return bool(objects & (manifest.object_names() | {r.name for r in manifest.replaced}))
+
+
+def manifest_lost(place: Place, what: str) -> ManifestLost:
+    """The error for a partition whose manifest is missing although its log is not."""
+    return ManifestLost(
+        place.topic,
+        place.partition,
+        f"the manifest `{place.manifest_key}` {what}",
+        hint=f"nothing was changed; run `keyfold log repair <url> {place.topic} --partition {place.partition}`",
+    )

@@ -1,0 +1,270 @@
+"""What a commit may change: pure edits of a manifest, each with the requirements that it checks itself.
+
+An edit takes the newest manifest and returns the next one, or raises `CommitRefused`. It is applied again, unchanged,
+when another commit came between. That works because the two kinds of change commute: an append requires only that it
+begins at `next_offset` and that its sink epoch is the claimed one, a replacement only that the segments that it
+replaces are still listed under the same names and that its compactor epoch is the claimed one.
+
+Before an edit runs, `keyfold.log.manifest.stamped` has written the times that were still missing, so an edit sees
+every listed segment with its `appended_at_ms`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from keyfold.errors import Fenced, LeaseHeld, OffsetMoved, SegmentsMoved
+from keyfold.log.manifest import (
+    NO_EPOCH,
+    NO_OFFSET,
+    UNSTAMPED,
+    Gap,
+    Manifest,
+    Pass,
+    Replaced,
+    RoleState,
+    SegmentEntry,
+)
+from keyfold.log.names import Role, parse_name
+
+Edit = Callable[[Manifest, int], Manifest]
+"""(newest manifest, store time at which it had landed) -> next manifest, version and commit id still unset."""
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """Neighbouring segments, and what takes their place.
+
+    `new` covers the same range as `old` in the same order, or is empty: nothing survived, and the range goes to a
+    neighbour. A new entry may keep its segment's name under a new index name: the tombstones were marked.
+    """
+
+    old: tuple[SegmentEntry, ...]
+    new: tuple[SegmentEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """One commit of a cleaning pass.
+
+    `first_dirty_offset`: nothing superseded is left below it after this commit; it never goes back. `whole` is False
+    for a part of a pass after which other parts follow. `purged_to` and `purged_epoch` describe the tombstones that
+    this commit removes.
+    """
+
+    swaps: tuple[Swap, ...]
+    first_dirty_offset: int
+    whole: bool = True
+    purged_to: int = NO_OFFSET
+    purged_epoch: int = NO_EPOCH
+    release_lease: bool = True
+
+    def objects(self) -> frozenset[str]:
+        """Names that this replacement brings into the log."""
+        brought = {n for s in self.swaps for e in s.new for n in (e.name, e.index_name)}
+        return frozenset(brought - {n for s in self.swaps for e in s.old for n in (e.name, e.index_name)})
+
+
+def claim(role: Role, expected_epoch: int, *, lease_ms: int = 0, holder: str = "") -> Edit:
+    """Take the next epoch for `role`, whose claimed epoch was `expected_epoch` when the claimer looked.
+
+    A sink that meets another claim than the one it looked at has lost a race and must not fence the winner. A
+    compactor respects a lease that has not run out in store time, unless it is its own.
+    """
+
+    def edit(manifest: Manifest, seen_ms: int) -> Manifest:
+        state = manifest.role(role)
+        if state.epoch != expected_epoch:
+            raise _fenced(manifest, role, expected_epoch)
+        if state.lease_until_ms > seen_ms and state.lease_holder != holder:
+            raise LeaseHeld(
+                manifest.topic,
+                manifest.partition,
+                f"compactor {state.lease_holder} (epoch {state.epoch}) holds the lease for another "
+                f"{state.lease_until_ms - seen_ms} ms",
+                until_ms=state.lease_until_ms,
+            )
+        epoch = manifest.last_epoch + 1
+        until_ms = seen_ms + lease_ms if lease_ms else 0
+        state = replace(state, epoch=epoch, lease_until_ms=until_ms, lease_holder=holder if lease_ms else "")
+        return _with_role(replace(manifest, last_epoch=epoch), role, state)
+
+    return edit
+
+
+def append(
+    epoch: int,
+    entry: SegmentEntry | None,
+    *,
+    base_offset: int,
+    next_offset: int,
+    leader_epoch: int = -1,
+    gaps: Sequence[Gap] = (),
+    settings: Mapping[str, str] | None = None,
+) -> Edit:
+    """Extend the log from `base_offset` to `next_offset`, by one segment, or without any over a hole in the source."""
+
+    def edit(manifest: Manifest, _seen_ms: int) -> Manifest:
+        _require_epoch(manifest, Role.SINK, epoch)
+        if manifest.next_offset != base_offset:
+            raise OffsetMoved(
+                manifest.topic,
+                manifest.partition,
+                f"an append at offset {base_offset} does not meet the log end offset {manifest.next_offset}",
+            )
+        segments = manifest.segments
+        if entry is not None:
+            _require_own((entry.name, entry.index_name), Role.SINK, epoch)
+            # A log whose every record was cleaned away has no segment left to carry its range: the next one does.
+            base = base_offset if segments else manifest.log_start_offset
+            segments = (*segments, replace(entry, base_offset=base, next_offset=next_offset))
+        elif segments:
+            segments = (*segments[:-1], replace(segments[-1], next_offset=next_offset))
+        return replace(
+            manifest,
+            segments=segments,
+            next_offset=next_offset,
+            last_leader_epoch=manifest.last_leader_epoch if leader_epoch < 0 else leader_epoch,
+            gaps=manifest.gaps + tuple(gaps),
+            settings=manifest.settings if settings is None else dict(settings),
+        )
+
+    return edit
+
+
+def follow(epoch: int, *, settings: Mapping[str, str], topic_id: str, cluster_id: str) -> Edit:
+    """Write what the sink knows about the topic: its settings, and ids that were unknown so far."""
+
+    def edit(manifest: Manifest, _seen_ms: int) -> Manifest:
+        _require_epoch(manifest, Role.SINK, epoch)
+        return replace(
+            manifest,
+            settings=dict(settings),
+            topic_id=manifest.topic_id or topic_id,
+            cluster_id=manifest.cluster_id or cluster_id,
+        )
+
+    return edit
+
+
+def replace_segments(epoch: int, replacement: Replacement) -> Edit:
+    """Put a pass's result in the place of what it read."""
+
+    def edit(manifest: Manifest, _seen_ms: int) -> Manifest:
+        _require_epoch(manifest, Role.COMPACTOR, epoch)
+        _require_own(replacement.objects(), Role.COMPACTOR, epoch)
+        segments = list(manifest.segments)
+        for swap in replacement.swaps:
+            _swap(manifest, segments, swap)
+        unlinked = manifest.object_names() - {n for s in segments for n in (s.name, s.index_name)}
+        version = manifest.version + 1
+        return replace(
+            manifest,
+            segments=tuple(segments),
+            first_dirty_offset=max(manifest.first_dirty_offset, replacement.first_dirty_offset),
+            purged_to=max(manifest.purged_to, replacement.purged_to),
+            purged_epoch=max(manifest.purged_epoch, replacement.purged_epoch),
+            last_pass_epoch=epoch if replacement.whole else manifest.last_pass_epoch,
+            passes=_passes(manifest, segments, epoch),
+            replaced=manifest.replaced + tuple(Replaced(name, version, UNSTAMPED) for name in sorted(unlinked)),
+            compactor=_released(manifest.compactor) if replacement.release_lease else manifest.compactor,
+        )
+
+    return edit
+
+
+def renew(epoch: int, lease_ms: int) -> Edit:
+    """Hold the compactor's lease for `lease_ms` from now; 0 gives it back."""
+
+    def edit(manifest: Manifest, seen_ms: int) -> Manifest:
+        _require_epoch(manifest, Role.COMPACTOR, epoch)
+        state = manifest.compactor
+        state = replace(state, lease_until_ms=seen_ms + lease_ms) if lease_ms else _released(state)
+        return replace(manifest, compactor=state)
+
+    return edit
+
+
+def forget(epoch: int, names: Iterable[str]) -> Edit:
+    """Take deleted objects off the list of replaced ones."""
+    gone = frozenset(names)
+
+    def edit(manifest: Manifest, _seen_ms: int) -> Manifest:
+        _require_epoch(manifest, Role.COMPACTOR, epoch)
+        return replace(manifest, replaced=tuple(r for r in manifest.replaced if r.name not in gone))
+
+    return edit
+
+
+def _swap(manifest: Manifest, segments: list[SegmentEntry], swap: Swap) -> None:
+    at = _listed(manifest, segments, swap.old)
+    old = segments[at : at + len(swap.old)]
+    begin, end = old[0].base_offset, old[-1].next_offset
+    if swap.new:
+        appended_at_ms = max(e.appended_at_ms for e in old)
+        new = [replace(e, appended_at_ms=max(appended_at_ms, e.appended_at_ms)) for e in swap.new]
+        # The newest commit knows best where the range ends: the sink may have moved the last one over a hole.
+        new[0] = replace(new[0], base_offset=begin)
+        new[-1] = replace(new[-1], next_offset=end)
+        segments[at : at + len(old)] = new
+        return
+    del segments[at : at + len(old)]
+    if at > 0:
+        segments[at - 1] = replace(segments[at - 1], next_offset=end)
+    elif segments:
+        segments[0] = replace(segments[0], base_offset=begin)
+
+
+def _listed(manifest: Manifest, segments: list[SegmentEntry], old: tuple[SegmentEntry, ...]) -> int:
+    wanted = [(e.name, e.index_name) for e in old]
+    names = [(e.name, e.index_name) for e in segments]
+    if wanted and wanted[0] in names:
+        at = names.index(wanted[0])
+        if names[at : at + len(wanted)] == wanted:
+            return at
+    raise SegmentsMoved(
+        manifest.topic,
+        manifest.partition,
+        f"{', '.join(name for name, _ in wanted)}: no longer listed as they were when the pass was planned",
+    )
+
+
+def _passes(manifest: Manifest, segments: list[SegmentEntry], epoch: int) -> tuple[Pass, ...]:
+    marks = {e for s in segments for e in s.cleaned_epochs}
+    kept = tuple(p for p in manifest.passes if p.epoch in marks and p.epoch != epoch)
+    return (*kept, Pass(epoch, UNSTAMPED)) if epoch in marks else kept
+
+
+def _released(state: RoleState) -> RoleState:
+    return replace(state, lease_until_ms=0, lease_holder="")
+
+
+def _with_role(manifest: Manifest, role: Role, state: RoleState) -> Manifest:
+    return replace(manifest, sink=state) if role is Role.SINK else replace(manifest, compactor=state)
+
+
+def with_commit_id(manifest: Manifest, role: Role, commit_id: str) -> Manifest:
+    """The manifest with `commit_id` as the last commit of `role`."""
+    return _with_role(manifest, role, replace(manifest.role(role), commit_id=commit_id))
+
+
+def _require_epoch(manifest: Manifest, role: Role, epoch: int) -> None:
+    if manifest.role(role).epoch != epoch:
+        raise _fenced(manifest, role, epoch)
+
+
+def _fenced(manifest: Manifest, role: Role, epoch: int) -> Fenced:
+    return Fenced(
+        manifest.topic,
+        manifest.partition,
+        f"another {role.name.lower()} has claimed epoch {manifest.role(role).epoch}; mine was {epoch}",
+    )
+
+
+def _require_own(names: Iterable[str], role: Role, epoch: int) -> None:
+    """A commit brings in only objects of its own role and epoch: others may be orphans that are being deleted."""
+    for name in names:
+        parsed = parse_name(name)
+        assert parsed is not None, f"{name} is not an object's name"
+        assert (parsed.role, parsed.epoch) == (role, epoch), f"{name} is not of role {role.name}, epoch {epoch}"

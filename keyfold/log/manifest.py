@@ -1,0 +1,218 @@
+"""The manifest: what one partition's log is made of, as values.
+
+A manifest lists the log's segments in order. Their *ranges* `[base_offset, next_offset)` are contiguous from
+`log_start_offset` to the log's `next_offset`: a hole inside a range is legal (compaction, transactions), a hole between
+ranges is corruption. The range of a segment and the base offset in its name may differ, because an emptied segment's
+range goes to its neighbour.
+
+Times that protect readers are not known when a manifest is built, only when it has landed. So they are left
+`UNSTAMPED`, and the next commit by anybody writes the store's time at which it had *seen* them (`stamped`).
+
+Invariant (`check`): what is written above, counts that agree, epochs that never exceed `last_epoch`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from keyfold.log.names import Role
+
+UNSTAMPED: Final = -1
+NO_OFFSET: Final = -1
+NO_EPOCH: Final = 0
+
+Unknown = Mapping[str, Any]
+"""Fields of a newer format that this version keeps without understanding them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentEntry:
+    """One segment and its index, as the manifest names them.
+
+    Sizes are stored bytes. `min_timestamp`/`max_timestamp` are record timestamps in ms (-1: the segment has none).
+    `appended_at_ms` is store time, or `UNSTAMPED`; a merge keeps the latest. `cleaned_epochs` are the distinct passes
+    that marked tombstones in this segment (ascending); `unmarked_tombstone_count` are those without a mark.
+    `checksum` and `index_checksum` are SHA-256.
+    """
+
+    name: str
+    index_name: str
+    base_offset: int
+    last_offset: int
+    next_offset: int
+    record_count: int
+    tombstone_count: int
+    unmarked_tombstone_count: int
+    keyless_count: int
+    size_bytes: int
+    index_size_bytes: int
+    min_timestamp: int
+    max_timestamp: int
+    appended_at_ms: int
+    checksum: bytes
+    index_checksum: bytes
+    cleaned_epochs: tuple[int, ...] = ()
+    schema_ids: tuple[int, ...] = ()
+    unknown: Unknown = field(default_factory=dict, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class RoleState:
+    """A role's claim: its epoch (0: never claimed), its last commit, and for the compactor its lease (store time)."""
+
+    epoch: int = NO_EPOCH
+    commit_id: str = ""
+    lease_until_ms: int = 0
+    lease_holder: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A cleaning pass that tombstones still refer to. `committed_at_ms` is store time, or `UNSTAMPED`."""
+
+    epoch: int
+    committed_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Offsets `[from_offset, to_offset)` that the log does not have although the source had them once."""
+
+    from_offset: int
+    to_offset: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A replica's round that still needs the objects of `version`, until `expires_at_ms` (store time)."""
+
+    replica: str
+    version: int
+    expires_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """An object (segment or index) that the commit `version` unlinked. `unlinked_at_ms`: store time or `UNSTAMPED`."""
+
+    name: str
+    version: int
+    unlinked_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One version of a partition's log.
+
+    `purged_to` is the highest offset of a tombstone ever removed, `purged_epoch` the latest pass whose mark such a
+    tombstone carried, `last_pass_epoch` the last pass that committed in full: with them a reader knows exactly whether
+    a tombstone went that it had still needed (see `keyfold.read.position`).
+    `settings` are the topic settings that the sink follows from Kafka, by Kafka's names.
+    """
+
+    topic: str
+    partition: int
+    log_id: str
+    sync_marker: bytes
+    topic_id: str = ""
+    cluster_id: str = ""
+    version: int = 1
+    last_epoch: int = 0
+    sink: RoleState = RoleState()
+    compactor: RoleState = RoleState()
+    log_start_offset: int = 0
+    next_offset: int = 0
+    first_dirty_offset: int = 0
+    purged_to: int = NO_OFFSET
+    purged_epoch: int = NO_EPOCH
+    last_pass_epoch: int = NO_EPOCH
+    last_leader_epoch: int = -1
+    passes: tuple[Pass, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+    gaps: tuple[Gap, ...] = ()
+    holds: tuple[Hold, ...] = ()
+    segments: tuple[SegmentEntry, ...] = ()
+    replaced: tuple[Replaced, ...] = ()
+    min_reader: int = 1
+    min_writer: int = 1
+    features: tuple[str, ...] = ()
+    unknown: Unknown = field(default_factory=dict, compare=False)
+    writer_schema: str = field(default="", compare=False)
+
+    def role(self, role: Role) -> RoleState:
+        """The state of one role."""
+        return self.sink if role is Role.SINK else self.compactor
+
+    @property
+    def record_count(self) -> int:
+        """Records in the log, tombstones included."""
+        return sum(s.record_count for s in self.segments)
+
+    @property
+    def size_bytes(self) -> int:
+        """Stored bytes of all segments, without indexes."""
+        return sum(s.size_bytes for s in self.segments)
+
+    def object_names(self) -> frozenset[str]:
+        """Names of all objects that this version reads."""
+        return frozenset(n for s in self.segments for n in (s.name, s.index_name))
+
+
+def stamped(manifest: Manifest, seen_ms: int) -> Manifest:
+    """Write `seen_ms`, a store time at which `manifest` had already landed, wherever a time is missing."""
+    return replace(
+        manifest,
+        segments=tuple(
+            replace(s, appended_at_ms=seen_ms) if s.appended_at_ms == UNSTAMPED else s for s in manifest.segments
+        ),
+        passes=tuple(
+            replace(p, committed_at_ms=seen_ms) if p.committed_at_ms == UNSTAMPED else p for p in manifest.passes
+        ),
+        replaced=tuple(
+            replace(r, unlinked_at_ms=seen_ms) if r.unlinked_at_ms == UNSTAMPED else r for r in manifest.replaced
+        ),
+    )
+
+
+def faults(manifest: Manifest) -> list[str]:
+    """What is wrong with a manifest in itself, without looking at any object. Empty when it is sound."""
+    found: list[str] = []
+    position = manifest.log_start_offset
+    for entry in manifest.segments:
+        found.extend(_entry_faults(entry, position))
+        position = entry.next_offset
+    if manifest.segments and position != manifest.next_offset:
+        found.append(f"the last range ends at {position}, not at next_offset {manifest.next_offset}")
+    if not manifest.log_start_offset <= manifest.first_dirty_offset <= manifest.next_offset:
+        found.append(
+            f"first_dirty_offset {manifest.first_dirty_offset} is outside "
+            f"[{manifest.log_start_offset}, {manifest.next_offset}]"
+        )
+    if max(manifest.sink.epoch, manifest.compactor.epoch) > manifest.last_epoch:
+        found.append(f"a role's epoch is above last_epoch {manifest.last_epoch}")
+    names = [n for s in manifest.segments for n in (s.name, s.index_name)]
+    if len(set(names)) != len(names):
+        found.append("an object is named twice")
+    doubled = set(names) & {r.name for r in manifest.replaced}
+    found.extend(f"{name} is both listed and replaced" for name in sorted(doubled))
+    missing = {e for s in manifest.segments for e in s.cleaned_epochs} - {p.epoch for p in manifest.passes}
+    found.extend(f"pass {epoch} marks tombstones but is not among passes" for epoch in sorted(missing))
+    return found
+
+
+def _entry_faults(entry: SegmentEntry, position: int) -> list[str]:
+    found: list[str] = []
+    if entry.base_offset != position:
+        found.append(f"{entry.name}: range begins at {entry.base_offset}, the one before it ends at {position}")
+    if not entry.base_offset <= entry.last_offset < entry.next_offset:
+        found.append(f"{entry.name}: last offset {entry.last_offset} is outside its range")
+    if entry.record_count < 1:
+        found.append(f"{entry.name}: a segment without records")
+    if entry.tombstone_count + entry.keyless_count > entry.record_count:
+        found.append(f"{entry.name}: more tombstones and keyless records than records")
+    if entry.unmarked_tombstone_count > entry.tombstone_count:
+        found.append(f"{entry.name}: more unmarked tombstones than tombstones")
+    return found

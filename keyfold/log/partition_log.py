@@ -1,0 +1,258 @@
+"""One partition's log: the only code that writes manifests.
+
+    PartitionLog          load, create, restore, and claim
+    SinkSession           what the holder of the sink's epoch may do: append
+    CompactorSession      what the holder of the compactor's epoch may do: replace, renew its lease, forget
+
+A session remembers the newest manifest that it has seen, so a commit without a rival costs one request. Sessions of
+one role and partition must not be used by two threads at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from random import Random
+from uuid import UUID
+
+from keyfold.backoff import Backoff
+from keyfold.clock import Clock
+from keyfold.errors import AlreadyExists, Fenced, LogNotFound, ManifestLost, ObjectNotFound
+from keyfold.log import edits
+from keyfold.log.commit import Committer, Patience, Pinned, manifest_lost
+from keyfold.log.edits import Edit, Replacement, Swap
+from keyfold.log.manifest import Gap, Manifest, SegmentEntry
+from keyfold.log.manifest_codec import encode_manifest
+from keyfold.log.names import ObjectName, Place, Role, new_name, parse_name
+from keyfold.store.api import Create, ObjectStore
+
+__all__ = ["CompactorSession", "PartitionLog", "Pinned", "Replacement", "SinkSession", "Swap"]
+
+SYNC_MARKER_BYTES = 16
+
+
+class PartitionLog:
+    """The log of one topic partition in a bucket."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        place: Place,
+        *,
+        clock: Clock,
+        random: Random,
+        backoff: Backoff | None = None,
+        patience_s: float = 60.0,
+    ) -> None:
+        self.store = store
+        self.place = place
+        self.patience = Patience(clock, random, backoff or Backoff(), patience_s)
+        self._committer = Committer(store, place, self.patience)
+
+    def load(self) -> Pinned:
+        """The newest manifest.
+
+        Raises `LogNotFound` where nothing is, `ManifestLost` where segments are without a manifest, `Corrupt`,
+        `FormatTooNew`.
+        """
+        try:
+            return self._committer.read()
+        except ObjectNotFound:
+            if not self._has_objects():
+                raise LogNotFound(
+                    self.place.topic, self.place.partition, f"there is no log at `{self.place.folder}`"
+                ) from None
+        try:
+            return self._committer.read()  # it may have been created between the two looks
+        except ObjectNotFound:
+            raise manifest_lost(self.place, "is missing, but segments are there") from None
+
+    def create(
+        self,
+        *,
+        topic_id: str = "",
+        cluster_id: str = "",
+        start_offset: int = 0,
+        settings: Mapping[str, str] | None = None,
+    ) -> Pinned:
+        """Begin a log at `start_offset`, or load the one that is there. Raises `ManifestLost` as `load` does."""
+        try:
+            return self.load()
+        except LogNotFound:
+            pass
+        random = self.patience.random
+        manifest = Manifest(
+            topic=self.place.topic,
+            partition=self.place.partition,
+            log_id=str(UUID(int=random.getrandbits(128), version=4)),
+            sync_marker=random.randbytes(SYNC_MARKER_BYTES),
+            topic_id=topic_id,
+            cluster_id=cluster_id,
+            log_start_offset=start_offset,
+            next_offset=start_offset,
+            first_dirty_offset=start_offset,
+            settings=dict(settings or {}),
+        )
+        return self._put_first(manifest)
+
+    def restore(self, manifest: Manifest) -> Pinned:
+        """Put a manifest where none is. Raises `AlreadyExists` where one is, and leaves that alone.
+
+        For `keyfold log repair` only. The manifest's epochs must be above every epoch in the partition's folder, so
+        that no writer of the lost one can commit.
+        """
+        pinned = self._put_first(manifest)
+        if pinned.manifest.log_id != manifest.log_id:
+            raise AlreadyExists(self.place.manifest_key, "there is a manifest already")
+        return pinned
+
+    def claim_sink(self, pinned: Pinned | None = None) -> SinkSession:
+        """Take the next epoch for the sink. Raises `Fenced` when another sink claimed at the same time."""
+        base = pinned or self.load()
+        edit = edits.claim(Role.SINK, base.manifest.sink.epoch)
+        return SinkSession(self, self._committer.commit(base, edit, Role.SINK))
+
+    def claim_compactor(self, *, lease_ms: int, holder: str, pinned: Pinned | None = None) -> CompactorSession:
+        """Take the next epoch and a lease for the compactor. Raises `LeaseHeld`, or `Fenced` after a lost race."""
+        base = pinned or self.load()
+        edit = edits.claim(Role.COMPACTOR, base.manifest.compactor.epoch, lease_ms=lease_ms, holder=holder)
+        return CompactorSession(self, self._committer.commit(base, edit, Role.COMPACTOR))
+
+    def _put_first(self, manifest: Manifest) -> Pinned:
+        data = encode_manifest(manifest)
+        try:
+            result = self.patience.repeat(lambda: self.store.put(self.place.manifest_key, data, Create()))
+        except AlreadyExists:
+            return self._committer.read()  # mine, if only the answer was lost; else the winner's
+        return Pinned(manifest, result.etag, result.date_ms)
+
+    def _has_objects(self) -> bool:
+        folder = self.place.folder
+        names = self.patience.repeat(lambda: [info.key.removeprefix(folder) for info in self.store.list(folder)])
+        return any(parse_name(name) is not None for name in names)
+
+
+class _Session:
+    """A claimed epoch, and the newest manifest that its holder has seen."""
+
+    role: Role
+
+    def __init__(self, log: PartitionLog, pinned: Pinned) -> None:
+        self._log = log
+        self.pinned = pinned
+        self.epoch = pinned.manifest.role(self.role).epoch
+
+    @property
+    def place(self) -> Place:
+        """The partition."""
+        return self._log.place
+
+    @property
+    def manifest(self) -> Manifest:
+        """The newest manifest that this session has seen."""
+        return self.pinned.manifest
+
+    def new_name(self, base_offset: int) -> ObjectName:
+        """A fresh name for a segment; `.index` of it for its index."""
+        return new_name(base_offset, self.epoch, self.role, self._log.patience.random)
+
+    def refresh(self) -> Manifest:
+        """Read the newest manifest. Raises `ManifestLost`, and `Fenced` when the epoch was taken over."""
+        try:
+            self.pinned = self._log._committer.read()  # noqa: SLF001 - a session is the log's own
+        except ObjectNotFound:
+            raise manifest_lost(self.place, "was there and is gone") from None
+        claimed = self.manifest.role(self.role).epoch
+        if claimed != self.epoch:
+            raise Fenced(
+                self.place.topic,
+                self.place.partition,
+                f"another {self.role.name.lower()} has claimed epoch {claimed}; mine was {self.epoch}",
+            )
+        return self.manifest
+
+    def _commit(self, edit: Edit, objects: frozenset[str] = frozenset()) -> Manifest:
+        self.pinned = self._log._committer.commit(self.pinned, edit, self.role, objects)  # noqa: SLF001
+        return self.manifest
+
+
+class SinkSession(_Session):
+    """The sink's claim on a partition."""
+
+    role = Role.SINK
+
+    def append(
+        self,
+        entry: SegmentEntry,
+        *,
+        leader_epoch: int = -1,
+        gaps: Sequence[Gap] = (),
+        settings: Mapping[str, str] | None = None,
+    ) -> Manifest:
+        """Commit one uploaded segment and its index; its range begins at the log's `next_offset`.
+
+        Raises `OffsetMoved` or `Fenced` (the upload is an orphan then), `ManifestLost`, `CommitUnknown` (call again
+        with the same entry). Returns normally also when the commit landed and another sink claimed after it: the next
+        append says so.
+        """
+        edit = edits.append(
+            self.epoch,
+            entry,
+            base_offset=entry.base_offset,
+            next_offset=entry.next_offset,
+            leader_epoch=leader_epoch,
+            gaps=gaps,
+            settings=settings,
+        )
+        return self._commit(edit, frozenset((entry.name, entry.index_name)))
+
+    def advance(
+        self, next_offset: int, *, gaps: Sequence[Gap] = (), settings: Mapping[str, str] | None = None
+    ) -> Manifest:
+        """Move `next_offset` over a hole in the source (control records, aborted or compacted records, a gap).
+
+        Raises as `append` does. After `CommitUnknown`, `refresh` and compare `next_offset` before calling again.
+        """
+        edit = edits.append(
+            self.epoch,
+            None,
+            base_offset=self.manifest.next_offset,
+            next_offset=next_offset,
+            gaps=gaps,
+            settings=settings,
+        )
+        return self._commit(edit)
+
+    def follow(self, settings: Mapping[str, str], *, topic_id: str = "", cluster_id: str = "") -> Manifest:
+        """Commit what is followed from the topic, where it differs from what the manifest has."""
+        manifest = self.manifest
+        known = bool(manifest.topic_id or not topic_id) and bool(manifest.cluster_id or not cluster_id)
+        if known and dict(settings) == dict(manifest.settings):
+            return manifest
+        return self._commit(edits.follow(self.epoch, settings=settings, topic_id=topic_id, cluster_id=cluster_id))
+
+
+class CompactorSession(_Session):
+    """The compactor's claim on a partition, with its lease."""
+
+    role = Role.COMPACTOR
+
+    def replace(self, replacement: Replacement) -> Manifest:
+        """Commit a pass, or a part of one.
+
+        Raises `SegmentsMoved` or `Fenced` (what was uploaded is orphans then), `ManifestLost`, `CommitUnknown` (call
+        again with the same replacement).
+        """
+        return self._commit(edits.replace_segments(self.epoch, replacement), replacement.objects())
+
+    def renew(self, lease_ms: int) -> Manifest:
+        """Hold the lease for another `lease_ms`. Raises `Fenced` when it was lost."""
+        return self._commit(edits.renew(self.epoch, lease_ms))
+
+    def release(self) -> Manifest:
+        """Give the lease back."""
+        return self._commit(edits.renew(self.epoch, 0))
+
+    def forget(self, names: Iterable[str]) -> Manifest:
+        """Take objects that were deleted off the manifest's `replaced`."""
+        return self._commit(edits.forget(self.epoch, names))
