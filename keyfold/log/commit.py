@@ -25,8 +25,15 @@ from typing import TypeVar
 
 from keyfold.backoff import Backoff
 from keyfold.clock import Clock
-from keyfold.errors import CommitUnknown, ConditionUndecided, ManifestLost, ObjectNotFound, PreconditionFailed
-from keyfold.errors import KeyfoldError, StoreUnavailable
+from keyfold.errors import (
+    CommitUnknown,
+    ConditionUndecided,
+    KeyfoldError,
+    ManifestLost,
+    ObjectNotFound,
+    PreconditionFailed,
+    StoreUnavailable,
+)
 from keyfold.log.edits import Edit, with_commit_id
 from keyfold.log.manifest import Manifest, stamped
 from keyfold.log.manifest_codec import decode_manifest, encode_manifest, require_writable

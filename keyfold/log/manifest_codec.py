@@ -89,7 +89,7 @@ def decode_manifest(data: bytes, place: Place) -> Manifest:
         reader = fastavro.reader(io.BytesIO(data))
         metadata: Mapping[str, Any] = reader.metadata
         min_reader = int(metadata.get("keyfold.min.reader", "-1"))
-    except Exception as error:  # noqa: BLE001 - damaged bytes make the decoder raise anything
+    except Exception as error:
         raise _corrupt(place, f"its header cannot be read ({error})") from error
     if min_reader > FORMAT:
         raise FormatTooNew(
@@ -103,7 +103,7 @@ def decode_manifest(data: bytes, place: Place) -> Manifest:
     try:
         (document,) = reader
         manifest = _from_document(document, metadata)
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         raise _corrupt(place, f"its record cannot be decoded ({error})") from error
     found = faults(manifest)
     if found:
@@ -140,7 +140,7 @@ def _to_document(manifest: Manifest) -> Document:
     return document
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401
+def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(v) for v in value]
     if type(value) in _FIELDS:
@@ -192,7 +192,7 @@ def _schema_for(theirs: str) -> Document:
     return ours if not theirs else _merged(ours, json.loads(theirs))
 
 
-def _merged(ours: Any, theirs: Any) -> Any:  # noqa: ANN401
+def _merged(ours: Any, theirs: Any) -> Any:
     if not (isinstance(ours, dict) and isinstance(theirs, dict)) or ours["type"] != theirs.get("type"):
         return ours
     if ours["type"] == "array":

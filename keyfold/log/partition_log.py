@@ -11,13 +11,12 @@ one role and partition must not be used by two threads at once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from random import Random
 from uuid import UUID
 
 from keyfold.backoff import Backoff
 from keyfold.clock import Clock
-from keyfold.errors import AlreadyExists, Fenced, LogNotFound, ManifestLost, ObjectNotFound
+from keyfold.errors import AlreadyExists, Fenced, LogNotFound, ObjectNotFound
 from keyfold.log import edits
 from keyfold.log.commit import Committer, Patience, Pinned, manifest_lost
 from keyfold.log.edits import Edit, Replacement, Swap
