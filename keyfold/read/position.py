@@ -1,0 +1,112 @@
+"""Which position a log can serve, and whether a reader may go on in a newer version of it.
+
+A reader pins one manifest version. The objects of that version live on for a while after they were replaced
+(`file.delete.delay.ms`), then they are collected, and a slow reader meets a 404. An *ordered* read may then go on in
+the newest version from its position, because compaction never changes an offset and never moves a record: what is
+left behind the position is what would have been read there anyway.
+
+Two things would make a silent hole, and both are errors here:
+
+    overtaken   the log start moved past the position (retention): records that were promised are gone;
+    purged      a tombstone at or behind the position was removed, and this reader had still needed it, because it may
+                have read (or hold from the start) the older value that the tombstone deletes.
+
+The second is decided exactly and without clocks. A tombstone is *marked* by the pass whose commit leaves no older
+record of its key. A reader that began after that commit never saw an older one and does not need the tombstone. So a
+purge hurts only when the removed mark is younger than the last whole pass that the reader's first version knew
+(`purged_epoch > last_pass_epoch`) and the tombstone was still ahead (`position <= purged_to`).
+
+The end of a read without `to_offset` is the end of the version that it reads *now*: a record that was compacted away
+because of a newer one must be followed by that newer one, or the reader would see the key with no value at all.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from keyfold.errors import OffsetOutOfRange
+from keyfold.log.manifest import Manifest, SegmentEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """What a reader's first version knew; it goes with the reader's position, across restarts too."""
+
+    log_id: str
+    version: int
+    last_pass_epoch: int
+
+
+def anchor_of(manifest: Manifest) -> Anchor:
+    """The anchor of a reader that begins with this version."""
+    return Anchor(manifest.log_id, manifest.version, manifest.last_pass_epoch)
+
+
+def start_offset(manifest: Manifest, from_offset: int | None) -> int:
+    """Where a read begins: `from_offset`, or the log start. Raises `OffsetOutOfRange`; `next_offset` itself is legal."""
+    if from_offset is None:
+        return manifest.log_start_offset
+    if manifest.log_start_offset <= from_offset <= manifest.next_offset:
+        return from_offset
+    raise OffsetOutOfRange(
+        manifest.topic,
+        manifest.partition,
+        f"offset {from_offset} is outside the log, which has "
+        f"[{manifest.log_start_offset}, {manifest.next_offset}) in version {manifest.version}",
+        hint=f"read from an offset between {manifest.log_start_offset} and {manifest.next_offset}, or leave it out",
+    )
+
+
+def end_offset(manifest: Manifest, to_offset: int | None) -> int:
+    """Where a read of this version ends, exclusive: `to_offset`, at most the log's end."""
+    return manifest.next_offset if to_offset is None else min(to_offset, manifest.next_offset)
+
+
+def check_resumed(anchor: Anchor, position: int, manifest: Manifest) -> None:
+    """Raise `OffsetOutOfRange` where going on at `position` in `manifest` could hide a record that the reader needs."""
+    if manifest.log_id != anchor.log_id:
+        raise _lost(
+            manifest,
+            f"the log was made anew (log id {anchor.log_id} became {manifest.log_id}) while offset {position} was read",
+        )
+    if position < manifest.log_start_offset:
+        raise _lost(
+            manifest,
+            f"the log start moved to {manifest.log_start_offset} before offset {position} was read",
+        )
+    if manifest.purged_epoch > anchor.last_pass_epoch and position <= manifest.purged_to:
+        raise _lost(
+            manifest,
+            f"tombstones up to offset {manifest.purged_to} were removed before this reader, at offset {position}, "
+            f"had passed them (it began with version {anchor.version})",
+        )
+
+
+def _lost(manifest: Manifest, message: str) -> OffsetOutOfRange:
+    return OffsetOutOfRange(
+        manifest.topic,
+        manifest.partition,
+        message,
+        hint="read again from the beginning; a slow reader needs larger delete.retention.ms and file.delete.delay.ms",
+    )
+
+
+def segment_at(manifest: Manifest, position: int) -> SegmentEntry | None:
+    """The segment whose range holds `position`, or None at or past the end."""
+    at = bisect_right(manifest.segments, position, key=lambda s: s.base_offset) - 1
+    if at < 0:
+        return None
+    entry = manifest.segments[at]
+    return entry if position < entry.next_offset else None
+
+
+def segments_between(manifest: Manifest, position: int, end: int) -> tuple[SegmentEntry, ...]:
+    """Segments that can have records in `[position, end)`, in order. By last offset, not by range: the rest of a range
+    is a hole, and a segment that ends before the position is not opened."""
+    return tuple(s for s in manifest.segments if s.last_offset >= position and s.base_offset < end)
+
+
+def segments_from_time(manifest: Manifest, timestamp_ms: int) -> tuple[SegmentEntry, ...]:
+    """Segments that have a record with `timestamp >= timestamp_ms`, in offset order: the first of them answers."""
+    return tuple(s for s in manifest.segments if s.max_timestamp >= timestamp_ms)

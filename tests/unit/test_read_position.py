@@ -1,0 +1,95 @@
+"""The position rules, as values in and values out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from keyfold.errors import OffsetOutOfRange
+from keyfold.log.manifest import Manifest, SegmentEntry
+from keyfold.read.position import (
+    anchor_of,
+    check_resumed,
+    end_offset,
+    segment_at,
+    segments_between,
+    segments_from_time,
+    start_offset,
+)
+
+
+def entry(base: int, last: int, next_offset: int, *, max_timestamp: int = 0) -> SegmentEntry:
+    return SegmentEntry(
+        f"{base:020d}.avro", f"_index/{base:020d}.parquet", base, last, next_offset, 1, 0, 0, 0, 1, 1, 0, max_timestamp,
+        0, b"", b"",
+    )  # fmt: skip
+
+
+LOG = Manifest(
+    "t", 0, "id", b"m" * 16, version=4, log_start_offset=10, next_offset=50, last_pass_epoch=5,
+    segments=(entry(10, 15, 20, max_timestamp=300), entry(20, 29, 30, max_timestamp=100), entry(30, 44, 50, max_timestamp=200)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("asked", "start"), [(None, 10), (10, 10), (17, 17), (50, 50)])
+def test_a_read_begins_where_it_is_told_or_at_the_log_start(asked: int | None, start: int) -> None:
+    assert start_offset(LOG, asked) == start
+
+
+@pytest.mark.parametrize("asked", [-1, 0, 9, 51])
+def test_an_offset_outside_the_log_is_an_error_that_says_the_range(asked: int) -> None:
+    with pytest.raises(OffsetOutOfRange, match=rf"offset {asked} is outside the log, which has \[10, 50\)"):
+        start_offset(LOG, asked)
+
+
+def test_the_end_is_the_versions_end_or_what_was_asked() -> None:
+    assert [end_offset(LOG, to) for to in (None, 20, 99)] == [50, 20, 50]
+
+
+def test_segments_that_cannot_match_are_left_out() -> None:
+    assert [s.base_offset for s in segments_between(LOG, 16, 30)] == [20]  # 16..19 is a hole of the first
+    assert [s.base_offset for s in segments_between(LOG, 15, 31)] == [10, 20, 30]
+    assert segments_between(LOG, 45, 50) == ()
+    assert [s.base_offset for s in segments_from_time(LOG, 150)] == [10, 30]
+
+
+def test_the_segment_of_a_position_is_the_one_whose_range_holds_it() -> None:
+    assert [getattr(segment_at(LOG, p), "base_offset", None) for p in (9, 10, 19, 20, 49, 50)] == [
+        None, 10, 10, 20, 30, None,
+    ]  # fmt: skip
+
+
+def test_a_reader_goes_on_in_a_newer_version() -> None:
+    check_resumed(anchor_of(LOG), 10, replace(LOG, version=9, next_offset=80))
+
+
+def test_a_reader_that_the_log_start_overtook_is_told() -> None:
+    newer = replace(LOG, log_start_offset=30)
+    check_resumed(anchor_of(LOG), 30, newer)
+    with pytest.raises(OffsetOutOfRange, match="log start moved to 30 before offset 29"):
+        check_resumed(anchor_of(LOG), 29, newer)
+
+
+@pytest.mark.parametrize(
+    ("purged_epoch", "purged_to", "position", "hole"),
+    [
+        (6, 40, 40, True),  # marked after the reader began, and the tombstone is still ahead
+        (6, 40, 41, False),  # passed already
+        (5, 40, 12, False),  # marked by a pass that the reader's first version had: no older record was ever seen
+    ],
+)
+def test_a_purged_tombstone_hurts_only_who_had_still_needed_it(
+    purged_epoch: int, purged_to: int, position: int, hole: bool
+) -> None:
+    newer = replace(LOG, purged_epoch=purged_epoch, purged_to=purged_to)
+    if hole:
+        with pytest.raises(OffsetOutOfRange, match="tombstones up to offset 40 were removed"):
+            check_resumed(anchor_of(LOG), position, newer)
+    else:
+        check_resumed(anchor_of(LOG), position, newer)
+
+
+def test_a_log_made_anew_is_not_the_one_that_was_read() -> None:
+    with pytest.raises(OffsetOutOfRange, match="made anew"):
+        check_resumed(anchor_of(LOG), 20, replace(LOG, log_id="other"))
