@@ -42,6 +42,8 @@ from keyfold.store.api import ObjectStore, Update
 
 T = TypeVar("T")
 
+DEFAULT_BACKOFF = Backoff()
+
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
@@ -58,7 +60,7 @@ class Patience:
 
     clock: Clock
     random: Random
-    backoff: Backoff = Backoff()
+    backoff: Backoff = DEFAULT_BACKOFF
     patience_s: float = 60.0
 
     def repeat(self, call: Callable[[], T]) -> T:

@@ -19,7 +19,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import fields as dataclass_fields
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import fastavro
 from backports import zstd
@@ -102,7 +102,7 @@ def decode_manifest(data: bytes, place: Place) -> Manifest:
         raise _corrupt(place, "it carries no checksum, so keyfold did not write it")
     try:
         (document,) = reader
-        manifest = _from_document(document, metadata)
+        manifest = _from_document(cast("Document", document), metadata)
     except Exception as error:
         raise _corrupt(place, f"its record cannot be decoded ({error})") from error
     found = faults(manifest)

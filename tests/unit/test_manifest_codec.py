@@ -1,0 +1,121 @@
+"""The manifest's bytes: every field comes back, every flipped bit is found, newer formats are respected and kept."""
+
+import io
+import json
+from dataclasses import replace
+from random import Random
+
+import fastavro
+import pytest
+
+from keyfold.errors import Corrupt, FormatTooNew
+from keyfold.log.manifest import Gap, Hold, Manifest, Pass, Replaced, RoleState, faults
+from keyfold.log.manifest_codec import decode_manifest, encode_manifest, require_writable
+from keyfold.log.names import Place
+from keyfold_schemas import load_schema
+from tests.support.manifests import compactor_name, empty_manifest, entry, sink_name
+
+PLACE = Place("topics", "users", 0)
+
+
+def full_manifest() -> Manifest:
+    return empty_manifest(
+        topic_id="kZx1",
+        cluster_id="c-1",
+        version=41,
+        last_epoch=9,
+        sink=RoleState(8, "a" * 32),
+        compactor=RoleState(9, "b" * 32, 1_700_000_000_000, "worker-1"),
+        log_start_offset=3,
+        next_offset=30,
+        first_dirty_offset=20,
+        purged_to=17,
+        purged_epoch=5,
+        last_pass_epoch=7,
+        last_leader_epoch=4,
+        passes=(Pass(7, 1_700_000_000_000), Pass(9, -1)),
+        settings={"cleanup.policy": "compact"},
+        gaps=(Gap(11, 13, "not at the source"),),
+        holds=(Hold("eu", 40, 1_700_000_100_000),),
+        segments=(
+            entry(compactor_name(3, 9), 3, 20, tombstones=2, unmarked=0, cleaned_epochs=(7, 9), record_count=5),
+            entry(sink_name(20, 8), 20, 30, schema_ids=(1, 2), appended_at_ms=1_700_000_000_123),
+        ),
+        replaced=(Replaced("00000000000000000003-00000002-s0000000000000000.avro", 40, -1),),
+    )
+
+
+def test_every_field_comes_back() -> None:
+    manifest = full_manifest()
+    decoded = decode_manifest(encode_manifest(manifest), PLACE)
+    assert replace(decoded, writer_schema="") == manifest
+    assert faults(decoded) == []
+
+
+def test_any_avro_reader_reads_it() -> None:
+    (document,) = fastavro.reader(io.BytesIO(encode_manifest(full_manifest())))
+    assert isinstance(document, dict)
+    assert document["next_offset"] == 30
+
+
+def test_every_flipped_byte_is_found() -> None:
+    data = encode_manifest(full_manifest())
+    for at in range(len(data)):
+        damaged = bytearray(data)
+        damaged[at] ^= 1 << Random(at).randrange(8)
+        with pytest.raises(Corrupt, match=r"topics/users/partition=0/_manifest\.avro"):
+            decode_manifest(bytes(damaged), PLACE)
+
+
+def test_every_truncation_is_found() -> None:
+    data = encode_manifest(full_manifest())
+    for length in range(len(data)):
+        with pytest.raises(Corrupt):
+            decode_manifest(data[:length], PLACE)
+
+
+def test_the_manifest_of_another_partition_is_refused() -> None:
+    with pytest.raises(Corrupt, match="it is the manifest of users-0"):
+        decode_manifest(encode_manifest(empty_manifest()), Place("topics", "users", 1))
+
+
+def test_a_newer_reader_format_is_refused_and_a_newer_writer_format_can_be_read() -> None:
+    with pytest.raises(FormatTooNew, match="needs a reader of format 2"):
+        decode_manifest(encode_manifest(empty_manifest(min_reader=2)), PLACE)
+    readable = decode_manifest(encode_manifest(empty_manifest(min_writer=2)), PLACE)
+    with pytest.raises(FormatTooNew, match="needs a writer of format 2"):
+        require_writable(readable)
+
+
+def test_fields_of_a_newer_format_are_kept_by_an_old_writer() -> None:
+    schema = load_schema("manifest", 1)
+    schema["fields"].append({"name": "colour", "type": "string", "default": "blue"})
+    segments = next(f for f in schema["fields"] if f["name"] == "segments")
+    segments["type"]["items"]["fields"].append({"name": "bloom", "type": "bytes", "default": ""})
+    newer = replace(
+        full_manifest(),
+        writer_schema=json.dumps(schema),
+        unknown={"colour": "red"},
+        segments=tuple(replace(s, unknown={"bloom": b"\x07"}) for s in full_manifest().segments),
+    )
+    once = decode_manifest(encode_manifest(newer), PLACE)
+    again = decode_manifest(encode_manifest(replace(once, version=42)), PLACE)
+    assert again.unknown == {"colour": "red"}
+    assert [s.unknown for s in again.segments] == [{"bloom": b"\x07"}, {"bloom": b"\x07"}]
+    assert again.version == 42
+
+
+def test_ten_thousand_segments_take_tens_of_bytes_each() -> None:
+    random = Random(1)
+    segments = tuple(
+        entry(sink_name(i * 1000, 1, random.getrandbits(64)), i * 1000, (i + 1) * 1000, checksum=random.randbytes(32))
+        for i in range(10_000)
+    )
+    data = encode_manifest(empty_manifest(segments=segments, next_offset=10_000_000, last_epoch=1))
+    assert len(data) < 10_000 * 100
+
+
+def test_an_unsound_manifest_is_never_written() -> None:
+    broken = replace(full_manifest(), next_offset=31)
+    with pytest.raises(AssertionError, match="the last range ends at 30"):
+        encode_manifest(broken)
