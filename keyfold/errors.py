@@ -12,8 +12,10 @@
     │   ├── BucketMissing             the bucket does not exist
     │   ├── UploadLost                a multipart upload cannot be finished; its parts must be sent again
     │   └── ConditionsIgnored         the store accepts conditional writes and ignores them: unusable
+    ├── TopicNotFound                 no partition of this topic below the URL
     ├── LogError                      about one topic partition
     │   ├── LogNotFound               no log here: neither manifest nor segments
+    │   ├── SnapshotLost              a snapshot's objects were collected while it was read: begin again (retriable)
     │   ├── ManifestLost              segments without a manifest: only `keyfold log repair` may go on
     │   ├── FormatTooNew              written by a newer keyfold
     │   ├── Corrupt                   bytes are not what they must be: object, block, record
@@ -106,6 +108,14 @@ class ConditionsIgnored(StoreError):
     """The store does not honour conditional writes; a log on it would lose records."""
 
 
+class TopicNotFound(KeyfoldError):
+    """There is no partition of `topic` where it was looked for."""
+
+    def __init__(self, topic: str, message: str, *, hint: str | None = None) -> None:
+        super().__init__(f"{topic}: {message}", hint=hint)
+        self.topic = topic
+
+
 class LogError(KeyfoldError):
     """About one partition's log; `topic` and `partition` say which."""
 
@@ -117,6 +127,12 @@ class LogError(KeyfoldError):
 
 class LogNotFound(LogError):
     """There is no log at this place: neither a manifest nor segments."""
+
+
+class SnapshotLost(LogError):
+    """Objects of the version that was read were replaced and collected before the reader was done: read it again."""
+
+    retriable = True
 
 
 class ManifestLost(LogError):

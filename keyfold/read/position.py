@@ -44,7 +44,7 @@ def anchor_of(manifest: Manifest) -> Anchor:
 
 
 def start_offset(manifest: Manifest, from_offset: int | None) -> int:
-    """Where a read begins: `from_offset`, or the log start. Raises `OffsetOutOfRange`; `next_offset` itself is legal."""
+    """Where a read begins: `from_offset` (`next_offset` is legal), or the log start. Raises `OffsetOutOfRange`."""
     if from_offset is None:
         return manifest.log_start_offset
     if manifest.log_start_offset <= from_offset <= manifest.next_offset:
@@ -103,7 +103,8 @@ def segment_at(manifest: Manifest, position: int) -> SegmentEntry | None:
 
 def segments_between(manifest: Manifest, position: int, end: int) -> tuple[SegmentEntry, ...]:
     """Segments that can have records in `[position, end)`, in order. By last offset, not by range: the rest of a range
-    is a hole, and a segment that ends before the position is not opened."""
+    is a hole, and a segment that ends before the position is not opened.
+    """
     return tuple(s for s in manifest.segments if s.last_offset >= position and s.base_offset < end)
 
 
