@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 Bytes = bytes | bytearray | memoryview
 
@@ -92,7 +92,14 @@ class Upload(Protocol):
         """Forget the parts. Only for an upload whose `complete` was never called."""
 
 
-MIN_PART_BYTES = 5 * 1024 * 1024
+MIN_PART_BYTES: Final = 5 * 1024 * 1024
+
+STORE_TIME_RESOLUTION_MS: Final = 1000
+"""Times of a store are never before the moment they stand for, and less than this after it.
+
+So a stamp is safe as it is, but "now" may be early: a wait from `stamp_ms` is over when
+`date_ms - STORE_TIME_RESOLUTION_MS >= stamp_ms + delay_ms`.
+"""
 
 
 class ObjectStore(Protocol):

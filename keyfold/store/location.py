@@ -1,0 +1,40 @@
+"""From a URL to a store.
+
+`s3://<bucket>/<topics.dir>` names a log directory; everything that it does not say (endpoint, region, credentials) comes
+from boto3's usual places: `AWS_ENDPOINT_URL`, `AWS_REGION`, `AWS_PROFILE`, the files in `~/.aws`, the instance's role.
+"""
+
+from __future__ import annotations
+
+from keyfold.errors import ConfigError
+from keyfold.store.pace import Pacer
+from keyfold.store.s3 import S3Location, S3Store
+
+
+def parse_url(url: str, *, key: str = "url") -> tuple[str, str]:
+    """The bucket and the topics directory of `s3://<bucket>[/<topics.dir>]`.
+
+    The directory comes without slashes at its ends, and is empty for the bucket's top. Raises `ConfigError` with `key`
+    as the configuration key that is to blame.
+    """
+    scheme, separator, rest = url.partition("://")
+    if not separator or scheme not in {"s3", "s3a", "s3n"}:
+        raise ConfigError(key, f"{url!r} is not s3://<bucket>/<topics.dir>")
+    bucket, _, path = rest.partition("/")
+    if not bucket or any(sign in bucket for sign in "?#@: "):
+        raise ConfigError(key, f"{url!r} names no bucket: expected s3://<bucket>/<topics.dir>")
+    topics_dir = path.strip("/")
+    if topics_dir and any(part in {"", ".", ".."} for part in topics_dir.split("/")):
+        raise ConfigError(key, f"the directory of {url!r} has an empty part, `.` or `..`")
+    return bucket, topics_dir
+
+
+def location_of(url: str) -> S3Location:
+    """Where the bucket of `url` is, with everything else left to boto3."""
+    return S3Location(parse_url(url)[0])
+
+
+def open_store(place: str | S3Location, pacer: Pacer | None = None) -> S3Store:
+    """The store of a URL, or of a location that options have filled in."""
+    location = location_of(place) if isinstance(place, str) else place
+    return location.open(pacer)

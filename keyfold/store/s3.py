@@ -1,0 +1,436 @@
+"""S3, and what speaks S3, through boto3.
+
+Two clients share one configuration. The *single* client sends a request once and never again: conditional writes and
+the completion of uploads go through it, because boto3 would repeat a PUT that had landed and report a 412 for its own
+bytes. The *patient* client repeats as boto3's standard mode does: reads, listings, deletes, and parts of an upload,
+which may all be repeated without harm. A body that breaks off while it is read is asked for again here, since boto3
+does not do that.
+
+Times are the store's: the `Date` and `Last-Modified` of its answers, which have whole seconds. They are given as the
+last millisecond of their second, so never before the moment they stand for (see `STORE_TIME_RESOLUTION_MS`).
+
+Bytes are paced where they move (`keyfold.store.pace`): boto3 signs and sums the plain bytes, and only in its
+`before-send` event, when the request is ready for the socket, is the body replaced by one that asks the pacer.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from io import BytesIO
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit
+
+import boto3
+from botocore.config import Config
+
+from keyfold.errors import (
+    BucketMissing,
+    ConditionUndecided,
+    ObjectNotFound,
+    StoreError,
+    StoreUnavailable,
+    UploadLost,
+)
+from keyfold.store.api import Blob, Bytes, Create, ObjectInfo, PutMode, PutResult, UploadInfo
+from keyfold.store.pace import CHUNK_BYTES, Pacer
+from keyfold.store.s3_errors import FAILURES, translate
+
+Checksums = Literal["when_supported", "when_required"]
+_CREATE_ONLY: Final = "*"
+_ASK_FIRST_BYTES: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class S3Location:
+    """Which bucket, and how to get there: plain values, so that a Spark executor can open the same store.
+
+    What is None is boto3's business: environment, profile, instance role. `checksums="when_required"` is for servers
+    that do not know the checksum headers which boto3 sends since 1.36. `path_style=None` means: for every endpoint
+    that is not Amazon's.
+    """
+
+    bucket: str
+    region: str | None = None
+    endpoint_url: str | None = None
+    access_key_id: str | None = None
+    secret_access_key: str | None = field(default=None, repr=False)
+    session_token: str | None = field(default=None, repr=False)
+    profile: str | None = None
+    path_style: bool | None = None
+    checksums: Checksums = "when_supported"
+    connect_timeout_s: float = 10
+    read_timeout_s: float = 60
+    max_connections: int = 16
+    read_attempts: int = 4
+
+    def open(self, pacer: Pacer | None = None) -> S3Store:
+        """A store at this location."""
+        return S3Store.at(self, pacer)
+
+
+class S3Store:
+    """An `ObjectStore` over one bucket. May be used by many threads; not to be carried over a fork."""
+
+    def __init__(
+        self,
+        bucket: str,
+        *,
+        region: str | None = None,
+        endpoint_url: str | None = None,
+        access_key_id: str | None = None,
+        secret_access_key: str | None = None,
+        session_token: str | None = None,
+        profile: str | None = None,
+        pacer: Pacer | None = None,
+        path_style: bool | None = None,
+        checksums: Checksums = "when_supported",
+        connect_timeout_s: float = 10,
+        read_timeout_s: float = 60,
+        max_connections: int = 16,
+        read_attempts: int = 4,
+    ) -> None:
+        asked = S3Location(
+            bucket=bucket,
+            region=region,
+            endpoint_url=endpoint_url,
+            access_key_id=access_key_id,
+            secret_access_key=secret_access_key,
+            session_token=session_token,
+            profile=profile,
+            path_style=path_style,
+            checksums=checksums,
+            connect_timeout_s=connect_timeout_s,
+            read_timeout_s=read_timeout_s,
+            max_connections=max_connections,
+            read_attempts=read_attempts,
+        )
+        self.bucket = bucket
+        self._pacer = pacer
+        self.location, self._patient, self._single = _clients(asked)
+        for client in (self._patient, self._single):
+            for operation in ("PutObject", "UploadPart"):
+                client.meta.events.register(f"before-send.s3.{operation}", self._before_send)
+
+    @classmethod
+    def at(cls, location: S3Location, pacer: Pacer | None = None) -> S3Store:
+        """The store that a location describes."""
+        options = {name: getattr(location, name) for name in S3Location.__slots__}
+        return cls(options.pop("bucket"), pacer=pacer, **options)
+
+    @property
+    def url(self) -> str:
+        """`s3://<bucket>`."""
+        return f"s3://{self.bucket}"
+
+    def close(self) -> None:
+        """Close the connections that are kept open."""
+        self._patient.close()
+        self._single.close()
+
+    # Reading
+
+    def get(self, key: str) -> Blob:
+        """See `ObjectStore.get`."""
+        answer, data = self._read(key)
+        return Blob(data, _etag(answer, key), _second_end_ms(answer["LastModified"]), _date_ms(answer, key))
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """See `ObjectStore.get_range`."""
+        if start < 0 or length < 0:
+            raise ValueError(f"no such range: {start=}, {length=}")
+        if length == 0:
+            found = self.head(key)
+            if start > found.size_bytes:
+                raise StoreError(key, f"asked for 0 bytes from {start}, the object has {found.size_bytes}")
+            return b""
+        answer, data = self._read(key, Range=f"bytes={start}-{start + length - 1}")
+        if "ContentRange" not in answer and (start or len(data) != length):
+            raise StoreError(key, f"asked for bytes {start} to {start + length}, the store sent the whole object")
+        if len(data) != length:
+            raise StoreError(key, f"asked for {length} bytes from {start}, the store has {len(data)} there")
+        return data
+
+    def head(self, key: str) -> ObjectInfo:
+        """See `ObjectStore.head`."""
+        answer = self._head(key)
+        return ObjectInfo(key, int(answer["ContentLength"]), _etag(answer, key), _second_end_ms(answer["LastModified"]))
+
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
+        """See `ObjectStore.list`."""
+        after = {"StartAfter": start_after} if start_after else {}
+        for page in self._pages("list_objects_v2", "s3:ListBucket", prefix, **after):
+            for row in page.get("Contents", ()):
+                yield ObjectInfo(row["Key"], int(row["Size"]), row["ETag"], _second_end_ms(row["LastModified"]))
+
+    def list_folders(self, prefix: str) -> Iterator[str]:
+        """See `ObjectStore.list_folders`."""
+        for page in self._pages("list_objects_v2", "s3:ListBucket", prefix, Delimiter="/"):
+            for row in page.get("CommonPrefixes", ()):
+                yield row["Prefix"][len(prefix) : -1]
+
+    def list_uploads(self, prefix: str) -> Iterator[UploadInfo]:
+        """See `ObjectStore.list_uploads`."""
+        for page in self._pages("list_multipart_uploads", "s3:ListBucketMultipartUploads", prefix):
+            for row in page.get("Uploads", ()):
+                yield UploadInfo(row["Key"], row["UploadId"], _second_end_ms(row["Initiated"]))
+
+    # Writing
+
+    def put(self, key: str, data: Bytes, mode: PutMode) -> PutResult:
+        """See `ObjectStore.put`."""
+        condition = {"IfNoneMatch": _CREATE_ONLY} if isinstance(mode, Create) else {"IfMatch": mode.etag}
+        body = bytes(data) if isinstance(data, memoryview) else data
+        answer = self._ask(self._single.put_object, "s3:PutObject", key, mode, Key=key, Body=body, **condition)
+        return _result(answer, key)
+
+    def start_upload(self, key: str) -> S3Upload:
+        """See `ObjectStore.start_upload`."""
+        answer = self._ask(self._patient.create_multipart_upload, "s3:PutObject", key, Key=key)
+        return S3Upload(self, key, str(answer["UploadId"]))
+
+    def write_part(self, key: str, upload_id: str, number: int, part: Bytes) -> dict[str, Any]:
+        """Send one part of an upload (what `S3Upload.write` does); what `complete_upload` needs to know of it."""
+        body = bytes(part) if isinstance(part, memoryview) else part
+        answer = self._ask(
+            self._patient.upload_part,
+            "s3:PutObject",
+            key,
+            Key=key,
+            UploadId=upload_id,
+            PartNumber=number,
+            Body=body,
+        )
+        sums = {name: value for name, value in answer.items() if name.startswith("Checksum") and name != "ChecksumType"}
+        return {"PartNumber": number, "ETag": _etag(answer, key), **sums}
+
+    def complete_upload(self, key: str, upload_id: str, parts: Sequence[dict[str, Any]]) -> PutResult:
+        """Make an upload's object visible (what `S3Upload.complete` does)."""
+        if not parts:
+            raise StoreError(key, "an upload needs at least one part")
+        try:
+            answer = self._ask(
+                self._single.complete_multipart_upload,
+                "s3:PutObject",
+                key,
+                Create(),
+                Key=key,
+                UploadId=upload_id,
+                MultipartUpload={"Parts": [*parts]},
+                IfNoneMatch=_CREATE_ONLY,
+            )
+        except ConditionUndecided as error:
+            raise UploadLost(key, error.message, hint="after a 409 S3 wants every part sent again") from error
+        except UploadLost as error:
+            return self._completed_before(key, error)
+        if "ETag" not in answer:
+            raise StoreUnavailable(key, "the answer to a completed upload has no ETag: whether it landed is unknown")
+        return _result(answer, key)
+
+    def delete(self, key: str) -> None:
+        """See `ObjectStore.delete`."""
+        try:
+            self._ask(self._patient.delete_object, "s3:DeleteObject", key, Key=key)
+        except ObjectNotFound:
+            return
+
+    def abort_upload(self, key: str, upload_id: str) -> None:
+        """See `ObjectStore.abort_upload`."""
+        try:
+            self._ask(
+                self._patient.abort_multipart_upload,
+                "s3:AbortMultipartUpload",
+                key,
+                Key=key,
+                UploadId=upload_id,
+            )
+        except (UploadLost, ObjectNotFound):
+            return
+
+    # Inside
+
+    def _ask(
+        self, call: Callable[..., Any], action: str, key: str, mode: PutMode | None = None, **arguments: Any
+    ) -> dict[str, Any]:
+        try:
+            answer: dict[str, Any] = call(Bucket=self.bucket, **arguments)
+        except FAILURES as error:
+            raise translate(error, bucket=self.bucket, key=key, action=action, mode=mode) from error
+        return answer
+
+    def _read(self, key: str, **arguments: Any) -> tuple[dict[str, Any], bytes]:
+        """Ask for an object and read its body; a body that breaks off is asked for again."""
+        for attempts_left in reversed(range(self.location.read_attempts)):
+            answer = self._ask(self._patient.get_object, "s3:GetObject", key, Key=key, **arguments)
+            body = answer["Body"]
+            try:
+                return answer, self._drain(body, int(answer["ContentLength"]))
+            except FAILURES as error:
+                if not attempts_left:
+                    raise translate(error, bucket=self.bucket, key=key, action="s3:GetObject") from error
+            finally:
+                body.close()
+        raise AssertionError("at least one attempt")
+
+    def _drain(self, body: Any, length: int) -> bytes:
+        if self._pacer is None:
+            return bytes(body.read())
+        chunks: list[bytes] = []
+        left = length
+        while left > 0:
+            self._pacer.acquire(min(left, CHUNK_BYTES))
+            chunk = body.read(min(left, CHUNK_BYTES))
+            chunks.append(chunk)
+            # An empty read before the end makes boto3 raise, so this loop ends.
+            left -= len(chunk)
+        body.read(CHUNK_BYTES)  # empty: now boto3 compares length and checksum
+        return b"".join(chunks)
+
+    def _head(self, key: str) -> dict[str, Any]:
+        try:
+            return self._ask(self._patient.head_object, "s3:GetObject", key, Key=key)
+        except ObjectNotFound as missing:
+            # An answer to HEAD has no body, so its 404 does not say what is missing.
+            try:
+                self._ask(self._patient.head_bucket, "s3:ListBucket", key)
+            except ObjectNotFound as error:
+                hint = "create it, or check s3.bucket.name"
+                raise BucketMissing(key, f"bucket {self.bucket} does not exist", hint=hint) from error
+            except BucketMissing:
+                raise
+            except StoreError:
+                raise missing from None
+            raise
+
+    def _pages(self, operation: str, action: str, prefix: str, **arguments: Any) -> Iterator[dict[str, Any]]:
+        paginator = self._patient.get_paginator(operation)
+        try:
+            yield from paginator.paginate(Bucket=self.bucket, Prefix=prefix, **arguments)
+        except FAILURES as error:
+            raise translate(error, bucket=self.bucket, key=prefix or self.url, action=action) from error
+
+    def _completed_before(self, key: str, lost: UploadLost) -> PutResult:
+        # An earlier `complete` whose answer was lost made the object and ended the upload.
+        try:
+            return _result(self._head(key), key)
+        except ObjectNotFound:
+            raise lost from None
+
+    def _before_send(self, request: Any, **_event: Any) -> None:
+        # boto3 asks "100-continue?" before each body. A small body is sent sooner than the answer comes (and a proxy
+        # that never answers costs a second each time); a paced one must not ask the pacer for bytes that stay here.
+        headers = request.headers
+        size_bytes = int(headers.get("X-Amz-Decoded-Content-Length") or headers.get("Content-Length") or 0)
+        if self._pacer is not None or size_bytes < _ASK_FIRST_BYTES:
+            headers.pop("Expect", None)
+        if self._pacer is not None and request.body is not None:
+            request.body = _PacedBody(request.body, self._pacer)
+
+
+class S3Upload:
+    """An unfinished multipart upload. Parts are sent one after another, by one thread."""
+
+    def __init__(self, store: S3Store, key: str, upload_id: str) -> None:
+        self._store = store
+        self.key = key
+        self.upload_id = upload_id
+        self._parts: list[dict[str, Any]] = []
+
+    def write(self, part: Bytes) -> None:
+        """See `Upload.write`."""
+        self._parts.append(self._store.write_part(self.key, self.upload_id, len(self._parts) + 1, part))
+
+    def complete(self) -> PutResult:
+        """See `Upload.complete`."""
+        return self._store.complete_upload(self.key, self.upload_id, self._parts)
+
+    def abort(self) -> None:
+        """See `Upload.abort`."""
+        self._store.abort_upload(self.key, self.upload_id)
+
+
+class _PacedBody:
+    """A request's body on its way to the socket: chunks, each after the pacer said yes.
+
+    `body` is what boto3 prepared: bytes, a file over them, or (over TLS) a file that frames them with a trailing
+    checksum. This is an iterable and not a file on purpose: that is what urllib3 sends chunk by chunk as it is.
+    """
+
+    def __init__(self, body: Any, pacer: Pacer) -> None:
+        self._body = body
+        self._pacer = pacer
+
+    def __iter__(self) -> Iterator[Bytes]:
+        if not hasattr(self._body, "read"):
+            self._body = BytesIO(self._body)
+        while chunk := self._body.read(CHUNK_BYTES):
+            self._pacer.acquire(len(chunk))
+            yield chunk
+
+    def seek(self, offset: int, whence: int = 0) -> None:
+        """Begin again, for boto3 before it repeats a request."""
+        if hasattr(self._body, "seek"):
+            self._body.seek(offset, whence)
+
+
+def _clients(asked: S3Location) -> tuple[S3Location, Any, Any]:
+    """The location as boto3 resolved it, the patient client, the single client."""
+    session = boto3.session.Session(
+        aws_access_key_id=asked.access_key_id,
+        aws_secret_access_key=asked.secret_access_key,
+        aws_session_token=asked.session_token,
+        # botocore reads AWS_DEFAULT_REGION; the other SDKs, and so most deployments, AWS_REGION.
+        region_name=asked.region or os.environ.get("AWS_REGION"),
+        profile_name=asked.profile,
+    )
+    endpoint_url = asked.endpoint_url or _configured_endpoint(session)
+    path_style = endpoint_url is not None if asked.path_style is None else asked.path_style
+    common = Config(
+        connect_timeout=asked.connect_timeout_s,
+        read_timeout=asked.read_timeout_s,
+        max_pool_connections=asked.max_connections,
+        request_checksum_calculation=asked.checksums,
+        response_checksum_validation=asked.checksums,
+        s3={"addressing_style": "path" if path_style else "auto"},
+        tcp_keepalive=True,
+    )
+
+    def client(mode: Literal["standard", "legacy"], attempts: int) -> Any:
+        config = common.merge(Config(retries={"mode": mode, "total_max_attempts": attempts}))
+        return session.client("s3", endpoint_url=endpoint_url, config=config)
+
+    patient, single = client("standard", asked.read_attempts), client("standard", 1)
+    region = asked.region or patient.meta.region_name
+    return replace(asked, endpoint_url=endpoint_url, region=region), patient, single
+
+
+def _configured_endpoint(session: Any) -> str | None:
+    """The endpoint of the environment (`AWS_ENDPOINT_URL`, `AWS_ENDPOINT_URL_S3`) or profile; None means Amazon's."""
+    host = urlsplit(url := str(session.client("s3").meta.endpoint_url)).hostname or ""
+    return None if host.endswith((".amazonaws.com", ".amazonaws.com.cn")) else url
+
+
+def _result(answer: dict[str, Any], key: str) -> PutResult:
+    return PutResult(_etag(answer, key), _date_ms(answer, key))
+
+
+def _etag(answer: dict[str, Any], key: str) -> str:
+    etag = answer.get("ETag")
+    if not etag:
+        raise StoreError(key, "the store answered without an ETag; keyfold cannot commit on such a store")
+    return str(etag)
+
+
+def _date_ms(answer: dict[str, Any], key: str) -> int:
+    text = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", "")
+    try:
+        return _second_end_ms(parsedate_to_datetime(text))
+    except ValueError as error:
+        raise StoreError(key, f"the store answered with no readable Date header ({text!r})") from error
+
+
+def _second_end_ms(moment: datetime) -> int:
+    return int(moment.timestamp()) * 1000 + 999

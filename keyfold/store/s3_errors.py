@@ -1,0 +1,112 @@
+"""From what S3 answered to what keyfold can act on.
+
+The question behind every row is the same: did the request certainly not land (a refusal), may the same request be
+repeated (409), or is the result unknown (time-out, cut connection, 5xx, throttling)? Codes win over the HTTP status,
+because S3 sends some time-outs as 400 and some errors inside a 200.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from botocore import exceptions as boto
+from urllib3.exceptions import HTTPError
+
+from keyfold.errors import (
+    AccessDenied,
+    AlreadyExists,
+    BucketMissing,
+    ConditionUndecided,
+    ObjectNotFound,
+    PreconditionFailed,
+    StoreError,
+    StoreUnavailable,
+    UploadLost,
+)
+from keyfold.store.api import Create, PutMode
+
+FAILURES: Final = (boto.ClientError, boto.BotoCoreError, HTTPError, OSError)
+"""What boto3 and the streams that it hands out raise."""
+
+_UNKNOWN_CODES: Final = frozenset({
+    "InternalError", "InternalServerError", "OperationTimedOut", "RequestTimeout", "RequestTimeoutException",
+    "ServiceUnavailable", "SlowDown", "SlowDownRead", "SlowDownWrite", "Throttling", "ThrottlingException",
+    "RequestThrottled", "RequestLimitExceeded", "TooManyRequests", "503 SlowDown",
+})  # fmt: skip
+_DENIED_CODES: Final = frozenset({
+    "AccessDenied", "AllAccessDisabled", "AccountProblem", "ExpiredToken", "InvalidAccessKeyId", "InvalidToken",
+    "RequestTimeTooSkewed", "SignatureDoesNotMatch",
+})  # fmt: skip
+_WRONG_REGION_CODES: Final = frozenset(
+    {"PermanentRedirect", "TemporaryRedirect", "AuthorizationHeaderMalformed", "301"}
+)
+# A name that cannot be, on stores that keep objects as files: `o` and `o/x` together. Repeating does not help.
+_NAME_CONFLICTS: Final = frozenset({"ObjectParentIsFile", "ExistingObjectIsDirectory", "ParentIsObject"})
+
+_NO_ANSWER: Final = (
+    boto.HTTPClientError,  # read time-outs, connections closed in the middle, streams that broke
+    boto.ConnectionError,
+    boto.IncompleteReadError,
+    boto.ChecksumError,
+    boto.FlexibleChecksumError,
+    boto.CredentialRetrievalError,  # the metadata service is away: nothing was sent, the same call may work soon
+    boto.TokenRetrievalError,
+    HTTPError,
+    OSError,
+)
+_NO_CREDENTIALS: Final = (
+    boto.NoCredentialsError,
+    boto.PartialCredentialsError,
+    boto.NoAuthTokenError,
+    boto.SSOError,
+)
+
+
+def code_of(error: BaseException) -> str:
+    """The S3 error code of a boto3 exception, or an empty string."""
+    return str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, boto.ClientError) else ""
+
+
+def status_of(error: BaseException) -> int:
+    """The HTTP status of a boto3 exception, or 0."""
+    if not isinstance(error, boto.ClientError):
+        return 0
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def translate(error: Exception, *, bucket: str, key: str, action: str, mode: PutMode | None = None) -> StoreError:
+    """The keyfold error for what boto3 raised while it did `action` (`s3:GetObject`...) on `key`."""
+    if isinstance(error, boto.ClientError):
+        return _of_answer(error, bucket=bucket, key=key, action=action, mode=mode)
+    said = f"{action} on bucket {bucket}: {error}"
+    if isinstance(error, _NO_CREDENTIALS):
+        hint = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or aws.access.key.id and its secret"
+        return AccessDenied(key, said, hint=hint)
+    if isinstance(error, _NO_ANSWER):
+        return StoreUnavailable(key, said)
+    # An answer that is no S3 answer (a proxy's page, half an XML): whether the request landed is unknown.
+    if type(error).__name__ == "ResponseParserError":
+        return StoreUnavailable(key, said)
+    return StoreError(key, said)
+
+
+def _of_answer(error: boto.ClientError, *, bucket: str, key: str, action: str, mode: PutMode | None) -> StoreError:
+    code, status = code_of(error), status_of(error)
+    text = str(error.response.get("Error", {}).get("Message") or "").strip()
+    said = f"{action} on bucket {bucket} answered {status} {code}" + (f" ({text})" if text and text != code else "")
+    condition_false = AlreadyExists if isinstance(mode, Create) else PreconditionFailed
+    unknown = code in _UNKNOWN_CODES or status == 429 or (status >= 500 and status != 501)
+    rules: tuple[tuple[bool, type[StoreError], str | None], ...] = (
+        (code == "NoSuchBucket", BucketMissing, f"create bucket {bucket}, or check s3.bucket.name"),
+        (code == "NoSuchUpload", UploadLost, None),
+        (unknown, StoreUnavailable, None),
+        (code in _DENIED_CODES or status in {401, 403}, AccessDenied, f"the credentials need {action} on this key"),
+        (status == 412, condition_false, None),
+        (status == 409 and code not in _NAME_CONFLICTS, ConditionUndecided, None),
+        (status == 404, ObjectNotFound, None),
+        (code in _WRONG_REGION_CODES, StoreError, "the bucket is in another region: check s3.region"),
+    )
+    for applies, kind, hint in rules:
+        if applies:
+            return kind(key, said, hint=hint)
+    return StoreError(key, said)
