@@ -12,12 +12,10 @@ A port that somebody else takes between the choice and the start costs one more 
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import socket
 import subprocess
 import tempfile
-import threading
 import time
 import uuid
 from base64 import urlsafe_b64encode
@@ -27,9 +25,11 @@ from types import TracebackType
 from typing import Final, Self
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from keyfold.errors import KeyfoldError
+from keyfold_demo.children import death_with_parent, free_port
 from keyfold_demo.java import default_cache, find_java, kafka_jars
 
 _STARTS: Final = 3
@@ -126,11 +126,12 @@ class KafkaBroker:
             for attempt in range(1, _STARTS + 1):
                 try:
                     self._launch(java, jars)
-                    return
                 except KeyfoldError:
                     self._end_process()
                     if attempt == _STARTS:
                         raise
+                else:
+                    return
         except BaseException:
             self.stop()
             raise
@@ -160,7 +161,7 @@ class KafkaBroker:
         self.admin.delete_topics([name], operation_timeout=30)[name].result(60)
 
     def _launch(self, java: str, jars: Path) -> None:
-        self.port, controller_port = _free_ports()
+        self.port, controller_port = free_port(), free_port()
         properties = self._write_properties(controller_port)
         base = [java, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{jars}/*"]
         cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
@@ -176,7 +177,7 @@ class KafkaBroker:
         heap = [f"-Xms{min(256, self._heap_mb)}m", f"-Xmx{self._heap_mb}m", "-XX:+UseSerialGC"]
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [*_death_with_parent(), *base[:1], *heap, *base[1:], "kafka.Kafka", str(properties)],
+                [*death_with_parent(), *base[:1], *heap, *base[1:], "kafka.Kafka", str(properties)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -236,25 +237,9 @@ class KafkaBroker:
             process.wait()
 
 
-def _free_ports() -> tuple[int, int]:
-    """Two different ports that nobody listens on now."""
-    with socket.socket() as one, socket.socket() as two:
-        one.bind(("127.0.0.1", 0))
-        two.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1]), int(two.getsockname()[1])
-
-
 def _answers(port: int) -> bool:
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1):
             return True
     except OSError:
         return False
-
-
-def _death_with_parent() -> list[str]:
-    """On Linux the kernel ends the broker when its starter is killed. It watches the thread, so only from the main one."""
-    setpriv = shutil.which("setpriv")
-    if setpriv is None or os.name != "posix" or threading.current_thread() is not threading.main_thread():
-        return []
-    return [setpriv, "--pdeathsig", "TERM"]

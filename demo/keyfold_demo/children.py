@@ -1,0 +1,36 @@
+"""Child processes that do not outlive us, and ports that nobody has."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import threading
+
+
+def death_with_parent() -> list[str]:
+    """A command's first words: on Linux the kernel sends the child SIGTERM when its starter is killed.
+
+    It watches the starting thread, not the process, so it is only of use from the main thread.
+    """
+    setpriv = shutil.which("setpriv")
+    if setpriv is None or threading.current_thread() is not threading.main_thread():
+        return []
+    return [setpriv, "--pdeathsig", "TERM"]
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens on now. The kernel does not hand it out again at once."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def end(process: subprocess.Popen[bytes], patience_s: float = 20.0) -> None:
+    """SIGTERM, then SIGKILL after `patience_s`; returns when the process is gone."""
+    process.terminate()
+    try:
+        process.wait(patience_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
