@@ -1,0 +1,153 @@
+"""versitygw: an S3 server with real, atomic conditions, built from source by Go once and kept in the cache.
+
+The evidence that moto cannot give: checksums, credentials, and conditional writes by several processes at once. Tests
+that use it carry `@pytest.mark.real`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from keyfold.errors import KeyfoldError
+from keyfold_demo.children import death_with_parent, end, free_port
+from keyfold_demo.java import default_cache, locked
+from keyfold_demo.local_s3 import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, s3_client
+
+VERSION: Final = "v1.8.0"
+_MODULE: Final = "github.com/versity/versitygw/cmd/versitygw"
+
+
+def versitygw_binary(cache: Path) -> Path:
+    """The binary, built if it is not there yet (about 90 s). Raises `KeyfoldError` in one line where Go is missing."""
+    binary = cache / "bin" / f"versitygw-{VERSION}"
+    if binary.is_file():
+        return binary
+    with locked(cache / "versitygw.lock"):
+        if not binary.is_file():
+            _build(binary)
+    return binary
+
+
+def _build(binary: Path) -> None:
+    go = shutil.which("go")
+    if go is None:
+        raise KeyfoldError(
+            "Go is needed to build versitygw, and there is none on PATH", hint="install Go 1.24 or newer"
+        )
+    binary.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=binary.parent, prefix=".build-") as work:
+        answer = subprocess.run(
+            [go, "install", f"{_MODULE}@{VERSION}"],
+            env={**os.environ, "GOBIN": work, "CGO_ENABLED": "0"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=900,
+        )
+        if answer.returncode != 0:
+            raise KeyfoldError(f"versitygw {VERSION} could not be built:\n{answer.stderr[-2000:]}")
+        (Path(work) / "versitygw").rename(binary)
+
+
+class Versitygw:
+    """A gateway over a temporary folder: `url`, `client`, `create_bucket`, `environment` as `LocalS3` has them."""
+
+    def __init__(self, cache: Path | None = None, *, folder: Path | None = None) -> None:
+        self._binary = versitygw_binary(cache or default_cache())
+        self._given_folder = folder
+        self._work: Path | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = 0
+
+    def __enter__(self) -> Self:
+        self._work = Path(tempfile.mkdtemp(prefix="keyfold-versitygw-"))
+        data = self._given_folder or self._work / "data"
+        data.mkdir(exist_ok=True)
+        try:
+            for _ in range(3):
+                if self._start(data):
+                    return self
+            raise KeyfoldError(f"versitygw did not start:\n{self._log.read_text(errors='replace')[-2000:]}")
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            end(self._process, patience_s=5)
+            self._process = None
+        if self._work is not None:
+            shutil.rmtree(self._work, ignore_errors=True)
+            self._work = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY_ID,
+            "AWS_SECRET_ACCESS_KEY": SECRET_ACCESS_KEY,
+            "AWS_REGION": REGION,
+            "AWS_DEFAULT_REGION": REGION,
+        }
+
+    def client(self) -> Any:
+        return s3_client(self.url)
+
+    def create_bucket(self, name: str) -> str:
+        client = self.client()
+        try:
+            client.create_bucket(Bucket=name)
+        finally:
+            client.close()
+        return name
+
+    @property
+    def _log(self) -> Path:
+        assert self._work is not None
+        return self._work / "versitygw.log"
+
+    def _start(self, data: Path) -> bool:
+        """One try on a fresh port; False where the process ended or stayed deaf for 20 s."""
+        self.port = free_port()
+        command = [
+            *death_with_parent(),
+            str(self._binary),
+            "--port",
+            f"127.0.0.1:{self.port}",
+            "--quiet",
+            "--keep-alive",
+        ]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, "posix", str(data.absolute())],
+                env={**os.environ, "ROOT_ACCESS_KEY": ACCESS_KEY_ID, "ROOT_SECRET_KEY": SECRET_ACCESS_KEY},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline and self._process.poll() is None:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+            except OSError:
+                time.sleep(0.05)
+            else:
+                return True
+        end(self._process, patience_s=5)
+        self._process = None
+        return False
