@@ -79,7 +79,10 @@ class Upload(Protocol):
     """A create that is sent in parts. Nothing is visible before `complete` returns."""
 
     def write(self, part: Bytes) -> None:
-        """Send the next part: at least `MIN_PART_BYTES`, but for the last. A part may be repeated inside."""
+        """Send the next part: at least `MIN_PART_BYTES`, but for the last. A part may be repeated inside.
+
+        After `StoreUnavailable` the same part may be sent again by another call. Raises `UploadLost`.
+        """
 
     def complete(self) -> PutResult:
         """Make the object visible, create-only.

@@ -1,0 +1,147 @@
+"""A store that counts what is asked of it: requests cost money, bytes cost time.
+
+Operations are named as in `keyfold.store.faulty`: the calls of `ObjectStore`, and `upload.write`, `upload.complete`,
+`upload.abort`. A call is counted when it is made, its bytes when they have been moved.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+
+from keyfold.store.api import Blob, Bytes, ObjectInfo, ObjectStore, PutMode, PutResult, Upload, UploadInfo
+
+
+class CountedStore:
+    """An `ObjectStore` that passes everything on. Thread-safe."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self.inner = inner
+        self._calls: Counter[str] = Counter()
+        self._bytes: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        """The inner store's."""
+        return self.inner.url
+
+    @property
+    def calls(self) -> Counter[str]:
+        """Calls by operation, up to now."""
+        with self._lock:
+            return self._calls.copy()
+
+    @property
+    def bytes_moved(self) -> Counter[str]:
+        """Bytes of bodies by operation, up to now."""
+        with self._lock:
+            return self._bytes.copy()
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of bodies that came in."""
+        moved = self.bytes_moved
+        return moved["get"] + moved["get_range"]
+
+    @property
+    def bytes_written(self) -> int:
+        """Bytes of bodies that went out, of refused requests too: they were sent."""
+        moved = self.bytes_moved
+        return moved["put"] + moved["upload.write"]
+
+    def reset(self) -> None:
+        """Count from zero again."""
+        with self._lock:
+            self._calls.clear()
+            self._bytes.clear()
+
+    def get(self, key: str) -> Blob:
+        """See `ObjectStore.get`."""
+        self.count("get")
+        blob = self.inner.get(key)
+        self.moved("get", len(blob.data))
+        return blob
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """See `ObjectStore.get_range`."""
+        self.count("get_range")
+        data = self.inner.get_range(key, start, length)
+        self.moved("get_range", len(data))
+        return data
+
+    def head(self, key: str) -> ObjectInfo:
+        """See `ObjectStore.head`."""
+        self.count("head")
+        return self.inner.head(key)
+
+    def put(self, key: str, data: Bytes, mode: PutMode) -> PutResult:
+        """See `ObjectStore.put`."""
+        self.count("put")
+        self.moved("put", len(data))
+        return self.inner.put(key, data, mode)
+
+    def start_upload(self, key: str) -> CountedUpload:
+        """See `ObjectStore.start_upload`."""
+        self.count("start_upload")
+        return CountedUpload(self, self.inner.start_upload(key))
+
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
+        """See `ObjectStore.list`; one call, however many pages it takes."""
+        self.count("list")
+        return self.inner.list(prefix, start_after=start_after)
+
+    def list_folders(self, prefix: str) -> Iterator[str]:
+        """See `ObjectStore.list_folders`."""
+        self.count("list_folders")
+        return self.inner.list_folders(prefix)
+
+    def delete(self, key: str) -> None:
+        """See `ObjectStore.delete`."""
+        self.count("delete")
+        self.inner.delete(key)
+
+    def list_uploads(self, prefix: str) -> Iterator[UploadInfo]:
+        """See `ObjectStore.list_uploads`."""
+        self.count("list_uploads")
+        return self.inner.list_uploads(prefix)
+
+    def abort_upload(self, key: str, upload_id: str) -> None:
+        """See `ObjectStore.abort_upload`."""
+        self.count("abort_upload")
+        self.inner.abort_upload(key, upload_id)
+
+    def count(self, operation: str) -> None:
+        """Count one call (also for `CountedUpload`)."""
+        with self._lock:
+            self._calls[operation] += 1
+
+    def moved(self, operation: str, size_bytes: int) -> None:
+        """Count the bytes of one call (also for `CountedUpload`)."""
+        with self._lock:
+            self._bytes[operation] += size_bytes
+
+
+class CountedUpload:
+    """An upload of a `CountedStore`."""
+
+    def __init__(self, store: CountedStore, inner: Upload) -> None:
+        self._store = store
+        self._inner = inner
+
+    def write(self, part: Bytes) -> None:
+        """See `Upload.write`."""
+        self._store.count("upload.write")
+        self._store.moved("upload.write", len(part))
+        self._inner.write(part)
+
+    def complete(self) -> PutResult:
+        """See `Upload.complete`."""
+        self._store.count("upload.complete")
+        return self._inner.complete()
+
+    def abort(self) -> None:
+        """See `Upload.abort`."""
+        self._store.count("upload.abort")
+        self._inner.abort()

@@ -1,0 +1,334 @@
+"""A store that fails on purpose, repeatably.
+
+Every call gets a number, and a plan says which call fails and how. So a test runs an operation once on a clean
+`FaultyStore`, takes its log of calls, and then runs it again for each fault of `every_fault(calls)`: each call times
+each way in which this call can fail.
+
+    crash before / after     the process is gone before the request was sent, or after it landed
+    crash, landing late      the process is gone, its request is still on the way
+    unavailable              503: it never lands
+    lost answer              it lands, the caller hears of a time-out
+    late                     the caller hears of a time-out, the request lands later: at a later call, or at `land()`
+    conflict                 409: nothing was decided (for an upload: its parts must be sent again)
+
+A spurious 412 is not among them: no store sends one, and the protocol above stands on that. A crash is a
+`BaseException`, so no `except Exception` survives it; afterwards every call of this store crashes too, because a dead
+process cleans nothing up. Give each process of a test its own `FaultyStore` over one common store.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from random import Random
+from typing import Final, TypeVar
+
+from keyfold.errors import ConditionUndecided, StoreError, StoreUnavailable, UploadLost
+from keyfold.store.api import Blob, Bytes, ObjectInfo, ObjectStore, PutMode, PutResult, Upload, UploadInfo
+
+T = TypeVar("T")
+
+
+class SimulatedCrash(BaseException):
+    """The process died here. Not an `Exception`: nothing may handle it."""
+
+
+class Kind(Enum):
+    """How a call fails; see the module's list."""
+
+    CRASH_BEFORE = "crash before"
+    CRASH_AFTER = "crash after"
+    CRASH_LATE = "crash, landing late"
+    UNAVAILABLE = "unavailable"
+    LOST_ANSWER = "lost answer"
+    LATE = "late"
+    CONFLICT = "conflict"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call in the log: `number` counts from 1, `mode` is a put's condition."""
+
+    number: int
+    operation: str
+    key: str
+    mode: PutMode | None = None
+
+    def __str__(self) -> str:
+        return f"call {self.number}: {self.operation} {self.key}"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What happens at one call: the one with this number, or the first `times` ones for which a predicate holds.
+
+    A late request lands before the call `lands_after` calls further on, or at `land()` where that is None.
+    """
+
+    at: int | Callable[[Call], bool]
+    kind: Kind
+    lands_after: int | None = None
+    times: int = 1
+
+    def hits(self, call: Call) -> bool:
+        """Whether this fault is meant for `call`."""
+        return call.number == self.at if isinstance(self.at, int) else self.at(call)
+
+
+@dataclass(frozen=True, slots=True)
+class Chaos:
+    """Faults by chance: each call fails with probability `rate`, in one of `kinds` that it can fail in."""
+
+    random: Random
+    rate: float
+    kinds: tuple[Kind, ...] = (Kind.UNAVAILABLE, Kind.LOST_ANSWER, Kind.LATE, Kind.CONFLICT)
+    lands_after_max: int = 20
+
+    def fault(self, call: Call) -> Fault | None:
+        """The dice for one call."""
+        kinds = [kind for kind in kinds_of(call.operation) if kind in self.kinds]
+        if not kinds or self.random.random() >= self.rate:
+            return None
+        return Fault(call.number, self.random.choice(kinds), self.random.randint(1, self.lands_after_max))
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """A held request that landed: the error that nobody heard of, or None where it did what it asked."""
+
+    call: Call
+    error: StoreError | None
+
+
+_READ: Final = (Kind.CRASH_BEFORE, Kind.UNAVAILABLE)
+_WRITE: Final = (
+    Kind.CRASH_BEFORE,
+    Kind.CRASH_AFTER,
+    Kind.CRASH_LATE,
+    Kind.UNAVAILABLE,
+    Kind.LOST_ANSWER,
+    Kind.LATE,
+)
+# A part is found by its number and invisible before the end: that it lands late makes no difference to anybody.
+_PART: Final = (Kind.CRASH_BEFORE, Kind.CRASH_AFTER, Kind.UNAVAILABLE, Kind.LOST_ANSWER)
+_KINDS: Final = {
+    "get": _READ,
+    "get_range": _READ,
+    "head": _READ,
+    "list": _READ,
+    "list_folders": _READ,
+    "list_uploads": _READ,
+    "put": (*_WRITE, Kind.CONFLICT),
+    "start_upload": _WRITE,
+    "upload.write": _PART,
+    "upload.complete": (*_WRITE, Kind.CONFLICT),
+    "upload.abort": _WRITE,
+    "delete": _WRITE,
+    "abort_upload": _WRITE,
+}
+
+
+def kinds_of(operation: str) -> tuple[Kind, ...]:
+    """The ways in which a call of this operation can fail."""
+    return _KINDS[operation]
+
+
+def every_fault(calls: Iterable[Call]) -> Iterator[Fault]:
+    """Each call of a log times each way in which it can fail. Late requests wait for `land()`."""
+    for call in calls:
+        for kind in kinds_of(call.operation):
+            yield Fault(call.number, kind)
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    call: Call
+    send: Callable[[], object]
+    lands_at: int | None
+
+
+@dataclass(slots=True)
+class _Plan:
+    fault: Fault
+    left: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.left = self.fault.times
+
+
+class FaultyStore:
+    """An `ObjectStore` that passes calls on to `inner`, but for those that a plan wants to fail.
+
+    `on_call`, if given, runs before each call: there a test lets somebody else act in between.
+    """
+
+    def __init__(
+        self,
+        inner: ObjectStore,
+        faults: Iterable[Fault] = (),
+        *,
+        chaos: Chaos | None = None,
+        on_call: Callable[[Call], None] | None = None,
+    ) -> None:
+        self.inner = inner
+        self.calls: list[Call] = []
+        self.landed: list[Landed] = []
+        self.crashed = False
+        self.on_call = on_call
+        self._plans = [_Plan(fault) for fault in faults]
+        self._chaos = chaos
+        self._held: list[_Held] = []
+        self._lock = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        """The inner store's."""
+        return self.inner.url
+
+    @property
+    def held(self) -> Sequence[Call]:
+        """Requests that are still on the way."""
+        with self._lock:
+            return [held.call for held in self._held]
+
+    def add(self, *faults: Fault) -> None:
+        """Plan more faults."""
+        with self._lock:
+            self._plans.extend(_Plan(fault) for fault in faults)
+
+    def land(self) -> Sequence[Landed]:
+        """Let all held requests land now, in the order in which they were sent."""
+        return self._land(lambda _held: True)
+
+    def get(self, key: str) -> Blob:
+        """See `ObjectStore.get`."""
+        return self.perform("get", key, lambda: self.inner.get(key))
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """See `ObjectStore.get_range`."""
+        return self.perform("get_range", key, lambda: self.inner.get_range(key, start, length))
+
+    def head(self, key: str) -> ObjectInfo:
+        """See `ObjectStore.head`."""
+        return self.perform("head", key, lambda: self.inner.head(key))
+
+    def put(self, key: str, data: Bytes, mode: PutMode) -> PutResult:
+        """See `ObjectStore.put`."""
+        copy = bytes(data)
+        return self.perform("put", key, lambda: self.inner.put(key, copy, mode), mode)
+
+    def start_upload(self, key: str) -> FaultyUpload:
+        """See `ObjectStore.start_upload`."""
+        return FaultyUpload(self, key, self.perform("start_upload", key, lambda: self.inner.start_upload(key)))
+
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
+        """See `ObjectStore.list`; one call, made at once."""
+        return iter(self.perform("list", prefix, lambda: tuple(self.inner.list(prefix, start_after=start_after))))
+
+    def list_folders(self, prefix: str) -> Iterator[str]:
+        """See `ObjectStore.list_folders`; one call, made at once."""
+        return iter(self.perform("list_folders", prefix, lambda: tuple(self.inner.list_folders(prefix))))
+
+    def delete(self, key: str) -> None:
+        """See `ObjectStore.delete`."""
+        self.perform("delete", key, lambda: self.inner.delete(key))
+
+    def list_uploads(self, prefix: str) -> Iterator[UploadInfo]:
+        """See `ObjectStore.list_uploads`; one call, made at once."""
+        return iter(self.perform("list_uploads", prefix, lambda: tuple(self.inner.list_uploads(prefix))))
+
+    def abort_upload(self, key: str, upload_id: str) -> None:
+        """See `ObjectStore.abort_upload`."""
+        self.perform("abort_upload", key, lambda: self.inner.abort_upload(key, upload_id))
+
+    def perform(self, operation: str, key: str, send: Callable[[], T], mode: PutMode | None = None) -> T:
+        """Number and log one call, and let it happen or fail as planned (also for `FaultyUpload`)."""
+        with self._lock:
+            if self.crashed:
+                raise SimulatedCrash(f"the process is dead: {operation} {key}")
+            call = Call(len(self.calls) + 1, operation, key, mode)
+            self.calls.append(call)
+            fault = self._fault(call)
+        self._land(lambda held: held.lands_at is not None and held.lands_at <= call.number)
+        if self.on_call is not None:
+            self.on_call(call)
+        return send() if fault is None else self._fail(call, fault, send)
+
+    def _fault(self, call: Call) -> Fault | None:
+        for plan in self._plans:
+            if plan.left and plan.fault.hits(call):
+                plan.left -= 1
+                if plan.fault.kind not in kinds_of(call.operation):
+                    raise ValueError(f"{call} cannot fail by `{plan.fault.kind.value}`")
+                return plan.fault
+        return None if self._chaos is None else self._chaos.fault(call)
+
+    def _fail(self, call: Call, fault: Fault, send: Callable[[], T]) -> T:
+        kind = fault.kind
+        if kind in {Kind.CRASH_AFTER, Kind.LOST_ANSWER}:
+            # The answer is lost, also where it was an error.
+            self._land_one(_Held(call, send, None))
+        if kind in {Kind.LATE, Kind.CRASH_LATE}:
+            lands_at = None if fault.lands_after is None else call.number + fault.lands_after
+            with self._lock:
+                self._held.append(_Held(call, send, lands_at))
+        if kind in {Kind.CRASH_BEFORE, Kind.CRASH_AFTER, Kind.CRASH_LATE}:
+            self.crashed = True
+            raise SimulatedCrash(f"{kind.value}: {call}")
+        if kind is Kind.CONFLICT:
+            if call.operation == "upload.complete":
+                raise UploadLost(call.key, f"{kind.value}: {call}")
+            raise ConditionUndecided(call.key, f"{kind.value}: {call}")
+        raise StoreUnavailable(call.key, f"{kind.value}: {call}")
+
+    def _land(self, due: Callable[[_Held], bool]) -> Sequence[Landed]:
+        with self._lock:
+            landing = [held for held in self._held if due(held)]
+            self._held = [held for held in self._held if held not in landing]
+        return [self._land_one(held) for held in landing]
+
+    def _land_one(self, held: _Held) -> Landed:
+        try:
+            held.send()
+        except StoreError as error:
+            landed = Landed(held.call, error)
+        else:
+            landed = Landed(held.call, None)
+        with self._lock:
+            self.landed.append(landed)
+        return landed
+
+
+class FaultyUpload:
+    """An upload of a `FaultyStore`; its calls are numbered and fail like the store's own."""
+
+    def __init__(self, store: FaultyStore, key: str, inner: Upload) -> None:
+        self._store = store
+        self._inner = inner
+        self._key = key
+        self._landed: bytes | None = None
+
+    def write(self, part: Bytes) -> None:
+        """See `Upload.write`."""
+        copy = bytes(part)
+        if self._landed not in {None, copy}:
+            raise ValueError(f"{self._key}: after an unknown result the same part has to be sent again")
+
+        def send() -> None:
+            # A part that landed although its answer was lost is replaced by its repetition: same number, same bytes.
+            if self._landed is None:
+                self._inner.write(copy)
+                self._landed = copy
+
+        self._store.perform("upload.write", self._key, send)
+        self._landed = None
+
+    def complete(self) -> PutResult:
+        """See `Upload.complete`."""
+        return self._store.perform("upload.complete", self._key, self._inner.complete)
+
+    def abort(self) -> None:
+        """See `Upload.abort`."""
+        self._store.perform("upload.abort", self._key, self._inner.abort)

@@ -1,0 +1,160 @@
+"""Does this store keep the one promise that the log cannot do without?
+
+Some gateways accept `If-None-Match` and `If-Match` and ignore them, some had them the wrong way round, some judge the
+condition first and write later. On such a store two writers lose each other's records in silence. So both services
+ask before they begin, with an object that nobody else knows, below `<topics.dir>/_probe/`:
+
+    create a new name                   must land, and be read back with the ETag of the answer
+    create the same name again          must be refused
+    update with the right ETag          must land
+    update with the ETag of before      must be refused
+    update a name that is not there     must be refused
+    several creates at once             at most one may land
+    several updates of one version      at most one may land
+
+The last two find stores that check and write in two steps; as every race they prove only a failure. Nothing in the
+bucket is changed but the probe's own objects, and these are removed (as far as the credentials allow it: the sink
+needs no right to delete).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+from threading import Barrier
+from typing import Final, NoReturn
+
+from keyfold.errors import (
+    AlreadyExists,
+    ConditionsIgnored,
+    ConditionUndecided,
+    ObjectNotFound,
+    PreconditionFailed,
+    StoreError,
+)
+from keyfold.store.api import Create, ObjectStore, PutMode, PutResult, Update
+
+PROBE_FOLDER: Final = "_probe/"
+_NAMES_TRIED: Final = 3
+_UNDECIDED_TRIES: Final = 5
+_HINT: Final = "use a store with conditional writes (If-None-Match and If-Match on PUT)"
+_Refusal = tuple[type[StoreError], ...]
+
+
+def probe(store: ObjectStore, topics_dir: str, random: Random, *, racers: int = 4, rounds: int = 2) -> None:
+    """Prove that `store` honours conditional writes; `rounds=0` leaves the races out.
+
+    Raises `ConditionsIgnored`, `AccessDenied`, `BucketMissing`, or `StoreUnavailable` when the store gave no answer
+    (probe again).
+    """
+    folder = f"{topics_dir}/{PROBE_FOLDER}" if topics_dir else PROBE_FOLDER
+    with _fresh_object(store, folder, random) as (key, created):
+        _judge_create(store, key, created)
+        _judge_update(store, key, created)
+    for _ in range(rounds):
+        _judge_races(store, _name(folder, random), racers)
+
+
+@contextlib.contextmanager
+def _fresh_object(store: ObjectStore, folder: str, random: Random) -> Iterator[tuple[str, PutResult]]:
+    """A new object, removed at the end."""
+    for _ in range(_NAMES_TRIED):
+        key = _name(folder, random)
+        with _removed(store, key):
+            try:
+                created = _put(store, key, b"created", Create())
+            except AlreadyExists:
+                continue  # a left-over of a probe with the same seed, or a store that has it the wrong way round
+            yield key, created
+            return
+    _ignored(folder, f"{_NAMES_TRIED} random names in a row are taken: `If-None-Match: *` seems to be inverted")
+
+
+def _judge_create(store: ObjectStore, key: str, created: PutResult) -> None:
+    if _lands(store, key, b"created again", Create(), (AlreadyExists,)) is not None:
+        _ignored(key, "the store overwrote an object that was to be created: it ignores `If-None-Match: *`")
+    found = store.get(key)
+    if found.data != b"created":
+        _ignored(key, "the store answered 412 to a second create and overwrote the object all the same")
+    if found.etag != created.etag:
+        _ignored(key, f"a write was answered with ETag {created.etag}, a read with {found.etag}")
+
+
+def _judge_update(store: ObjectStore, key: str, created: PutResult) -> None:
+    try:
+        updated = _put(store, key, b"updated", Update(created.etag))
+    except (PreconditionFailed, ObjectNotFound) as error:
+        _ignored(key, f"the store refused an update with the right ETag: {error.message}")
+    if _lands(store, key, b"updated wrongly", Update(created.etag), (PreconditionFailed,)) is not None:
+        _ignored(key, "the store overwrote an object whose ETag had changed: it ignores `If-Match`")
+    found = store.get(key)
+    if found.data != b"updated" or found.etag != updated.etag:
+        _ignored(key, "after a refused update the object is not the one that was written before")
+    absent = f"{key}-absent"
+    with _removed(store, absent):
+        if _lands(store, absent, b"", Update(created.etag), (ObjectNotFound, PreconditionFailed)) is not None:
+            _ignored(absent, "the store made an object out of an update of an absent one: it ignores `If-Match`")
+
+
+def _judge_races(store: ObjectStore, key: str, racers: int) -> None:
+    with _removed(store, key):
+        winners = _race(racers, lambda n: _lands(store, key, _racing_bytes(n), Create(), (AlreadyExists,)))
+        if len(winners) > 1:
+            _ignored(key, f"{len(winners)} of {racers} creates of one name at once landed: creating is not atomic")
+        if not winners:
+            return
+        etag = winners[0].etag
+        refusals = (PreconditionFailed,)
+        winners = _race(racers, lambda n: _lands(store, key, _racing_bytes(racers + n), Update(etag), refusals))
+        if len(winners) > 1:
+            _ignored(key, f"{len(winners)} of {racers} updates of one version landed: updating is not atomic")
+
+
+def _race(racers: int, run: Callable[[int], PutResult | None]) -> Sequence[PutResult]:
+    start = Barrier(racers)
+
+    def racer(number: int) -> PutResult | None:
+        start.wait()
+        return run(number)
+
+    with ThreadPoolExecutor(racers, thread_name_prefix="keyfold-probe") as pool:
+        return [result for result in pool.map(racer, range(racers)) if result is not None]
+
+
+def _racing_bytes(number: int) -> bytes:
+    # Large enough that a store which checks first and writes later is caught in between.
+    return bytes([number % 256]) * 65_536
+
+
+def _lands(store: ObjectStore, key: str, data: bytes, mode: PutMode, refusals: _Refusal) -> PutResult | None:
+    """The result of a put, or None where it was refused as it should be."""
+    try:
+        return _put(store, key, data, mode)
+    except refusals:
+        return None
+
+
+def _put(store: ObjectStore, key: str, data: bytes, mode: PutMode) -> PutResult:
+    for _ in range(_UNDECIDED_TRIES - 1):
+        with contextlib.suppress(ConditionUndecided):
+            return store.put(key, data, mode)
+    return store.put(key, data, mode)
+
+
+@contextlib.contextmanager
+def _removed(store: ObjectStore, key: str) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        with contextlib.suppress(StoreError):
+            store.delete(key)
+
+
+def _name(folder: str, random: Random) -> str:
+    return f"{folder}{random.getrandbits(128):032x}"
+
+
+def _ignored(key: str, message: str) -> NoReturn:
+    raise ConditionsIgnored(key, message, hint=_HINT)
