@@ -20,7 +20,7 @@ def consume(broker: KafkaBroker, topic: str, partition: int, count: int) -> list
     consumer.assign([TopicPartition(topic, partition, 0)])
     rows: list[Any] = []
     while len(rows) < count:
-        got = consumer.consume(10_000, timeout=20)
+        got = consumer.consume(count - len(rows), timeout=20)  # waits for that many
         assert got
         rows += got
     consumer.close()
@@ -47,8 +47,8 @@ def test_a_refused_record_is_an_error_not_a_gap(broker: KafkaBroker, topic: Call
 
 @pytest.mark.kafka
 def test_topics_are_never_made_by_accident(broker: KafkaBroker, topic: Callable[..., str]) -> None:
+    config = {"message.timeout.ms": 3000, "log_level": 0}
     with pytest.raises(KeyfoldError, match="nobody-made-this"):
-        config = {"message.timeout.ms": 3000, "log_level": 0}
         produce_all(broker.bootstrap_servers, "nobody-made-this", synthetic(1, key_count=1), config=config)
     name = topic(3)
     with pytest.raises(KafkaException, match="already exists"):
