@@ -1,31 +1,30 @@
-"""The Avro schemas of everything that keyfold stores: one `.avsc` file a name and version, never edited once released.
+"""The schemas of everything that keyfold stores as Avro, one `.avsc` file a version, and how to load them.
 
-A newer version of a schema is a new file. What a file was written with is in the file itself (Avro object containers
-carry their schema), so these are for writing and for checking.
+A file is never changed once a release wrote with it: a new version is a new file. Nothing here knows what the fields
+mean; that is said in each schema's `doc`s and in the module that writes it.
 """
 
 from __future__ import annotations
 
 import json
-from copy import deepcopy
 from functools import cache
-from importlib import resources
+from importlib.resources import files
 from typing import Any
-
-__all__ = ["load_schema", "schema_text"]
 
 
 @cache
 def schema_text(name: str, version: int) -> str:
-    """The text of `<name>-<version>.avsc`. Raises FileNotFoundError."""
-    return resources.files(__name__).joinpath(f"{name}-{version}.avsc").read_text(encoding="utf-8")
+    """The schema `<name>-<version>.avsc` without needless white space, as it is written into file headers.
+
+    Raises `LookupError` where this release has no such schema.
+    """
+    source = files(__name__).joinpath(f"{name}-{version}.avsc")
+    if not source.is_file():
+        raise LookupError(f"no schema {name} of version {version}")
+    return json.dumps(json.loads(source.read_text(encoding="utf-8")), separators=(",", ":"))
 
 
-@cache
-def _parsed(name: str, version: int) -> Any:
-    return json.loads(schema_text(name, version))
-
-
-def load_schema(name: str, version: int) -> Any:
-    """The schema as a JSON value of the caller's own."""
-    return deepcopy(_parsed(name, version))
+def load_schema(name: str, version: int) -> dict[str, Any]:
+    """The schema as a fresh structure, to be given to fastavro. Raises `LookupError` as `schema_text` does."""
+    schema: dict[str, Any] = json.loads(schema_text(name, version))
+    return schema

@@ -1,0 +1,286 @@
+"""Puts a segment and its index together from blocks and rows; what the sink's writer and the rewriter share.
+
+Blocks come in order, as raw bytes to compress or as stored bytes to keep; rows come in order too, and name the block
+that they are in. Stored bytes leave through `drain` as soon as they are there, rows leave into Parquet row groups; what
+is held is counted (`memory_bytes`).
+
+Invariant: the block table always has as many records as blocks were given with, and `finish` insists that rows agree.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from keyfold.log.avro import header_bytes, stored_block
+from keyfold.log.codec import Bytes, open_codec
+from keyfold.log.index import ROW_GROUP_ROWS, ROWS, BlockTable, IndexWriter
+from keyfold.log.manifest import UNSTAMPED, SegmentEntry
+
+NO_TIMESTAMP_MS: Final = -1
+
+# Fixed-width bytes of a row as it waits for its row group, and of a block table's row.
+_ROW_BYTES: Final = 38
+_BLOCK_ROW_BYTES: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedSegment:
+    """A segment that is complete, and its index.
+
+    `data` is what was not drained. Sizes are stored bytes of all of it; checksums are SHA-256. `min_timestamp` and
+    `max_timestamp` (ms) leave out -1, Kafka's "no timestamp", and are -1 where nothing else is there.
+    """
+
+    data: list[bytes]
+    index_data: bytes
+    first_offset: int
+    last_offset: int
+    record_count: int
+    tombstone_count: int
+    unmarked_tombstone_count: int
+    keyless_count: int
+    size_bytes: int
+    index_size_bytes: int
+    min_timestamp: int
+    max_timestamp: int
+    checksum: bytes
+    index_checksum: bytes
+    cleaned_epochs: tuple[int, ...] = ()
+
+    def entry(
+        self, name: str, index_name: str, *, base_offset: int, next_offset: int, appended_at_ms: int = UNSTAMPED
+    ) -> SegmentEntry:
+        """The manifest's entry for this segment under these names and this range `[base_offset, next_offset)`."""
+        if not base_offset <= self.first_offset <= self.last_offset < next_offset:
+            records = f"[{self.first_offset}, {self.last_offset}]"
+            raise ValueError(f"records {records} are outside the range [{base_offset}, {next_offset})")
+        return SegmentEntry(
+            name=name,
+            index_name=index_name,
+            base_offset=base_offset,
+            last_offset=self.last_offset,
+            next_offset=next_offset,
+            record_count=self.record_count,
+            tombstone_count=self.tombstone_count,
+            unmarked_tombstone_count=self.unmarked_tombstone_count,
+            keyless_count=self.keyless_count,
+            size_bytes=self.size_bytes,
+            index_size_bytes=self.index_size_bytes,
+            min_timestamp=self.min_timestamp,
+            max_timestamp=self.max_timestamp,
+            appended_at_ms=appended_at_ms,
+            checksum=self.checksum,
+            index_checksum=self.index_checksum,
+            cleaned_epochs=self.cleaned_epochs,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Index rows of consecutive records, one column each. `cleaned_epoch` None: none is marked."""
+
+    offsets: npt.NDArray[np.int64]
+    timestamps: npt.NDArray[np.int64]
+    keys: pa.Array
+    is_tombstone: npt.NDArray[np.bool_]
+    cleaned_epoch: pa.Array | None
+    block: npt.NDArray[np.int32]
+    position: npt.NDArray[np.int32]
+    length: npt.NDArray[np.int32]
+
+
+@dataclass(slots=True)
+class RowCounts:
+    """What the manifest keeps of rows, added up as they come."""
+
+    record_count: int = 0
+    tombstone_count: int = 0
+    marked_count: int = 0
+    keyless_count: int = 0
+    first_offset: int = -1
+    last_offset: int = -1
+    min_timestamp: int = NO_TIMESTAMP_MS
+    max_timestamp: int = NO_TIMESTAMP_MS
+    cleaned_epochs: set[int] = field(default_factory=set)
+
+    def add(self, rows: Rows) -> None:
+        """Count rows that follow those before."""
+        if not self.record_count:
+            self.first_offset = int(rows.offsets[0])
+        self.last_offset = int(rows.offsets[-1])
+        self.record_count += len(rows.offsets)
+        self.tombstone_count += int(np.count_nonzero(rows.is_tombstone))
+        self.keyless_count += rows.keys.null_count
+        self._add_timestamps(rows.timestamps)
+        marks = rows.cleaned_epoch
+        if marks is not None and marks.null_count < len(marks):
+            self.marked_count += len(marks) - marks.null_count
+            self.cleaned_epochs.update(marks.drop_null().unique().to_pylist())
+
+    def _add_timestamps(self, timestamps: npt.NDArray[np.int64]) -> None:
+        least, most = int(timestamps.min()), int(timestamps.max())
+        if least <= NO_TIMESTAMP_MS <= most:
+            timestamps = timestamps[timestamps != NO_TIMESTAMP_MS]
+            if not len(timestamps):
+                return
+            least, most = int(timestamps.min()), int(timestamps.max())
+        has_any = (self.min_timestamp, self.max_timestamp) != (NO_TIMESTAMP_MS, NO_TIMESTAMP_MS)
+        self.min_timestamp = min(self.min_timestamp, least) if has_any else least
+        self.max_timestamp = max(self.max_timestamp, most) if has_any else most
+
+
+class Assembly:
+    """One segment and its index in the making."""
+
+    def __init__(self, *, sync_marker: bytes, codec: str, level: int) -> None:
+        self.codec = open_codec(codec, level)
+        self.sync_marker = sync_marker
+        self.counts = RowCounts()
+        self._checksum = hashlib.sha256()
+        self._stored: list[bytes] = []
+        self._held_bytes = 0
+        self._blocks: list[tuple[int, int, int, int, int]] = []
+        self._rows: list[Rows] = []
+        self._row_count = 0
+        self._key_bytes = 0
+        self._index: IndexWriter | None = None
+        self._is_finished = False
+        self.size_bytes = 0
+        self._write(header_bytes(codec, sync_marker))
+
+    @property
+    def block_count(self) -> int:
+        """Blocks so far; the number of the next."""
+        return len(self._blocks)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Undrained stored bytes, rows, finished row groups and the block table."""
+        index = self._index.size_bytes if self._index is not None else 0
+        rows = self._row_count * _ROW_BYTES + self._key_bytes
+        return self._held_bytes + rows + index + len(self._blocks) * _BLOCK_ROW_BYTES
+
+    def add_raw(self, raw: Bytes, record_count: int, first_offset: int) -> None:
+        """Compress a block's raw bytes and append it."""
+        self.add_stored(
+            stored_block(record_count, self.codec.compress(raw), self.sync_marker), record_count, first_offset
+        )
+
+    def add_stored(self, stored: bytes, record_count: int, first_offset: int) -> None:
+        """Append a stored block as it is."""
+        self._blocks.append((self.size_bytes, len(stored), record_count, first_offset, crc32(stored)))
+        self._write(stored)
+
+    def add_rows(self, rows: Rows) -> None:
+        """Append the index rows of records whose blocks are there or will be."""
+        self.counts.add(rows)
+        self._rows.append(rows)
+        self._row_count += len(rows.offsets)
+        self._key_bytes += rows.keys.nbytes
+        if self._row_count >= ROW_GROUP_ROWS:
+            self._flush_rows(keep_rest=True)
+
+    def drain(self) -> list[bytes]:
+        """Stored bytes that were not taken yet; they are forgotten here."""
+        stored, self._stored, self._held_bytes = self._stored, [], 0
+        return stored
+
+    def finish(self) -> FinishedSegment:
+        """Complete both objects. Raises `ValueError` where there are no records, or when called again."""
+        counts = self.counts
+        table = np.array(self._blocks, np.int64).reshape(-1, 5).T
+        blocks = BlockTable(*(np.ascontiguousarray(column) for column in table))
+        if self._is_finished or not counts.record_count:
+            raise ValueError("the segment is finished already" if self._is_finished else "a segment without records")
+        if int(blocks.record_count.sum()) != counts.record_count:
+            raise AssertionError(f"{blocks.record_count.sum()} records in blocks, {counts.record_count} rows")
+        self._is_finished = True
+        self._flush_rows(keep_rest=False)
+        assert self._index is not None
+        index_data = self._index.finish(blocks)
+        return FinishedSegment(
+            data=self.drain(),
+            index_data=index_data,
+            first_offset=counts.first_offset,
+            last_offset=counts.last_offset,
+            record_count=counts.record_count,
+            tombstone_count=counts.tombstone_count,
+            unmarked_tombstone_count=counts.tombstone_count - counts.marked_count,
+            keyless_count=counts.keyless_count,
+            size_bytes=self.size_bytes,
+            index_size_bytes=len(index_data),
+            min_timestamp=counts.min_timestamp,
+            max_timestamp=counts.max_timestamp,
+            checksum=self._checksum.digest(),
+            index_checksum=hashlib.sha256(index_data).digest(),
+            cleaned_epochs=tuple(sorted(counts.cleaned_epochs)),
+        )
+
+    def _write(self, stored: bytes) -> None:
+        self._checksum.update(stored)
+        self._stored.append(stored)
+        self._held_bytes += len(stored)
+        self.size_bytes += len(stored)
+
+    def _flush_rows(self, *, keep_rest: bool) -> None:
+        """Write rows to the index: all, or as many whole row groups as there are."""
+        if not self._rows:
+            return
+        table = rows_table(self._rows)
+        count = len(table) - len(table) % ROW_GROUP_ROWS if keep_rest else len(table)
+        if self._index is None:
+            self._index = IndexWriter(codec=self.codec.name, sync_marker=self.sync_marker)
+        self._index.write(table[:count])
+        self._rows = [_rows_of(table[count:])] if count < len(table) else []
+        self._row_count = len(table) - count
+        self._key_bytes = sum(rows.keys.nbytes for rows in self._rows)
+
+
+def rows_table(rows: Sequence[Rows]) -> pa.Table:
+    """Rows as the index has them."""
+
+    def together(name: str) -> Any:
+        return np.concatenate([getattr(r, name) for r in rows])
+
+    marks: Any = pa.nulls(sum(len(r.offsets) for r in rows), pa.int32())
+    if any(r.cleaned_epoch is not None for r in rows):
+        marks = pa.chunked_array(
+            [pa.nulls(len(r.offsets), pa.int32()) if r.cleaned_epoch is None else r.cleaned_epoch for r in rows]
+        )
+    columns = [
+        pa.array(together("offsets")),
+        pa.array(together("timestamps")),
+        pa.chunked_array([r.keys for r in rows], pa.binary()),
+        pa.array(together("is_tombstone")),
+        marks,
+        pa.array(together("block")),
+        pa.array(together("position")),
+        pa.array(together("length")),
+    ]
+    return pa.Table.from_arrays(columns, schema=ROWS)
+
+
+def _rows_of(table: pa.Table) -> Rows:
+    def numbers(name: str) -> Any:
+        return table.column(name).to_numpy()
+
+    keys = table.column("key").combine_chunks()
+    marks = table.column("cleaned_epoch").combine_chunks()
+    return Rows(
+        numbers("offset").copy(),
+        numbers("timestamp").copy(),
+        pa.concat_arrays([keys]) if isinstance(keys, pa.Array) else pa.concat_arrays(keys.chunks),
+        numbers("is_tombstone"),
+        marks if isinstance(marks, pa.Array) else pa.concat_arrays(marks.chunks),
+        numbers("block").copy(),
+        numbers("position").copy(),
+        numbers("length").copy(),
+    )

@@ -1,0 +1,257 @@
+r"""Avro's object container file, as far as segments need it: header, stored blocks, and their faults.
+
+    header  "Obj\x01", a map with avro.schema, avro.codec and keyfold.format, the sync marker (16 bytes)
+    block   record count, size of the payload (both zigzag varints), payload, the sync marker
+
+A *stored block* is all of a block, counts and sync marker included; position and length of a block always mean that.
+All segments of one partition carry the same sync marker, so a stored block may move to another segment as it is.
+
+Readers here trust nothing: whatever is not exactly what a writer of this format makes raises `SegmentDamaged`, which
+names origin, block and record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from keyfold.log.codec import CODECS, Bytes
+from keyfold_schemas import schema_text
+
+MAGIC: Final = b"Obj\x01"
+SYNC_BYTES: Final = 16
+FORMAT: Final = "1"
+RECORD_SCHEMA: Final = schema_text("record", 1)
+
+# Avro readers (Java's, fastavro's) hold sizes in 32 bits.
+MAX_BLOCK_BYTES: Final = 2**31 - 1
+_MAX_VARINT_BYTES: Final = 10
+_MAX_HEADER_BYTES: Final = 1 << 20
+_MAX_FRAME_BYTES: Final = 2 * _MAX_VARINT_BYTES
+
+
+class SegmentDamaged(ValueError):
+    """Stored bytes of a segment or index are not what they must be.
+
+    `origin` says which object, `block` and `record` (both from 0, record inside its block) where; -1 is unknown.
+    Who knows topic and partition turns this into `keyfold.errors.Corrupt`.
+    """
+
+    def __init__(self, origin: str, message: str, *, block: int = -1, record: int = -1) -> None:
+        where = origin or "segment"
+        where += f", block {block}" if block >= 0 else ""
+        where += f", record {record}" if record >= 0 else ""
+        super().__init__(f"{where}: {message}")
+        self.origin = origin
+        self.block = block
+        self.record = record
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentHeader:
+    """What a segment's first bytes say. `size_bytes` is where the first block begins."""
+
+    codec: str
+    sync_marker: bytes
+    schema: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBlock:
+    """A block as it lies in its segment. `payload` is still compressed; `position` counts from the segment's start."""
+
+    number: int
+    position: int
+    record_count: int
+    payload: memoryview
+    stored: memoryview
+
+
+def varint(value: int) -> bytes:
+    """A long or int of Avro: zigzag, then seven bits a byte, the low ones first."""
+    rest = (value << 1) ^ (value >> 63)
+    if rest < 0x80:
+        return bytes((rest,))
+    out = bytearray()
+    while rest > 0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)
+    return bytes(out)
+
+
+def read_varint(data: Bytes, position: int) -> tuple[int, int]:
+    """The number at `position` and the position after it. Raises `ValueError` where no varint of 64 bits is there."""
+    rest = shift = 0
+    for i in range(position, min(position + _MAX_VARINT_BYTES, len(data))):
+        byte = data[i]
+        rest |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if rest >= 1 << 64 or (byte == 0 and shift):
+                break
+            return (rest >> 1) ^ -(rest & 1), i + 1
+        shift += 7
+    raise ValueError("not a number")
+
+
+def header_bytes(codec: str, sync_marker: bytes) -> bytes:
+    """A segment's header. The same arguments always give the same bytes."""
+    if len(sync_marker) != SYNC_BYTES:
+        raise ValueError(f"a sync marker has {SYNC_BYTES} bytes, not {len(sync_marker)}")
+    if codec not in CODECS:
+        raise ValueError(f"codec {codec!r} is none of {', '.join(CODECS)}")
+    meta = {"avro.codec": codec, "avro.schema": RECORD_SCHEMA, "keyfold.format": FORMAT}
+    texts = [part.encode() for item in meta.items() for part in item]
+    pairs = b"".join(varint(len(text)) + text for text in texts)
+    return b"".join((MAGIC, varint(len(meta)), pairs, varint(0), sync_marker))
+
+
+def parse_header(data: Bytes, *, origin: str = "") -> SegmentHeader:
+    """Read a header off the beginning of a segment; `data` may go on after it.
+
+    Raises `SegmentDamaged` where it is damaged, cut off, or of a format that this version does not read.
+    """
+    header = _try_header(data, origin)
+    if header is None:
+        raise SegmentDamaged(origin, f"the header is cut off after {len(data)} bytes")
+    return header
+
+
+def _try_header(data: Bytes, origin: str) -> SegmentHeader | None:
+    """The header, or None where `data` may be its beginning but does not reach its end."""
+    if bytes(data[: len(MAGIC)]) != MAGIC[: len(data)]:
+        raise SegmentDamaged(origin, "it does not begin as an Avro file does")
+    try:
+        meta, position = _read_meta(data, len(MAGIC))
+    except EOFError:
+        if len(data) > _MAX_HEADER_BYTES:
+            raise SegmentDamaged(origin, "the header does not end") from None
+        return None
+    except (ValueError, UnicodeDecodeError) as e:
+        raise SegmentDamaged(origin, f"the header is damaged: {e}") from e
+    if len(data) < position + SYNC_BYTES:
+        return None
+    codec, schema = meta.get("avro.codec", "null"), meta.get("avro.schema", "")
+    if meta.get("keyfold.format") != FORMAT:
+        raise SegmentDamaged(origin, f"format {meta.get('keyfold.format')!r} is not {FORMAT!r}, the one read here")
+    if schema != RECORD_SCHEMA:
+        raise SegmentDamaged(origin, "the header's schema is not that of format 1")
+    if codec not in CODECS:
+        raise SegmentDamaged(origin, f"codec {codec!r} is none of {', '.join(CODECS)}")
+    if len(meta) != 3:
+        raise SegmentDamaged(origin, "the header has entries that format 1 does not")
+    return SegmentHeader(codec, bytes(data[position : position + SYNC_BYTES]), schema, position + SYNC_BYTES)
+
+
+def _read_meta(data: Bytes, position: int) -> tuple[dict[str, str], int]:
+    """The header's map. Raises `EOFError` where data ends first, `ValueError` where it is none."""
+
+    def number(at: int) -> tuple[int, int]:
+        if len(data) - at < _MAX_VARINT_BYTES and all(byte > 0x7F for byte in data[at:]):
+            raise EOFError
+        return read_varint(data, at)
+
+    def text(at: int) -> tuple[str, int]:
+        size, at = number(at)
+        if not 0 <= size <= _MAX_HEADER_BYTES:
+            raise ValueError(f"a text of {size} bytes")
+        if at + size > len(data):
+            raise EOFError
+        return bytes(data[at : at + size]).decode(), at + size
+
+    meta: dict[str, str] = {}
+    while True:
+        count, position = number(position)
+        if count == 0:
+            return meta, position
+        if not 0 < count <= 64:
+            raise ValueError(f"a map of {count} entries")
+        for _ in range(count):
+            key, position = text(position)
+            meta[key], position = text(position)
+
+
+def stored_block(record_count: int, payload: bytes, sync_marker: bytes) -> bytes:
+    """All bytes of a block whose payload is compressed already."""
+    return b"".join((varint(record_count), varint(len(payload)), payload, sync_marker))
+
+
+def parse_block(
+    stored: memoryview, sync_marker: bytes | None, *, origin: str = "", number: int = 0, position: int = 0
+) -> StoredBlock:
+    """Take exactly one stored block apart; None as sync marker accepts any. Raises `SegmentDamaged`."""
+    record_count, size, start = _frame(stored, origin, number)
+    end = start + size
+    if end + SYNC_BYTES != len(stored):
+        expected = end + SYNC_BYTES
+        raise SegmentDamaged(origin, f"says that it has {expected} bytes, has {len(stored)}", block=number)
+    if sync_marker is not None and stored[end:] != sync_marker:
+        raise SegmentDamaged(origin, "does not end in the sync marker", block=number)
+    return StoredBlock(number, position, record_count, stored[start:end], stored)
+
+
+def _frame(data: memoryview, origin: str, number: int) -> tuple[int, int, int]:
+    """Record count, payload size, and where the payload begins."""
+    try:
+        record_count, position = read_varint(data, 0)
+        size, position = read_varint(data, position)
+    except ValueError as e:
+        raise SegmentDamaged(origin, "its counts are no numbers", block=number) from e
+    if record_count < 1 or not 0 <= size <= MAX_BLOCK_BYTES:
+        raise SegmentDamaged(origin, f"{record_count} records in {size} bytes", block=number)
+    return record_count, size, position
+
+
+class _Chunks:
+    """Bytes that come in chunks, looked at from a moving position."""
+
+    def __init__(self, chunks: Iterable[Bytes]) -> None:
+        self._chunks = iter(chunks)
+        self._held = b""
+        self._start = 0
+        self.position = 0
+
+    def peek(self, length: int) -> memoryview:
+        """Up to `length` bytes from here; fewer only at the end."""
+        have = len(self._held) - self._start
+        if have < length:
+            parts: list[Bytes] = [memoryview(self._held)[self._start :]]
+            while have < length and (chunk := next(self._chunks, None)) is not None:
+                parts.append(chunk)
+                have += len(chunk)
+            self._held = b"".join(parts)
+            self._start = 0
+        return memoryview(self._held)[self._start : self._start + length]
+
+    def skip(self, length: int) -> None:
+        self._start += length
+        self.position += length
+
+
+def read_blocks(data: Bytes | Iterable[Bytes], *, origin: str = "") -> Iterator[StoredBlock | SegmentHeader]:
+    """A segment's header, then its stored blocks, from its bytes or from chunks of them as they arrive.
+
+    Raises `SegmentDamaged` at the block that is damaged or cut off. A segment cut off exactly between two blocks looks
+    whole to this function: compare size or block table (`keyfold.log.decode.read_records`).
+    """
+    chunks = _Chunks((data,) if isinstance(data, bytes | bytearray | memoryview) else data)
+    wanted = 4096
+    while (header := _try_header(held := chunks.peek(wanted), origin)) is None:
+        if len(held) < wanted:
+            raise SegmentDamaged(origin, f"the header is cut off after {len(held)} bytes")
+        wanted *= 2
+    chunks.skip(header.size_bytes)
+    yield header
+    number = 0
+    while frame := chunks.peek(_MAX_FRAME_BYTES):
+        _, size, start = _frame(frame, origin, number)
+        length = start + size + SYNC_BYTES
+        stored = chunks.peek(length)
+        if len(stored) < length:
+            message = f"cut off after {len(stored)} of {length} bytes"
+            raise SegmentDamaged(origin, message, block=number)
+        yield parse_block(stored, header.sync_marker, origin=origin, number=number, position=chunks.position)
+        chunks.skip(length)
+        number += 1

@@ -1,0 +1,163 @@
+"""How a block's bytes are compressed: Avro's four codecs, by Avro's names.
+
+zstandard is the default. Its frames carry content size and checksum, so a flipped bit is found when a block is read.
+snappy is raw snappy and the CRC-32 of the uncompressed bytes, big endian, as Avro wants it. deflate is raw deflate.
+deflate and null carry no checksum of their own: there the CRC-32 that an index keeps for each stored block
+(`keyfold.log.index.BlockTable`) is the only guard below that of the whole object.
+
+A `Codec` keeps a compressor between blocks, which saves its set-up; it belongs to one thread.
+"""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from typing import Final, Protocol
+
+import pyarrow as pa
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+Bytes = bytes | bytearray | memoryview
+
+DEFAULT_CODEC: Final = "zstandard"
+DEFAULT_LEVEL: Final = 1
+
+# zstd's frame header descriptor: reserved, unused and checksum bits. Ours always have the checksum and nothing else;
+# the unused bit is one that no decoder looks at, so a flip there would pass.
+_ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_ZSTD_FLAGS: Final = 0b0001_1100
+_ZSTD_CHECKSUM: Final = 0b0000_0100
+
+
+class DecompressionFailed(ValueError):
+    """The bytes are not what this codec wrote."""
+
+
+class Codec(Protocol):
+    """One compression, both ways."""
+
+    @property
+    def name(self) -> str:
+        """Avro's name, as `avro.codec` has it."""
+
+    def compress(self, raw: Bytes) -> bytes:
+        """A block's payload, as it is stored."""
+
+    def decompress(self, stored: Bytes) -> Bytes:
+        """The payload's raw bytes. Raises `DecompressionFailed`."""
+
+
+class _Zstandard:
+    name = "zstandard"
+
+    def __init__(self, level: int) -> None:
+        parameter = zstd.CompressionParameter
+        options: dict[int, int] = {
+            parameter.compression_level: level,
+            parameter.checksum_flag: 1,
+            parameter.content_size_flag: 1,
+        }
+        self._compressor = zstd.ZstdCompressor(options=options)
+
+    def compress(self, raw: Bytes) -> bytes:
+        # A frame that is given whole carries its content size: libzstd knows it from the first and only call.
+        frame: bytes = self._compressor.compress(raw, zstd.ZstdCompressor.FLUSH_FRAME)
+        return frame
+
+    def decompress(self, stored: Bytes) -> Bytes:
+        if len(stored) < 6 or bytes(stored[:4]) != _ZSTD_MAGIC or stored[4] & _ZSTD_FLAGS != _ZSTD_CHECKSUM:
+            raise DecompressionFailed("not a zstandard frame with a checksum")
+        try:
+            raw: bytes = zstd.decompress(stored)
+        except (zstd.ZstdError, MemoryError) as e:
+            raise DecompressionFailed(str(e)) from e
+        return raw
+
+
+class _Snappy:
+    name = "snappy"
+    # Snappy's copies reach back 64 KiB and a byte or more of input makes at most 64 of output.
+    _MAX_RATIO = 64
+
+    def __init__(self) -> None:
+        self._codec = pa.Codec("snappy")
+
+    def compress(self, raw: Bytes) -> bytes:
+        packed: bytes = self._codec.compress(raw, asbytes=True)
+        return packed + zlib.crc32(raw).to_bytes(4, "big")
+
+    def decompress(self, stored: Bytes) -> Bytes:
+        packed = memoryview(stored)[:-4]
+        size = _snappy_size(packed)
+        if size > self._MAX_RATIO * len(packed):
+            raise DecompressionFailed(f"{len(packed)} bytes cannot hold {size}")
+        try:
+            raw: bytes = self._codec.decompress(packed, size, asbytes=True)
+        except (OSError, ValueError, pa.ArrowException) as e:
+            raise DecompressionFailed(str(e)) from e
+        if zlib.crc32(raw) != int.from_bytes(stored[-4:], "big"):
+            raise DecompressionFailed("CRC-32 differs")
+        return raw
+
+
+def _snappy_size(packed: memoryview) -> int:
+    """The uncompressed size that raw snappy begins with, a varint of at most five bytes."""
+    size = 0
+    for i, byte in enumerate(packed[:5]):
+        size |= (byte & 0x7F) << (7 * i)
+        if byte < 0x80:
+            return size
+    raise DecompressionFailed("no uncompressed size")
+
+
+class _Deflate:
+    name = "deflate"
+
+    def __init__(self, level: int) -> None:
+        self._level = level
+
+    def compress(self, raw: Bytes) -> bytes:
+        packer = zlib.compressobj(self._level, zlib.DEFLATED, -zlib.MAX_WBITS)
+        return packer.compress(raw) + packer.flush()
+
+    def decompress(self, stored: Bytes) -> Bytes:
+        unpacker = zlib.decompressobj(-zlib.MAX_WBITS)
+        try:
+            raw = unpacker.decompress(stored)
+        except zlib.error as e:
+            raise DecompressionFailed(str(e)) from e
+        if not unpacker.eof or unpacker.unused_data:
+            raise DecompressionFailed("the deflate stream does not end where the block does")
+        return raw
+
+
+class _Null:
+    name = "null"
+
+    def compress(self, raw: Bytes) -> bytes:
+        return bytes(raw)
+
+    def decompress(self, stored: Bytes) -> Bytes:
+        return stored
+
+
+CODECS: Final = ("zstandard", "snappy", "deflate", "null")
+
+
+def open_codec(name: str, level: int = DEFAULT_LEVEL) -> Codec:
+    """A codec by Avro's name; `level` counts for zstandard and deflate. Raises `ValueError` for an unknown name."""
+    match name:
+        case "zstandard":
+            return _Zstandard(level)
+        case "snappy":
+            return _Snappy()
+        case "deflate":
+            return _Deflate(level)
+        case "null":
+            return _Null()
+        case _:
+            raise ValueError(f"codec {name!r} is none of {', '.join(CODECS)}")

@@ -1,0 +1,146 @@
+"""From stored blocks back to records, without trust.
+
+A block's raw bytes must be exactly its records, one after another: every number, branch and length is checked, and the
+last record must end where the block does. With the block table of the segment's index also position, length, count,
+first offset and CRC-32 of every block are, so that a segment cut off between two blocks, or one flipped bit in a codec
+without a checksum, is found. All faults are `SegmentDamaged`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from keyfold.log.avro import SegmentDamaged, SegmentHeader, StoredBlock, parse_block, read_blocks, read_varint
+from keyfold.log.codec import Bytes, Codec, DecompressionFailed, open_codec
+from keyfold.log.index import BlockTable
+from keyfold.log.record import TIMESTAMP_TYPES, Header, Record
+
+_INT_MIN: Final = -(2**31)
+_INT_MAX: Final = 2**31 - 1
+_TYPE_OF_BYTE: Final = {2 * i: name for i, name in enumerate(TIMESTAMP_TYPES)}
+
+
+def read_records(
+    data: Bytes | Iterable[Bytes], *, origin: str = "", blocks: BlockTable | None = None
+) -> Iterator[Record]:
+    """All records of a segment, from its bytes or from chunks of them.
+
+    `blocks`, the table of its index, makes the check complete. Raises `SegmentDamaged` at the damage; the records of
+    the blocks before it have been given out by then.
+    """
+    parts = read_blocks(data, origin=origin)
+    header = next(parts)
+    assert isinstance(header, SegmentHeader)
+    codec = open_codec(header.codec)
+    last_offset = -1
+    count = 0
+    for block in parts:
+        assert isinstance(block, StoredBlock)
+        if blocks is not None:
+            blocks.check(block, origin=origin)
+        for number, record in enumerate(_decode(block, codec, origin)):
+            if record.offset <= last_offset:
+                message = f"offset {record.offset} after {last_offset}"
+                raise SegmentDamaged(origin, message, block=block.number, record=number)
+            last_offset = record.offset
+            yield record
+        count += 1
+    if blocks is not None and count != len(blocks):
+        raise SegmentDamaged(origin, f"ends after {count} of {len(blocks)} blocks")
+
+
+def decode_block(
+    stored: Bytes, codec: str | Codec, *, sync_marker: bytes | None = None, origin: str = "", number: int = 0
+) -> list[Record]:
+    """The records of one stored block. Raises `SegmentDamaged`."""
+    opened = open_codec(codec) if isinstance(codec, str) else codec
+    return _decode(parse_block(memoryview(stored), sync_marker, origin=origin, number=number), opened, origin)
+
+
+def decompress_block(block: StoredBlock, codec: Codec, *, origin: str = "") -> Bytes:
+    """A block's raw bytes. Raises `SegmentDamaged`."""
+    try:
+        return codec.decompress(block.payload)
+    except DecompressionFailed as e:
+        raise SegmentDamaged(origin, f"cannot be decompressed ({codec.name}): {e}", block=block.number) from e
+
+
+def _decode(block: StoredBlock, codec: Codec, origin: str) -> list[Record]:
+    raw = bytes(decompress_block(block, codec, origin=origin))
+    records: list[Record] = []
+    position = 0
+    try:
+        for _ in range(block.record_count):
+            record, position = decode_record(raw, position)
+            records.append(record)
+    except (ValueError, IndexError) as e:
+        message = str(e) if isinstance(e, ValueError) else "it reaches beyond the end of its block"
+        raise SegmentDamaged(origin, message, block=block.number, record=len(records)) from e
+    if position != len(raw):
+        message = f"{len(raw) - position} bytes are left after its {block.record_count} records"
+        raise SegmentDamaged(origin, message, block=block.number)
+    return records
+
+
+def decode_record(raw: bytes, position: int) -> tuple[Record, int]:
+    """One record at `position` of a block's raw bytes, and where the next begins. Raises `ValueError`, `IndexError`."""
+    offset, position = read_varint(raw, position)
+    timestamp, position = read_varint(raw, position)
+    timestamp_type = _TYPE_OF_BYTE.get(raw[position])
+    if timestamp_type is None or offset < 0:
+        raise ValueError(f"offset {offset} with timestamp type {raw[position]}")
+    key, position = _optional_bytes(raw, position + 1)
+    value, position = _optional_bytes(raw, position)
+    headers: tuple[Header, ...] = ()
+    if raw[position]:
+        headers, position = _headers(raw, position)
+    else:
+        position += 1
+    leader_epoch = raw[position]
+    if leader_epoch < 0x80:
+        leader_epoch = (leader_epoch >> 1) ^ -(leader_epoch & 1)
+        position += 1
+    else:
+        leader_epoch, position = read_varint(raw, position)
+        if not _INT_MIN <= leader_epoch <= _INT_MAX:
+            raise ValueError(f"leader epoch {leader_epoch}")
+    return Record(offset, timestamp, timestamp_type, key, value, headers, leader_epoch), position
+
+
+def _optional_bytes(raw: bytes, position: int) -> tuple[bytes | None, int]:
+    branch = raw[position]
+    if branch == 0:
+        return None, position + 1
+    if branch != 2:
+        raise ValueError(f"neither null nor bytes: branch {branch}")
+    return _bytes(raw, position + 1)
+
+
+def _bytes(raw: bytes, position: int) -> tuple[bytes, int]:
+    first = raw[position]
+    if first < 0x80:
+        size, start = first >> 1, position + 1
+        if first & 1:
+            raise ValueError("a negative length")
+    else:
+        size, start = read_varint(raw, position)
+    end = start + size
+    if size < 0 or end > len(raw):
+        raise ValueError(f"a length of {size} where {len(raw) - start} bytes are left")
+    return raw[start:end], end
+
+
+def _headers(raw: bytes, position: int) -> tuple[tuple[Header, ...], int]:
+    """Header names and values: an array of one piece, as writers of this format make it."""
+    count, position = read_varint(raw, position)
+    if not 0 < count <= len(raw) - position:
+        raise ValueError(f"{count} headers")
+    headers: list[Header] = []
+    for _ in range(count):
+        name, position = _bytes(raw, position)
+        value, position = _optional_bytes(raw, position)
+        headers.append((name.decode(), value))
+    if raw[position]:
+        raise ValueError("the headers do not end")
+    return tuple(headers), position + 1

@@ -1,0 +1,340 @@
+"""Records as columns, turned into Avro a batch at a time.
+
+A record is  prefix (offset, timestamp, type, key's branch and length) · key · middle (value's branch and length) ·
+value · suffix (headers, leader epoch). Prefixes, middles and suffixes of a whole batch are computed with numpy, then
+Arrow joins the five columns record by record in C; the join's own offsets say where each record begins. So no Python
+runs per record, but for records that have headers.
+
+A handful of records costs less one by one (`encode_few`) than numpy's set-up; both ways give the same bytes.
+
+Invariant: `payload[ends[i-1]:ends[i]]` is record i, for any input that `check_columns` accepts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice, pairwise
+from operator import lt
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from keyfold.log.avro import MAX_BLOCK_BYTES, varint
+from keyfold.log.record import TIMESTAMP_TYPES, Header, RecordColumns
+
+Ints = npt.NDArray[np.int64]
+Octets = npt.NDArray[np.uint8]
+Flags = npt.NDArray[np.bool_]
+
+# Below this many records the loop is quicker than numpy (measured: bench_codec.py).
+FEW_RECORDS: Final = 24
+# Columns are joined in slices of about this many bytes, so that a large batch is not held twice.
+SLICE_BYTES: Final = 4 << 20
+# Arrow's 32-bit offsets serve up to here; a larger slice (one record of more than 1 GiB) takes 64-bit ones.
+_SMALL_BINARY_BYTES: Final = 1 << 30
+# Most that a record can have besides key, value and headers.
+RECORD_OVERHEAD_BYTES: Final = 40
+
+_INT64 = np.int64
+_NULL_BRANCH: Final = 0
+_BYTES_BRANCH: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedRecords:
+    """Some records as raw block bytes, and what the index keeps of them. All columns have one row per record.
+
+    `ends` are positions in `payload` after each record. `keys` is an Arrow `binary` array.
+    """
+
+    payload: memoryview
+    ends: Ints
+    offsets: Ints
+    timestamps: Ints
+    keys: pa.Array
+    is_tombstone: Flags
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+
+def check_columns(columns: RecordColumns, last_offset: int) -> None:
+    """Raise `ValueError` where a batch cannot follow `last_offset`: before anything is kept of it."""
+    n = len(columns.offsets)
+    fields = (columns.timestamps, columns.timestamp_types, columns.keys, columns.values)
+    if any(len(field) != n for field in (*fields, columns.headers, columns.leader_epochs)):
+        raise ValueError("the columns differ in length")
+    offsets = columns.offsets
+    if offsets[0] <= last_offset or not all(map(lt, offsets, islice(offsets, 1, None))):
+        before, after = next((a, b) for a, b in pairwise((last_offset, *offsets)) if b <= a)
+        raise ValueError(f"offset {after} after {before}: offsets must ascend over the whole segment")
+    if offsets[-1] >= 2**63:
+        raise ValueError(f"offset {offsets[-1]} does not fit 64 bits")
+    if min(columns.timestamps) < -(2**63) or max(columns.timestamps) >= 2**63:
+        raise ValueError("a timestamp does not fit 64 bits")
+    if min(columns.timestamp_types) < 0 or max(columns.timestamp_types) >= len(TIMESTAMP_TYPES):
+        raise ValueError(f"timestamp types are 0 to {len(TIMESTAMP_TYPES) - 1}")
+    if min(columns.leader_epochs) < -(2**31) or max(columns.leader_epochs) >= 2**31:
+        raise ValueError("a leader epoch does not fit 32 bits")
+
+
+def content_bytes(columns: RecordColumns) -> int:
+    """Bytes of keys, values and headers."""
+    size = sum(map(len, filter(None, columns.keys))) + sum(map(len, filter(None, columns.values)))
+    if any(columns.headers):
+        size += sum(
+            len(name) + len(value or b"") + 12 for headers in filter(None, columns.headers) for name, value in headers
+        )
+    return size
+
+
+def encode(columns: RecordColumns) -> Iterator[EncodedRecords]:
+    """Encode checked columns, in slices of about `SLICE_BYTES`."""
+    if len(columns) < FEW_RECORDS:
+        yield encode_few(columns)
+        return
+    keys = pa.array(columns.keys, pa.large_binary())
+    values = pa.array(columns.values, pa.large_binary())
+    headers = _encode_headers(columns.headers)
+    ends = (_offsets(keys) + _offsets(values))[1:]
+    if headers is not None:
+        ends = ends + _offsets(headers)[1:]
+    cuts = [0, len(ends)] if ends[-1] <= SLICE_BYTES else _cuts(ends, SLICE_BYTES)
+    offsets = _ints(columns.offsets)
+    timestamps = _ints(columns.timestamps)
+    types = np.array(columns.timestamp_types, np.uint8)
+    epochs = _ints(columns.leader_epochs)
+    for start, end in pairwise(cuts):
+        part = slice(start, end)
+        yield _encode_slice(
+            offsets[part],
+            timestamps[part],
+            types[part],
+            keys[part],
+            values[part],
+            None if headers is None else headers[part],
+            epochs[part],
+        )
+
+
+def _cuts(ends: Ints, size_bytes: int) -> list[int]:
+    """Row numbers that cut `ends` into runs of about `size_bytes`, each of at least one row."""
+    cuts = [0]
+    while cuts[-1] < len(ends):
+        begin = int(ends[cuts[-1] - 1]) if cuts[-1] else 0
+        cuts.append(max(cuts[-1] + 1, int(np.searchsorted(ends, begin + size_bytes, side="right"))))
+    return cuts
+
+
+def _encode_slice(
+    offsets: Ints, timestamps: Ints, types: Octets, keys: Any, values: Any, headers: Any, epochs: Ints
+) -> EncodedRecords:
+    n = len(offsets)
+    kind = pa.large_binary() if _size(keys) + _size(values) > _SMALL_BINARY_BYTES else pa.binary()
+    keys, values = keys.cast(kind), values.cast(kind)
+    # Branch and length are one number apart from null: the branch byte, then the length where there are bytes.
+    prefix = _Ragged(n)
+    prefix.add_varint(offsets)
+    prefix.add_varint(timestamps)
+    prefix.add_byte(types + types)
+    prefix.add_union(_lengths(keys), _nulls(keys))
+    middle = _Ragged(n)
+    middle.add_union(_lengths(values), _nulls(values))
+    parts = [prefix.array(kind), keys, middle.array(kind), values, *_suffix(headers, epochs, kind)]
+    joined = pc.binary_join_element_wise(*parts, pa.scalar(b"", kind), null_handling="replace", null_replacement="")
+    bounds = _offsets(joined).astype(_INT64, copy=False)
+    payload = joined.buffers()[2]
+    null_keys, null_values = _nulls(keys), _nulls(values)
+    if null_values is None:
+        tombstones = np.zeros(n, np.bool_)
+    else:
+        tombstones = null_values if null_keys is None else null_values & ~null_keys
+    index_keys = keys if kind == pa.binary() else keys.cast(pa.binary())
+    return EncodedRecords(
+        memoryview(payload)[int(bounds[0]) : int(bounds[-1])],
+        bounds[1:] - bounds[0],
+        offsets,
+        timestamps,
+        pa.concat_arrays([index_keys]) if index_keys.offset else index_keys,
+        tombstones,
+    )
+
+
+def _suffix(headers: Any, epochs: Ints, kind: pa.DataType) -> tuple[Any, ...]:
+    """Headers and leader epoch: one scalar for all records where nothing differs, as is usual."""
+    if (epochs == epochs[0]).all():
+        epoch = varint(int(epochs[0]))
+        if headers is None:
+            return (pa.scalar(b"\0" + epoch, kind),)
+        return headers.cast(kind), pa.scalar(epoch, kind)
+    ragged = _Ragged(len(epochs))
+    if headers is None:
+        ragged.add_byte(np.zeros(len(epochs), np.uint8))
+        ragged.add_varint(epochs)
+        return (ragged.array(kind),)
+    ragged.add_varint(epochs)
+    return headers.cast(kind), ragged.array(kind)
+
+
+class _Ragged:
+    """A column of short byte strings, built from numbers byte column by byte column.
+
+    Byte j of all records is one numpy row; a mask says which records have it. Rows that all records have need no
+    mask, and most do: numbers of one batch are of one size.
+    """
+
+    def __init__(self, n: int) -> None:
+        self._n = n
+        self._rows: list[Octets] = []
+        self._masks: list[Flags | None] = []
+        self._is_ragged = False
+
+    def add_byte(self, row: Octets) -> None:
+        self._rows.append(row)
+        self._masks.append(None)
+
+    def add_varint(self, values: Ints) -> None:
+        self._add_unsigned(((values << 1) ^ (values >> 63)).view(np.uint64), None)
+
+    def add_union(self, lengths: Ints, nulls: Flags | None) -> None:
+        """The branch of ["null", "bytes"], and the length where it is bytes."""
+        if nulls is None:
+            self.add_byte(np.full(self._n, _BYTES_BRANCH, np.uint8))
+            self._add_unsigned((lengths << 1).view(np.uint64), None)
+        else:
+            self.add_byte(np.where(nulls, np.uint8(_NULL_BRANCH), np.uint8(_BYTES_BRANCH)))
+            self._add_unsigned((lengths << 1).view(np.uint64), ~nulls)
+
+    def _add_unsigned(self, rest: npt.NDArray[np.uint64], there: Flags | None) -> None:
+        least = int(rest.min())
+        most = int(rest.max())
+        while True:
+            if most < 0x80:  # the last byte of the longest numbers
+                self._add_row(rest.astype(np.uint8), there)
+                return
+            low = rest.astype(np.uint8) & np.uint8(0x7F)
+            rest = rest >> np.uint64(7)
+            if least >= 0x80:  # all numbers go on
+                self._add_row(low | np.uint8(0x80), there)
+                least >>= 7
+                goes_on = there
+            else:
+                more = rest > 0
+                self._add_row(low | (more.view(np.uint8) << np.uint8(7)), there)
+                goes_on = more if there is None else more & there
+                least = 0
+            there = goes_on
+            most >>= 7
+
+    def _add_row(self, row: Octets, there: Flags | None) -> None:
+        self._rows.append(row)
+        self._masks.append(there)
+        self._is_ragged = self._is_ragged or there is not None
+
+    def array(self, kind: pa.DataType) -> Any:
+        """The strings as an Arrow array of `kind`."""
+        n = self._n
+        matrix = np.stack(self._rows, axis=1)
+        bounds = np.zeros(n + 1, np.int64 if kind == pa.large_binary() else np.int32)
+        if self._is_ragged:
+            all_there = np.ones(n, np.bool_)
+            masks = np.stack([all_there if mask is None else mask for mask in self._masks], axis=1)
+            np.cumsum(masks.sum(axis=1), out=bounds[1:])
+            data = matrix[masks]
+        else:
+            bounds[:] = np.arange(n + 1) * len(self._rows)
+            data = matrix.reshape(-1)
+        array_type = pa.LargeBinaryArray if kind == pa.large_binary() else pa.BinaryArray
+        return array_type.from_buffers(kind, n, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
+
+
+def _ints(values: Sequence[int]) -> Ints:
+    return np.array(values, _INT64)
+
+
+def _offsets(array: Any) -> Any:
+    """The n + 1 offsets of a binary array into its data."""
+    width = np.int64 if array.type == pa.large_binary() else np.int32
+    return np.frombuffer(array.buffers()[1], width)[array.offset : array.offset + len(array) + 1]
+
+
+def _size(array: Any) -> int:
+    bounds = _offsets(array)
+    return int(bounds[-1]) - int(bounds[0])
+
+
+def _lengths(array: Any) -> Ints:
+    lengths: Ints = np.diff(_offsets(array)).astype(_INT64, copy=False)
+    return lengths
+
+
+def _nulls(array: Any) -> Flags | None:
+    """Which rows are null; None where none is."""
+    if not array.null_count:
+        return None
+    flags: Flags = array.is_null().to_numpy(zero_copy_only=False)
+    return flags
+
+
+def _encode_headers(headers: Sequence[Sequence[Header] | None]) -> Any:
+    """The headers of each record as Avro has them; None where no record has any."""
+    if not any(headers):
+        return None
+    return pa.array([headers_bytes(h) if h else b"\0" for h in headers], pa.large_binary())
+
+
+def headers_bytes(headers: Sequence[Header]) -> bytes:
+    """One record's headers as an Avro array of one piece. `headers` is not empty."""
+    parts = [varint(len(headers))]
+    for name, value in headers:
+        raw = name.encode()
+        parts += (varint(len(raw)), raw)
+        parts += (b"\0",) if value is None else (b"\2", varint(len(value)), value)
+    parts.append(b"\0")
+    return b"".join(parts)
+
+
+def encode_few(columns: RecordColumns) -> EncodedRecords:
+    """Encode checked columns record by record."""
+    records: list[bytes] = []
+    for offset, timestamp, kind, key, value, headers, epoch in zip(
+        columns.offsets,
+        columns.timestamps,
+        columns.timestamp_types,
+        columns.keys,
+        columns.values,
+        columns.headers,
+        columns.leader_epochs,
+        strict=True,
+    ):
+        prefix = varint(int(offset)) + varint(int(timestamp)) + bytes((2 * kind,))
+        parts = [prefix, b"\0"] if key is None else [prefix, b"\2", varint(len(key)), key]
+        parts += [b"\0"] if value is None else [b"\2", varint(len(value)), value]
+        parts += [headers_bytes(headers) if headers else b"\0", varint(int(epoch))]
+        records.append(b"".join(parts))
+    payload = b"".join(records)
+    return EncodedRecords(
+        memoryview(payload),
+        np.cumsum(np.fromiter(map(len, records), _INT64, len(records))),
+        _ints(columns.offsets),
+        _ints(columns.timestamps),
+        pa.array(columns.keys, pa.binary()),
+        np.fromiter(
+            (v is None and k is not None for k, v in zip(columns.keys, columns.values, strict=True)),
+            np.bool_,
+            len(records),
+        ),
+    )
+
+
+def check_sizes(encoded: EncodedRecords) -> None:
+    """Raise `ValueError` where one record is larger than any Avro block."""
+    if len(encoded.payload) > MAX_BLOCK_BYTES:
+        lengths = np.diff(encoded.ends, prepend=0)
+        if int(lengths.max()) > MAX_BLOCK_BYTES:
+            offset = int(encoded.offsets[int(lengths.argmax())])
+            raise ValueError(f"record at offset {offset} is larger than an Avro block")

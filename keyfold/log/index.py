@@ -1,0 +1,243 @@
+"""The index of a segment: one row per record, and a table of its blocks, in one Parquet object.
+
+Rows say where a record is (block; position and length in the block's raw bytes) and what a compactor must know of it:
+offset, timestamp, key, whether it is a tombstone, and the pass that marked it (`cleaned_epoch`, null: none). The block
+table says where each stored block is in the segment, and its CRC-32, so that one range can be fetched and trusted.
+
+    Parquet schema     ROWS below; row groups of ROW_GROUP_ROWS; page checksums on
+    footer metadata    keyfold.format  "1"
+                       keyfold.codec   the segment's codec, in Avro's words
+                       keyfold.sync    the segment's sync marker, hexadecimal
+                       keyfold.blocks  base64 of zstd of little-endian int64: the columns of BlockTable one after
+                                       another, position and first_offset as differences to the block before
+
+Parquet settings were measured (tests/bench/bench_codec.py): delta encodings for numbers, none for keys but zstd.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from io import BytesIO
+from typing import Any, Final
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from keyfold.errors import Corrupt
+from keyfold.log.avro import FORMAT, SYNC_BYTES, SegmentDamaged, StoredBlock
+from keyfold.log.codec import Bytes, DecompressionFailed, open_codec
+from keyfold.log.manifest import SegmentEntry
+from keyfold.log.names import Place
+from keyfold.store.api import ObjectStore
+
+Ints = npt.NDArray[np.int64]
+
+ROWS: Final = pa.schema(
+    [
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("timestamp", pa.int64(), nullable=False),
+        pa.field("key", pa.binary()),
+        pa.field("is_tombstone", pa.bool_(), nullable=False),
+        pa.field("cleaned_epoch", pa.int32()),
+        pa.field("block", pa.int32(), nullable=False),
+        pa.field("position", pa.int32(), nullable=False),
+        pa.field("length", pa.int32(), nullable=False),
+    ]
+)
+ROW_GROUP_ROWS: Final = 128 * 1024
+
+_ENCODINGS: Final = {
+    "offset": "DELTA_BINARY_PACKED",
+    "timestamp": "DELTA_BINARY_PACKED",
+    "key": "PLAIN",
+    "cleaned_epoch": "PLAIN",
+    "block": "DELTA_BINARY_PACKED",
+    "position": "DELTA_BINARY_PACKED",
+    "length": "DELTA_BINARY_PACKED",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BlockTable:
+    """One row per stored block, in order.
+
+    `position` and `length` are those of the whole stored block in the segment's bytes; `crc32` is over the same bytes.
+    """
+
+    position: Ints
+    length: Ints
+    record_count: Ints
+    first_offset: Ints
+    crc32: Ints
+
+    def __len__(self) -> int:
+        return len(self.position)
+
+    def check(self, block: StoredBlock, *, origin: str = "") -> None:
+        """Raise `SegmentDamaged` where a block read at its number is not the one of this table."""
+        i = block.number
+        if i >= len(self):
+            raise SegmentDamaged(origin, f"there are only {len(self)} blocks in the index", block=i)
+        if block.position != self.position[i] or len(block.stored) != self.length[i]:
+            raise SegmentDamaged(origin, "lies elsewhere than its index says", block=i)
+        if block.record_count != self.record_count[i]:
+            message = f"has {block.record_count} records, its index says {self.record_count[i]}"
+            raise SegmentDamaged(origin, message, block=i)
+        if crc32(block.stored) != self.crc32[i]:
+            raise SegmentDamaged(origin, "CRC-32 is not the one in its index", block=i)
+
+    def encode(self) -> bytes:
+        """The table as it stands in an index's metadata."""
+        columns = [np.diff(self.position, prepend=0), self.length, self.record_count]
+        columns += [np.diff(self.first_offset, prepend=0), self.crc32]
+        raw = np.concatenate(columns).astype("<i8").tobytes()
+        return base64.b64encode(open_codec("zstandard").compress(raw))
+
+    @staticmethod
+    def parse(text: bytes) -> BlockTable:
+        """Read `encode`'s bytes. Raises `ValueError`."""
+        raw = open_codec("zstandard").decompress(base64.b64decode(text, validate=True))
+        numbers = np.frombuffer(raw, "<i8").astype(np.int64, copy=False)
+        position, length, record_count, first_offset, crc = numbers.reshape(len(fields(BlockTable)), -1)
+        return BlockTable(np.cumsum(position), length, record_count, np.cumsum(first_offset), crc)
+
+
+@dataclass(frozen=True)
+class Index:
+    """An index, read. `rows` has the columns of `ROWS`, each as one chunk (or those of them that were asked for)."""
+
+    rows: pa.Table
+    blocks: BlockTable
+    codec: str
+    sync_marker: bytes
+
+    def __len__(self) -> int:
+        return int(self.rows.num_rows)
+
+    def ints(self, column: str) -> npt.NDArray[Any]:
+        """A number column without nulls as numpy, without a copy."""
+        array: npt.NDArray[Any] = _one_chunk(self.rows.column(column)).to_numpy()
+        return array
+
+    @cached_property
+    def is_tombstone(self) -> npt.NDArray[np.bool_]:
+        """Which rows are tombstones."""
+        flags: npt.NDArray[np.bool_] = _one_chunk(self.rows.column("is_tombstone")).to_numpy(zero_copy_only=False)
+        return flags
+
+    @staticmethod
+    def parse(data: Bytes, *, columns: Sequence[str] | None = None, origin: str = "") -> Index:
+        """Read an index, or only some columns of its rows. Raises `SegmentDamaged`."""
+        try:
+            with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
+                meta = file.metadata.metadata or {}
+                version = meta.get(b"keyfold.format", b"").decode()
+                if version != FORMAT:
+                    raise SegmentDamaged(origin, f"index format {version!r} is not {FORMAT!r}, the one read here")
+                rows = file.read(columns=None if columns is None else list(columns), use_threads=False)
+            blocks = BlockTable.parse(meta[b"keyfold.blocks"])
+            codec, sync_marker = meta[b"keyfold.codec"].decode(), bytes.fromhex(meta[b"keyfold.sync"].decode())
+        except SegmentDamaged:
+            raise
+        except (OSError, ValueError, KeyError, DecompressionFailed, pa.ArrowException) as e:
+            raise SegmentDamaged(origin, f"the index cannot be read: {e}") from e
+        expected = ROWS if columns is None else pa.schema([ROWS.field(name) for name in columns])
+        if rows.schema.names != expected.names or rows.schema.types != expected.types:
+            raise SegmentDamaged(origin, f"the index has columns {rows.schema.names}")
+        if rows.num_rows != int(blocks.record_count.sum()) or len(sync_marker) != SYNC_BYTES:
+            raise SegmentDamaged(origin, "the index's rows are not those of its block table")
+        return Index(rows.replace_schema_metadata(None).combine_chunks(), blocks, codec, sync_marker)
+
+    def encode(self) -> bytes:
+        """The Parquet object. The same index always gives the same bytes with the same Arrow release."""
+        writer = IndexWriter(codec=self.codec, sync_marker=self.sync_marker)
+        writer.write(self.rows)
+        return writer.finish(self.blocks)
+
+
+def _one_chunk(column: Any) -> Any:
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
+class IndexWriter:
+    """Writes an index row group by row group, so that rows need not be held until the segment ends."""
+
+    def __init__(self, *, codec: str, sync_marker: bytes) -> None:
+        self._sink = BytesIO()
+        self._codec = codec
+        self._sync_marker = sync_marker
+        self._writer = pq.ParquetWriter(
+            self._sink,
+            ROWS,
+            use_dictionary=False,
+            column_encoding=_ENCODINGS,
+            compression="zstd",
+            compression_level=1,
+            write_statistics=["offset", "timestamp"],
+            store_schema=False,
+            write_page_checksum=True,
+        )
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the row groups that are written."""
+        return self._sink.tell()
+
+    def write(self, rows: pa.Table) -> None:
+        """Append rows, in row groups of `ROW_GROUP_ROWS` (the last of them may be smaller)."""
+        self._writer.write_table(rows, row_group_size=ROW_GROUP_ROWS)
+
+    def finish(self, blocks: BlockTable) -> bytes:
+        """Close the object and give its bytes."""
+        self._writer.add_key_value_metadata(
+            {
+                "keyfold.format": FORMAT,
+                "keyfold.codec": self._codec,
+                "keyfold.sync": self._sync_marker.hex(),
+                "keyfold.blocks": blocks.encode().decode(),
+            }
+        )
+        self._writer.close()
+        return self._sink.getvalue()
+
+
+def remark(index: Index, cleaned_epoch: pa.Array) -> Index:
+    """The same rows with other marks (int32, null: unmarked). Raises `ValueError` for another number of rows."""
+    if len(cleaned_epoch) != len(index):
+        raise ValueError(f"{len(cleaned_epoch)} marks for {len(index)} rows")
+    at = index.rows.schema.get_field_index("cleaned_epoch")
+    rows = index.rows.set_column(at, ROWS.field("cleaned_epoch"), cleaned_epoch.cast(pa.int32()))
+    return Index(rows, index.blocks, index.codec, index.sync_marker)
+
+
+def read_index(store: ObjectStore, place: Place, entry: SegmentEntry, *, columns: Sequence[str] | None = None) -> Index:
+    """A segment's index as its manifest names it, with its checksum and counts verified.
+
+    Raises `Corrupt`, which names the object, and the errors of `ObjectStore.get`.
+    """
+    key = place.key(entry.index_name)
+    data = store.get(key).data
+    if hashlib.sha256(data).digest() != entry.index_checksum:
+        raise Corrupt(
+            place.topic,
+            place.partition,
+            f"index `{key}` ({len(data)} bytes) is not what the manifest says: SHA-256 differs",
+            hint="run `keyfold log verify`; the index can be built again from its segment",
+        )
+    try:
+        index = Index.parse(data, columns=columns, origin=key)
+    except SegmentDamaged as e:
+        raise Corrupt(place.topic, place.partition, str(e), hint="run `keyfold log verify`") from e
+    if len(index) != entry.record_count:
+        message = f"index `{key}` has {len(index)} rows, its segment {entry.record_count} records"
+        raise Corrupt(place.topic, place.partition, message, hint="run `keyfold log verify`")
+    return index

@@ -1,0 +1,321 @@
+"""Builds one new segment from what survives of older ones, by bytes.
+
+For each source the caller gives the index and a mask of the rows to keep. Then, block by block:
+
+    nothing survives     the block is not fetched
+    all of it survives   the stored bytes move as they are (same codec, not small, no scrap waiting before it)
+    some of it survives  it is decompressed, runs of survivors are collected until they fill a block, and compressed
+
+Records are never decoded: where they are is in the index, and the new index is computed from the old rows with numpy.
+The survivors of one source block stay together, so an output block has at most 1.5 times `block_bytes`, or as many
+bytes as the largest source block.
+
+What is fetched is checked before it is used (`BlockTable.check`: place, length, counts, sync marker, CRC-32), and
+offsets ascend over everything that was added. So damage is not carried on under a fresh checksum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from keyfold.log.assembly import Assembly, FinishedSegment, Rows
+from keyfold.log.avro import SegmentDamaged, SegmentHeader, StoredBlock, parse_block
+from keyfold.log.codec import DEFAULT_CODEC, DEFAULT_LEVEL, Bytes, Codec, open_codec
+from keyfold.log.decode import decompress_block
+from keyfold.log.index import Index
+from keyfold.log.segment import DEFAULT_BLOCK_BYTES
+
+Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+Fetch = Callable[[int, int], Bytes]
+"""`fetch(start, length)` gives exactly that range of the source segment's bytes."""
+
+MAX_FETCH_BYTES: Final = 4 << 20
+# Unneeded bytes between two needed blocks that are read rather than asked around. Bytes are what a pass may spend.
+MAX_GAP_BYTES: Final = 4096
+
+
+class SegmentRewriter:
+    """One new segment in the making. Not for several threads at once."""
+
+    def __init__(
+        self,
+        *,
+        sync_marker: bytes,
+        codec: str = DEFAULT_CODEC,
+        level: int = DEFAULT_LEVEL,
+        block_bytes: int = DEFAULT_BLOCK_BYTES,
+    ) -> None:
+        self._assembly = Assembly(sync_marker=sync_marker, codec=codec, level=level)
+        self._block_bytes = block_bytes
+        self._last_offset = -1
+        self._pieces: list[Bytes] = []
+        self._waiting_bytes = 0
+        self._waiting_count = 0
+        self._waiting_offset = -1
+        self._codecs: dict[str, Codec] = {}
+
+    def add(
+        self,
+        index: Index,
+        header: SegmentHeader | str | None,
+        keep: Flags,
+        cleaned_epoch: pa.Array | None,
+        fetch: Fetch,
+        *,
+        origin: str = "",
+    ) -> None:
+        """Append the rows of one source segment where `keep` is true.
+
+        `header` is the source's, or its codec; None takes what the index says. `cleaned_epoch` are the marks of the
+        *kept* rows (None keeps the marks that the index has). `fetch` gets ranges of at most `MAX_FETCH_BYTES`, or one
+        block if that is larger. Raises `SegmentDamaged` (a `ValueError`) naming `origin` and block where index and
+        segment do not agree; the rewriter must not be used after that.
+        """
+        if len(keep) != len(index):
+            raise ValueError(f"a mask of {len(keep)} for {len(index)} rows")
+        source_codec = _codec_name(index, header)
+        if index.sync_marker != self._assembly.sync_marker:
+            raise SegmentDamaged(origin, "its sync marker is not the partition's")
+        plan = _Plan.of(index, keep, origin)
+        if not len(plan.kept):
+            return
+        offsets = index.ints("offset")[plan.kept]
+        if offsets[0] <= self._last_offset:
+            raise SegmentDamaged(origin, f"offset {offsets[0]} after {self._last_offset}")
+        self._last_offset = int(offsets[-1])
+        blocks, bases = self._move_blocks(index, plan, offsets, source_codec, fetch, origin)
+        self._assembly.add_rows(_new_rows(index, plan, offsets, cleaned_epoch, blocks, bases))
+
+    @property
+    def record_count(self) -> int:
+        """Records so far."""
+        return self._assembly.counts.record_count
+
+    @property
+    def size_bytes(self) -> int:
+        """Stored bytes so far; what waits to fill a block counts as it is, uncompressed."""
+        return self._assembly.size_bytes + self._waiting_bytes
+
+    @property
+    def memory_bytes(self) -> int:
+        """All that this rewriter holds, in bytes, but for a constant."""
+        return self._assembly.memory_bytes + self._waiting_bytes
+
+    def drain(self) -> list[bytes]:
+        """Finished stored bytes that were not taken yet."""
+        return self._assembly.drain()
+
+    def finish(self) -> FinishedSegment:
+        """End the segment. Raises `ValueError` where nothing survived, or when called again."""
+        self._flush()
+        return self._assembly.finish()
+
+    def _move_blocks(
+        self, index: Index, plan: _Plan, offsets: Ints, source_codec: str, fetch: Fetch, origin: str
+    ) -> tuple[Ints, Ints]:
+        """Move all survivors. Gives for each source block its output block, and where in it its survivors begin."""
+        blocks = np.zeros(len(index.blocks), np.int64)
+        bases = np.zeros(len(index.blocks), np.int64)
+        codec = self._open(source_codec)
+        is_same_codec = source_codec == self._assembly.codec.name
+        needed = np.flatnonzero(plan.kept_count)
+        first_offsets = offsets[plan.kept_start[needed]].tolist()
+        runs = plan.runs(index)
+        for (number, stored), first_offset, spans in zip(
+            _fetch_blocks(index, needed, fetch, origin), first_offsets, runs, strict=True
+        ):
+            block = _checked(index, number, stored, origin)
+            size = int(plan.kept_bytes[number])
+            count = int(plan.kept_count[number])
+            if is_same_codec and count == block.record_count and self._may_move(size):
+                self._flush()
+                blocks[number] = self._assembly.block_count
+                self._assembly.add_stored(bytes(block.stored), count, first_offset)
+                continue
+            raw = memoryview(decompress_block(block, codec, origin=origin))
+            if len(raw) != plan.raw_bytes[number]:
+                message = f"has {len(raw)} raw bytes, its index rows {int(plan.raw_bytes[number])}"
+                raise SegmentDamaged(origin, message, block=number)
+            if self._waiting_bytes + size > 1.5 * self._block_bytes:
+                self._flush()
+            blocks[number] = self._assembly.block_count
+            bases[number] = self._waiting_bytes
+            self._collect(raw, spans, size, count, first_offset)
+        return blocks, bases
+
+    def _may_move(self, size_bytes: int) -> bool:
+        """Whether a whole block is better moved than packed again.
+
+        Not where it is small, and not where it would leave a scrap behind as a block: many passes and merges would
+        otherwise end in a log of crumbs.
+        """
+        if size_bytes < self._block_bytes // 2:
+            return False
+        scrap = 0 < self._waiting_bytes < self._block_bytes // 8
+        return not scrap or self._waiting_bytes + size_bytes > 1.5 * self._block_bytes
+
+    def _collect(self, raw: memoryview, spans: list[tuple[int, int]], size: int, count: int, first_offset: int) -> None:
+        if not self._waiting_count:
+            self._waiting_offset = first_offset
+        if sum(end - start for start, end in spans) * 4 < len(raw):
+            # Few survivors: a copy of them lets go of the whole block.
+            self._pieces.append(b"".join([raw[start:end] for start, end in spans]))
+        else:
+            self._pieces.extend([raw[start:end] for start, end in spans])
+        self._waiting_bytes += size
+        self._waiting_count += count
+        if self._waiting_bytes >= 0.75 * self._block_bytes:
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self._waiting_count:
+            return
+        raw = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        self._assembly.add_raw(raw, self._waiting_count, self._waiting_offset)
+        self._pieces = []
+        self._waiting_bytes = 0
+        self._waiting_count = 0
+
+    def _open(self, codec: str) -> Codec:
+        if codec not in self._codecs:
+            self._codecs[codec] = open_codec(codec)
+        return self._codecs[codec]
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What of a source survives. Columns of blocks have one row per source block.
+
+    `kept` are the kept rows' numbers, `kept_start` the first of each block among them.
+    """
+
+    kept: Ints
+    kept_block: Ints
+    kept_length: Ints
+    kept_count: Ints
+    kept_bytes: Ints
+    kept_start: Ints
+    raw_bytes: Ints
+
+    @staticmethod
+    def of(index: Index, keep: Flags, origin: str) -> _Plan:
+        """Plan, and check that the index is one: `SegmentDamaged` where its rows and blocks contradict each other."""
+        n_blocks = len(index.blocks)
+        offset, block, length = index.ints("offset"), index.ints("block"), index.ints("length").astype(np.int64)
+        row_end = np.cumsum(length)
+        count = np.bincount(block, minlength=n_blocks) if len(block) and block.min() >= 0 else np.zeros(n_blocks)
+        if not np.array_equal(count, index.blocks.record_count):
+            raise SegmentDamaged(origin, "index rows per block are not the counts of its block table")
+        first_row = np.cumsum(index.blocks.record_count) - index.blocks.record_count
+        block_start = (row_end - length)[first_row]
+        if (np.diff(offset) <= 0).any() or (np.diff(block) < 0).any():
+            raise SegmentDamaged(origin, "index rows do not ascend")
+        if not np.array_equal(index.ints("position"), row_end - length - block_start[block]):
+            raise SegmentDamaged(origin, "index rows do not lie one after another")
+        kept = np.flatnonzero(keep)
+        kept_block, kept_length = block[kept], length[kept]
+        kept_count = np.bincount(kept_block, minlength=n_blocks)
+        kept_end = np.concatenate([[0], np.cumsum(kept_length)])
+        kept_start = np.cumsum(kept_count) - kept_count
+        return _Plan(
+            kept=kept,
+            kept_block=kept_block,
+            kept_length=kept_length,
+            kept_count=kept_count,
+            kept_bytes=kept_end[kept_start + kept_count] - kept_end[kept_start],
+            kept_start=kept_start,
+            raw_bytes=np.diff(block_start, append=row_end[-1]),
+        )
+
+    def runs(self, index: Index) -> Iterator[list[tuple[int, int]]]:
+        """For each block with survivors, the byte ranges of neighbours that survive, in its raw bytes."""
+        position = index.ints("position")[self.kept]
+        is_new = np.ones(len(self.kept), np.bool_)
+        is_new[1:] = (np.diff(self.kept) != 1) | (np.diff(self.kept_block) != 0)
+        first = np.flatnonzero(is_new)
+        last = np.append(first[1:], len(self.kept)) - 1
+        starts = position[first].tolist()
+        ends = (position[last] + self.kept_length[last]).tolist()
+        spans = list(zip(starts, ends, strict=True))
+        cut = np.flatnonzero(np.diff(self.kept_block[first], prepend=-1)).tolist()
+        for begin, end in zip(cut, [*cut[1:], len(spans)], strict=True):
+            yield spans[begin:end]
+
+
+def _new_rows(
+    index: Index, plan: _Plan, offsets: Ints, cleaned_epoch: pa.Array | None, blocks: Ints, bases: Ints
+) -> Rows:
+    """The kept rows as the new index has them."""
+    taken = pa.array(plan.kept)
+    keys = _one(index.rows.column("key").take(taken))
+    marks = cleaned_epoch
+    if marks is None:
+        marks = _one(index.rows.column("cleaned_epoch").take(taken))
+    elif len(marks) != len(plan.kept):
+        raise ValueError(f"{len(marks)} marks for {len(plan.kept)} kept rows")
+    begin = np.cumsum(plan.kept_length) - plan.kept_length
+    position = begin - begin[plan.kept_start[plan.kept_block]] + bases[plan.kept_block]
+    return Rows(
+        offsets,
+        index.ints("timestamp")[plan.kept],
+        keys,
+        index.is_tombstone[plan.kept],
+        marks.cast(pa.int32()),
+        blocks[plan.kept_block].astype(np.int32),
+        position.astype(np.int32),
+        plan.kept_length.astype(np.int32),
+    )
+
+
+def _one(column: Any) -> Any:
+    """A chunked array as one array."""
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+
+
+def _codec_name(index: Index, header: SegmentHeader | str | None) -> str:
+    if header is None:
+        return index.codec
+    return header if isinstance(header, str) else header.codec
+
+
+def _checked(index: Index, number: int, stored: memoryview, origin: str) -> StoredBlock:
+    position = int(index.blocks.position[number])
+    block = parse_block(stored, index.sync_marker, origin=origin, number=number, position=position)
+    index.blocks.check(block, origin=origin)
+    return block
+
+
+def fetch_ranges(index: Index, needed: Ints) -> Iterator[tuple[int, int, list[int]]]:
+    """Start, length and block numbers of the ranges that hold the blocks `needed` (ascending numbers)."""
+    positions, lengths = index.blocks.position[needed].tolist(), index.blocks.length[needed].tolist()
+    numbers: list[int] = []
+    start = end = 0
+    for number, position, length in zip(needed.tolist(), positions, lengths, strict=True):
+        if numbers and (position - end > MAX_GAP_BYTES or position + length - start > MAX_FETCH_BYTES):
+            yield start, end - start, numbers
+            numbers = []
+        if not numbers:
+            start = position
+        numbers.append(number)
+        end = position + length
+    if numbers:
+        yield start, end - start, numbers
+
+
+def _fetch_blocks(index: Index, needed: Ints, fetch: Fetch, origin: str) -> Iterator[tuple[int, memoryview]]:
+    """The stored blocks `needed`, each with its number."""
+    for start, length, numbers in fetch_ranges(index, needed):
+        data = memoryview(fetch(start, length))
+        if len(data) != length:
+            message = f"{len(data)} bytes came of {length} at {start}"
+            raise SegmentDamaged(origin, message, block=numbers[0])
+        for number in numbers:
+            at = int(index.blocks.position[number]) - start
+            yield number, data[at : at + int(index.blocks.length[number])]

@@ -1,0 +1,198 @@
+"""Writes a new segment from records, with its index.
+
+Records wait as columns until a block's worth is there, are encoded together, and cut into blocks of `block_bytes` raw
+bytes; a record that is larger is a block by itself. What is left over stays raw until more comes. So an append of a few
+records is a few list extensions, and one of thousands costs one pass.
+
+Stored bytes can be taken as they come (`drain`), to be uploaded in parts; checksum and sizes go on over all of them.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any, Final
+
+import numpy as np
+
+from keyfold.log.assembly import Assembly, FinishedSegment, Rows
+from keyfold.log.codec import DEFAULT_CODEC, DEFAULT_LEVEL
+from keyfold.log.encode import EncodedRecords, check_columns, check_sizes, content_bytes, encode
+from keyfold.log.record import RecordColumns
+
+DEFAULT_BLOCK_BYTES: Final = 64 * 1024
+
+# What a record adds to keys and values in a block, and what it costs as Python objects while it waits: seven list
+# slots, two numbers and two bytes objects.
+_TYPICAL_OVERHEAD_BYTES: Final = 16
+_PENDING_OVERHEAD_BYTES: Final = 7 * 8 + 2 * 32 + 2 * 33
+
+
+class SegmentWriter:
+    """One segment in the making. Not for several threads at once."""
+
+    def __init__(
+        self,
+        *,
+        sync_marker: bytes,
+        codec: str = DEFAULT_CODEC,
+        level: int = DEFAULT_LEVEL,
+        block_bytes: int = DEFAULT_BLOCK_BYTES,
+    ) -> None:
+        if block_bytes < 1:
+            raise ValueError(f"blocks of {block_bytes} bytes")
+        self._assembly = Assembly(sync_marker=sync_marker, codec=codec, level=level)
+        self._block_bytes = block_bytes
+        self._last_offset = -1
+        self._record_count = 0
+        self._pending: list[list[Any]] = [[] for _ in range(7)]
+        self._pending_bytes = 0
+        self._open = _OpenBlock()
+        self._raw_bytes = 0
+
+    def append(self, columns: RecordColumns) -> None:
+        """Take records whose offsets ascend, after all that came before.
+
+        Raises `ValueError` where they do not or a number does not fit; nothing of the batch is kept then.
+        """
+        count = len(columns)
+        if not count:
+            return
+        check_columns(columns, self._last_offset)
+        size = content_bytes(columns) + count * _TYPICAL_OVERHEAD_BYTES
+        if not self._pending_bytes and size >= self._block_bytes:
+            self._encode(columns)
+        else:
+            for pending, column in zip(self._pending, _fields(columns), strict=True):
+                pending.extend(column)
+            self._pending_bytes += size
+        self._last_offset = int(columns.offsets[-1])
+        self._record_count += count
+        if self._pending_bytes >= self._block_bytes:
+            self._encode_pending()
+
+    @property
+    def record_count(self) -> int:
+        """Records so far."""
+        return self._record_count
+
+    @property
+    def last_offset(self) -> int:
+        """The last record's offset; -1 without records."""
+        return self._last_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """Stored bytes of the segment if it ended here: exact for finished blocks, guessed for the rest."""
+        stored = self._assembly.size_bytes
+        waiting = self._pending_bytes + self._open.size_bytes
+        ratio = stored / self._raw_bytes if self._raw_bytes else 1.0
+        return stored + int(waiting * min(ratio, 1.0))
+
+    @property
+    def memory_bytes(self) -> int:
+        """All that this writer holds, in bytes, but for a constant."""
+        pending = self._pending_bytes + len(self._pending[0]) * _PENDING_OVERHEAD_BYTES
+        return self._assembly.memory_bytes + pending + self._open.size_bytes
+
+    def drain(self) -> list[bytes]:
+        """Finished stored bytes that were not taken yet."""
+        return self._assembly.drain()
+
+    def finish(self) -> FinishedSegment:
+        """End the segment. Raises `ValueError` where it has no records, or when called again."""
+        self._encode_pending()
+        self._close_block()
+        return self._assembly.finish()
+
+    def _encode_pending(self) -> None:
+        if not self._pending_bytes:
+            return
+        self._encode(RecordColumns(*self._pending))
+        self._pending = [[] for _ in range(7)]
+        self._pending_bytes = 0
+
+    def _encode(self, columns: RecordColumns) -> None:
+        for encoded in encode(columns):
+            check_sizes(encoded)
+            self._cut(encoded)
+
+    def _cut(self, encoded: EncodedRecords) -> None:
+        """Fill the open block and new ones; the last stays open."""
+        ends, payload, count = encoded.ends, encoded.payload, len(encoded)
+        lengths = np.diff(ends, prepend=0)
+        blocks = np.empty(count, np.int32)
+        positions = np.empty(count, np.int32)
+        row, start = 0, 0
+        while row < count:
+            room = self._block_bytes - self._open.size_bytes
+            end_row = int(np.searchsorted(ends, start + room, side="right"))
+            if end_row <= row:
+                if self._open.record_count:
+                    self._close_block()
+                    continue
+                end_row = row + 1
+            end = int(ends[end_row - 1])
+            part = slice(row, end_row)
+            blocks[part] = self._assembly.block_count
+            positions[part] = ends[part] - lengths[part] + (self._open.size_bytes - start)
+            # The last piece may stay for long; a copy of it lets go of the batch.
+            piece = payload[start:end] if end_row < count else bytes(payload[start:end])
+            self._open.add(piece, end_row - row, int(encoded.offsets[row]))
+            row, start = end_row, end
+        if self._open.size_bytes >= self._block_bytes:
+            self._close_block()
+        rows = Rows(
+            encoded.offsets,
+            encoded.timestamps,
+            encoded.keys,
+            encoded.is_tombstone,
+            None,
+            blocks,
+            positions,
+            lengths.astype(np.int32),
+        )
+        self._assembly.add_rows(rows)
+
+    def _close_block(self) -> None:
+        block = self._open
+        if block.record_count:
+            self._assembly.add_raw(block.raw(), block.record_count, block.first_offset)
+            self._raw_bytes += block.size_bytes
+            self._open = _OpenBlock()
+
+
+class _OpenBlock:
+    """Encoded records that do not fill a block yet."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes | memoryview] = []
+        self.size_bytes = 0
+        self.record_count = 0
+        self.first_offset = -1
+
+    def add(self, piece: bytes | memoryview, record_count: int, first_offset: int) -> None:
+        if not self.record_count:
+            self.first_offset = first_offset
+        self._pieces.append(piece)
+        self.size_bytes += len(piece)
+        self.record_count += record_count
+
+    def raw(self) -> bytes | memoryview:
+        return self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+
+
+def _fields(columns: RecordColumns) -> tuple[Any, ...]:
+    return (
+        columns.offsets,
+        columns.timestamps,
+        columns.timestamp_types,
+        columns.keys,
+        columns.values,
+        columns.headers,
+        columns.leader_epochs,
+    )
+
+
+def segment_bytes(finished: FinishedSegment, *drained: bytes) -> bytes:
+    """A segment's bytes in one piece, from what was drained and what was left."""
+    return b"".join(chain(drained, finished.data))
