@@ -1,0 +1,5 @@
+"""The command `keyfold`."""
+
+from keyfold.cli.app import main
+
+__all__ = ["main"]

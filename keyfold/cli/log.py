@@ -1,0 +1,331 @@
+"""`keyfold log`: look at logs, read them, prove them, bring them back."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from keyfold.cli.app import Surroundings
+from keyfold.errors import KeyfoldError, LogError
+
+if TYPE_CHECKING:
+    from keyfold.log.manifest import Manifest
+    from keyfold.log.record import Record
+    from keyfold.read.log import Log
+    from keyfold.read.verify_segment import Progress
+    from keyfold.store.api import ObjectStore
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Timestamp(click.ParamType):
+    """Milliseconds since the epoch, or ISO-8601 (UTC where it names no zone)."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The time in ms."""
+        if isinstance(value, int):
+            return value
+        try:
+            return int(value)
+        except ValueError:
+            pass
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            self.fail(f"{value!r} is neither milliseconds nor ISO-8601 such as 2026-01-31T12:00:00Z", param, ctx)
+        zoned = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+        return round(zoned.timestamp() * 1000)
+
+
+def _url(function: F) -> F:
+    return click.argument("url", metavar="URL")(function)
+
+
+def _topic(function: F) -> F:
+    return _url(click.argument("topic", metavar="TOPIC")(function))
+
+
+_partition = click.option("--partition", "-p", type=click.IntRange(min=0), help="Only this partition.")
+_json = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A topic below a URL, opened, and the partitions that are asked for."""
+
+    store: ObjectStore
+    log: Log
+    partitions: tuple[int, ...]
+
+
+def _open(ctx: click.Context, url: str, topic: str, partition: int | None) -> Target:
+    from keyfold.read.log import Log
+
+    world = ctx.find_object(Surroundings)
+    assert world is not None
+    store, topics_dir = world.open_store(url)
+    log = Log(store, topics_dir, topic, clock=world.clock, random=world.random)
+    partitions = tuple(log.partitions()) if partition is None else (partition,)
+    return Target(store, log, partitions)
+
+
+def _echo(line: str) -> None:
+    """Print UTF-8, whatever the terminal's encoding is: keys and values are printed as they are."""
+    out = click.get_binary_stream("stdout")
+    out.write(line.encode("utf-8", "backslashreplace") + b"\n")
+
+
+@click.group(context_settings={"max_content_width": 110})
+def log() -> None:
+    r"""Look at logs in a bucket, read them, verify and repair them.
+
+    URL is s3://BUCKET/TOPICS.DIR.
+
+    \b
+    Examples:
+        keyfold log list s3://bucket/topics
+        keyfold log describe s3://bucket/topics users
+        keyfold log cat s3://bucket/topics users --partition 0 --from-offset 36
+        keyfold log verify s3://bucket/topics users
+    """
+
+
+@log.command("list")
+@_url
+@_json
+@click.pass_context
+def list_logs(ctx: click.Context, url: str, *, as_json: bool) -> None:
+    r"""List the logs below URL, one line a partition.
+
+    A partition whose manifest cannot be read is listed with the reason.
+
+    \b
+    Example:
+        keyfold log list s3://bucket/topics --json
+    """
+    from keyfold.cli import show
+    from keyfold.log import catalog
+    from keyfold.read.log import Log
+
+    world = ctx.find_object(Surroundings)
+    assert world is not None
+    store, topics_dir = world.open_store(url)
+    for place in catalog.places(store, topics_dir):
+        topic_log = Log(store, topics_dir, place.topic, clock=world.clock, random=world.random)
+        try:
+            manifest = topic_log.manifest(place.partition)
+        except LogError as error:
+            broken = {"topic": place.topic, "partition": place.partition, "error": type(error).__name__}
+            message = f"{place}\t{type(error).__name__}: {error.message}"
+            _echo(show.dumps({**broken, "message": error.message}) if as_json else message)
+            continue
+        _echo(show.dumps(show.manifest_json(manifest)) if as_json else show.manifest_summary(manifest))
+
+
+@log.command()
+@_topic
+@_partition
+@_json
+@click.pass_context
+def describe(ctx: click.Context, url: str, topic: str, partition: int | None, *, as_json: bool) -> None:
+    r"""Show offsets, segments, sizes, dirty ratio, epochs, gaps and settings.
+
+    \b
+    Example:
+        keyfold log describe s3://bucket/topics users --partition 0
+    """
+    from keyfold.cli import show
+
+    target = _open(ctx, url, topic, partition)
+    for manifest in map(target.log.manifest, target.partitions):
+        for line in [show.dumps(show.manifest_json(manifest))] if as_json else show.manifest_lines(manifest):
+            _echo(line)
+
+
+@log.command()
+@_topic
+@_partition
+@click.option("--from-offset", type=click.IntRange(min=0), help="Begin here; a removed offset begins at the next.")
+@click.option("--from-timestamp", type=Timestamp(), help="Begin at the first record not before this (ms or ISO-8601).")
+@click.option("--to-offset", type=click.IntRange(min=0), help="End before this offset.")
+@click.option("--latest", is_flag=True, help="Only the last record of each key, deleted keys left out.")
+@click.option("--max-records", type=click.IntRange(min=0), help="End after so many records.")
+@_json
+@click.pass_context
+def cat(
+    ctx: click.Context,
+    url: str,
+    topic: str,
+    partition: int | None,
+    from_offset: int | None,
+    from_timestamp: int | None,
+    to_offset: int | None,
+    max_records: int | None,
+    *,
+    latest: bool,
+    as_json: bool,
+) -> None:
+    r"""Print records, partition after partition, in offset order.
+
+    With --json one object a line: topic, partition, offset, timestamp (ms), timestamp_type, key, value, headers. Bytes
+    are a string where they are valid UTF-8, else {"base64": "..."}.
+
+    \b
+    Examples:
+        keyfold log cat s3://bucket/topics users --latest --json
+        keyfold log cat s3://bucket/topics users -p 0 --from-timestamp 2026-01-31T12:00:00Z --max-records 10
+    """
+    from keyfold.cli import show
+
+    if from_offset is not None and from_timestamp is not None:
+        raise click.UsageError("--from-offset and --from-timestamp exclude each other")
+    if latest and not (from_offset is from_timestamp is to_offset is None):
+        raise click.UsageError("--latest is about the whole log: it takes no offsets and no timestamp")
+    target = _open(ctx, url, topic, partition)
+
+    def records() -> Iterator[tuple[int, Record]]:
+        for number in target.partitions:
+            found = (
+                target.log.latest(number)
+                if latest
+                else target.log.read(
+                    number, from_offset=from_offset, from_timestamp=from_timestamp, to_offset=to_offset
+                )
+            )
+            yield from ((number, record) for record in found)
+
+    for number, record in islice(records(), max_records):
+        if as_json:
+            _echo(show.dumps(show.record_json(topic, number, record)))
+        else:
+            _echo(show.record_line(topic, number, record))
+
+
+@log.command()
+@_topic
+@_partition
+@click.option("--indexes", is_flag=True, help="Indexes too.")
+@_json
+@click.pass_context
+def files(ctx: click.Context, url: str, topic: str, partition: int | None, *, indexes: bool, as_json: bool) -> None:
+    r"""Print the objects that one version of the log is made of, for stock readers.
+
+    A plain listing of the bucket also shows replaced segments and orphans; this list does not. The objects stay for
+    file.delete.delay.ms after a later version replaced them.
+
+    \b
+    Example:
+        keyfold log files s3://bucket/topics users --json
+    """
+    from keyfold.cli import show
+
+    target = _open(ctx, url, topic, partition)
+    for manifest in map(target.log.manifest, target.partitions):
+        place = target.log.place(manifest.partition)
+        segments = [f"{target.store.url}/{place.key(s.name)}" for s in manifest.segments]
+        index_urls = [f"{target.store.url}/{place.key(s.index_name)}" for s in manifest.segments]
+        if as_json:
+            listed = {"topic": topic, "partition": manifest.partition, "version": manifest.version, "files": segments}
+            _echo(show.dumps({**listed, "indexes": index_urls} if indexes else listed))
+            continue
+        for line in (*segments, *(index_urls if indexes else ())):
+            _echo(line)
+
+
+@log.command()
+@_topic
+@_partition
+@_json
+@click.pass_context
+def verify(ctx: click.Context, url: str, topic: str, partition: int | None, *, as_json: bool) -> None:
+    r"""Read the log back and prove it; exit code 1 when anything is damaged.
+
+    Checks that every object is there with its checksum, that blocks and records can be read and agree with index and
+    manifest, that offsets ascend and ranges meet, and that nothing superseded is below the first dirty offset. Orphans
+    and replaced objects are listed; they are no damage.
+
+    \b
+    Example:
+        keyfold log verify s3://bucket/topics users --partition 0
+    """
+    from keyfold.cli import show
+    from keyfold.read.verify import verify_partition
+
+    world = ctx.find_object(Surroundings)
+    assert world is not None
+    target = _open(ctx, url, topic, partition)
+    damaged: list[str] = []
+    for number in target.partitions:
+        place = target.log.place(number)
+        with _progress(f"verifying {place}", lambda n=number: target.log.manifest(n)) as progress:
+            report = verify_partition(target.store, place, clock=world.clock, random=world.random, progress=progress)
+        for line in [show.dumps(show.report_json(report))] if as_json else show.report_lines(report):
+            _echo(line)
+        if not report.is_sound:
+            damaged.append(str(place))
+    if damaged:
+        raise KeyfoldError(f"damage found in {', '.join(damaged)}", hint="the findings above say what is lost")
+
+
+@log.command()
+@_topic
+@click.option("--partition", "-p", type=click.IntRange(min=0), required=True, help="The partition to bring back.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done; write nothing.")
+@_json
+@click.pass_context
+def repair(ctx: click.Context, url: str, topic: str, partition: int, *, dry_run: bool, as_json: bool) -> None:
+    r"""Bring back a lost manifest from the segments in the bucket.
+
+    Refuses where a manifest is there. Stop the sink and the compactor of this partition first: their epochs end with
+    the old manifest. Everything is cleaned again afterwards, and tombstones get a new delete horizon.
+
+    \b
+    Example:
+        keyfold log repair s3://bucket/topics users --partition 0 --dry-run
+    """
+    from keyfold.cli import show
+    from keyfold.read.repair import apply_repair, plan_repair
+
+    world = ctx.find_object(Surroundings)
+    assert world is not None
+    target = _open(ctx, url, topic, partition)
+    place = target.log.place(partition)
+    plan = plan_repair(target.store, place, clock=world.clock, random=world.random)
+    if not dry_run:
+        apply_repair(target.store, plan, clock=world.clock, random=world.random)
+    as_lines = (
+        [show.dumps(show.repair_json(plan, dry_run=dry_run))] if as_json else show.repair_lines(plan, dry_run=dry_run)
+    )
+    for line in as_lines:
+        _echo(line)
+
+
+@contextmanager
+def _progress(title: str, load: Callable[[], Manifest]) -> Iterator[Progress]:
+    """A bar on stderr, where that is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = (TextColumn(title), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task(title, total=_bytes_to_read(load))
+        yield lambda n_bytes: bars.advance(task, n_bytes)
+
+
+def _bytes_to_read(load: Callable[[], Manifest]) -> int | None:
+    try:
+        return sum(s.size_bytes + s.index_size_bytes for s in load().segments)
+    except KeyfoldError:
+        return None  # the verification itself will say why

@@ -1,0 +1,219 @@
+"""How records and logs look: JSON for programs, lines for people. Pure: values in, text out."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+from keyfold.log.manifest import Manifest, SegmentEntry
+from keyfold.log.record import Record
+from keyfold.read.findings import VerifyReport
+
+Json = dict[str, Any]
+
+
+def dumps(value: Any) -> str:
+    """One line of JSON."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def json_bytes(data: bytes | None) -> str | dict[str, str] | None:
+    """Bytes as a string where they are valid UTF-8, else {"base64": ...}; null stays null."""
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+def record_json(topic: str, partition: int, record: Record) -> Json:
+    """A record as `keyfold log cat --json` prints it."""
+    return {
+        "topic": topic,
+        "partition": partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "timestamp_type": record.timestamp_type,
+        "key": json_bytes(record.key),
+        "value": json_bytes(record.value),
+        "headers": [[name, json_bytes(value)] for name, value in record.headers],
+    }
+
+
+def record_line(topic: str, partition: int, record: Record) -> str:
+    """A record for people: place, time, key, value and headers, separated by tabs."""
+    value = "(tombstone)" if record.is_tombstone else text(record.value)
+    cells = [f"{topic}-{partition}@{record.offset}", iso(record.timestamp), text(record.key), value]
+    if record.headers:
+        cells.append(" ".join(f"{text(name.encode())}={text(v)}" for name, v in record.headers))
+    return "\t".join(cells)
+
+
+def text(data: bytes | None) -> str:
+    """Bytes on one line: printable UTF-8 as it is, control characters escaped, anything else in hex."""
+    if data is None:
+        return "(null)"
+    try:
+        decoded = data.decode()
+    except UnicodeDecodeError:
+        return f"0x{data.hex()}"
+    return decoded if decoded.isprintable() else json.dumps(decoded, ensure_ascii=False)[1:-1]
+
+
+def iso(timestamp_ms: int) -> str:
+    """A timestamp in UTC, or the number where there is none that a calendar has."""
+    if timestamp_ms < 0:
+        return "-"
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms // 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return str(timestamp_ms)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{timestamp_ms % 1000:03d}Z"
+
+
+def size(n_bytes: int) -> str:
+    """Bytes for people."""
+    amount = float(n_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{n_bytes} B" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
+
+
+def dirty_ratio(manifest: Manifest) -> float:
+    """Kafka's measure: stored bytes from `first_dirty_offset` on, as a part of all. An empty log is clean."""
+    dirty = sum(s.size_bytes for s in dirty_segments(manifest))
+    return dirty / manifest.size_bytes if dirty else 0.0
+
+
+def dirty_segments(manifest: Manifest) -> tuple[SegmentEntry, ...]:
+    """Segments with a record at or above `first_dirty_offset`."""
+    return tuple(s for s in manifest.segments if s.last_offset >= manifest.first_dirty_offset)
+
+
+def manifest_json(manifest: Manifest) -> Json:
+    """What `keyfold log describe --json` prints about one partition."""
+    segments = manifest.segments
+    times = [t for s in segments for t in (s.min_timestamp, s.max_timestamp) if t >= 0]
+    return {
+        "topic": manifest.topic,
+        "partition": manifest.partition,
+        "version": manifest.version,
+        "log_id": manifest.log_id,
+        "topic_id": manifest.topic_id,
+        "cluster_id": manifest.cluster_id,
+        "log_start_offset": manifest.log_start_offset,
+        "first_dirty_offset": manifest.first_dirty_offset,
+        "next_offset": manifest.next_offset,
+        "segments": len(segments),
+        "records": manifest.record_count,
+        "tombstones": sum(s.tombstone_count for s in segments),
+        "unmarked_tombstones": sum(s.unmarked_tombstone_count for s in segments),
+        "keyless_records": sum(s.keyless_count for s in segments),
+        "size_bytes": manifest.size_bytes,
+        "index_size_bytes": sum(s.index_size_bytes for s in segments),
+        "dirty_ratio": round(dirty_ratio(manifest), 4),
+        # Below first_dirty_offset a key occurs once, so every dirty record supersedes at most one other.
+        "garbage_records_max": sum(s.record_count for s in dirty_segments(manifest)),
+        "min_timestamp": min(times, default=None),
+        "max_timestamp": max(times, default=None),
+        "purged_to": manifest.purged_to,
+        "epochs": {
+            "last": manifest.last_epoch,
+            "sink": manifest.sink.epoch,
+            "compactor": manifest.compactor.epoch,
+            "last_pass": manifest.last_pass_epoch,
+        },
+        "lease": {"holder": manifest.compactor.lease_holder, "until_ms": manifest.compactor.lease_until_ms},
+        "gaps": [{"from_offset": g.from_offset, "to_offset": g.to_offset, "reason": g.reason} for g in manifest.gaps],
+        "holds": [{"replica": h.replica, "version": h.version, "until_ms": h.expires_at_ms} for h in manifest.holds],
+        "replaced": len(manifest.replaced),
+        "settings": dict(manifest.settings),
+        "min_reader": manifest.min_reader,
+        "min_writer": manifest.min_writer,
+        "features": list(manifest.features),
+    }
+
+
+def manifest_lines(manifest: Manifest) -> Iterable[str]:
+    """What `keyfold log describe` prints about one partition."""
+    yield f"{manifest.topic}-{manifest.partition}"
+    yield from (f"  {name:<9}{value}" for name, value in (*_content_rows(manifest), *_state_rows(manifest)))
+
+
+def _content_rows(manifest: Manifest) -> Iterable[tuple[str, str]]:
+    data = manifest_json(manifest)
+    start, dirty, end = manifest.log_start_offset, manifest.first_dirty_offset, manifest.next_offset
+    yield "offsets", f"start {start}, dirty from {dirty}, next {end}"
+    tombstones = f"{data['tombstones']:,} tombstones ({data['unmarked_tombstones']:,} unmarked)"
+    keyless = f", {data['keyless_records']:,} without a key" if data["keyless_records"] else ""
+    yield "records", f"{data['records']:,} in {data['segments']:,} segments, {tombstones}{keyless}"
+    yield "stored", f"{size(data['size_bytes'])}, indexes {size(data['index_size_bytes'])}"
+    yield "dirty", f"{data['dirty_ratio']:.0%} of the bytes, at most {data['garbage_records_max']:,} superseded records"
+    if data["max_timestamp"] is not None:
+        yield "time", f"{iso(data['min_timestamp'])} to {iso(data['max_timestamp'])}"
+
+
+def _state_rows(manifest: Manifest) -> Iterable[tuple[str, str]]:
+    sink, compactor = manifest.sink, manifest.compactor
+    yield "version", f"{manifest.version} of log {manifest.log_id}"
+    yield "epochs", f"last {manifest.last_epoch}, sink {sink.epoch}, compactor {compactor.epoch}"
+    if compactor.lease_holder:
+        yield "lease", f"{compactor.lease_holder} until {iso(compactor.lease_until_ms)}"
+    if manifest.replaced:
+        yield "replaced", f"{len(manifest.replaced)} objects wait for their deletion"
+    if manifest.purged_to >= 0:
+        yield "purged", f"tombstones up to offset {manifest.purged_to}"
+    for hold in manifest.holds:
+        yield "hold", f"{hold.replica} holds version {hold.version} until {iso(hold.expires_at_ms)}"
+    for gap in manifest.gaps:
+        yield "gap", f"[{gap.from_offset}, {gap.to_offset}) {gap.reason}"
+    for name, value in sorted(manifest.settings.items()):
+        yield "setting", f"{name}={value}"
+
+
+def manifest_summary(manifest: Manifest) -> str:
+    """One line about a partition, for `keyfold log list`."""
+    offsets = f"[{manifest.log_start_offset}, {manifest.next_offset})"
+    counts = f"{manifest.record_count:,} records in {len(manifest.segments):,} segments"
+    return f"{manifest.topic}-{manifest.partition}\t{offsets}\t{counts}\t{size(manifest.size_bytes)}"
+
+
+def report_json(report: VerifyReport) -> Json:
+    """What `keyfold log verify --json` prints about one partition."""
+    return {
+        "topic": report.place.topic,
+        "partition": report.place.partition,
+        "version": report.version,
+        "ok": report.is_sound,
+        "segments": report.segments,
+        "records": report.records,
+        "findings": [
+            {
+                "kind": f.kind.value,
+                "damage": f.kind.is_damage,
+                "object": f.object,
+                "block": f.block if f.block >= 0 else None,
+                "offset": f.offset if f.offset >= 0 else None,
+                "what": f.what,
+                "lost": f.lost if f.kind.is_damage else None,
+                "to_do": f.to_do if f.kind.is_damage else None,
+            }
+            for f in report.findings
+        ],
+    }
+
+
+def report_lines(report: VerifyReport) -> Iterable[str]:
+    """What `keyfold log verify` prints about one partition."""
+    for finding in report.findings:
+        yield f"{'DAMAGE' if finding.kind.is_damage else 'note'} {report.place} {finding}"
+    verdict = "ok" if report.is_sound else f"{len(report.damage)} damaged"
+    counts = f"{report.records:,} records in {report.segments:,} segments"
+    version = f"version {report.version}" if report.version >= 0 else "no readable manifest"
+    yield f"{report.place}: {verdict}, {counts}, {version}"

@@ -1,0 +1,69 @@
+"""An ordered read: one manifest version, and a newer one from the same position when the objects have gone.
+
+`keyfold.read.position` has the rules. A 404 for an object that the newest version still lists is damage, not a race:
+the collector deletes only what an earlier commit unlinked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from keyfold.errors import Corrupt, ObjectNotFound
+from keyfold.log.index import read_index
+from keyfold.log.manifest import Manifest
+from keyfold.log.names import Place
+from keyfold.log.record import Record
+from keyfold.read.fetch import read_segment, verify_hint
+from keyfold.read.position import anchor_of, check_resumed, end_offset, segments_between, segments_from_time
+from keyfold.store.api import ObjectStore
+
+Load = Callable[[], Manifest]
+"""The newest manifest."""
+
+
+def read_ordered(
+    store: ObjectStore, place: Place, load: Load, manifest: Manifest, position: int, to_offset: int | None
+) -> Iterator[Record]:
+    """Records from `position` on, up to `to_offset` or the end of the version that is read last."""
+    anchor = anchor_of(manifest)
+    while True:
+        end = end_offset(manifest, to_offset)
+        try:
+            for entry in segments_between(manifest, position, end):
+                for record in read_segment(store, place, entry, position, end):
+                    position = record.offset + 1
+                    yield record
+                position = max(position, min(entry.next_offset, end))
+        except ObjectNotFound as error:
+            manifest = newer(place, load, error)
+            check_resumed(anchor, position, manifest)
+        else:
+            return
+
+
+def newer(place: Place, load: Load, missing: ObjectNotFound) -> Manifest:
+    """The manifest to go on with after a 404. Raises `Corrupt` where it still lists the missing object."""
+    manifest = load()
+    if missing.key.removeprefix(place.folder) in manifest.object_names():
+        raise Corrupt(
+            place.topic,
+            place.partition,
+            f"`{missing.key}` is missing, and version {manifest.version} of the manifest lists it",
+            hint=verify_hint(place),
+        ) from missing
+    return manifest
+
+
+def offset_for_time(store: ObjectStore, place: Place, manifest: Manifest, timestamp_ms: int) -> int | None:
+    """Kafka's `offsetsForTimes`: the first offset, in offset order, whose timestamp is not before `timestamp_ms`.
+
+    None where no record is. Reads one index.
+    """
+    for entry in segments_from_time(manifest, timestamp_ms):
+        index = read_index(store, place, entry, columns=("offset", "timestamp"))
+        matches = np.flatnonzero(index.ints("timestamp") >= timestamp_ms)
+        if len(matches):
+            return int(index.ints("offset")[matches[0]])
+    return None
