@@ -48,7 +48,7 @@ class PutResult:
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """A whole object as it was at one moment. `date_ms` is the store's time of the answer, never before the moment."""
+    """A whole object as it was at one moment. `date_ms` is the store's time of the answer."""
 
     data: bytes
     etag: str
@@ -97,10 +97,11 @@ class Upload(Protocol):
 
 MIN_PART_BYTES: Final = 5 * 1024 * 1024
 
-STORE_TIME_RESOLUTION_MS: Final = 1000
-"""Times of a store are never before the moment they stand for, and less than this after it.
+STORE_TIME_RESOLUTION_MS: Final = 2000
+"""How far two times of one store may be off against each other.
 
-So a stamp is safe as it is, but "now" may be early: a wait from `stamp_ms` is over when
+A time that is read off an answer is up to a second late (it is the end of a whole second), or up to a second early
+(some servers renew their `Date` once a second). So a wait that began at `stamp_ms` is surely over when
 `date_ms - STORE_TIME_RESOLUTION_MS >= stamp_ms + delay_ms`.
 """
 

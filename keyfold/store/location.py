@@ -1,6 +1,6 @@
 """From a URL to a store.
 
-`s3://<bucket>/<topics.dir>` names a log directory; everything that it does not say (endpoint, region, credentials) comes
+`s3://<bucket>/<topics.dir>` names a log directory; what it does not say (endpoint, region, credentials) comes
 from boto3's usual places: `AWS_ENDPOINT_URL`, `AWS_REGION`, `AWS_PROFILE`, the files in `~/.aws`, the instance's role.
 """
 

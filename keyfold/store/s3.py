@@ -7,7 +7,7 @@ which may all be repeated without harm. A body that breaks off while it is read 
 does not do that.
 
 Times are the store's: the `Date` and `Last-Modified` of its answers, which have whole seconds. They are given as the
-last millisecond of their second, so never before the moment they stand for (see `STORE_TIME_RESOLUTION_MS`).
+last millisecond of their second (see `STORE_TIME_RESOLUTION_MS` for what they are worth).
 
 Bytes are paced where they move (`keyfold.store.pace`): boto3 signs and sums the plain bytes, and only in its
 `before-send` event, when the request is ready for the socket, is the body replaced by one that asks the pacer.
@@ -110,6 +110,8 @@ class S3Store:
         )
         self.bucket = bucket
         self._pacer = pacer
+        # boto3 sums each part by itself, but leaves it to the caller to say so when an upload begins and ends.
+        self._sums_parts = checksums == "when_supported"
         self.location, self._patient, self._single = _clients(asked)
         for client in (self._patient, self._single):
             for operation in ("PutObject", "UploadPart"):
@@ -136,7 +138,9 @@ class S3Store:
     def get(self, key: str) -> Blob:
         """See `ObjectStore.get`."""
         answer, data = self._read(key)
-        return Blob(data, _etag(answer, key), _second_end_ms(answer["LastModified"]), _date_ms(answer, key))
+        modified_ms = _second_end_ms(answer["LastModified"])
+        # A server that remembers its Date for a second may answer one that is older than the object.
+        return Blob(data, _etag(answer, key), modified_ms, max(modified_ms, _date_ms(answer, key)))
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """See `ObjectStore.get_range`."""
@@ -189,7 +193,8 @@ class S3Store:
 
     def start_upload(self, key: str) -> S3Upload:
         """See `ObjectStore.start_upload`."""
-        answer = self._ask(self._patient.create_multipart_upload, "s3:PutObject", key, Key=key)
+        sums: dict[str, Any] = {"ChecksumAlgorithm": "CRC32"} if self._sums_parts else {}
+        answer = self._ask(self._patient.create_multipart_upload, "s3:PutObject", key, Key=key, **sums)
         return S3Upload(self, key, str(answer["UploadId"]))
 
     def write_part(self, key: str, upload_id: str, number: int, part: Bytes) -> dict[str, Any]:
@@ -204,7 +209,7 @@ class S3Store:
             PartNumber=number,
             Body=body,
         )
-        sums = {name: value for name, value in answer.items() if name.startswith("Checksum") and name != "ChecksumType"}
+        sums = {"ChecksumCRC32": answer["ChecksumCRC32"]} if self._sums_parts and "ChecksumCRC32" in answer else {}
         return {"PartNumber": number, "ETag": _etag(answer, key), **sums}
 
     def complete_upload(self, key: str, upload_id: str, parts: Sequence[dict[str, Any]]) -> PutResult:
