@@ -1,0 +1,68 @@
+"""The compactor's claims on the partitions of one batch, and the leases that go with them.
+
+Safety is the epoch's business; the lease only keeps two runs from fencing each other for ever. A pass that takes
+longer than a third of its lease has it renewed by one thread of the driver. A session is used by one thread at a time:
+whoever commits takes the session out of the keeper's hands first (`Claim.lock`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+from keyfold.errors import KeyfoldError
+from keyfold.log.partition_log import CompactorSession
+from keyfold_compactor.policy import Verdict
+from keyfold_compactor.settings import TopicSettings
+from keyfold_compactor.work import LogJob
+
+
+@dataclass(slots=True)
+class Claim:
+    """One claimed partition: the session, what is to be done, by which settings."""
+
+    session: CompactorSession
+    job: LogJob
+    verdict: Verdict
+    settings: TopicSettings
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    keep: bool = True
+
+
+class LeaseKeeper:
+    """Renews the leases of all claims that still say `keep`, every third of the lease, until the batch is over."""
+
+    def __init__(self, claims: Sequence[Claim], lease_ms: int) -> None:
+        self._claims = claims
+        self._lease_ms = lease_ms
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="keyfold-lease", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def renew(self) -> None:
+        """Renew every lease once."""
+        for claim in self._claims:
+            with claim.lock:
+                if claim.keep:
+                    _renew(claim, self._lease_ms)
+
+    def _run(self) -> None:
+        while not self._over.wait(self._lease_ms / 3000):
+            self.renew()
+
+
+def _renew(claim: Claim, lease_ms: int) -> None:
+    try:
+        claim.session.renew(lease_ms)
+    except KeyfoldError as error:
+        # A lost claim shows itself at the commit. A renewal that failed is tried again with the next ones.
+        claim.keep = error.retriable

@@ -1,0 +1,101 @@
+"""Who does the work of a pass: this process, or Spark (`keyfold_compactor.spark_executor`), behind one seam.
+
+The driver asks for maps, gets figures, deals units, gets segments. Masks stay with the executor between the two; no
+key and no record ever comes to the driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+from keyfold.errors import KeyfoldError
+from keyfold.log.commit import Patience
+from keyfold.store.api import ObjectStore
+from keyfold.store.counted import CountedStore
+from keyfold_compactor.mapping import READ_THREADS, map_log
+from keyfold_compactor.rewrite import rewrite_unit
+from keyfold_compactor.throttle import ThrottleLost
+from keyfold_compactor.work import LogJob, MapAnswer, MaskKey, Traffic, UnitAnswer, UnitJob
+
+
+class Executor(Protocol):
+    """Runs the two steps of a batch. `slots` is how many tasks run at once."""
+
+    @property
+    def slots(self) -> int:
+        """Tasks that run at the same time."""
+
+    def map_logs(self, jobs: Sequence[LogJob]) -> list[MapAnswer]:
+        """Map every log; answers in any order. A log that fails says so in its answer."""
+
+    def rewrite(self, hands: Sequence[Sequence[UnitJob]]) -> Iterator[UnitAnswer]:
+        """Do all units, one task per hand; answers as they come. Ends with the masks of this batch forgotten."""
+
+
+def run_map(
+    job: LogJob, store: ObjectStore, patience: Patience, *, threads: int = READ_THREADS
+) -> tuple[MapAnswer, dict[MaskKey, bytes]]:
+    """Map one log inside a task: its answer, and the masks that its units will need."""
+    counted = CountedStore(store)
+    masks: dict[MaskKey, bytes] = {}
+    stats = {}
+    try:
+        for at, segment_stats, mask in map_log(job, counted, patience, threads=threads):
+            stats[at] = segment_stats
+            if mask is not None:
+                masks[job.number, at] = mask
+    except ThrottleLost:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with one log must not fail the others
+        return MapAnswer(job.number, error=reason(error), traffic=_traffic(counted)), {}
+    ordered = tuple(stats[at] for at in range(len(job.entries)))
+    return MapAnswer(job.number, ordered, traffic=_traffic(counted)), masks
+
+
+def run_unit(unit: UnitJob, masks: Mapping[MaskKey, bytes], store: ObjectStore, patience: Patience) -> UnitAnswer:
+    """Do one unit inside a task."""
+    counted = CountedStore(store)
+    try:
+        entry = rewrite_unit(unit, masks, counted, patience)
+    except ThrottleLost:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with one log must not fail the others
+        return UnitAnswer(unit.log.number, unit.group, error=reason(error), traffic=_traffic(counted))
+    return UnitAnswer(unit.log.number, unit.group, entry, traffic=_traffic(counted))
+
+
+def reason(error: BaseException) -> str:
+    """An error as the report shows it: keyfold's own speak for themselves, others need their type."""
+    return str(error) if isinstance(error, KeyfoldError) else f"{type(error).__name__}: {error}"
+
+
+def _traffic(counted: CountedStore) -> Traffic:
+    return Traffic(counted.bytes_read, counted.bytes_written)
+
+
+class LocalExecutor:
+    """Everything in this process, one log and one unit after another: what tests and the specification use."""
+
+    slots = 1
+
+    def __init__(self, store: ObjectStore, patience: Patience) -> None:
+        self._store = store
+        self._patience = patience
+        self._masks: dict[MaskKey, bytes] = {}
+
+    def map_logs(self, jobs: Iterable[LogJob]) -> list[MapAnswer]:
+        """See `Executor.map_logs`."""
+        answers: list[MapAnswer] = []
+        for job in jobs:
+            answer, masks = run_map(job, self._store, self._patience, threads=1)
+            self._masks.update(masks)
+            answers.append(answer)
+        return answers
+
+    def rewrite(self, hands: Sequence[Sequence[UnitJob]]) -> Iterator[UnitAnswer]:
+        """See `Executor.rewrite`."""
+        for hand in hands:
+            for unit in hand:
+                yield run_unit(unit, self._masks, self._store, self._patience)
+        self._masks.clear()

@@ -1,0 +1,100 @@
+"""Which objects may go. Pure decisions first, then `sweep`, which does it in the order that makes it safe.
+
+Two kinds of objects go:
+
+    replaced    unlinked by a commit whose time is stamped, `file.delete.delay.ms` ago in store time, and needed by no
+                replica's hold. Deleted first, forgotten by a later commit; a crash in between repeats the deletion.
+    orphans     segments, indexes and unfinished uploads that no manifest names. The folder is listed FIRST and the
+                manifest read AFTER, so whatever was committed in between is named. An unnamed object goes only when
+                its epoch is older than the epoch that the role in its name has claimed: then its writer can never
+                commit it any more. Age alone says nothing: a paused writer may be hours late.
+
+Nobody else deletes: a writer that does not know whether its commit landed leaves its objects to this room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from keyfold.log.manifest import UNSTAMPED, Manifest, Replaced
+from keyfold.log.names import INDEX_FOLDER, ObjectName, Place, parse_name
+from keyfold.log.partition_log import CompactorSession
+from keyfold.store.api import ObjectStore, UploadInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a visit removed: names relative to the partition's folder."""
+
+    replaced: tuple[str, ...] = ()
+    orphans: tuple[str, ...] = ()
+    uploads: tuple[str, ...] = ()
+
+    @property
+    def object_count(self) -> int:
+        """Objects and uploads that are gone."""
+        return len(self.replaced) + len(self.orphans) + len(self.uploads)
+
+
+def due_names(manifest: Manifest, now_ms: int, delay_ms: int) -> tuple[str, ...]:
+    """Replaced objects that no reader and no replica may still need at the store time `now_ms`."""
+    return tuple(r.name for r in manifest.replaced if _is_due(manifest, r, now_ms, delay_ms))
+
+
+def _is_due(manifest: Manifest, replaced: Replaced, now_ms: int, delay_ms: int) -> bool:
+    if replaced.unlinked_at_ms == UNSTAMPED or now_ms < replaced.unlinked_at_ms + delay_ms:
+        return False
+    # A hold on version v needs what v names: everything that a later version unlinked.
+    return not any(h.version < replaced.version and h.expires_at_ms > now_ms for h in manifest.holds)
+
+
+def orphan_names(listed: Iterable[str], manifest: Manifest) -> list[str]:
+    """Of the names that were listed BEFORE `manifest` was read, those that nobody can ever commit."""
+    kept = manifest.object_names() | {r.name for r in manifest.replaced}
+    return [name for name in listed if name not in kept and _is_beyond_commit(parse_name(name), manifest)]
+
+
+def orphan_uploads(listed: Iterable[UploadInfo], place: Place, manifest: Manifest) -> list[UploadInfo]:
+    """Of the unfinished uploads that were listed BEFORE `manifest` was read, those that nobody can ever commit."""
+    return [u for u in listed if _is_beyond_commit(parse_name(u.key.removeprefix(place.folder)), manifest)]
+
+
+def _is_beyond_commit(name: ObjectName | None, manifest: Manifest) -> bool:
+    """Whether the writer of this name has been fenced by a later claim of its own role. Foreign names never are."""
+    return name is not None and name.epoch < manifest.role(name.role).epoch
+
+
+def list_names(store: ObjectStore, place: Place) -> list[str]:
+    """Names of all segments and indexes in a partition's folder, relative to it; foreign objects are left out."""
+    names = [info.key.removeprefix(place.folder) for info in store.list(place.folder)]
+    return [name for name in names if parse_name(name) is not None]
+
+
+def delete_names(store: ObjectStore, place: Place, names: Iterable[str]) -> int:
+    """Delete objects, indexes after their segments so that a half-done deletion is still explained by its names."""
+    ordered = sorted(names, key=lambda name: (name.startswith(INDEX_FOLDER), name))
+    for name in ordered:
+        store.delete(place.key(name))
+    return len(ordered)
+
+
+def sweep(store: ObjectStore, session: CompactorSession, delay_ms: int) -> Swept:
+    """Delete what may go in a claimed partition. Raises `Fenced` when the claim was lost, and `StoreError`.
+
+    With `file.delete.delay.ms` at 0 what this very run replaced goes too: one more commit writes its time first.
+    """
+    place = session.place
+    if delay_ms <= 0 and any(r.unlinked_at_ms == UNSTAMPED for r in session.manifest.replaced):
+        session.release()
+    names, uploads = list_names(store, place), list(store.list_uploads(place.folder))  # LIST first,
+    manifest = session.refresh()  # the manifest after: what was committed in between is named
+    due = due_names(manifest, session.pinned.seen_ms, delay_ms)
+    orphans = orphan_names(names, manifest)
+    stale = orphan_uploads(uploads, place, manifest)
+    delete_names(store, place, (*due, *orphans))
+    for upload in stale:
+        store.abort_upload(upload.key, upload.upload_id)
+    if due:
+        session.forget(due)
+    return Swept(due, tuple(orphans), tuple(u.key.removeprefix(place.folder) for u in stale))

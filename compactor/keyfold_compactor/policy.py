@@ -1,0 +1,193 @@
+"""Which logs are cleaned, how far, and why; which only need a small commit, and which nothing at all.
+
+Kafka's words and Kafka's formula (LogCleanerManager.cleanableOffsets, LogToClean), on whole segments:
+
+    log start           first dirty               first uncleanable        next offset
+        |---- clean ---------|------- cleanable -------|---- too young ---------|
+
+    dirty ratio = bytes of cleanable / bytes of (clean + cleanable), and a log is due when it is *strictly* above
+    min.cleanable.dirty.ratio.
+
+Better than Kafka: age is the time of the append (so a record with a future timestamp blocks nothing), logs that are
+overdue by max.compaction.lag.ms come before merely dirty ones, and tombstones whose delete horizon has passed make a
+log due by themselves. A log that is due for its tombstones alone is cleaned up to its first dirty offset only: its
+dirty part is not yet worth the bytes.
+
+Nothing here does anything: a manifest, settings and a store time go in, a `Verdict` comes out. Before the claim it is
+a forecast; after the claim it is asked again with what the claim saw.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from keyfold.log.manifest import UNSTAMPED, Manifest, SegmentEntry
+from keyfold_compactor.janitor import due_names
+from keyfold_compactor.settings import TopicSettings
+
+
+class Reason(Enum):
+    """Why a log is cleaned."""
+
+    FORCED = "forced"
+    OVERDUE = "a record is older than max.compaction.lag.ms"
+    DIRTY = "dirty ratio above min.cleanable.dirty.ratio"
+    HORIZON = "tombstones are past their delete horizon"
+    UNMARKED = "clean tombstones without a mark"
+
+
+class Chore(Enum):
+    """What a log needs apart from cleaning: a commit without any data."""
+
+    STAMP = "times of an earlier commit are to be written down"
+    DELETE = "replaced objects are due for deletion"
+    COLLECT = "orphans are to be looked for"
+
+
+@dataclass(frozen=True, slots=True)
+class CleanRange:
+    """The parts of a log, by offset and by stored bytes. `end` is the first uncleanable offset."""
+
+    log_start: int
+    first_dirty: int
+    end: int
+    clean_bytes: int
+    cleanable_bytes: int
+
+    @property
+    def dirty_ratio(self) -> float:
+        """Kafka's ratio: 0.0 for a log without bytes."""
+        total = self.clean_bytes + self.cleanable_bytes
+        return self.cleanable_bytes / total if total else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is to be done with one log. `why_not` is a sentence for people where `reasons` is empty.
+
+    `end` is how far a pass would go: the first uncleanable offset, or the first dirty one where only tombstones are
+    due. `overdue_ms` is by how much the oldest dirty segment exceeds max.compaction.lag.ms.
+    """
+
+    range: CleanRange
+    end: int
+    reasons: tuple[Reason, ...]
+    chores: tuple[Chore, ...]
+    overdue_ms: int
+    why_not: str
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the log is to be cleaned."""
+        return bool(self.reasons)
+
+    @property
+    def rank(self) -> tuple[int, int, float]:
+        """Sort key: forced first, then overdue by how much, then the dirtiest."""
+        return (0 if Reason.FORCED in self.reasons else 1, -self.overdue_ms, -self.range.dirty_ratio)
+
+
+def clean_range(manifest: Manifest, settings: TopicSettings, now_ms: int) -> CleanRange:
+    """Where a log's clean part ends and where what must not be cleaned yet begins; `now_ms` is store time."""
+    start = manifest.log_start_offset
+    first_dirty = manifest.first_dirty_offset
+    if not start <= first_dirty <= manifest.next_offset:
+        first_dirty = start
+    end = max(first_dirty, _first_uncleanable(manifest, first_dirty, settings.min_compaction_lag_ms, now_ms))
+    clean_bytes = sum(s.size_bytes for s in manifest.segments if s.next_offset <= first_dirty)
+    cleanable_bytes = sum(s.size_bytes for s in dirty_segments(manifest, first_dirty, end))
+    return CleanRange(start, first_dirty, end, clean_bytes, cleanable_bytes)
+
+
+def dirty_segments(manifest: Manifest, first_dirty: int, end: int) -> list[SegmentEntry]:
+    """The segments that hold offsets of `[first_dirty, end)`."""
+    return [s for s in manifest.segments if s.next_offset > first_dirty and s.base_offset < end]
+
+
+def due_epochs(manifest: Manifest, delete_retention_ms: int, now_ms: int) -> frozenset[int]:
+    """The passes whose tombstones have been readable for `delete.retention.ms` since that pass was committed."""
+    return frozenset(
+        p.epoch
+        for p in manifest.passes
+        if p.committed_at_ms != UNSTAMPED and now_ms >= p.committed_at_ms + delete_retention_ms
+    )
+
+
+def judge(manifest: Manifest, settings: TopicSettings, now_ms: int, *, force: bool = False) -> Verdict:
+    """Decide about one log. `now_ms` is a store time at which `manifest` had landed.
+
+    Times that are not stamped yet count as `now_ms`: that is what the claim would write.
+    """
+    parts = clean_range(manifest, settings, now_ms)
+    overdue_ms = _overdue_ms(manifest, parts, settings, now_ms)
+    chores = _chores(manifest, settings, now_ms)
+    if not settings.compact:
+        return Verdict(parts, parts.first_dirty, (), chores, 0, "cleanup.policy does not hold compact")
+    reasons: list[Reason] = []
+    if force:
+        reasons.append(Reason.FORCED)
+    if overdue_ms > 0:
+        reasons.append(Reason.OVERDUE)
+    if parts.dirty_ratio > settings.min_cleanable_dirty_ratio:
+        reasons.append(Reason.DIRTY)
+    end = parts.end if reasons else parts.first_dirty
+    reasons.extend(_tombstone_reasons(manifest, parts, settings, now_ms))
+    why_not = "" if reasons else _why_not(manifest, parts, settings)
+    return Verdict(parts, end, tuple(reasons), chores, overdue_ms, why_not)
+
+
+def _first_uncleanable(manifest: Manifest, first_dirty: int, lag_ms: int, now_ms: int) -> int:
+    if lag_ms <= 0:
+        return manifest.next_offset
+    for entry in manifest.segments:
+        is_young = entry.appended_at_ms == UNSTAMPED or entry.appended_at_ms > now_ms - lag_ms
+        if entry.next_offset > first_dirty and is_young:
+            return entry.base_offset
+    return manifest.next_offset
+
+
+def _overdue_ms(manifest: Manifest, parts: CleanRange, settings: TopicSettings, now_ms: int) -> int:
+    times = [
+        s.appended_at_ms
+        for s in dirty_segments(manifest, parts.first_dirty, parts.end)
+        if s.appended_at_ms != UNSTAMPED
+    ]
+    return max(0, now_ms - min(times) - settings.max_compaction_lag_ms) if times else 0
+
+
+def _tombstone_reasons(manifest: Manifest, parts: CleanRange, settings: TopicSettings, now_ms: int) -> list[Reason]:
+    clean = [s for s in manifest.segments if s.next_offset <= parts.first_dirty]
+    due = due_epochs(manifest, settings.delete_retention_ms, now_ms)
+    if settings.delete_retention_ms <= 0:
+        due |= {p.epoch for p in manifest.passes}  # the claim stamps them, and then they are due at once
+    reasons: list[Reason] = []
+    if any(due.intersection(s.cleaned_epochs) for s in clean):
+        reasons.append(Reason.HORIZON)
+    if any(s.unmarked_tombstone_count for s in clean):
+        reasons.append(Reason.UNMARKED)
+    return reasons
+
+
+def _chores(manifest: Manifest, settings: TopicSettings, now_ms: int) -> tuple[Chore, ...]:
+    chores: list[Chore] = []
+    unstamped = any(p.committed_at_ms == UNSTAMPED for p in manifest.passes) or any(
+        r.unlinked_at_ms == UNSTAMPED for r in manifest.replaced
+    )
+    if settings.compact and settings.needs_append_times:
+        unstamped |= any(s.appended_at_ms == UNSTAMPED for s in manifest.segments)
+    if unstamped:
+        chores.append(Chore.STAMP)
+    if due_names(manifest, now_ms, settings.file_delete_delay_ms):
+        chores.append(Chore.DELETE)
+    return tuple(chores)
+
+
+def _why_not(manifest: Manifest, parts: CleanRange, settings: TopicSettings) -> str:
+    if not manifest.segments:
+        return "the log is empty"
+    if parts.first_dirty >= manifest.next_offset:
+        return "everything is clean"
+    if parts.cleanable_bytes == 0:
+        return f"everything dirty is younger than min.compaction.lag.ms ({settings.min_compaction_lag_ms})"
+    return f"dirty ratio {parts.dirty_ratio:.3f} is not above {settings.min_cleanable_dirty_ratio:g}"

@@ -1,0 +1,215 @@
+"""What a run did, partition by partition: values first, then as text and as one JSON document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+from keyfold.log.manifest import Manifest
+from keyfold.log.names import Place
+from keyfold_compactor.janitor import Swept
+from keyfold_compactor.work import Traffic
+
+
+class Outcome(Enum):
+    """How a partition left the run."""
+
+    CLEANED = "cleaned"
+    UNCHANGED = "unchanged"
+    SKIPPED = "skipped"
+    LOST = "lost"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class LogSize:
+    """How large one version of a log is; bytes are stored bytes, indexes apart."""
+
+    records: int = 0
+    tombstones: int = 0
+    segments: int = 0
+    bytes: int = 0
+    index_bytes: int = 0
+    first_dirty_offset: int = 0
+    next_offset: int = 0
+
+
+def log_size(manifest: Manifest) -> LogSize:
+    """The size of what a manifest lists."""
+    return LogSize(
+        records=manifest.record_count,
+        tombstones=sum(s.tombstone_count for s in manifest.segments),
+        segments=len(manifest.segments),
+        bytes=manifest.size_bytes,
+        index_bytes=sum(s.index_size_bytes for s in manifest.segments),
+        first_dirty_offset=manifest.first_dirty_offset,
+        next_offset=manifest.next_offset,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReport:
+    """One partition's part of a run. Removed records are `superseded + purged + keyless`."""
+
+    place: Place
+    outcome: Outcome
+    reasons: tuple[str, ...] = ()
+    why: str = ""
+    before: LogSize = LogSize()
+    after: LogSize = LogSize()
+    superseded: int = 0
+    purged_tombstones: int = 0
+    keyless_removed: int = 0
+    marked_tombstones: int = 0
+    segments_written: int = 0
+    indexes_written: int = 0
+    segments_unlinked: int = 0
+    traffic: Traffic = field(default_factory=Traffic)
+    swept: Swept = field(default_factory=Swept)
+    sweep_error: str = ""
+
+    @property
+    def removed(self) -> int:
+        """Records that are gone."""
+        return self.superseded + self.purged_tombstones + self.keyless_removed
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether the run must end with exit code 1."""
+        return self.outcome is Outcome.FAILED or bool(self.sweep_error)
+
+    def document(self) -> dict[str, Any]:
+        """As it stands in the JSON report."""
+        return {
+            "topic": self.place.topic,
+            "partition": self.place.partition,
+            "outcome": self.outcome.value,
+            "reasons": list(self.reasons),
+            "why": self.why,
+            "before": asdict(self.before),
+            "after": asdict(self.after),
+            "records_removed": self.removed,
+            "superseded": self.superseded,
+            "tombstones_purged": self.purged_tombstones,
+            "tombstones_marked": self.marked_tombstones,
+            "keyless_removed": self.keyless_removed,
+            "segments_written": self.segments_written,
+            "indexes_written": self.indexes_written,
+            "segments_unlinked": self.segments_unlinked,
+            "bytes_read": self.traffic.read_bytes,
+            "bytes_written": self.traffic.written_bytes,
+            "bytes_freed": self.before.bytes - self.after.bytes,
+            "throttle_wait_s": round(self.traffic.wait_s, 3),
+            "objects_deleted": len(self.swept.replaced),
+            "orphans_deleted": len(self.swept.orphans) + len(self.swept.uploads),
+            "sweep_error": self.sweep_error,
+        }
+
+
+@dataclass(slots=True)
+class RunReport:
+    """A whole run. `quiet_partitions` had nothing to do in any respect and are only counted."""
+
+    by_place: dict[Place, PartitionReport] = field(default_factory=dict)
+    quiet_partitions: int = 0
+    seconds: float = 0.0
+
+    @property
+    def partitions(self) -> list[PartitionReport]:
+        """By topic and partition."""
+        return sorted(self.by_place.values(), key=lambda p: (p.place.topic, p.place.partition))
+
+    def add(self, partition: PartitionReport) -> None:
+        """Report a partition; each is reported once. May be called by many threads."""
+        self.by_place[partition.place] = partition
+
+    @property
+    def failed(self) -> list[PartitionReport]:
+        """Partitions that need somebody to look."""
+        return [p for p in self.partitions if p.is_failure]
+
+    @property
+    def exit_code(self) -> int:
+        """0, or 1 when a partition failed."""
+        return 1 if self.failed else 0
+
+    def swept(self, place: Place, swept: Swept, error: str) -> None:
+        """Add what the janitor did in a partition that is already in the report."""
+        known = self.by_place.get(place, PartitionReport(place, Outcome.UNCHANGED))
+        self.by_place[place] = replace(known, swept=swept, sweep_error=error)
+
+    def document(self) -> dict[str, Any]:
+        """The JSON report."""
+        parts = self.partitions
+        documents = [p.document() for p in parts]
+        summed = (
+            "records_removed",
+            "tombstones_purged",
+            "tombstones_marked",
+            "segments_written",
+            "segments_unlinked",
+            "bytes_read",
+            "bytes_written",
+            "bytes_freed",
+            "throttle_wait_s",
+            "objects_deleted",
+            "orphans_deleted",
+        )
+        return {
+            "seconds": round(self.seconds, 3),
+            "partitions_looked_at": len(parts) + self.quiet_partitions,
+            "partitions_cleaned": sum(p.outcome is Outcome.CLEANED for p in parts),
+            "partitions_failed": len(self.failed),
+            "totals": {name: round(sum(d[name] for d in documents), 3) for name in summed},
+            "partitions": documents,
+        }
+
+
+def size_text(n_bytes: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(n_bytes) < 1000:
+            return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.1f} {unit}"
+        n_bytes /= 1000
+    return f"{n_bytes:.1f} TB"
+
+
+def text_lines(report: RunReport) -> Iterable[str]:
+    """The report for a terminal or a log file, without colours."""
+    parts = report.partitions
+    for part in parts:
+        yield from _partition_lines(part)
+    total = report.document()["totals"]
+    looked_at = len(parts) + report.quiet_partitions
+    cleaned = sum(p.outcome is Outcome.CLEANED for p in parts)
+    yield (
+        f"{looked_at} partitions looked at, {cleaned} cleaned, {len(report.failed)} failed; "
+        f"{total['records_removed']} records removed, {size_text(total['bytes_freed'])} freed, "
+        f"{size_text(total['bytes_read'])} read, {size_text(total['bytes_written'])} written, "
+        f"{total['objects_deleted']} objects and {total['orphans_deleted']} orphans deleted, "
+        f"{report.seconds:.1f} s ({total['throttle_wait_s']:.1f} s waited for the throttle)"
+    )
+
+
+def _partition_lines(part: PartitionReport) -> Sequence[str]:
+    lines: list[str] = []
+    if part.outcome is Outcome.CLEANED:
+        lines.append(
+            f"{part.place}: {part.before.records} -> {part.after.records} records "
+            f"({part.superseded} superseded, {part.purged_tombstones} tombstones purged, "
+            f"{part.marked_tombstones} marked, {part.after.tombstones} kept), "
+            f"{part.before.segments} -> {part.after.segments} segments, "
+            f"{size_text(part.before.bytes)} -> {size_text(part.after.bytes)}"
+        )
+    elif part.why:
+        lines.append(f"{part.place}: {part.outcome.value}: {part.why}")
+    if part.swept.object_count:
+        lines.append(
+            f"{part.place}: deleted {len(part.swept.replaced)} replaced objects, "
+            f"{len(part.swept.orphans) + len(part.swept.uploads)} orphans"
+        )
+    if part.sweep_error:
+        lines.append(f"{part.place}: deletion failed: {part.sweep_error}")
+    return lines

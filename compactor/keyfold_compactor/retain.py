@@ -1,0 +1,90 @@
+"""Which records of a segment stay: Kafka's rule (Cleaner.shouldRetainRecord) on whole columns.
+
+A record of the range that is cleaned is removed when
+
+    superseded     it has a key, and the offset map knows a later offset of that key;
+    purged         it is a tombstone, marked by a pass whose delete horizon has passed;
+    keyless        it has no key, and the topic asks for Kafka's way with those.
+
+Every tombstone that stays without a mark gets one: after a full pass nothing older of its key is left below it, and
+from the commit of this pass on `delete.retention.ms` runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from keyfold.log.manifest import NO_EPOCH, NO_OFFSET
+
+Bools = npt.NDArray[np.bool_]
+Offsets = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """The answer for one segment: `keep` per row, counts, and what a purge must write into the manifest."""
+
+    keep: Bools
+    superseded_count: int
+    purged_count: int
+    keyless_count: int
+    mark_count: int
+    tombstone_count: int
+    kept_payload_bytes: int
+    payload_bytes: int
+    purged_to: int
+    purged_epoch: int
+
+    @property
+    def kept_count(self) -> int:
+        """Records that stay."""
+        return int(np.count_nonzero(self.keep))
+
+
+def retain(
+    rows: pa.Table, last_offset_of_key: Offsets | None, *, due_epochs: Collection[int], remove_keyless: bool
+) -> Retention:
+    """Decide about all rows of one index.
+
+    `last_offset_of_key` holds, per row, the last offset of its key in the dirty range, -1 where the map does not know
+    the key; None stands for an empty map. `rows` are an index's rows, see `keyfold.log.index`.
+    """
+    offsets = rows["offset"].to_numpy()
+    tombstone = rows["is_tombstone"].to_numpy()
+    marks = rows["cleaned_epoch"].combine_chunks().fill_null(NO_EPOCH).to_numpy(zero_copy_only=False)
+    lengths = rows["length"].to_numpy()
+    superseded = np.zeros(len(offsets), np.bool_) if last_offset_of_key is None else offsets < last_offset_of_key
+    purged = tombstone & ~superseded & np.isin(marks, np.fromiter(due_epochs, np.int64, len(due_epochs)))
+    keep = ~(superseded | purged)
+    keyless_count = 0
+    if remove_keyless:
+        keyless = pc.is_null(rows["key"]).to_numpy()
+        keyless_count = int(np.count_nonzero(keyless))
+        keep &= ~keyless
+    kept_tombstone = tombstone & keep
+    return Retention(
+        keep=keep,
+        superseded_count=int(np.count_nonzero(superseded)),
+        purged_count=int(np.count_nonzero(purged)),
+        keyless_count=keyless_count,
+        mark_count=int(np.count_nonzero(kept_tombstone & (marks == NO_EPOCH))),
+        tombstone_count=int(np.count_nonzero(kept_tombstone)),
+        kept_payload_bytes=int(lengths[keep].sum()),
+        payload_bytes=int(lengths.sum()),
+        purged_to=int(offsets[purged].max()) if purged.any() else NO_OFFSET,
+        purged_epoch=int(marks[purged].max()) if purged.any() else NO_EPOCH,
+    )
+
+
+def new_marks(rows: pa.Table, keep: Bools, epoch: int) -> pa.Array:
+    """The `cleaned_epoch` of the rows that stay: as it was, or `epoch` for tombstones that had none."""
+    kept = rows.select(["is_tombstone", "cleaned_epoch"]).filter(pa.array(keep))
+    marks = kept["cleaned_epoch"].combine_chunks()
+    is_new = pc.and_(kept["is_tombstone"].combine_chunks(), pc.is_null(marks))
+    return pc.if_else(is_new, pa.scalar(epoch, marks.type), marks)

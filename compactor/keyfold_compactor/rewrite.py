@@ -1,0 +1,103 @@
+"""One unit in one task: build a segment from what survives in its neighbours, and put it into the bucket.
+
+By bytes (`keyfold.log.rewrite`): blocks that lose nothing move as they are stored, blocks that lose everything are not
+even fetched. Every attempt takes a fresh name, so an attempt that Spark gave up, or runs twice, leaves an orphan and
+never other bytes under a name that was committed. The segment goes up before its index; the driver names both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from hashlib import sha256
+
+import numpy as np
+import pyarrow.compute as pc
+
+from keyfold.errors import Corrupt
+from keyfold.log.avro import SegmentDamaged
+from keyfold.log.commit import Patience
+from keyfold.log.index import Index, read_index, remark
+from keyfold.log.manifest import SegmentEntry
+from keyfold.log.names import Role, new_name
+from keyfold.log.objects import create_object
+from keyfold.log.rewrite import SegmentRewriter
+from keyfold.store.api import ObjectStore
+from keyfold_compactor.mapping import unpacked
+from keyfold_compactor.retain import Bools, new_marks
+from keyfold_compactor.work import MaskKey, UnitJob
+
+
+def rewrite_unit(unit: UnitJob, masks: Mapping[MaskKey, bytes], store: ObjectStore, patience: Patience) -> SegmentEntry:
+    """Make and upload what the unit asks for; the new segment as the manifest will name it.
+
+    Raises `Corrupt` where an index or a segment is not what it must be, and `StoreError`.
+    """
+    if unit.is_remark:
+        return _remarked(unit, store, patience)
+    job = unit.log
+    encoding = job.encoding
+    rewriter = SegmentRewriter(
+        sync_marker=job.sync_marker, codec=encoding.codec, level=encoding.level, block_bytes=encoding.block_bytes
+    )
+    for at, kept_count in zip(unit.positions, unit.kept_counts, strict=True):
+        entry = job.entries[at]
+        index = _index(unit, at, store, patience)
+        keep = _keep(unit, at, kept_count, masks)
+        key = job.place.key(entry.name)
+        marks = new_marks(index.rows, keep, job.epoch)
+        try:
+            rewriter.add(index, None, keep, marks, _fetch(store, key, patience), origin=key)
+        except SegmentDamaged as error:
+            hint = "run `keyfold log verify`; nothing was changed"
+            raise Corrupt(job.place.topic, job.place.partition, str(error), hint=hint) from error
+    finished = rewriter.finish()
+    name = new_name(unit.base_offset, job.epoch, Role.COMPACTOR, patience.random)
+    create_object(store, job.place.key(str(name)), b"".join(finished.data), patience)
+    create_object(store, job.place.key(str(name.index)), finished.index_data, patience)
+    sources = [job.entries[at] for at in unit.positions]
+    made = finished.entry(
+        str(name),
+        str(name.index),
+        base_offset=unit.base_offset,
+        next_offset=unit.next_offset,
+        appended_at_ms=max(e.appended_at_ms for e in sources),
+    )
+    return replace(made, schema_ids=tuple(sorted({i for e in sources for i in e.schema_ids})))
+
+
+def _remarked(unit: UnitJob, store: ObjectStore, patience: Patience) -> SegmentEntry:
+    """The same segment with a new index, in which its tombstones are marked."""
+    job = unit.log
+    entry = job.entries[unit.positions[0]]
+    index = _index(unit, unit.positions[0], store, patience)
+    marks = new_marks(index.rows, np.ones(len(index.rows), np.bool_), job.epoch)
+    data = remark(index, marks).encode()
+    name = new_name(entry.base_offset, job.epoch, Role.COMPACTOR, patience.random, is_index=True)
+    create_object(store, job.place.key(str(name)), data, patience)
+    return replace(
+        entry,
+        index_name=str(name),
+        index_size_bytes=len(data),
+        index_checksum=sha256(data).digest(),
+        unmarked_tombstone_count=0,
+        cleaned_epochs=tuple(sorted(pc.unique(marks.drop_null()).to_pylist())),
+    )
+
+
+def _index(unit: UnitJob, at: int, store: ObjectStore, patience: Patience) -> Index:
+    return patience.repeat(lambda: read_index(store, unit.log.place, unit.log.entries[at]))
+
+
+def _keep(unit: UnitJob, at: int, kept_count: int, masks: Mapping[MaskKey, bytes]) -> Bools:
+    """The mask of one segment. It was made from the same index, so a count that differs is a fault of ours."""
+    count = unit.log.entries[at].record_count
+    if kept_count == count:
+        return np.ones(count, np.bool_)
+    keep = unpacked(masks[unit.log.number, at], count)
+    assert int(np.count_nonzero(keep)) == kept_count, f"{unit.log.place}: the mask of segment {at} is another pass's"
+    return keep
+
+
+def _fetch(store: ObjectStore, key: str, patience: Patience) -> Callable[[int, int], bytes]:
+    return lambda start, length: patience.repeat(lambda: store.get_range(key, start, length))

@@ -1,0 +1,392 @@
+"""One run: read manifests, choose, claim, map, rewrite, commit, delete, report.
+
+    look        every partition's manifest, in parallel; what has nothing to do costs this one GET
+    choose      `keyfold_compactor.policy`; overdue logs first, then the dirtiest
+    clean       in batches of so many bytes, so that a partition is claimed shortly before its work begins:
+                claim, judge again with what the claim saw, map, plan, rewrite, commit
+    sweep       objects that were replaced long enough ago, and orphans, in every partition that was claimed; a
+                partition that has only such chores is claimed for them without a lease
+
+The executor is asked for when the first batch has something to clean, so a run with nothing to do starts no Spark. A
+partition that fails is reported and holds up no other. Nothing here knows Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Final, Protocol, TypeVar
+
+from keyfold.clock import Clock
+from keyfold.errors import CommitRefused, KeyfoldError, LeaseHeld, LogNotFound
+from keyfold.log.manifest import Manifest, SegmentEntry
+from keyfold.log.names import Place
+from keyfold.log.partition_log import CompactorSession, PartitionLog, Pinned
+from keyfold.store.api import ObjectStore
+from keyfold_compactor import commit, plan
+from keyfold_compactor.claims import Claim, LeaseKeeper
+from keyfold_compactor.executor import Executor, reason
+from keyfold_compactor.janitor import Swept, sweep
+from keyfold_compactor.policy import Verdict, due_epochs, judge
+from keyfold_compactor.report import Outcome, PartitionReport, RunReport, log_size
+from keyfold_compactor.settings import TopicSettings
+from keyfold_compactor.work import Encoding, LogJob, MapAnswer, UnitAnswer, UnitJob
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+TASKS_PER_SLOT: Final = 4
+UNIT_BYTES_MIN: Final = 32 * 1024 * 1024
+
+
+class Progress(Protocol):
+    """Whoever wants to watch a run."""
+
+    def begin(self, stage: str, total: int) -> None:
+        """A stage begins; `total` steps."""
+
+    def step(self, count: int = 1) -> None:
+        """Steps of the stage are done."""
+
+
+class NoProgress:
+    """Nobody watches."""
+
+    def begin(self, stage: str, total: int) -> None:
+        """See `Progress.begin`."""
+
+    def step(self, count: int = 1) -> None:
+        """See `Progress.step`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """What a run goes by apart from the topics' settings. `batch_bytes` are stored bytes claimed at once."""
+
+    settings_of: Callable[[str, Manifest], TopicSettings]
+    encoding: Encoding = field(default_factory=Encoding)
+    lease_ms: int = 60_000
+    holder: str = "keyfold-compactor"
+    batch_bytes: int = 4 * 1024**3
+    batch_logs: int = 500
+    threads: int = 16
+    force: bool = False
+    collect_orphans: bool = False
+    patience_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the first look at a partition showed: a version and what to do about it, or an error."""
+
+    place: Place
+    pinned: Pinned | None = None
+    verdict: Verdict | None = None
+    error: KeyfoldError | None = None
+
+
+class Run:
+    """One run over some partitions."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        settings: RunSettings,
+        executor: Callable[[], Executor],
+        *,
+        clock: Clock,
+        random: Random,
+        progress: Progress | None = None,
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._make_executor = executor
+        self._executor: Executor | None = None
+        self._clock = clock
+        self._random = random
+        self._progress: Progress = progress or NoProgress()
+        self._report = RunReport()
+
+    def look(self, places: Sequence[Place]) -> list[Look]:
+        """Read and judge every partition. An empty place is left out."""
+        self._progress.begin("reading manifests", len(places))
+        return [look for look in self._parallel(self._look, places) if not isinstance(look.error, LogNotFound)]
+
+    def clean(self, places: Sequence[Place], should_stop: Callable[[], bool] = lambda: False) -> RunReport:
+        """The whole run. `should_stop` is asked between batches."""
+        started_s = self._clock.monotonic_s()
+        looks = self.look(places)
+        for look in looks:
+            if look.error is not None:
+                self._report.add(PartitionReport(look.place, Outcome.FAILED, why=str(look.error)))
+        due = sorted((k for k in looks if k.verdict and k.verdict.is_due), key=_rank)
+        for batch in _batches(due, self._settings):
+            if should_stop():
+                break
+            self._clean_batch(batch)
+        chores = [k for k in looks if k.verdict and not k.verdict.is_due and self._has_chores(k.verdict)]
+        if chores and not should_stop():
+            self._progress.begin("deleting", len(chores))
+            self._parallel(self._tidy, chores)
+        self._report.quiet_partitions = len(looks) - len(self._report.partitions)
+        self._report.seconds = self._clock.monotonic_s() - started_s
+        return self._report
+
+    # Looking
+
+    def _look(self, place: Place) -> Look:
+        try:
+            pinned = self._log(place).load()
+            return Look(place, pinned, self._judge(pinned))
+        except KeyfoldError as error:
+            return Look(place, error=error)
+
+    def _judge(self, pinned: Pinned) -> Verdict:
+        topic_settings = self._settings.settings_of(pinned.manifest.topic, pinned.manifest)
+        return judge(pinned.manifest, topic_settings, pinned.seen_ms, force=self._settings.force)
+
+    def _has_chores(self, verdict: Verdict) -> bool:
+        return bool(verdict.chores) or self._settings.collect_orphans
+
+    def _log(self, place: Place) -> PartitionLog:
+        return PartitionLog(
+            self._store, place, clock=self._clock, random=self._random, patience_s=self._settings.patience_s
+        )
+
+    # Cleaning
+
+    def _clean_batch(self, batch: Sequence[Look]) -> None:
+        self._progress.begin("claiming", len(batch))
+        claims = [c for c in self._parallel(lambda pair: self._claim(*pair), list(enumerate(batch))) if c is not None]
+        if not claims:
+            return
+        with LeaseKeeper(claims, self._settings.lease_ms):
+            self._pass(claims)
+        self._progress.begin("deleting", len(claims))
+        self._parallel(lambda claim: self._sweep(claim.session, claim.settings), claims)
+
+    def _claim(self, number: int, look: Look) -> Claim | None:
+        """Claim one partition and judge it again by what the claim saw; None where that ends its part of the run."""
+        place = look.place
+        try:
+            session = self._log(place).claim_compactor(
+                lease_ms=self._settings.lease_ms, holder=self._settings.holder, pinned=look.pinned
+            )
+        except LeaseHeld as error:
+            self._report.add(PartitionReport(place, Outcome.SKIPPED, why=str(error)))
+            return None
+        except CommitRefused as error:
+            self._report.add(PartitionReport(place, Outcome.LOST, why=str(error)))
+            return None
+        except KeyfoldError as error:
+            self._report.add(PartitionReport(place, Outcome.FAILED, why=str(error)))
+            return None
+        pinned = session.pinned
+        settings = self._settings.settings_of(place.topic, pinned.manifest)
+        verdict = judge(pinned.manifest, settings, pinned.seen_ms, force=self._settings.force)
+        if not verdict.is_due:
+            self._report.add(PartitionReport(place, Outcome.UNCHANGED, why="another run has just cleaned it"))
+            self._release(session)
+            return None
+        job = log_job(number, place, pinned, verdict, settings, session.epoch, self._settings.encoding)
+        return Claim(session, job, verdict, settings)
+
+    def _pass(self, claims: Sequence[Claim]) -> None:
+        """Map, plan, rewrite and commit what was claimed."""
+        executor = self._executor = self._executor or self._make_executor()
+        self._progress.begin("mapping", len(claims))
+        answers = {a.number: a for a in executor.map_logs([c.job for c in claims])}
+        self._progress.step(len(claims))
+        total_bytes = sum(e.size_bytes for c in claims for e in c.job.entries)
+        unit_bytes = max(UNIT_BYTES_MIN, total_bytes // (2 * executor.slots))
+        groups = {
+            c.job.number: plan.group(
+                c.job.entries,
+                answers[c.job.number].stats,
+                segment_bytes=c.settings.segment_bytes,
+                unit_bytes=unit_bytes,
+            )
+            for c in claims
+            if not answers[c.job.number].error
+        }
+        made = self._rewrite(executor, claims, answers, groups)
+
+        def finish(claim: Claim) -> None:
+            number = claim.job.number
+            self._finish(claim, answers[number], groups.get(number, []), made.get(number, []))
+
+        self._progress.begin("committing", len(claims))
+        self._parallel(finish, claims)
+
+    def _rewrite(
+        self,
+        executor: Executor,
+        claims: Sequence[Claim],
+        answers: dict[int, MapAnswer],
+        groups: dict[int, list[plan.Group]],
+    ) -> dict[int, list[UnitAnswer]]:
+        jobs: list[UnitJob] = []
+        costs: list[int] = []
+        for claim in claims:
+            number = claim.job.number
+            units = commit.units(claim.job, groups.get(number, []), answers[number].stats)
+            jobs.extend(units)
+            costs.extend(groups[number][unit.group].moved_bytes for unit in units)
+        hands = [[jobs[at] for at in hand] for hand in plan.deal(costs, executor.slots * TASKS_PER_SLOT)]
+        self._progress.begin("rewriting", len(jobs))
+        made: dict[int, list[UnitAnswer]] = {}
+        for answer in executor.rewrite(hands):
+            made.setdefault(answer.log, []).append(answer)
+            self._progress.step()
+        return made
+
+    def _finish(
+        self, claim: Claim, answer: MapAnswer, groups: Sequence[plan.Group], made: Sequence[UnitAnswer]
+    ) -> None:
+        """Commit one partition's pass, and report it."""
+        with claim.lock:
+            claim.keep = False
+        before = claim.session.manifest
+        report = PartitionReport(
+            claim.job.place,
+            Outcome.FAILED,
+            reasons=tuple(r.value for r in claim.verdict.reasons),
+            before=log_size(before),
+            after=log_size(before),
+            traffic=sum((a.traffic for a in made), answer.traffic),
+        )
+        errors = [text for text in (answer.error, *(a.error for a in made)) if text]
+        if errors:
+            self._report.add(replace(report, why=errors[0]))
+            self._release(claim.session)
+            return
+        entries = {a.group: a.entry for a in made if a.entry is not None}
+        try:
+            changed = self._commit(claim, answer, groups, entries)
+        except CommitRefused as error:
+            self._report.add(replace(report, outcome=Outcome.LOST, why=str(error)))
+            return
+        except KeyfoldError as error:
+            self._report.add(replace(report, why=str(error)))
+            return
+        report = _described(report, answer, groups)
+        outcome = Outcome.CLEANED if changed else Outcome.UNCHANGED
+        self._report.add(replace(report, outcome=outcome, after=log_size(claim.session.manifest)))
+
+    def _commit(
+        self,
+        claim: Claim,
+        answer: MapAnswer,
+        groups: Sequence[plan.Group],
+        made: dict[int, SegmentEntry],
+    ) -> bool:
+        """One commit for the whole pass; where nothing changed, only the lease goes back."""
+        if not groups and claim.job.end <= claim.session.manifest.first_dirty_offset:
+            claim.session.release()
+            return False
+        claim.session.replace(commit.replacement(claim.job, groups, answer.stats, made))
+        return True
+
+    def _release(self, session: CompactorSession) -> None:
+        try:
+            session.release()
+        except KeyfoldError:
+            return  # the lease runs out by itself
+
+    # Deleting
+
+    def _tidy(self, look: Look) -> None:
+        """Claim a partition for its chores alone: no lease, so it costs one commit (and one more to forget)."""
+        try:
+            session = self._log(look.place).claim_compactor(
+                lease_ms=0, holder=self._settings.holder, pinned=look.pinned
+            )
+        except CommitRefused:
+            return  # another compactor is there and does it
+        except KeyfoldError as error:
+            self._report.swept(look.place, Swept(), reason(error))
+            return
+        self._sweep(session, self._settings.settings_of(look.place.topic, session.manifest))
+
+    def _sweep(self, session: CompactorSession, settings: TopicSettings) -> None:
+        try:
+            swept = sweep(self._store, session, settings.file_delete_delay_ms)
+        except CommitRefused:
+            return  # another compactor has claimed the partition: its business now
+        except KeyfoldError as error:
+            self._report.swept(session.place, Swept(), reason(error))
+            return
+        if swept.object_count:
+            self._report.swept(session.place, swept, "")
+
+    def _parallel(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        def one(item: T) -> R:
+            result = work(item)
+            self._progress.step()
+            return result
+
+        if len(items) <= 1 or self._settings.threads <= 1:
+            return [one(item) for item in items]
+        with ThreadPoolExecutor(min(self._settings.threads, len(items))) as pool:
+            return list(pool.map(one, items))
+
+
+def log_job(
+    number: int,
+    place: Place,
+    pinned: Pinned,
+    verdict: Verdict,
+    settings: TopicSettings,
+    epoch: int,
+    encoding: Encoding,
+) -> LogJob:
+    """What tasks need to know of one log."""
+    manifest = pinned.manifest
+    return LogJob(
+        number=number,
+        place=place,
+        entries=tuple(s for s in manifest.segments if s.next_offset <= verdict.end),
+        first_dirty=verdict.range.first_dirty,
+        end=verdict.end,
+        epoch=epoch,
+        sync_marker=manifest.sync_marker,
+        due_epochs=due_epochs(manifest, settings.delete_retention_ms, pinned.seen_ms),
+        remove_keyless=settings.remove_keyless,
+        encoding=encoding,
+    )
+
+
+def _rank(look: Look) -> tuple[int, int, float]:
+    assert look.verdict is not None
+    return look.verdict.rank
+
+
+def _batches(looks: Iterable[Look], settings: RunSettings) -> Iterator[list[Look]]:
+    batch: list[Look] = []
+    size_bytes = 0
+    for look in looks:
+        assert look.verdict is not None
+        log_bytes = look.verdict.range.clean_bytes + look.verdict.range.cleanable_bytes
+        if batch and (size_bytes + log_bytes > settings.batch_bytes or len(batch) >= settings.batch_logs):
+            yield batch
+            batch, size_bytes = [], 0
+        batch.append(look)
+        size_bytes += log_bytes
+    if batch:
+        yield batch
+
+
+def _described(report: PartitionReport, answer: MapAnswer, groups: Sequence[plan.Group]) -> PartitionReport:
+    stats = answer.stats
+    return replace(
+        report,
+        superseded=sum(s.superseded_count for s in stats),
+        purged_tombstones=sum(s.purged_count for s in stats),
+        keyless_removed=sum(s.keyless_count for s in stats),
+        marked_tombstones=sum(s.mark_count for s in stats),
+        segments_written=sum(not g.is_unlink and not g.is_remark for g in groups),
+        indexes_written=sum(not g.is_unlink for g in groups),
+        segments_unlinked=sum(g.last - g.first + 1 for g in groups if not g.is_remark),
+    )

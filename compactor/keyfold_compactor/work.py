@@ -1,0 +1,128 @@
+"""What the driver sends to tasks, and what they answer: plain values that can be pickled.
+
+A log is cleaned in two steps. `LogJob` asks for the map: the answer is small (`SegmentStats` per segment), the masks
+that say which record goes stay where they were made. `UnitJob` asks for one output; the masks of its segments come to
+it from there. An answer with an `error` fails its own partition and nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from keyfold.log.manifest import SegmentEntry
+from keyfold.log.names import Place
+from keyfold.store.api import ObjectStore
+from keyfold.store.pace import Pacer
+from keyfold_compactor.plan import SegmentStats
+
+
+class StoreSource(Protocol):
+    """A description of the bucket from which a task opens its own store (`keyfold.store.s3.S3Location`)."""
+
+    def open(self, pacer: Pacer | None = None) -> ObjectStore:
+        """A store whose bytes the pacer lets through."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """How outputs are written: Avro's codec name, its level, and a block's size before compression."""
+
+    codec: str = "zstandard"
+    level: int = 1
+    block_bytes: int = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class LogJob:
+    """One log of a run. `entries` are its segments below `end`; `[first_dirty, end)` is what the map is made of."""
+
+    number: int
+    place: Place
+    entries: tuple[SegmentEntry, ...]
+    first_dirty: int
+    end: int
+    epoch: int
+    sync_marker: bytes
+    due_epochs: frozenset[int]
+    remove_keyless: bool
+    encoding: Encoding
+
+    @property
+    def index_bytes(self) -> int:
+        """What mapping this log reads at most."""
+        return sum(e.index_size_bytes for e in self.entries)
+
+    def is_dirty(self, entry: SegmentEntry) -> bool:
+        """Whether a segment holds offsets of the dirty range."""
+        return entry.next_offset > self.first_dirty and self.end > self.first_dirty
+
+    def needs_index(self, entry: SegmentEntry) -> bool:
+        """Whether a clean segment must be read even though no key of the map could be in it."""
+        return bool(
+            entry.unmarked_tombstone_count
+            or self.due_epochs.intersection(entry.cleaned_epochs)
+            or (self.remove_keyless and entry.keyless_count)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Stored bytes that a task moved, and how long the throttle made it wait."""
+
+    read_bytes: int = 0
+    written_bytes: int = 0
+    wait_s: float = 0.0
+
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(
+            self.read_bytes + other.read_bytes,
+            self.written_bytes + other.written_bytes,
+            self.wait_s + other.wait_s,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MapAnswer:
+    """What the map of one log found, one `SegmentStats` per entry of its job; or why there is none."""
+
+    number: int
+    stats: tuple[SegmentStats, ...] = ()
+    error: str = ""
+    traffic: Traffic = Traffic()
+
+
+MaskKey = tuple[int, int]
+"""A log's number and a segment's position in its job."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitJob:
+    """One output of one log: `positions` are the segments that still have records, `kept_counts` how many each."""
+
+    log: LogJob
+    group: int
+    positions: tuple[int, ...]
+    kept_counts: tuple[int, ...]
+    base_offset: int
+    next_offset: int
+    is_remark: bool
+
+    def mask_keys(self) -> list[MaskKey]:
+        """The masks that this unit needs: those of segments that lose a record."""
+        return [
+            (self.log.number, at)
+            for at, kept in zip(self.positions, self.kept_counts, strict=True)
+            if kept < self.log.entries[at].record_count
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class UnitAnswer:
+    """The segment that a unit made and uploaded; or why there is none."""
+
+    log: int
+    group: int
+    entry: SegmentEntry | None = None
+    error: str = ""
+    traffic: Traffic = Traffic()

@@ -1,0 +1,175 @@
+"""Logs for tests of the compactor: appended through the real protocol, read back without the reader.
+
+`State` is the specification: what a log must hold is computed from the plain list of what was appended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from keyfold.backoff import Backoff
+from keyfold.clock import Clock, ManualClock
+from keyfold.log.commit import Patience
+from keyfold.log.decode import read_records
+from keyfold.log.index import read_index
+from keyfold.log.manifest import Manifest, faults
+from keyfold.log.names import Place
+from keyfold.log.objects import create_object
+from keyfold.log.partition_log import PartitionLog, SinkSession
+from keyfold.log.record import Record, RecordColumns
+from keyfold.log.segment import SegmentWriter
+from keyfold.store.api import ObjectStore
+from keyfold.store.memory import MemoryStore
+from keyfold_compactor.executor import LocalExecutor
+from keyfold_compactor.report import RunReport
+from keyfold_compactor.run import Run, RunSettings
+from keyfold_compactor.settings import TopicSettings
+from keyfold_compactor.work import Encoding
+
+PLACE = Place("topics", "users", 0)
+FAST = Backoff(first_ms=1, cap_ms=4)
+EAGER = TopicSettings(min_cleanable_dirty_ratio=0.0, delete_retention_ms=0, file_delete_delay_ms=0)
+
+
+def record(offset: int, key: str | bytes | None, value: str | bytes | None, timestamp: int = 1_000) -> Record:
+    def data(text: str | bytes | None) -> bytes | None:
+        return text.encode() if isinstance(text, str) else text
+
+    return Record(offset, timestamp, "CreateTime", data(key), data(value), (), 0)
+
+
+def columns(records: Sequence[Record]) -> RecordColumns:
+    return RecordColumns(
+        offsets=[r.offset for r in records],
+        timestamps=[r.timestamp for r in records],
+        timestamp_types=[1] * len(records),
+        keys=[r.key for r in records],
+        values=[r.value for r in records],
+        headers=[list(r.headers) for r in records],
+        leader_epochs=[r.leader_epoch for r in records],
+    )
+
+
+def patience(clock: Clock, random: Random) -> Patience:
+    return Patience(clock, random, FAST, 2.0)
+
+
+@dataclass
+class Sink:
+    """Appends segments to one partition as the sink does."""
+
+    store: ObjectStore
+    place: Place
+    clock: Clock
+    random: Random
+    session: SinkSession
+
+    @staticmethod
+    def open(
+        store: ObjectStore, place: Place = PLACE, *, clock: Clock | None = None, seed: int = 0, start_offset: int = 0
+    ) -> Sink:
+        clock = clock or ManualClock()
+        random = Random(seed)
+        log = PartitionLog(store, place, clock=clock, random=random, backoff=FAST, patience_s=2.0)
+        log.create(start_offset=start_offset, settings={"cleanup.policy": "compact"})
+        return Sink(store, place, clock, random, log.claim_sink())
+
+    def append(
+        self, records: Sequence[Record], *, next_offset: int | None = None, block_bytes: int = 256, codec: str = "null"
+    ) -> Manifest:
+        writer = SegmentWriter(
+            sync_marker=self.session.manifest.sync_marker, codec=codec, level=1, block_bytes=block_bytes
+        )
+        writer.append(columns(records))
+        finished = writer.finish()
+        base = self.session.manifest.next_offset
+        name = self.session.new_name(base)
+        waiting = patience(self.clock, self.random)
+        create_object(self.store, self.place.key(str(name)), b"".join(finished.data), waiting)
+        create_object(self.store, self.place.key(str(name.index)), finished.index_data, waiting)
+        end = finished.last_offset + 1 if next_offset is None else next_offset
+        return self.session.append(finished.entry(str(name), str(name.index), base_offset=base, next_offset=end))
+
+
+def memory_log(*batches: Sequence[Record], clock: ManualClock | None = None) -> tuple[MemoryStore, Sink]:
+    """A log in memory with one segment per batch."""
+    clock = clock or ManualClock()
+    store = MemoryStore("test", clock)
+    sink = Sink.open(store, clock=clock)
+    for batch in batches:
+        sink.append(batch)
+    return store, sink
+
+
+def new_run(
+    store: ObjectStore, settings: TopicSettings = EAGER, *, clock: Clock | None = None, seed: int = 1, **changes: object
+) -> Run:
+    clock = clock or ManualClock()
+    random = Random(seed)
+    values: dict[str, object] = {
+        "settings_of": lambda _topic, _manifest: settings,
+        "encoding": Encoding("null", 1, 256),
+        "threads": 1,
+        "patience_s": 2.0,
+        "holder": f"run-{seed}",
+    }
+    values.update(changes)
+    run_settings = RunSettings(**values)  # type: ignore[arg-type]
+    return Run(store, run_settings, lambda: LocalExecutor(store, patience(clock, random)), clock=clock, random=random)
+
+
+def clean(
+    store: ObjectStore, settings: TopicSettings = EAGER, *, clock: Clock | None = None, seed: int = 1, **changes: object
+) -> RunReport:
+    """One run of the compactor over `PLACE`, without Spark."""
+    return new_run(store, settings, clock=clock, seed=seed, **changes).clean([PLACE])
+
+
+def load(store: ObjectStore, place: Place = PLACE) -> Manifest:
+    return PartitionLog(store, place, clock=ManualClock(), random=Random(0), patience_s=2.0).load().manifest
+
+
+def read_all(store: ObjectStore, manifest: Manifest | None = None, place: Place = PLACE) -> list[Record]:
+    """Every record of one version, checked on the way: bytes, index, order, ranges."""
+    manifest = manifest or load(store, place)
+    assert faults(manifest) == []
+    found: list[Record] = []
+    for entry in manifest.segments:
+        index = read_index(store, place, entry)
+        data = store.get(place.key(entry.name)).data
+        assert len(data) == entry.size_bytes
+        records = list(read_records(data, origin=entry.name, blocks=index.blocks))
+        assert [r.offset for r in records] == index.rows["offset"].to_pylist()
+        assert [r.key for r in records] == index.rows["key"].to_pylist()
+        assert [r.is_tombstone for r in records] == index.rows["is_tombstone"].to_pylist()
+        assert all(entry.base_offset <= r.offset < entry.next_offset for r in records)
+        marks = index.rows["cleaned_epoch"].to_pylist()
+        tombstone_marks = [m for r, m in zip(records, marks, strict=True) if r.is_tombstone]
+        assert tombstone_marks.count(None) == entry.unmarked_tombstone_count
+        assert sorted({m for m in tombstone_marks if m is not None}) == list(entry.cleaned_epochs)
+        found.extend(records)
+    assert [r.offset for r in found] == sorted({r.offset for r in found})
+    return found
+
+
+def object_names(store: ObjectStore, place: Place = PLACE) -> set[str]:
+    return {info.key.removeprefix(place.folder) for info in store.list(place.folder)} - {"_manifest.avro"}
+
+
+def latest(records: Iterable[Record]) -> dict[bytes, Record]:
+    """The dict that specifies a compacted log: last record of each key, deleted keys left out."""
+    found: dict[bytes, Record] = {}
+    for r in records:
+        if r.key is None:
+            continue
+        found[r.key] = r
+    return {key: r for key, r in found.items() if r.value is not None}
+
+
+def last_per_key(records: Iterable[Record]) -> list[Record]:
+    """What a full pass leaves: the last record of each key, tombstones included, and records without a key."""
+    records = list(records)
+    last = {r.key: r.offset for r in records if r.key is not None}
+    return [r for r in records if r.key is None or last[r.key] == r.offset]
