@@ -1,0 +1,184 @@
+"""A configuration file as text: key to value, all strings, as Kafka Connect writes it.
+
+    {"name": "users", "config": {"topics": "users", "flush.size": "3000"}}      Connect's REST form
+    {"name": "users", "topics": "users", "flush.size": 3000}                    the flat map
+    topics=users                                                                .properties, Java's rules
+
+Values may hold `${env:VARIABLE}` and `${file:/path/to.properties:key}`, Kafka's configuration providers under the short
+names of their kind; so no secret needs to stand in the file. What was filled in is a `Resolved`: a string like any
+other that error messages do not repeat. A key that is given twice is an error, not a guess.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from keyfold.errors import ConfigError
+
+_PLACEHOLDER: Final = re.compile(r"\$\{(?P<provider>[A-Za-z][A-Za-z0-9_-]*):(?P<rest>[^}]*)\}")
+_ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_REST_FORM_KEYS: Final = {
+    "name",
+    "config",
+    "tasks",
+    "type",
+}  # `tasks` and `type` are in what Connect's REST API gives back
+
+
+class Resolved(str):
+    """A value that came from a provider: perhaps a secret, so it is not repeated in messages."""
+
+    __slots__ = ()
+
+
+def read_config(path: Path | str, *, environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Read a JSON or .properties file and fill in its placeholders.
+
+    `environ` is what `${env:...}` sees: the process's own environment unless given. Raises `ConfigError` that names the
+    key, or the file where it cannot be read at all.
+    """
+    path = Path(path)
+    text = _read_text(path, key=str(path))
+    is_json = path.suffix == ".json" or (path.suffix != ".properties" and text.lstrip().startswith("{"))
+    values = parse_json(text, str(path)) if is_json else parse_properties(text)
+    return resolve(values, os.environ if environ is None else environ)
+
+
+def parse_json(text: str, source: str) -> dict[str, str]:
+    """Both JSON forms; numbers and booleans become their text. `source` names the file in messages."""
+    try:
+        document = json.loads(text, object_pairs_hook=_object)
+    except json.JSONDecodeError as error:
+        raise ConfigError(source, f"is no JSON: {error.msg} in line {error.lineno}, column {error.colno}") from None
+    if not isinstance(document, dict):
+        raise ConfigError(source, "must hold one JSON object")
+    if isinstance(document.get("config"), dict):
+        document = _flatten(document)
+    return {key: _text(key, value) for key, value in document.items()}
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if found.setdefault(key, value) != value:
+            raise ConfigError(key, "is given twice, with different values")
+    return found
+
+
+def _flatten(document: dict[str, Any]) -> dict[str, Any]:
+    for key in document:
+        if key not in _REST_FORM_KEYS:
+            raise ConfigError(key, 'stands beside `"config"`', hint="move it into `config`")
+    config: dict[str, Any] = document["config"]
+    if "name" in document and config.setdefault("name", document["name"]) != document["name"]:
+        raise ConfigError("name", f"is {document['name']!r} outside of `config` and {config['name']!r} inside")
+    return config
+
+
+def _text(key: str, value: object) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return str(value)
+    raise ConfigError(
+        key, f"must be a string, a number or a boolean, not {'null' if value is None else 'a nested value'}"
+    )
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Java's .properties: comments, continued lines, `=`, `:` or blanks after the key, backslash escapes."""
+    found: dict[str, str] = {}
+    for line in _logical_lines(text):
+        end = _end_of_key(line)
+        key = _unescape(line[:end])
+        rest = line[end:].lstrip(" \t\f")
+        if rest[:1] in {"=", ":"}:
+            rest = rest[1:].lstrip(" \t\f")
+        value = _unescape(rest)
+        if found.setdefault(key, value) != value:
+            raise ConfigError(key, "is given twice, with different values")
+    return found
+
+
+def _logical_lines(text: str) -> Iterator[str]:
+    """Lines without comments and blanks, continued ones joined."""
+    pending = ""
+    for raw in re.split(r"\r\n|\n|\r", text):
+        line = raw.lstrip(" \t\f")
+        if not pending and (not line or line[0] in "#!"):
+            continue
+        pending += line
+        if (len(pending) - len(pending.rstrip("\\"))) % 2:
+            pending = pending[:-1]
+            continue
+        yield pending
+        pending = ""
+    if pending:
+        yield pending
+
+
+def _end_of_key(line: str) -> int:
+    at = 0
+    while at < len(line) and line[at] not in "=: \t\f":
+        at += 2 if line[at] == "\\" else 1
+    return min(at, len(line))
+
+
+def _unescape(text: str) -> str:
+    def plain(match: re.Match[str]) -> str:
+        code, letter = match["code"], match["letter"]
+        return chr(int(code, 16)) if code else _ESCAPES.get(letter, letter)
+
+    return re.sub(r"\\(?:u(?P<code>[0-9a-fA-F]{4})|(?P<letter>.))", plain, text, flags=re.DOTALL)
+
+
+def resolve(values: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Fill in every placeholder, once: what a provider gives is not looked through again."""
+    return {key: _resolve_one(key, value, environ) for key, value in values.items()}
+
+
+def _resolve_one(key: str, value: str, environ: Mapping[str, str]) -> str:
+    if _PLACEHOLDER.search(value) is None:
+        return value
+
+    def fill(match: re.Match[str]) -> str:
+        provider, rest = match["provider"], match["rest"]
+        if provider == "env":
+            return _from_environment(key, rest, environ)
+        if provider == "file":
+            return _from_file(key, rest)
+        raise ConfigError(key, f"`{match[0]}` asks for the provider `{provider}`", hint="there are `env` and `file`")
+
+    return Resolved(_PLACEHOLDER.sub(fill, value))
+
+
+def _from_environment(key: str, name: str, environ: Mapping[str, str]) -> str:
+    if name not in environ:
+        raise ConfigError(key, f"the environment variable `{name}` is not set")
+    return environ[name]
+
+
+def _from_file(key: str, rest: str) -> str:
+    path, colon, name = rest.rpartition(":")
+    if not colon or not path or not name:
+        raise ConfigError(key, f"`${{file:{rest}}}` names no key", hint="write ${file:/path/to.properties:key}")
+    found = parse_properties(_read_text(Path(path), key=key))
+    if name not in found:
+        raise ConfigError(key, f"`{path}` holds no key `{name}`")
+    return found[name]
+
+
+def _read_text(path: Path, *, key: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(key, f"`{path}` cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(key, f"`{path}` is not UTF-8 at byte {error.start}") from error

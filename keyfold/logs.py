@@ -1,0 +1,99 @@
+"""Logging: events with fields, not sentences.
+
+    log = structlog.get_logger(__name__)
+    log.info("segment committed", topic="users", partition=0, next_offset=36)
+
+An event is lowercase and has no full stop; what varies is in fields. `configure` decides once, in the process's main
+program, how it looks: JSON lines for machines, short lines for people. What libraries log goes the same way, from
+WARNING up. Everything goes to standard error; standard output belongs to a command's data. Tracebacks come without
+local variables: those may hold a secret.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any, TextIO
+
+import structlog
+from pydantic import SecretStr
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+from keyfold.errors import ConfigError, KeyfoldError
+
+LEVELS = ("debug", "info", "warning", "error")
+
+
+def configure(*, json: bool, level: str = "info", stream: TextIO | None = None) -> None:
+    """Set up logging for this process; a second call replaces the first. `level` (of `LEVELS`) is for keyfold's."""
+    if level.lower() not in LEVELS:
+        raise ConfigError("log.level", f"must be one of {', '.join(LEVELS)}, not {level!r}")
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _spell_out,
+    ]
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                *_renderers(json=json, stream=stream),
+            ],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    for room in ("keyfold", "keyfold_sink", "keyfold_compactor", "keyfold_demo", "__main__"):
+        logging.getLogger(room).setLevel(level.upper())
+
+
+def _renderers(*, json: bool, stream: TextIO | None) -> list[Processor]:
+    if json:
+        without_locals = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+        return [
+            structlog.processors.ExceptionRenderer(without_locals),
+            structlog.processors.JSONRenderer(default=str),
+        ]
+    colors = (stream or sys.stderr).isatty()
+    plain = structlog.dev.plain_traceback
+    return [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain, pad_event_to=32)]
+
+
+def _spell_out(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Errors as fields become their kind and sentence; secrets and byte strings are made safe to print."""
+    for name, value in list(event.items()):
+        if isinstance(value, KeyfoldError):
+            event[name] = str(value)
+            event.setdefault(f"{name}_kind", type(value).__name__)
+        elif isinstance(value, BaseException) and name != "exc_info":
+            event[name] = f"{type(value).__name__}: {value}"
+        elif isinstance(value, SecretStr):
+            event[name] = str(value)
+        elif isinstance(value, bytes):
+            event[name] = value.decode("utf-8", "backslashreplace")
+    return event
+
+
+def get_logger(name: str) -> structlog.stdlib.BoundLogger:
+    """A logger for a module: `get_logger(__name__)`."""
+    return structlog.stdlib.get_logger(name)
+
+
+def bind(**fields: Any) -> None:
+    """Fields for every event of this thread from now on, such as the task's number."""
+    structlog.contextvars.bind_contextvars(**fields)

@@ -1,0 +1,90 @@
+"""Log lines: fields for machines, short lines for people, and never a secret."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+from pydantic import SecretStr
+
+from keyfold import logs
+from keyfold.errors import ConfigError, StoreUnavailable
+
+
+@pytest.fixture(autouse=True)
+def _restore() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
+    structlog.contextvars.clear_contextvars()
+    logging.getLogger("keyfold").setLevel(logging.NOTSET)
+
+
+def rows(stream: io.StringIO) -> list[dict[str, object]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_an_event_is_one_json_object_with_its_fields() -> None:
+    stream = io.StringIO()
+    logs.configure(json=True, stream=stream)
+    logs.bind(task=3)
+    logs.get_logger("keyfold.x").info("segment committed", topic="users", next_offset=36, key=b"a\xff")
+    (row,) = rows(stream)
+    assert row.pop("timestamp")
+    assert row == {
+        "event": "segment committed",
+        "level": "info",
+        "logger": "keyfold.x",
+        "topic": "users",
+        "next_offset": 36,
+        "key": "a\\xff",
+        "task": 3,
+    }
+
+
+def test_the_level_is_ours_and_libraries_speak_from_warning_up() -> None:
+    stream = io.StringIO()
+    logs.configure(json=True, level="debug", stream=stream)
+    logs.get_logger("keyfold.x").debug("ours")
+    logging.getLogger("botocore.x").info("theirs, quiet")
+    logging.getLogger("botocore.x").warning("theirs, %s", "loud")
+    assert [row["event"] for row in rows(stream)] == ["ours", "theirs, loud"]
+    logs.configure(json=True, level="error", stream=stream)
+    logs.get_logger("keyfold.x").warning("not now")
+    assert len(rows(stream)) == 2
+
+
+def test_an_error_tells_its_kind_and_its_hint() -> None:
+    stream = io.StringIO()
+    logs.configure(json=True, stream=stream)
+    error = StoreUnavailable("t/_manifest.avro", "no answer", hint="it is repeated")
+    logs.get_logger("keyfold.x").warning("commit repeated", error=error)
+    (row,) = rows(stream)
+    assert row["error"] == "`t/_manifest.avro`: no answer; it is repeated"
+    assert row["error_kind"] == "StoreUnavailable"
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_tracebacks_and_fields_hold_no_secret(as_json: bool) -> None:
+    stream = io.StringIO()
+    logs.configure(json=as_json, stream=stream)
+    password = "hunter" + "2"
+    log = logs.get_logger("keyfold.x")
+    try:
+        raise ValueError("went wrong") from OSError(len(password))
+    except ValueError:
+        log.exception("task failed", secret=SecretStr(password), inside={"secret": SecretStr(password)})
+    assert "went wrong" in stream.getvalue()
+    assert "hunter" not in stream.getvalue().replace('"hunter" + "2"', "")
+
+
+def test_an_unknown_level_is_a_configuration_error() -> None:
+    with pytest.raises(ConfigError, match=r"log\.level"):
+        logs.configure(json=True, level="loud")

@@ -1,0 +1,210 @@
+"""Options: every mistake names its key, secrets stay secret, and a topic's own value wins."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Literal
+
+import pytest
+
+from keyfold.config_file import Resolved
+from keyfold.errors import ConfigError
+from keyfold.options import Count, Flag, Millis, Names, Options, Overrides, StoreOptions, markdown_table, option
+
+
+class Sample(StoreOptions):
+    name: str = option("name", doc="Name.", importance="high")
+    topics: Names = option("topics", (), doc="Topics.")
+    flush_size: Count = option("flush.size", 0, doc="Roll after | records.", per_topic=True)
+    retention_ms: int = option("retention.ms", -1, doc="Retention.", per_topic=True, ge=-1)
+    delete_retention_ms: Millis = option("delete.retention.ms", 86_400_000, doc="Tombstones.", followed=True)
+    ratio: float = option("min.cleanable.dirty.ratio", 0.5, doc="Ratio.", followed=True, ge=0, le=1)
+    paused: Flag = option("pause", default=False, doc="Pause.")
+    policy: Literal["fail", "record"] = option("source.gap.policy", "fail", doc="Policy.", importance="low")
+    consumer: Overrides = option("consumer.override.*", Overrides(), doc="Client.")
+    spark_master: str = option("spark.master", "local[2]", doc="Master.")
+    spark: Overrides = option("spark.*", Overrides(), doc="Spark.")
+
+
+REQUIRED = {"s3.bucket.name": "log", "name": "users"}
+
+
+def parse(**extra: str) -> Sample:
+    return Sample.parse({**REQUIRED, **extra})
+
+
+def parse_with(values: dict[str, str]) -> Sample:
+    return Sample.parse({**REQUIRED, **values})
+
+
+def test_strings_become_what_they_mean() -> None:
+    options = parse_with(
+        {
+            "topics": "a, b ,",
+            "flush.size": "3000",
+            "pause": "True",
+            "min.cleanable.dirty.ratio": "0.25",
+            "consumer.override.session.timeout.ms": "6000",
+            "spark.master": "local[8]",
+            "spark.executor.memory": "2g",
+        }
+    )
+    assert options.topics == ("a", "b")
+    assert (options.flush_size, options.paused, options.ratio) == (3000, True, 0.25)
+    assert options.consumer == {"session.timeout.ms": "6000"}
+    assert (options.spark_master, options.spark) == ("local[8]", {"executor.memory": "2g"})
+    assert options.url == "s3://log/topics"
+    assert options.is_set("flush_size")
+    assert not options.is_set("policy")
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("flush.sise", "flush.size"),
+        ("s3.bucket", "s3.bucket.name"),
+        ("consumer.overide.fetch.min.bytes", "consumer.override...."),
+        ("topic.a.b.flush.sizes", "topic.a.b.flush.size"),
+    ],
+)
+def test_an_unknown_key_is_named_with_the_one_that_was_meant(key: str, meant: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_with({key: "1"})
+    assert caught.value.key == key
+    assert caught.value.hint == f"did you mean `{meant}`?"
+
+
+@pytest.mark.parametrize(
+    "key", ["zzz", "flush_size", "consumer.override.", "consumer.override.*", "topic.", "topic.x", ""]
+)
+def test_other_unknown_keys_are_refused_too(key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_with({key: "1"})
+    assert caught.value.key == key
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("flush.size", "many", "whole number, not 'many'"),
+        ("flush.size", "1.5", "whole number"),
+        ("flush.size", "-1", "at least 0, not '-1'"),
+        ("flush.size", "", "whole number, not ''"),
+        ("pause", "yes", "true or false, not 'yes'"),
+        ("min.cleanable.dirty.ratio", "2", "at most 1"),
+        ("min.cleanable.dirty.ratio", "nan", "number"),
+        ("source.gap.policy", "ignore", "must be 'fail' or 'record', not 'ignore'"),
+        ("s3.bucket.name", "", "must not be empty"),
+        ("topics.dir", "/topics", "begin nor end with a slash"),
+        ("topic.users.flush.size", "many", "whole number, not 'many'"),
+        ("topic.users.pause", "true", "`pause` holds for all topics"),
+        ("aws.access.key.id", "AK", "missing"),
+    ],
+)
+def test_a_wrong_value_names_its_key(key: str, value: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says) as caught:
+        parse_with({key: value})
+    assert caught.value.key == ("aws.secret.access.key" if key == "aws.access.key.id" else key)
+
+
+def test_a_missing_key_is_named_and_further_mistakes_are_counted_up() -> None:
+    with pytest.raises(ConfigError, match="is missing") as caught:
+        Sample.parse({"name": "users", "flush.size": "x"})
+    assert caught.value.key == "s3.bucket.name"
+    assert caught.value.hint == "also wrong: `flush.size`"
+
+
+def test_secrets_are_in_no_text() -> None:
+    options = parse_with(
+        {
+            "aws.access.key.id": "AK",
+            "aws.secret.access.key": "hunter2",
+            "consumer.override.sasl.password": "hunter2",
+            "topic.a.flush.size": "1",
+        }
+    )
+    assert options.secret_access_key is not None
+    assert options.secret_access_key.get_secret_value() == "hunter2"
+    assert options.consumer["sasl.password"] == "hunter2"
+    for text in (
+        repr(options),
+        str(options),
+        str(options.model_dump()),
+        options.model_dump_json(),
+        repr(options.for_topic("a")),
+    ):
+        assert "hunter2" not in text
+
+
+def test_a_value_that_came_from_a_provider_is_not_repeated() -> None:
+    with pytest.raises(ConfigError, match="whole number") as caught:
+        parse_with({"flush.size": Resolved("hunter2")})
+    assert "hunter2" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_who_wins_topic_then_general_then_kafka_then_default() -> None:
+    general = {
+        "topics": "a.b,c",
+        "flush.size": "10",
+        "topic.a.b.flush.size": "20",
+        "topic.a.b.min.cleanable.dirty.ratio": "0.1",
+    }
+    options = parse_with(general)
+    kafka = {"delete.retention.ms": "5", "min.cleanable.dirty.ratio": "0.9", "retention.ms": "1000", "unknown": "x"}
+    ours, other = options.for_topic("a.b", kafka), options.for_topic("c", kafka)
+    assert (ours.flush_size, other.flush_size, options.flush_size) == (20, 10, 10)
+    assert (ours.ratio, other.ratio, options.ratio) == (0.1, 0.9, 0.5)
+    assert (ours.delete_retention_ms, options.delete_retention_ms) == (5, 86_400_000)
+    assert other.retention_ms == -1
+    assert other.is_set("delete_retention_ms")
+    general_wins = parse_with({"delete.retention.ms": "7"}).for_topic("c", kafka)
+    assert general_wins.delete_retention_ms == 7
+    assert options.topics_with_own_values == ("a.b",)
+    assert Sample.followed_keys() == {"delete.retention.ms", "min.cleanable.dirty.ratio"}
+    assert options.for_topic("c") is options
+
+
+def test_topic_names_with_dots_are_read_by_the_longest_key_or_by_the_topics_that_are_listed() -> None:
+    key = "topic.users.delete.retention.ms"
+    assert parse_with({key: "9"}).for_topic("users").delete_retention_ms == 9
+    assert parse_with({key: "9", "topics": "users.delete"}).for_topic("users.delete").retention_ms == 9
+    assert parse_with({key: "9", "topics": "users,other"}).for_topic("users").delete_retention_ms == 9
+    with pytest.raises(ConfigError, match="may mean"):
+        parse_with({key: "9", "topics": "users,users.delete"})
+    assert parse_with({"topic.flush.size.flush.size": "9"}).for_topic("flush.size").flush_size == 9
+
+
+def test_options_are_immutable_and_travel_to_other_processes() -> None:
+    options = parse_with({"topic.a.flush.size": "9", "consumer.override.x": "y"})
+    with pytest.raises(ValueError, match="frozen"):
+        options.flush_size = 5
+    there = pickle.loads(pickle.dumps(options))
+    assert there == options
+    assert there.for_topic("a").flush_size == 9
+
+
+def test_a_model_can_be_made_by_field_names_for_tests() -> None:
+    assert Sample(bucket="log", name="x", flush_size=3).flush_size == 3
+
+
+def test_the_table_shows_every_option_once_important_ones_first() -> None:
+    table = markdown_table(Sample)
+    rows = table.splitlines()[2:]
+    assert len(rows) == len(Sample.model_fields)
+    assert rows[0].startswith("| `name` | string | (must be given) | high |")
+    assert rows[-1] == "| `source.gap.policy` | `fail` or `record` | `fail` | low | Policy. |"
+    assert "| `flush.size` | whole number | `0` | medium, per topic | Roll after \\| records. |" in rows
+    assert "| `delete.retention.ms` | whole number | `86400000` | medium, per topic, followed | Tombstones. |" in rows
+    assert "| `pause` | boolean | `false` | medium | Pause. |" in rows
+    assert "| `topics` | list |  | medium | Topics. |" in rows
+    assert "| `spark.*` | keys and values |  | medium | Spark. |" in rows
+    assert any(row.startswith("| `aws.secret.access.key` | secret |  |") for row in rows)
+    assert table == markdown_table(Sample)
+
+
+def test_every_option_says_what_it_does() -> None:
+    for info in StoreOptions.model_fields.values():
+        assert info.alias
+        assert info.description
+    assert issubclass(StoreOptions, Options)
