@@ -28,7 +28,10 @@ def entry(base: int, last: int, next_offset: int, *, max_timestamp: int = 0) -> 
 
 LOG = Manifest(
     "t", 0, "id", b"m" * 16, version=4, log_start_offset=10, next_offset=50, last_pass_epoch=5,
-    segments=(entry(10, 15, 20, max_timestamp=300), entry(20, 29, 30, max_timestamp=100), entry(30, 44, 50, max_timestamp=200)),
+    segments=(
+        entry(10, 15, 20, max_timestamp=300), entry(20, 29, 30, max_timestamp=100),
+        entry(30, 44, 50, max_timestamp=200),
+    ),
 )  # fmt: skip
 
 
