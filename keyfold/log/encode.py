@@ -36,10 +36,9 @@ FEW_RECORDS: Final = 24
 SLICE_BYTES: Final = 4 << 20
 # Arrow's 32-bit offsets serve up to here; a larger slice (one record of more than 1 GiB) takes 64-bit ones.
 _SMALL_BINARY_BYTES: Final = 1 << 30
-# Most that a record can have besides key, value and headers.
-RECORD_OVERHEAD_BYTES: Final = 40
 
 _INT64 = np.int64
+_SHIFTS: Final = np.arange(0, 70, 7, dtype=np.uint64)[:, None]
 _NULL_BRANCH: Final = 0
 _BYTES_BRANCH: Final = 2
 
@@ -64,10 +63,7 @@ class EncodedRecords:
 
 def check_columns(columns: RecordColumns, last_offset: int) -> None:
     """Raise `ValueError` where a batch cannot follow `last_offset`: before anything is kept of it."""
-    n = len(columns.offsets)
-    fields = (columns.timestamps, columns.timestamp_types, columns.keys, columns.values)
-    if any(len(field) != n for field in (*fields, columns.headers, columns.leader_epochs)):
-        raise ValueError("the columns differ in length")
+    check_lengths(columns)
     offsets = columns.offsets
     if offsets[0] <= last_offset or not all(map(lt, offsets, islice(offsets, 1, None))):
         before, after = next((a, b) for a, b in pairwise((last_offset, *offsets)) if b <= a)
@@ -82,6 +78,14 @@ def check_columns(columns: RecordColumns, last_offset: int) -> None:
         raise ValueError("a leader epoch does not fit 32 bits")
 
 
+def check_lengths(columns: RecordColumns) -> None:
+    """Raise `ValueError` where the columns differ in length."""
+    n = len(columns.offsets)
+    fields = (columns.timestamps, columns.timestamp_types, columns.keys, columns.values)
+    if any(len(field) != n for field in (*fields, columns.headers, columns.leader_epochs)):
+        raise ValueError("the columns differ in length")
+
+
 def content_bytes(columns: RecordColumns) -> int:
     """Bytes of keys, values and headers."""
     size = sum(map(len, filter(None, columns.keys))) + sum(map(len, filter(None, columns.values)))
@@ -92,33 +96,82 @@ def content_bytes(columns: RecordColumns) -> int:
     return size
 
 
-def encode(columns: RecordColumns) -> Iterator[EncodedRecords]:
-    """Encode checked columns, in slices of about `SLICE_BYTES`."""
-    if len(columns) < FEW_RECORDS:
-        yield encode_few(columns)
-        return
-    keys = pa.array(columns.keys, pa.large_binary())
-    values = pa.array(columns.values, pa.large_binary())
-    headers = _encode_headers(columns.headers)
-    ends = (_offsets(keys) + _offsets(values))[1:]
-    if headers is not None:
-        ends = ends + _offsets(headers)[1:]
-    cuts = [0, len(ends)] if ends[-1] <= SLICE_BYTES else _cuts(ends, SLICE_BYTES)
-    offsets = _ints(columns.offsets)
-    timestamps = _ints(columns.timestamps)
-    types = np.array(columns.timestamp_types, np.uint8)
-    epochs = _ints(columns.leader_epochs)
-    for start, end in pairwise(cuts):
-        part = slice(start, end)
-        yield _encode_slice(
-            offsets[part],
-            timestamps[part],
-            types[part],
-            keys[part],
-            values[part],
-            None if headers is None else headers[part],
-            epochs[part],
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Checked columns as arrays. `headers` is None where no record has any, `epochs` an int where all are equal."""
+
+    offsets: Ints
+    timestamps: Ints
+    types: Octets
+    keys: Any
+    values: Any
+    headers: Any
+    epochs: Ints | int
+
+    def slices(self) -> Iterator[EncodedRecords]:
+        """The records encoded, in pieces of about `SLICE_BYTES`."""
+        ends = (_offsets(self.keys) + _offsets(self.values))[1:].astype(_INT64, copy=False)
+        if self.headers is not None:
+            ends = ends + _offsets(self.headers)[1:]
+        cuts = [0, len(ends)] if ends[-1] <= SLICE_BYTES * 1.5 else _cuts(ends, SLICE_BYTES)
+        for start, end in pairwise(cuts):
+            part = slice(start, end)
+            yield _encode_slice(
+                self if end - start == len(ends) else self._part(part),
+                int(ends[end - 1]) - int(ends[start - 1] if start else 0),
+            )
+
+    def _part(self, part: slice) -> Prepared:
+        return Prepared(
+            self.offsets[part],
+            self.timestamps[part],
+            self.types[part],
+            self.keys[part],
+            self.values[part],
+            None if self.headers is None else self.headers[part],
+            self.epochs if isinstance(self.epochs, int) else self.epochs[part],
         )
+
+
+def prepare(columns: RecordColumns, last_offset: int) -> Prepared:
+    """Columns as arrays, with the checks of `check_columns`: `ValueError` where they cannot follow `last_offset`."""
+    check_lengths(columns)
+    try:
+        offsets, timestamps = np.array(columns.offsets, _INT64), np.array(columns.timestamps, _INT64)
+        types = np.frombuffer(bytes(columns.timestamp_types), np.uint8)
+        epochs = _epochs(columns.leader_epochs)
+    except (OverflowError, ValueError):
+        check_columns(columns, last_offset)  # says which number does not fit
+        raise
+    if int(types.max()) >= len(TIMESTAMP_TYPES) or offsets[0] <= last_offset or (offsets[1:] <= offsets[:-1]).any():
+        check_columns(columns, last_offset)
+    return Prepared(
+        offsets,
+        timestamps,
+        types,
+        _binary(columns.keys),
+        _binary(columns.values),
+        _encode_headers(columns.headers),
+        epochs,
+    )
+
+
+def _epochs(epochs: Sequence[int]) -> Ints | int:
+    first = epochs[0]
+    if isinstance(epochs, list) and epochs.count(first) == len(epochs):
+        array = np.array([first], _INT64)
+    else:
+        array = np.array(epochs, _INT64)
+    least, most = int(array.min()), int(array.max())
+    if least < -(2**31) or most >= 2**31:
+        raise ValueError("a leader epoch does not fit 32 bits")
+    return least if least == most else array
+
+
+def _binary(values: Sequence[bytes | None]) -> Any:
+    """Bytes as an Arrow array, with 64-bit offsets only where 32 bits do not do."""
+    array = pa.array(values, pa.binary())
+    return pa.array(values, pa.large_binary()) if isinstance(array, pa.ChunkedArray) else array
 
 
 def _cuts(ends: Ints, size_bytes: int) -> list[int]:
@@ -130,21 +183,20 @@ def _cuts(ends: Ints, size_bytes: int) -> list[int]:
     return cuts
 
 
-def _encode_slice(
-    offsets: Ints, timestamps: Ints, types: Octets, keys: Any, values: Any, headers: Any, epochs: Ints
-) -> EncodedRecords:
-    n = len(offsets)
-    kind = pa.large_binary() if _size(keys) + _size(values) > _SMALL_BINARY_BYTES else pa.binary()
-    keys, values = keys.cast(kind), values.cast(kind)
-    # Branch and length are one number apart from null: the branch byte, then the length where there are bytes.
+def _encode_slice(records: Prepared, content_bytes: int) -> EncodedRecords:
+    n = len(records.offsets)
+    keys, values = records.keys, records.values
+    kind = pa.large_binary() if content_bytes > _SMALL_BINARY_BYTES else pa.binary()
+    if keys.type != kind or values.type != kind:
+        keys, values = keys.cast(kind), values.cast(kind)
     prefix = _Ragged(n)
-    prefix.add_varint(offsets)
-    prefix.add_varint(timestamps)
-    prefix.add_byte(types + types)
+    prefix.add_varint(records.offsets)
+    prefix.add_varint(records.timestamps)
+    prefix.add_byte(records.types * np.uint8(2))
     prefix.add_union(_lengths(keys), _nulls(keys))
     middle = _Ragged(n)
     middle.add_union(_lengths(values), _nulls(values))
-    parts = [prefix.array(kind), keys, middle.array(kind), values, *_suffix(headers, epochs, kind)]
+    parts = [prefix.array(kind), keys, middle.array(kind), values, *_suffix(records.headers, records.epochs, n, kind)]
     joined = pc.binary_join_element_wise(*parts, pa.scalar(b"", kind), null_handling="replace", null_replacement="")
     bounds = _offsets(joined).astype(_INT64, copy=False)
     payload = joined.buffers()[2]
@@ -157,23 +209,23 @@ def _encode_slice(
     return EncodedRecords(
         memoryview(payload)[int(bounds[0]) : int(bounds[-1])],
         bounds[1:] - bounds[0],
-        offsets,
-        timestamps,
+        records.offsets,
+        records.timestamps,
         pa.concat_arrays([index_keys]) if index_keys.offset else index_keys,
         tombstones,
     )
 
 
-def _suffix(headers: Any, epochs: Ints, kind: pa.DataType) -> tuple[Any, ...]:
+def _suffix(headers: Any, epochs: Ints | int, n: int, kind: pa.DataType) -> tuple[Any, ...]:
     """Headers and leader epoch: one scalar for all records where nothing differs, as is usual."""
-    if (epochs == epochs[0]).all():
-        epoch = varint(int(epochs[0]))
+    if isinstance(epochs, int):
+        epoch = varint(epochs)
         if headers is None:
             return (pa.scalar(b"\0" + epoch, kind),)
         return headers.cast(kind), pa.scalar(epoch, kind)
-    ragged = _Ragged(len(epochs))
+    ragged = _Ragged(n)
     if headers is None:
-        ragged.add_byte(np.zeros(len(epochs), np.uint8))
+        ragged.add_byte(np.zeros(n, np.uint8))
         ragged.add_varint(epochs)
         return (ragged.array(kind),)
     ragged.add_varint(epochs)
@@ -181,21 +233,19 @@ def _suffix(headers: Any, epochs: Ints, kind: pa.DataType) -> tuple[Any, ...]:
 
 
 class _Ragged:
-    """A column of short byte strings, built from numbers byte column by byte column.
+    """A column of short byte strings, built from numbers.
 
-    Byte j of all records is one numpy row; a mask says which records have it. Rows that all records have need no
-    mask, and most do: numbers of one batch are of one size.
+    Each number becomes some rows of a byte matrix with one column per record; a mask says which of them a record has.
+    Rows that all records have need no mask, and most are such: the numbers of one batch are of one size.
     """
 
     def __init__(self, n: int) -> None:
         self._n = n
-        self._rows: list[Octets] = []
+        self._octets: list[Octets] = []
         self._masks: list[Flags | None] = []
-        self._is_ragged = False
 
-    def add_byte(self, row: Octets) -> None:
-        self._rows.append(row)
-        self._masks.append(None)
+    def add_byte(self, octets: Octets) -> None:
+        self._add(octets[None, :], None)
 
     def add_varint(self, values: Ints) -> None:
         self._add_unsigned(((values << 1) ^ (values >> 63)).view(np.uint64), None)
@@ -209,51 +259,52 @@ class _Ragged:
             self.add_byte(np.where(nulls, np.uint8(_NULL_BRANCH), np.uint8(_BYTES_BRANCH)))
             self._add_unsigned((lengths << 1).view(np.uint64), ~nulls)
 
-    def _add_unsigned(self, rest: npt.NDArray[np.uint64], there: Flags | None) -> None:
-        least = int(rest.min())
-        most = int(rest.max())
-        while True:
-            if most < 0x80:  # the last byte of the longest numbers
-                self._add_row(rest.astype(np.uint8), there)
-                return
-            low = rest.astype(np.uint8) & np.uint8(0x7F)
-            rest = rest >> np.uint64(7)
-            if least >= 0x80:  # all numbers go on
-                self._add_row(low | np.uint8(0x80), there)
-                least >>= 7
-                goes_on = there
-            else:
-                more = rest > 0
-                self._add_row(low | (more.view(np.uint8) << np.uint8(7)), there)
-                goes_on = more if there is None else more & there
-                least = 0
-            there = goes_on
-            most >>= 7
+    def _add_unsigned(self, values: npt.NDArray[np.uint64], there: Flags | None) -> None:
+        """Seven bits a byte, the low ones first; the high bit of a byte says that another follows."""
+        least_bytes, bytes_max = _varint_bytes(int(values.min())), _varint_bytes(int(values.max()))
+        rest = values >> _SHIFTS[:bytes_max]
+        octets = rest.astype(np.uint8)
+        mask = there
+        if least_bytes == bytes_max:
+            octets[:-1] |= np.uint8(0x80)
+            octets[-1] &= np.uint8(0x7F)
+        else:
+            goes_on = rest >= np.uint64(0x80)
+            octets &= np.uint8(0x7F)
+            octets |= goes_on.view(np.uint8) << np.uint8(7)
+            mask = np.ones(octets.shape, np.bool_)
+            mask[1:] = goes_on[:-1]
+            if there is not None:
+                mask &= there
+        self._add(octets, mask)
 
-    def _add_row(self, row: Octets, there: Flags | None) -> None:
-        self._rows.append(row)
-        self._masks.append(there)
-        self._is_ragged = self._is_ragged or there is not None
+    def _add(self, octets: Octets, mask: Flags | None) -> None:
+        self._octets.append(octets)
+        self._masks.append(mask)
 
     def array(self, kind: pa.DataType) -> Any:
         """The strings as an Arrow array of `kind`."""
         n = self._n
-        matrix = np.stack(self._rows, axis=1)
+        matrix = np.concatenate(self._octets).T
         bounds = np.zeros(n + 1, np.int64 if kind == pa.large_binary() else np.int32)
-        if self._is_ragged:
-            all_there = np.ones(n, np.bool_)
-            masks = np.stack([all_there if mask is None else mask for mask in self._masks], axis=1)
-            np.cumsum(masks.sum(axis=1), out=bounds[1:])
-            data = matrix[masks]
-        else:
-            bounds[:] = np.arange(n + 1) * len(self._rows)
+        if all(mask is None for mask in self._masks):
+            bounds[:] = np.arange(0, (n + 1) * matrix.shape[1], matrix.shape[1])
             data = matrix.reshape(-1)
+        else:
+            mask = np.ones(matrix.shape[::-1], np.bool_)
+            row = 0
+            for octets, part in zip(self._octets, self._masks, strict=True):
+                if part is not None:
+                    mask[row : row + len(octets)] = part
+                row += len(octets)
+            np.cumsum(np.add.reduce(mask, 0, np.int32), out=bounds[1:])
+            data = matrix[mask.T]
         array_type = pa.LargeBinaryArray if kind == pa.large_binary() else pa.BinaryArray
         return array_type.from_buffers(kind, n, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
 
 
-def _ints(values: Sequence[int]) -> Ints:
-    return np.array(values, _INT64)
+def _varint_bytes(value: int) -> int:
+    return max(1, -(-value.bit_length() // 7))
 
 
 def _offsets(array: Any) -> Any:
@@ -320,8 +371,8 @@ def encode_few(columns: RecordColumns) -> EncodedRecords:
     return EncodedRecords(
         memoryview(payload),
         np.cumsum(np.fromiter(map(len, records), _INT64, len(records))),
-        _ints(columns.offsets),
-        _ints(columns.timestamps),
+        np.array(columns.offsets, _INT64),
+        np.array(columns.timestamps, _INT64),
         pa.array(columns.keys, pa.binary()),
         np.fromiter(
             (v is None and k is not None for k, v in zip(columns.keys, columns.values, strict=True)),

@@ -11,7 +11,10 @@ table says where each stored block is in the segment, and its CRC-32, so that on
                        keyfold.blocks  base64 of zstd of little-endian int64: the columns of BlockTable one after
                                        another, position and first_offset as differences to the block before
 
-Parquet settings were measured (tests/bench/bench_codec.py): delta encodings for numbers, none for keys but zstd.
+Parquet settings were measured (400,000 rows; write and read in µs of CPU, size in bytes a row). Numbers are delta encoded
+and not compressed: zstd on top takes 10 % longer for 0.4 bytes. Keys have their lengths apart and zstd level 1: random
+hexadecimal keys 0.067, 0.038, 19.4, against 0.109, 0.046, 20.4 without the former and 0.118, 0.050, 20.9 with a
+dictionary; keys like `user-0000042` 0.066, 0.032, 6.9, against 19.4 bytes uncompressed.
 """
 
 from __future__ import annotations
@@ -56,8 +59,8 @@ ROW_GROUP_ROWS: Final = 128 * 1024
 _ENCODINGS: Final = {
     "offset": "DELTA_BINARY_PACKED",
     "timestamp": "DELTA_BINARY_PACKED",
-    "key": "PLAIN",
-    "cleaned_epoch": "PLAIN",
+    "key": "DELTA_LENGTH_BYTE_ARRAY",
+    "cleaned_epoch": "DELTA_BINARY_PACKED",
     "block": "DELTA_BINARY_PACKED",
     "position": "DELTA_BINARY_PACKED",
     "length": "DELTA_BINARY_PACKED",
@@ -180,8 +183,8 @@ class IndexWriter:
             ROWS,
             use_dictionary=False,
             column_encoding=_ENCODINGS,
-            compression="zstd",
-            compression_level=1,
+            compression={name: "zstd" if name == "key" else "none" for name in ROWS.names},
+            compression_level={"key": 1},
             write_statistics=["offset", "timestamp"],
             store_schema=False,
             write_page_checksum=True,

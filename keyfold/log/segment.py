@@ -1,14 +1,15 @@
 """Writes a new segment from records, with its index.
 
-Records wait as columns until a block's worth is there, are encoded together, and cut into blocks of `block_bytes` raw
-bytes; a record that is larger is a block by itself. What is left over stays raw until more comes. So an append of a few
-records is a few list extensions, and one of thousands costs one pass.
+Small appends wait as columns until a block's worth is there; large ones are encoded at once. Encoded records are cut
+into blocks of `block_bytes` raw bytes; a record that is larger is a block by itself. What is left over stays raw until
+more comes. So an append of a few records is a few list extensions, and one of thousands costs one pass.
 
 Stored bytes can be taken as they come (`drain`), to be uploaded in parts; checksum and sizes go on over all of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import chain
 from typing import Any, Final
 
@@ -16,10 +17,21 @@ import numpy as np
 
 from keyfold.log.assembly import Assembly, FinishedSegment, Rows
 from keyfold.log.codec import DEFAULT_CODEC, DEFAULT_LEVEL
-from keyfold.log.encode import EncodedRecords, check_columns, check_sizes, content_bytes, encode
+from keyfold.log.encode import (
+    FEW_RECORDS,
+    EncodedRecords,
+    check_columns,
+    check_sizes,
+    content_bytes,
+    encode_few,
+    prepare,
+)
 from keyfold.log.record import RecordColumns
 
 DEFAULT_BLOCK_BYTES: Final = 64 * 1024
+
+# From here on an append is encoded at once: numpy's set-up (about 0.1 ms) is little then.
+MANY_RECORDS: Final = 256
 
 # What a record adds to keys and values in a block, and what it costs as Python objects while it waits: seven list
 # slots, two numbers and two bytes objects.
@@ -57,14 +69,15 @@ class SegmentWriter:
         count = len(columns)
         if not count:
             return
-        check_columns(columns, self._last_offset)
-        size = content_bytes(columns) + count * _TYPICAL_OVERHEAD_BYTES
-        if not self._pending_bytes and size >= self._block_bytes:
-            self._encode(columns)
+        if count >= MANY_RECORDS:
+            prepared = prepare(columns, self._last_offset)
+            self._encode_pending()
+            self._cut_all(prepared.slices())
         else:
+            check_columns(columns, self._last_offset)
+            self._pending_bytes += content_bytes(columns) + count * _TYPICAL_OVERHEAD_BYTES
             for pending, column in zip(self._pending, _fields(columns), strict=True):
                 pending.extend(column)
-            self._pending_bytes += size
         self._last_offset = int(columns.offsets[-1])
         self._record_count += count
         if self._pending_bytes >= self._block_bytes:
@@ -107,12 +120,14 @@ class SegmentWriter:
     def _encode_pending(self) -> None:
         if not self._pending_bytes:
             return
-        self._encode(RecordColumns(*self._pending))
+        columns = RecordColumns(*self._pending)
+        few = len(columns) < FEW_RECORDS
+        self._cut_all((encode_few(columns),) if few else prepare(columns, -1).slices())
         self._pending = [[] for _ in range(7)]
         self._pending_bytes = 0
 
-    def _encode(self, columns: RecordColumns) -> None:
-        for encoded in encode(columns):
+    def _cut_all(self, slices: Iterable[EncodedRecords]) -> None:
+        for encoded in slices:
             check_sizes(encoded)
             self._cut(encoded)
 

@@ -1,0 +1,177 @@
+"""What encoding, reading and rewriting cost: CPU time, in one process, with fastavro record by record as the peer.
+
+Run: python tests/bench/bench_codec.py [--quick]. Compare columns, not absolute times: other machines are others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from collections.abc import Callable
+from io import BytesIO
+from typing import TypeVar
+
+import fastavro
+import numpy as np
+
+from keyfold.log.decode import read_records
+from keyfold.log.index import Index
+from keyfold.log.record import TIMESTAMP_TYPES, RecordColumns
+from keyfold.log.rewrite import SegmentRewriter
+from keyfold.log.segment import SegmentWriter, segment_bytes
+from keyfold_schemas import load_schema
+
+SYNC = b"keyfold-bench-16"
+T = TypeVar("T")
+
+
+def cpu(action: Callable[[], T], repeats: int = 3) -> tuple[float, T]:
+    """The least CPU seconds of some runs, and what the last gave."""
+    least = float("inf")
+    for _ in range(repeats):
+        begin = time.process_time()
+        result = action()
+        least = min(least, time.process_time() - begin)
+    return least, result
+
+
+def make_columns(count: int, value_bytes: int, seed: int = 1) -> RecordColumns:
+    """Records with text-like values of about `value_bytes`, and keys of 12 bytes."""
+    chance = random.Random(seed)
+    words = [bytes(chance.choices(b"abcdefghijklmnopqrstuvwxyz", k=chance.randint(3, 9))) for _ in range(4000)]
+    text = b" ".join(chance.choices(words, k=max(200_000, value_bytes)))
+
+    def value() -> bytes:
+        size = max(1, int(value_bytes * chance.uniform(0.9, 1.1)))
+        at = chance.randrange(len(text) - size)
+        return text[at : at + size]
+
+    return RecordColumns(
+        list(range(10**9, 10**9 + count)),
+        [1_700_000_000_000 + i // 3 for i in range(count)],
+        [1] * count,
+        [b"user-%07d" % chance.randrange(10**6) for _ in range(count)],
+        [value() for _ in range(count)],
+        [None] * count,
+        [5] * count,
+    )
+
+
+def part(columns: RecordColumns, start: int, end: int) -> RecordColumns:
+    """Some rows of columns."""
+    return RecordColumns(
+        columns.offsets[start:end],
+        columns.timestamps[start:end],
+        columns.timestamp_types[start:end],
+        columns.keys[start:end],
+        columns.values[start:end],
+        columns.headers[start:end],
+        columns.leader_epochs[start:end],
+    )
+
+
+def write(columns: RecordColumns, batch: int, codec: str = "zstandard", block_bytes: int = 65536) -> tuple[bytes, bytes]:
+    """A segment and its index, appended in batches."""
+    writer = SegmentWriter(sync_marker=SYNC, codec=codec, block_bytes=block_bytes)
+    batches = [part(columns, i, i + batch) for i in range(0, len(columns), batch)]
+    drained: list[bytes] = []
+    for some in batches:
+        writer.append(some)
+        drained += writer.drain()
+    finished = writer.finish()
+    return segment_bytes(finished, *drained), finished.index_data
+
+
+def write_with_fastavro(columns: RecordColumns) -> bytes:
+    """The same records as a segment without an index, record by record."""
+    schema = fastavro.parse_schema(load_schema("record", 1))
+    sink = BytesIO()
+    rows = (
+        {
+            "offset": offset,
+            "timestamp": timestamp,
+            "timestamp_type": TIMESTAMP_TYPES[kind],
+            "key": key,
+            "value": value,
+            "headers": headers or [],
+            "leader_epoch": epoch,
+        }
+        for offset, timestamp, kind, key, value, headers, epoch in zip(
+            columns.offsets,
+            columns.timestamps,
+            columns.timestamp_types,
+            columns.keys,
+            columns.values,
+            columns.headers,
+            columns.leader_epochs,
+            strict=True,
+        )
+    )
+    fastavro.writer(sink, schema, rows, "zstandard", sync_interval=65536, codec_compression_level=1)
+    return sink.getvalue()
+
+
+def bench_encode(scale: float) -> None:
+    print("encode + compress + index, µs CPU a record (by records an append)")
+    print(f"{'value bytes':>12} {'10000':>8} {'300':>8} {'30':>8} {'fastavro':>9} {'ratio':>6} {'stored B':>9} {'index B':>8}")
+    for value_bytes, count in ((20, 400_000), (211, 300_000), (1000, 80_000), (100_000, 800)):
+        count = max(100, int(count * scale))
+        columns = make_columns(count, value_bytes)
+        times = [cpu(lambda n=n: write(columns, n))[0] for n in (10_000, 300, 30)]
+        data, index = write(columns, 10_000)
+        peer, _ = cpu(lambda: write_with_fastavro(columns), 1)
+        cells = "".join(f" {t / count * 1e6:8.3f}" for t in times)
+        sizes = f"{len(data) / count:9.1f} {len(index) / count:8.2f}"
+        print(f"{value_bytes:12}{cells} {peer / count * 1e6:9.2f} {peer / times[0]:6.1f} {sizes}")
+
+
+def bench_blocks(scale: float) -> None:
+    print("\nblock size at 211 bytes: µs CPU a record, stored bytes a record")
+    columns = make_columns(int(300_000 * scale), 211)
+    for kib in (32, 64, 128, 256):
+        seconds, (data, _) = cpu(lambda b=kib * 1024: write(columns, 10_000, block_bytes=b))
+        print(f"{kib:6} KiB {seconds / len(columns) * 1e6:8.3f} {len(data) / len(columns):8.1f}")
+
+
+def bench_read(scale: float) -> None:
+    columns = make_columns(int(60_000 * scale), 211)
+    data, index_data = write(columns, 10_000)
+    count = len(columns)
+    ours, _ = cpu(lambda: sum(1 for _ in read_records(data)))
+    peer, _ = cpu(lambda: sum(1 for _ in fastavro.reader(BytesIO(data))))
+    parse, _ = cpu(lambda: Index.parse(index_data))
+    print("\nread, µs CPU a record")
+    print(f"read_records {ours / count * 1e6:.2f}  fastavro {peer / count * 1e6:.2f}  Index.parse {parse / count * 1e6:.3f}")
+
+
+def bench_rewrite(scale: float) -> None:
+    print("\nrewrite with new index, raw MB per CPU second (records of 1000 bytes, and of 211)")
+    for value_bytes, count in ((1000, 100_000), (211, 300_000)):
+        columns = make_columns(int(count * scale), value_bytes)
+        for codec in ("zstandard", "snappy", "null"):
+            data, index_data = write(columns, 10_000, codec)
+            index = Index.parse(index_data)
+            raw = int(index.ints("length").sum())
+            cells = []
+            for garbage in (0.9, 0.1, 0.0):
+                keep = np.random.default_rng(1).random(len(index)) >= garbage
+
+                def rewrite(keep: np.ndarray = keep, codec: str = codec) -> None:
+                    rewriter = SegmentRewriter(sync_marker=SYNC, codec=codec)
+                    rewriter.add(Index.parse(index_data), None, keep, None, lambda at, n: data[at : at + n])
+                    rewriter.finish()
+
+                seconds, _ = cpu(rewrite)
+                cells.append(f"{garbage:.0%} garbage {raw / 1e6 / seconds:6.0f}")
+            print(f"{value_bytes:6} {codec:>10}  " + "   ".join(cells))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--quick", action="store_true", help="a tenth of the records")
+    chosen = 0.1 if parser.parse_args().quick else 1.0
+    bench_encode(chosen)
+    bench_blocks(chosen)
+    bench_read(chosen)
+    bench_rewrite(chosen)
