@@ -34,6 +34,7 @@ from keyfold.store.api import ObjectStore
 READ_AHEAD_BYTES: Final = 4 * 1024 * 1024
 WHOLE_BYTES: Final = 8 * 1024 * 1024
 
+_HEADER_BYTES: Final = 4096  # more than any header of format 1
 _SELF_CHECKING: Final = frozenset({"zstandard", "snappy"})
 
 
@@ -104,11 +105,13 @@ def _blame_block(store: ObjectStore, place: Place, entry: SegmentEntry, data: by
 def _streamed(store: ObjectStore, place: Place, entry: SegmentEntry) -> Iterator[Record]:
     key = place.key(entry.name)
     chunks = checked_chunks(store, key, entry)
-    first = next(chunks)
+    head = b""
+    while len(head) < min(_HEADER_BYTES, entry.size_bytes):
+        head += next(chunks)
     blocks = None
-    if parse_header(first, origin=key).codec not in _SELF_CHECKING:
+    if parse_header(head, origin=key).codec not in _SELF_CHECKING:
         blocks = BlockSource.read(store, place, entry).blocks
-    yield from read_records(_joined(first, chunks), origin=key, blocks=blocks)
+    yield from read_records(_joined(head, chunks), origin=key, blocks=blocks)
 
 
 def checked_chunks(store: ObjectStore, key: str, entry: SegmentEntry) -> Iterator[bytes]:
