@@ -26,10 +26,12 @@ from urllib.parse import urlsplit
 
 import boto3
 from botocore.config import Config
+from botocore.exceptions import BotoCoreError
 
 from keyfold.errors import (
     BucketMissing,
     ConditionUndecided,
+    ConfigError,
     ObjectNotFound,
     StoreError,
     StoreUnavailable,
@@ -112,7 +114,10 @@ class S3Store:
         self._pacer = pacer
         # boto3 sums each part by itself, but leaves it to the caller to say so when an upload begins and ends.
         self._sums_parts = checksums == "when_supported"
-        self.location, self._patient, self._single = _clients(asked)
+        try:
+            self.location, self._patient, self._single = _clients(asked)
+        except (BotoCoreError, ValueError) as error:
+            raise ConfigError("store.url", f"the S3 client for bucket {bucket} cannot be made: {error}") from error
         for client in (self._patient, self._single):
             for operation in ("PutObject", "UploadPart"):
                 client.meta.events.register(f"before-send.s3.{operation}", self._before_send)
