@@ -1,0 +1,192 @@
+"""From "the group gave me this partition" to "I may write it".
+
+    LOADING ──► CONFIRMING ──► CLAIMING ──► RUNNING
+       ▲             │                         │
+       └─────────────┴──── set back ◄──────────┘     fenced, offset moved, upload lost, position out of range
+
+    loading      read the manifest, or create it; only reading, or a create that a log's existence refuses
+    confirming   commit the manifest's `next_offset` to the group under a token, and wait for the answer. The
+                 coordinator takes it only from a member of the current generation, so a process that was stopped and
+                 has lost its partitions does not get past this point: it never fences the rightful owner
+    claiming     take the sink's epoch, compare the source with the log, follow the topic's settings
+    running      read from `next_offset`
+
+Whoever stalls between confirming and claiming may still fence the owner once. The owner is set back, confirms again and
+claims again; the other one fails to confirm. So the rightful owner always ends up with the epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from random import Random
+from typing import Final
+
+from keyfold.backoff import Backoff
+from keyfold.errors import LogNotFound, SourceError
+from keyfold.log.manifest import Gap
+from keyfold.log.partition_log import PartitionLog, Pinned, SinkSession
+from keyfold_sink.batch import TopicPartitionKey
+from keyfold_sink.lane import Lane
+from keyfold_sink.partition import PartitionWriter
+from keyfold_sink.sender import Retry
+from keyfold_sink.source import (
+    GapPolicy,
+    Resumed,
+    Source,
+    SourceFacts,
+    TopicGone,
+    check_identity,
+    check_offsets,
+    resumed,
+)
+
+_TRUNCATION_LOOKS: Final = 3
+_SET_BACK_DELAYS: Final = Backoff(first_ms=200, cap_ms=30_000)
+
+
+class Stage(Enum):
+    """How far a partition has come."""
+
+    LOADING = "loading"
+    CONFIRMING = "confirming"
+    CLAIMING = "claiming"
+    RUNNING = "running"
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The manifest is known."""
+
+    owner: Assigned
+    pinned: Pinned
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """The epoch is mine and the source is the one that the log continues."""
+
+    owner: Assigned
+    session: SinkSession
+    end_offset: int
+    resumed: Resumed | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The partition's work ended with an error."""
+
+    owner: Assigned
+    error: BaseException
+
+
+Report = Callable[[Loaded | Claimed | Stopped], None]
+
+
+def set_back_s(set_backs: int, random: Random) -> float:
+    """How long to wait before the next attempt after so many."""
+    delays = _SET_BACK_DELAYS.delays_s(random)
+    return 0.0 if set_backs == 0 else [next(delays) for _ in range(min(set_backs, 12))][-1]
+
+
+@dataclass(eq=False, slots=True)
+class Assigned:
+    """A partition that the group gave to this task, in one attempt to write it; a set-back makes a new one."""
+
+    key: TopicPartitionKey
+    lane: Lane
+    retry: Retry
+    log: PartitionLog
+    set_backs: int = 0
+    load_at_s: float = 0.0
+    is_loading: bool = False
+    stage: Stage = Stage.LOADING
+    pinned: Pinned | None = None
+    token: str = ""
+    confirm_at_s: float = 0.0
+    writer: PartitionWriter | None = None
+    resumed: Resumed | None = None
+    end_offset: int = 0
+    is_fetched: bool = False
+    has_read: bool = False
+
+    @property
+    def next_offset(self) -> int:
+        """Where the log ends, as far as is known here."""
+        if self.writer is not None:
+            return self.writer.manifest.next_offset
+        return self.pinned.manifest.next_offset if self.pinned is not None else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """The jobs that bring a partition from one stage to the next. They run on its lane."""
+
+    source: Source
+    gap_policy: GapPolicy
+    random: Random
+    report: Report
+
+    def load(self, owner: Assigned) -> None:
+        """Read the manifest; where there is no log yet, begin one at the earliest offset that the source has."""
+        pinned = owner.retry(lambda: self._load_or_create(owner))
+        self.report(Loaded(owner, pinned))
+
+    def claim(self, owner: Assigned) -> None:
+        """Compare the source and take the epoch, on top of the manifest that was confirmed.
+
+        Raises `SourceError`; `Fenced` when another sink claimed in between; `CommitUnknown`: the membership must be
+        confirmed again before the next try.
+        """
+        facts = self._facts(owner)
+        assert owner.pinned is not None
+        pinned = owner.pinned
+        # What can be known before is checked before: a task that must fail leaves the log as it was.
+        check_identity(pinned.manifest, topic_id=facts.topic_id, cluster_id=facts.cluster_id)
+        gap = self._compare(owner, pinned, facts)
+        session = owner.log.claim_sink(pinned)
+        settings = facts.settings or session.manifest.settings
+        owner.retry(lambda: session.follow(settings, topic_id=facts.topic_id, cluster_id=facts.cluster_id))
+        if gap is not None and session.manifest.next_offset == gap.from_offset:
+            self._skip(owner, session, gap)
+        self.report(
+            Claimed(owner, session, facts.end_offset, resumed(session.manifest, session.pinned.seen_ms, settings))
+        )
+
+    def _load_or_create(self, owner: Assigned) -> Pinned:
+        try:
+            return owner.log.load()
+        except LogNotFound:
+            facts = self._facts(owner)
+            return owner.log.create(
+                topic_id=facts.topic_id,
+                cluster_id=facts.cluster_id,
+                start_offset=facts.earliest_offset,
+                settings=facts.settings,
+            )
+
+    def _facts(self, owner: Assigned) -> SourceFacts:
+        topic, partition = owner.key
+        try:
+            return owner.retry(lambda: self.source.facts(topic, partition))
+        except TopicGone as error:
+            raise SourceError(
+                topic, partition, "the topic does not exist any more", hint="what was read of it is in the log"
+            ) from error
+
+    def _compare(self, owner: Assigned, pinned: Pinned, facts: SourceFacts) -> Gap | None:
+        """A new leader may show an old end for a moment, so a truncation is believed at the third look."""
+        for looks_left in reversed(range(_TRUNCATION_LOOKS)):
+            if facts.end_offset >= pinned.manifest.next_offset or not looks_left:
+                break
+            owner.lane.wait(1.0)
+            facts = self._facts(owner)
+        return check_offsets(pinned.manifest, facts, self.gap_policy)
+
+    def _skip(self, owner: Assigned, session: SinkSession, gap: Gap) -> None:
+        def skip() -> None:
+            if session.refresh().next_offset == gap.from_offset:
+                session.advance(gap.to_offset, gaps=(gap,))
+
+        owner.retry(skip)

@@ -1,0 +1,56 @@
+"""How the sink sets up its Kafka clients: pure but for making the consumer itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+from confluent_kafka import Consumer
+
+from keyfold_sink.budget import MemoryPlan
+from keyfold_sink.group import GroupConsumer
+from keyfold_sink.options import SinkOptions
+
+# librdkafka's default of a second leaves the sink idle whenever its queue was full for a moment.
+_FETCH_BACKOFF_MS: Final = 5
+_PARTITION_FETCH_BYTES: Final = 1024 * 1024
+
+
+def consumer_config(options: SinkOptions, plan: MemoryPlan) -> dict[str, Any]:
+    """Configuration of the consumer; what the user overrides comes first, what the sink stands on wins."""
+    return {
+        "bootstrap.servers": options.bootstrap_servers,
+        "client.id": f"keyfold-sink-{options.name}",
+        "fetch.queue.backoff.ms": _FETCH_BACKOFF_MS,
+        "max.partition.fetch.bytes": min(_PARTITION_FETCH_BYTES, plan.fetch_bytes),
+        "log_level": 3,
+        **options.consumer,
+        "group.id": options.group_id,
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "auto.offset.reset": "error",
+        "isolation.level": "read_committed",
+        "enable.partition.eof": True,
+        "partition.assignment.strategy": "cooperative-sticky",
+        "queued.max.messages.kbytes": plan.queue_bytes // 1024,
+        "queued.min.messages": plan.queue_records,
+        "fetch.max.bytes": plan.fetch_bytes,
+        # A record that is larger than one fetch still arrives; the client only wants this bound to be the larger one.
+        "receive.message.max.bytes": max(100_000_000, plan.fetch_bytes + 1024 * 1024),
+    }
+
+
+def admin_config(options: SinkOptions) -> dict[str, str]:
+    """Configuration of the admin client; what connects the consumer connects it too."""
+    shared = {
+        key: value
+        for key, value in options.consumer.items()
+        if key.startswith(("security.", "sasl.", "ssl.", "broker.address.", "socket.", "client.dns"))
+    }
+    return {"bootstrap.servers": options.bootstrap_servers, **shared, **options.admin}
+
+
+def open_consumer(options: SinkOptions, plan: MemoryPlan, on_commit: Callable[[Any, Any], None]) -> GroupConsumer:
+    """A consumer that has not subscribed yet."""
+    consumer = Consumer({**consumer_config(options, plan), "on_commit": on_commit})
+    return cast("GroupConsumer", consumer)  # its stubs spell the same calls out as overloads

@@ -1,0 +1,292 @@
+"""The consumer group's side of a task: which partitions it has, and how they come and go.
+
+The client's callbacks only note what happened. Partitions are assigned to the client for fetching when they are
+claimed, one by one, while those that run go on (cooperative rebalancing); `step` brings each to its next stage.
+
+A group offset is committed for two reasons: under a token, to prove that this process is a member of the current
+generation (see `keyfold_sink.assignment`), and after each manifest commit, so that Kafka's tools show the lag. It is
+never read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
+from queue import Empty, SimpleQueue
+from random import Random
+from typing import Any, Final, Protocol
+
+import structlog
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from keyfold.clock import Clock
+from keyfold.errors import CommitUnknown, Fenced, KeyfoldError, OffsetMoved, UploadLost
+from keyfold.log.partition_log import PartitionLog
+from keyfold_sink.assignment import Assigned, Claimed, Claims, Loaded, Stage, Stopped, set_back_s
+from keyfold_sink.batch import TopicPartitionKey
+from keyfold_sink.kafka import FORBIDDEN
+from keyfold_sink.lane import Lane
+from keyfold_sink.partition import Committed, PartitionWriter
+from keyfold_sink.sender import Retry
+from keyfold_sink.source import SourceForbidden
+
+Event = Loaded | Claimed | Stopped | Committed
+
+_CONFIRM_AGAIN_S: Final = 10.0
+_REFUSED_AGAIN_S: Final = 0.5
+
+# What another attempt from the log's end puts right.
+SET_BACK: Final = (Fenced, OffsetMoved, UploadLost, CommitUnknown)
+
+
+class GroupConsumer(Protocol):
+    """What is used of `confluent_kafka.Consumer`, as it is documented there."""
+
+    def subscribe(self, topics: list[str], **callbacks: Callable[[Any, list[TopicPartition]], None]) -> None: ...  # noqa: D102
+    def consume(self, num_messages: int, timeout: float) -> list[Any]: ...  # noqa: D102
+    def incremental_assign(self, partitions: list[TopicPartition]) -> None: ...  # noqa: D102
+    def incremental_unassign(self, partitions: list[TopicPartition]) -> None: ...  # noqa: D102
+    def commit(self, *, offsets: list[TopicPartition], asynchronous: bool) -> Any: ...  # noqa: D102
+    def pause(self, partitions: list[TopicPartition]) -> None: ...  # noqa: D102
+    def resume(self, partitions: list[TopicPartition]) -> None: ...  # noqa: D102
+    def close(self) -> None: ...  # noqa: D102
+
+
+class Group:
+    """The partitions of this task. Used by the main thread alone; lanes talk to it through `inbox`."""
+
+    def __init__(
+        self,
+        *,
+        claims: Claims,
+        inbox: SimpleQueue[Event],
+        executor: Executor,
+        clock: Clock,
+        random: Random,
+        open_log: Callable[[TopicPartitionKey], PartitionLog],
+        open_writer: Callable[[Assigned, Claimed], PartitionWriter],
+        before_revoke: Callable[[Sequence[Assigned]], None],
+        on_committed: Callable[[Committed], None],
+    ) -> None:
+        self.assigned: dict[TopicPartitionKey, Assigned] = {}
+        self.log_ends: dict[TopicPartitionKey, int] = {}
+        self.is_paused = False
+        self._consumer: GroupConsumer | None = None
+        self._claims = claims
+        self._inbox = inbox
+        self._executor = executor
+        self._clock = clock
+        self._random = random
+        self._open_log = open_log
+        self._open_writer = open_writer
+        self._before_revoke = before_revoke
+        self._on_committed = on_committed
+        self._lag: dict[TopicPartitionKey, int] = {}
+        self._attempts = 0
+        self._events = structlog.get_logger("keyfold.sink")
+
+    @property
+    def consumer(self) -> GroupConsumer:
+        """The client."""
+        assert self._consumer is not None
+        return self._consumer
+
+    def join(self, consumer: GroupConsumer, topics: Sequence[str]) -> None:
+        """Subscribe, or change the subscription."""
+        self._consumer = consumer
+        consumer.subscribe(list(topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost)
+
+    def running(self, key: TopicPartitionKey) -> Assigned | None:
+        """The partition if its records are wanted now."""
+        owner = self.assigned.get(key)
+        return owner if owner is not None and owner.is_fetched else None
+
+    def step(self) -> None:
+        """Handle what the lanes have reported and bring partitions on. Raises what ends the task."""
+        self.take_reports()
+        self._load()
+        self._confirm()
+
+    def take_reports(self) -> None:
+        """Handle what the lanes have reported. Raises what ends the task."""
+        while True:
+            try:
+                event = self._inbox.get_nowait()
+            except Empty:
+                return
+            if isinstance(event, Committed):
+                self._committed(event)
+            elif self.assigned.get(event.owner.key) is event.owner:
+                if isinstance(event, Loaded):
+                    event.owner.pinned = event.pinned
+                    event.owner.stage = Stage.CONFIRMING
+                elif isinstance(event, Claimed):
+                    self._claimed(event)
+                else:
+                    self._stopped(event)
+
+    def set_back(self, owner: Assigned, why: str) -> None:
+        """Forget all that is not committed and begin again at the log's end."""
+        self._events.warning("partition set back", topic=owner.key[0], partition=owner.key[1], why=why)
+        self._drop([owner])
+        self._begin(owner.key, owner.set_backs + 1)
+
+    def commit_lag(self, *, wait: bool = False) -> None:
+        """Tell the group where the logs end."""
+        offsets = [TopicPartition(*key, offset) for key, offset in self._lag.items() if key in self.assigned]
+        self._lag.clear()
+        if not offsets:
+            return
+        try:
+            self.consumer.commit(offsets=offsets, asynchronous=not wait)
+        except KafkaException as error:
+            self._events.info("group offsets not committed", error=error.args[0].str())
+
+    def pause(self) -> None:
+        """Stop fetching; the group membership goes on."""
+        self.is_paused = True
+        self.consumer.pause(self._fetched())
+
+    def resume(self) -> None:
+        """Fetch again."""
+        self.is_paused = False
+        self.consumer.resume(self._fetched())
+
+    def on_commit(self, error: KafkaError | None, offsets: list[TopicPartition]) -> None:
+        """The client's answer to a commit of group offsets."""
+        for offset in offsets:
+            owner = self.assigned.get((offset.topic, offset.partition))
+            if owner is None or owner.stage is not Stage.CONFIRMING or not offset.metadata:
+                continue
+            if offset.metadata != owner.token:
+                continue
+            refused = error or offset.error
+            if refused is None:
+                owner.stage = Stage.CLAIMING
+                owner.lane.submit(lambda owner=owner: self._claims.claim(owner))  # type: ignore[misc]
+            elif refused.code() in FORBIDDEN:
+                self._inbox.put(Stopped(owner, SourceForbidden(f"no right to commit group offsets: {refused.str()}")))
+            else:
+                # Not a member any more, or the group is being rebalanced: the next answer will tell.
+                owner.confirm_at_s = self._clock.monotonic_s() + _REFUSED_AGAIN_S
+
+    # Stages
+
+    def _begin(self, key: TopicPartitionKey, set_backs: int) -> None:
+        lane = Lane(self._executor, lambda error: self._inbox.put(Stopped(owner, error)))
+        owner = Assigned(key, lane, Retry(lane, self._random), self._open_log(key), set_backs)
+        owner.load_at_s = self._clock.monotonic_s() + set_back_s(set_backs, self._random)
+        self.assigned[key] = owner
+
+    def _load(self) -> None:
+        now_s = self._clock.monotonic_s()
+        for owner in self.assigned.values():
+            if owner.stage is Stage.LOADING and not owner.is_loading and owner.load_at_s <= now_s:
+                owner.is_loading = True
+                owner.lane.submit(lambda owner=owner: self._claims.load(owner))  # type: ignore[misc]
+
+    def _confirm(self) -> None:
+        now_s = self._clock.monotonic_s()
+        offsets = []
+        for owner in self.assigned.values():
+            if owner.stage is Stage.CONFIRMING and owner.confirm_at_s <= now_s:
+                self._attempts += 1
+                owner.token = f"keyfold claim {self._attempts}"
+                owner.confirm_at_s = now_s + _CONFIRM_AGAIN_S
+                offsets.append(TopicPartition(*owner.key, owner.next_offset, metadata=owner.token))
+        if offsets:
+            try:
+                self.consumer.commit(offsets=offsets, asynchronous=True)
+            except KafkaException as error:
+                self._events.info("group membership not confirmed yet", error=error.args[0].str())
+
+    def _claimed(self, event: Claimed) -> None:
+        owner = event.owner
+        owner.writer = self._open_writer(owner, event)
+        owner.resumed, owner.end_offset = event.resumed, event.end_offset
+        owner.stage = Stage.RUNNING
+        manifest = event.session.manifest
+        self.log_ends[owner.key] = manifest.next_offset
+        self._events.info(
+            "partition claimed",
+            topic=owner.key[0],
+            partition=owner.key[1],
+            epoch=event.session.epoch,
+            next_offset=manifest.next_offset,
+        )
+        leader_epoch = manifest.last_leader_epoch
+        start = TopicPartition(
+            *owner.key, manifest.next_offset, leader_epoch=leader_epoch if leader_epoch >= 0 else None
+        )
+        self.consumer.incremental_assign([start])
+        owner.is_fetched = True
+        if self.is_paused:
+            self.consumer.pause([start])
+
+    def _committed(self, event: Committed) -> None:
+        self.log_ends[event.key] = self._lag[event.key] = event.next_offset
+        owner = self.assigned.get(event.key)
+        if owner is not None:
+            owner.set_backs = 0
+        self._on_committed(event)
+        self._events.info(
+            "segment committed" if event.record_count else "log end moved",
+            topic=event.key[0],
+            partition=event.key[1],
+            next_offset=event.next_offset,
+            records=event.record_count,
+            size_bytes=event.size_bytes,
+            reason=event.reason.value,
+        )
+
+    def _stopped(self, event: Stopped) -> None:
+        if isinstance(event.error, SET_BACK):
+            self.set_back(event.owner, str(event.error))
+        elif isinstance(event.error, KeyfoldError):
+            raise event.error
+        else:
+            topic, partition = event.owner.key
+            raise RuntimeError(f"a sender of {topic}-{partition} broke") from event.error  # noqa: TRY004 - a defect
+
+    def _drop(self, owners: Iterable[Assigned]) -> None:
+        """Stop writing and fetching; a commit that is on its way may land, or be fenced."""
+        fetched = []
+        for owner in owners:
+            owner.lane.close()
+            if owner.is_fetched:
+                owner.is_fetched = False
+                fetched.append(TopicPartition(*owner.key))
+            if self.assigned.get(owner.key) is owner:
+                del self.assigned[owner.key]
+        if fetched:
+            self.consumer.incremental_unassign(fetched)
+
+    def _fetched(self) -> list[TopicPartition]:
+        return [TopicPartition(*owner.key) for owner in self.assigned.values() if owner.is_fetched]
+
+    # The client's callbacks: called inside `consume` and `close`
+
+    def _on_assign(self, consumer: GroupConsumer, partitions: list[TopicPartition]) -> None:
+        consumer.incremental_assign([])  # without this call the client would fetch from the group's offsets
+        for place in partitions:
+            key = (place.topic, place.partition)
+            if key in self.assigned:
+                self._drop([self.assigned[key]])
+            self._begin(key, 0)
+
+    def _on_revoke(self, consumer: GroupConsumer, partitions: list[TopicPartition]) -> None:
+        owners = self._owners(partitions)
+        self._before_revoke(owners)
+        self._give_up(consumer, owners)
+
+    def _on_lost(self, consumer: GroupConsumer, partitions: list[TopicPartition]) -> None:
+        self._give_up(consumer, self._owners(partitions))
+
+    def _owners(self, partitions: list[TopicPartition]) -> list[Assigned]:
+        keys = ((place.topic, place.partition) for place in partitions)
+        return [self.assigned[key] for key in keys if key in self.assigned]
+
+    def _give_up(self, consumer: GroupConsumer, owners: list[Assigned]) -> None:
+        if not any(owner.is_fetched for owner in owners):
+            consumer.incremental_unassign([])  # the client waits for the call
+        self._drop(owners)

@@ -1,0 +1,118 @@
+"""One partition's work for the store, one job after another, on threads that all partitions share.
+
+The main thread must keep polling Kafka while the store is slow, so everything that waits for the store runs here. Jobs
+of one lane keep their order and never overlap: one commit per partition is in flight. A lane that was closed drops what
+has not begun; what runs sees `closed` at its next wait and stops.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+from random import Random
+from typing import TypeVar
+
+from keyfold.backoff import Backoff
+from keyfold.errors import KeyfoldError
+
+T = TypeVar("T")
+Job = Callable[[], None]
+
+
+class LaneClosed(Exception):
+    """The lane was closed while its job waited: not an error, it only ends the job."""
+
+
+class Lane:
+    """A queue of jobs that run one at a time.
+
+    `on_crash` gets what a job raised; a job that raised closes its lane, because the next one builds on it. `on_end` is
+    called with each job that ended or was dropped.
+    """
+
+    def __init__(self, executor: Executor, on_crash: Callable[[BaseException], None]) -> None:
+        self._executor = executor
+        self._on_crash = on_crash
+        self._jobs: deque[tuple[Job, Job | None]] = deque()
+        self._changed = threading.Condition()
+        self._running = False
+        self._closed = threading.Event()
+        self.crash: BaseException | None = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether no job will begin any more."""
+        return self._closed.is_set()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing runs and nothing waits."""
+        with self._changed:
+            return not self._running and not self._jobs
+
+    def submit(self, job: Job, at_end: Job | None = None) -> None:
+        """Run `job` after all that were submitted before. `at_end` follows in any case, also when it is dropped."""
+        with self._changed:
+            if not self.closed:
+                self._jobs.append((job, at_end))
+                if not self._running:
+                    self._running = True
+                    self._executor.submit(self._run)
+                return
+        if at_end is not None:
+            at_end()
+
+    def close(self) -> None:
+        """Drop what has not begun; wake what waits for another try."""
+        self._closed.set()
+        with self._changed:
+            dropped = list(self._jobs)
+            self._jobs.clear()
+        for _, at_end in dropped:
+            if at_end is not None:
+                at_end()
+
+    def wait_idle(self, timeout_s: float) -> bool:
+        """Wait until nothing runs and nothing waits; False when time ran out."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._running and not self._jobs, timeout_s)
+
+    def wait(self, seconds: float) -> None:
+        """Sleep on the lane. Raises `LaneClosed` when the lane is closed meanwhile."""
+        if self._closed.wait(seconds):
+            raise LaneClosed
+
+    def retry(self, call: Callable[[], T], backoff: Backoff, random: Random) -> T:
+        """Repeat `call` while its error is retriable, for ever. Raises `LaneClosed` once the lane is closed."""
+        for delay_s in backoff.delays_s(random):
+            if self.closed:
+                raise LaneClosed
+            try:
+                return call()
+            except KeyfoldError as error:
+                if not error.retriable:
+                    raise
+            self.wait(delay_s)
+        raise AssertionError  # the delays never end
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if not self._jobs:
+                    self._running = False
+                    self._changed.notify_all()
+                    return
+                job, at_end = self._jobs.popleft()
+            try:
+                job()
+            except LaneClosed:
+                pass
+            except BaseException as error:  # noqa: BLE001 - the main thread decides what an error means
+                self.crash = error
+                self.close()
+                self._on_crash(error)
+            finally:
+                if at_end is not None:
+                    at_end()

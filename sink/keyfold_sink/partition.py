@@ -1,0 +1,237 @@
+"""One claimed partition: records in, committed segments out.
+
+    append ──► SegmentWriter ──(part full)──► lane: send part
+                    │
+                   roll ────────────────────► lane: send the rest, send the index, check the topic, commit
+
+The main thread appends and rolls; everything that waits runs on the lane. `position` is where reading has got to: all
+that Kafka has before it was read, holes included. A segment's range ends at the position at which it was rolled, so
+the ranges stay contiguous whatever control records or compacted offsets lie between.
+
+What has happened is told through `report`, as values, in order (see `Committed`); what went wrong through the lane.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from keyfold.clock import Clock
+from keyfold.errors import CommitUnknown
+from keyfold.log.manifest import Gap, Manifest
+from keyfold.log.partition_log import SinkSession
+from keyfold.log.record import RecordColumns
+from keyfold.log.segment import SegmentWriter
+from keyfold.store.api import ObjectStore
+from keyfold_sink.batch import TopicPartitionKey, cut
+from keyfold_sink.budget import InFlight
+from keyfold_sink.lane import Lane
+from keyfold_sink.rolling import Fill, RollPolicy, RollReason
+from keyfold_sink.sender import PART_BYTES, Retry, SegmentSender
+from keyfold_sink.source import Source, TopicGone, check_identity
+
+# What an open segment costs beside what its writer counts: objects, a name, a sender.
+_OPEN_OVERHEAD_BYTES: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A commit that landed: the log now ends at `next_offset`."""
+
+    key: TopicPartitionKey
+    next_offset: int
+    record_count: int
+    size_bytes: int
+    reason: RollReason
+
+
+@dataclass(slots=True)
+class _Open:
+    """The segment that is being filled."""
+
+    writer: SegmentWriter
+    sender: SegmentSender
+    opened_s: float
+    base_offset: int
+    blocks: list[bytes] = field(default_factory=list)
+    blocks_bytes: int = 0
+    leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What all partitions of a task share."""
+
+    store: ObjectStore
+    source: Source
+    clock: Clock
+    in_flight: InFlight
+    report: Callable[[Committed], None]
+    codec: str = "zstandard"
+
+
+class PartitionWriter:
+    """Writes one partition under one claimed epoch."""
+
+    def __init__(self, session: SinkSession, lane: Lane, retry: Retry, policy: RollPolicy, tools: Tools) -> None:
+        self.key: TopicPartitionKey = (session.place.topic, session.place.partition)
+        self.position = session.manifest.next_offset
+        self._session = session
+        self._lane = lane
+        self._retry = retry
+        self._policy = policy
+        self._tools = tools
+        self._open: _Open | None = None
+        self._base_offset = self.position
+        self._gaps: list[Gap] = []
+        self._held_bytes = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that the segment that is being filled holds."""
+        return self._held_bytes
+
+    @property
+    def manifest(self) -> Manifest:
+        """The newest manifest that this writer's session has seen."""
+        return self._session.manifest
+
+    @property
+    def unsent_records(self) -> int:
+        """Records of the segment that is being filled."""
+        return self._open.writer.record_count if self._open else 0
+
+    @property
+    def is_rolled(self) -> bool:
+        """Whether everything before `position` is on its way, or committed."""
+        return self._base_offset == self.position
+
+    def append(self, batch: RecordColumns, mean_record_bytes: float) -> None:
+        """Take records; those below `position` are dropped. Rolls whenever a limit is reached."""
+        begin = 0 if batch.offsets[0] >= self.position else bisect_left(batch.offsets, self.position)
+        while begin < len(batch):
+            opened = self._opened()
+            end = begin + self._policy.room(opened.writer.record_count, mean_record_bytes)
+            part = cut(batch, begin, end)
+            opened.writer.append(part)
+            opened.leader_epoch = part.leader_epochs[-1]
+            self.position = part.offsets[-1] + 1
+            begin += len(part)
+            self._drain(opened)
+            self.roll_if_due()
+
+    def read_to(self, offset: int) -> None:
+        """Kafka has nothing more before `offset`: what lies between is a hole."""
+        self.position = max(self.position, offset)
+
+    def record_gap(self, gap: Gap) -> None:
+        """Note a gap in the next commit."""
+        self._gaps.append(gap)
+
+    def roll_if_due(self) -> None:
+        """Finish the segment when one of its limits is reached."""
+        opened = self._open
+        if opened is None:
+            return
+        fill = Fill(opened.writer.record_count, opened.writer.size_bytes, opened.opened_s)
+        reason = self._policy.due(fill, self._tools.clock.monotonic_s())
+        if reason is not None:
+            self.roll(reason)
+
+    def roll(self, reason: RollReason) -> None:
+        """Finish the segment and send it on its way; where there is none, move the log's end over what was a hole."""
+        opened, self._open = self._open, None
+        base_offset, self._base_offset = self._base_offset, self.position
+        gaps, self._gaps = tuple(self._gaps), []
+        held_bytes, self._held_bytes = self._held_bytes, 0
+        if opened is None and base_offset == self.position and not gaps:
+            return
+        position = self.position
+        self._tools.in_flight.add(held_bytes)
+        self._lane.submit(
+            lambda: self._commit(opened, base_offset, position, gaps, reason),
+            at_end=lambda: self._tools.in_flight.add(-held_bytes),
+        )
+
+    def follow(self) -> None:
+        """Write the topic's settings into the manifest when they have changed."""
+        self._lane.submit(lambda: self._retry(self._follow))
+
+    def _opened(self) -> _Open:
+        if self._open is None:
+            session = self._session
+            name = session.new_name(self._base_offset)
+            self._open = _Open(
+                SegmentWriter(sync_marker=session.manifest.sync_marker, codec=self._tools.codec),
+                SegmentSender(self._tools.store, session.place, name, self._retry),
+                self._tools.clock.monotonic_s(),
+                self._base_offset,
+            )
+        return self._open
+
+    def _drain(self, opened: _Open) -> None:
+        """Let finished blocks go when they make a part."""
+        if opened.writer.memory_bytes + opened.blocks_bytes > PART_BYTES:
+            fresh = opened.writer.drain()
+            opened.blocks += fresh
+            opened.blocks_bytes += sum(map(len, fresh))
+        if opened.blocks_bytes >= PART_BYTES:
+            blocks, size_bytes = opened.blocks, opened.blocks_bytes
+            opened.blocks, opened.blocks_bytes = [], 0
+            self._tools.in_flight.add(size_bytes)
+            sender = opened.sender
+            self._lane.submit(lambda: sender.send_part(blocks), at_end=lambda: self._tools.in_flight.add(-size_bytes))
+        self._held_bytes = opened.writer.memory_bytes + opened.blocks_bytes + _OPEN_OVERHEAD_BYTES
+
+    # On the lane
+
+    def _commit(
+        self, opened: _Open | None, base_offset: int, next_offset: int, gaps: tuple[Gap, ...], reason: RollReason
+    ) -> None:
+        record_count = size_bytes = 0
+        if opened is None:
+            gone = self._check_topic()
+            self._retry(lambda: self._advance(base_offset, next_offset, gaps))
+        else:
+            entry = opened.sender.finish(opened.writer, opened.blocks, base_offset=base_offset, next_offset=next_offset)
+            record_count, size_bytes = entry.record_count, entry.size_bytes
+            gone = self._check_topic()
+            settings = self._settings()
+            self._retry(
+                lambda: self._session.append(entry, leader_epoch=opened.leader_epoch, gaps=gaps, settings=settings)
+            )
+        self._tools.report(Committed(self.key, next_offset, record_count, size_bytes, reason))
+        if gone is not None:
+            raise gone
+
+    def _advance(self, base_offset: int, next_offset: int, gaps: tuple[Gap, ...]) -> None:
+        try:
+            self._session.advance(next_offset, gaps=gaps)
+        except CommitUnknown:
+            # It may have landed: the same call would then begin at the wrong offset.
+            if self._retry(self._session.refresh).next_offset == base_offset:
+                raise
+
+    def _check_topic(self) -> TopicGone | None:
+        """Raise when the topic is another one now. One that is gone may still be committed: these records were its."""
+        topic = self.key[0]
+        try:
+            topic_id = self._retry(lambda: self._tools.source.topic_id(topic))
+        except TopicGone as error:
+            return error
+        check_identity(self._session.manifest, topic_id=topic_id, cluster_id="")
+        return None
+
+    def _settings(self) -> Mapping[str, str] | None:
+        """The topic's settings, or what the manifest has where Kafka does not tell."""
+        try:
+            return self._retry(lambda: self._tools.source.settings(self.key[0])) or None
+        except TopicGone:
+            return None
+
+    def _follow(self) -> None:
+        settings = self._settings()
+        if settings is not None:
+            self._session.follow(settings)
