@@ -214,10 +214,9 @@ class Group:
             epoch=event.session.epoch,
             next_offset=manifest.next_offset,
         )
-        leader_epoch = manifest.last_leader_epoch
-        start = TopicPartition(
-            *owner.key, manifest.next_offset, leader_epoch=leader_epoch if leader_epoch >= 0 else None
-        )
+        # With the last record's leader epoch the client asks the broker whether the log was truncated meanwhile.
+        epoch = {"leader_epoch": manifest.last_leader_epoch} if manifest.last_leader_epoch >= 0 else {}
+        start = TopicPartition(*owner.key, manifest.next_offset, **epoch)
         self.consumer.incremental_assign([start])
         owner.is_fetched = True
         if self.is_paused:
