@@ -4,7 +4,8 @@ A broker needs a Java 17 and some fifty jars. The jars come from Maven Central t
 no Maven is needed. They are kept in a cache folder and fetched again only when the versions asked for change.
 
     find_java()                    path of a java that is new enough, or JavaMissing in one line
-    kafka_jars(default_cache())    folder of the jars; first call on a machine: 15 to 40 s
+    kafka_jars(default_cache())    folder of a broker's jars; first call on a machine: 15 to 40 s
+    s3a_jars(default_cache())      folder of what stock Spark lacks to read from S3: 36 small jars
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -25,8 +28,9 @@ from keyfold.errors import KeyfoldError
 KAFKA_VERSION: Final = "4.3.1"
 JAVA_MINIMUM: Final = 17
 
-# slf4j-simple, so that what a broker has to complain about reaches its log file; without a binding it stays silent.
-_JARS: Final = (("org.apache.kafka", "kafka_2.13", KAFKA_VERSION), ("org.slf4j", "slf4j-simple", "1.7.36"))
+_AWS_SDK: Final = "software.amazon.awssdk"
+_AWS_SDK_VERSION: Final = "2.35.4"
+_AWS_SDK_PARTS: Final = ("s3", "s3-transfer-manager", "sts", "apache-client", "netty-nio-client")
 _FETCH_TIMEOUT_S: Final = 600
 
 
@@ -76,44 +80,125 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
+@dataclass(frozen=True, slots=True)
+class JarSet:
+    """Artifacts (organisation, name, version) with all that they need, but for `excluded` (organisation, name or "").
+
+    `folder` is where they are kept below the cache; it names the versions, so other versions go elsewhere.
+    """
+
+    title: str
+    folder: str
+    wanted: tuple[tuple[str, str, str], ...]
+    excluded: tuple[tuple[str, str], ...] = ()
+
+    def path(self, cache: Path) -> Path:
+        """The folder in this cache, fetched or not."""
+        return cache / self.folder
+
+
+# slf4j-simple, so that what a broker has to complain about reaches its log file; without a binding it stays silent.
+KAFKA: Final = JarSet(
+    "Kafka's jars",
+    f"kafka-libs/{KAFKA_VERSION}-1.7.36",
+    (("org.apache.kafka", "kafka_2.13", KAFKA_VERSION), ("org.slf4j", "slf4j-simple", "1.7.36")),
+)
+
+
+def s3a_set() -> JarSet:
+    """Hadoop's S3A for the installed pyspark, in parts: 13 MB where the SDK's bundle takes 686.
+
+    What Spark brings itself is left out: netty, slf4j, commons and the HTTP client.
+    """
+    hadoop = _pyspark_jar("hadoop-client-api-*.jar").stem.removeprefix("hadoop-client-api-")
+    return JarSet(
+        "Spark's S3 jars",
+        f"s3a-libs/{hadoop}-{_AWS_SDK_VERSION}",
+        (
+            ("org.apache.hadoop", "hadoop-aws", hadoop),
+            *((_AWS_SDK, part, _AWS_SDK_VERSION) for part in _AWS_SDK_PARTS),
+        ),
+        (
+            (_AWS_SDK, "bundle"),
+            ("org.wildfly.openssl", ""),
+            ("io.netty", ""),
+            ("org.slf4j", ""),
+            ("commons-codec", ""),
+            ("commons-logging", ""),
+            ("org.apache.httpcomponents", ""),
+        ),
+    )
+
+
 def kafka_jars(cache: Path) -> Path:
     """The folder that holds a broker's jars, fetched if it is not there yet. Raises `KeyfoldError`."""
-    folder = cache / "kafka-libs" / "-".join(version for _, _, version in _JARS)
+    return _jars(KAFKA, cache)
+
+
+def s3a_jars(cache: Path) -> Path:
+    """The folder that holds Spark's S3 jars, fetched if it is not there yet. Raises `KeyfoldError`."""
+    return _jars(s3a_set(), cache)
+
+
+def _jars(jars: JarSet, cache: Path) -> Path:
+    folder = jars.path(cache)
     if not folder.is_dir():
-        with locked(cache / "kafka-libs.lock"):
+        with locked(folder.parent.with_suffix(".lock")):
             if not folder.is_dir():
-                _fetch(folder)
+                _fetch(jars, folder)
     return folder
 
 
-def _fetch(folder: Path) -> None:
+def _fetch(jars: JarSet, folder: Path) -> None:
     """Retrieve into a temporary neighbour and rename: the folder is whole or not there."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetch-") as name:
         work = Path(name)
-        wanted = "".join(f'<dependency org="{o}" name="{n}" rev="{v}" conf="*->default"/>' for o, n, v in _JARS)
-        (work / "ivy.xml").write_text(
-            '<ivy-module version="2.0"><info organisation="keyfold" module="broker"/>'
-            f"<dependencies>{wanted}</dependencies></ivy-module>"
-        )
-        command = [find_java(), "-jar", str(_ivy_jar()), "-ivy", str(work / "ivy.xml"), "-confs", "default"]
-        command += ["-types", "jar", "bundle", "-cache", str(work / "cache"), "-warn"]
+        (work / "ivy.xml").write_text(_ivy_module(jars))
+        command = [find_java(), "-jar", str(_pyspark_jar("ivy-*.jar")), "-ivy", str(work / "ivy.xml")]
+        command += ["-confs", "default", "-types", "jar", "bundle", "-cache", str(work / "cache"), "-warn"]
         command += ["-retrieve", str(work / "libs" / "[artifact]-[revision].[ext]")]
         answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_FETCH_TIMEOUT_S)
-        missing = [f"{n}-{v}" for _, n, v in _JARS if not (work / "libs" / f"{n}-{v}.jar").is_file()]
+        missing = [f"{n}-{v}" for _, n, v in jars.wanted if not (work / "libs" / f"{n}-{v}.jar").is_file()]
         if answer.returncode != 0 or missing:
             tail = "\n".join((answer.stdout + answer.stderr).strip().splitlines()[-15:])
+            what = ", ".join(missing) or "Ivy failed"
             raise KeyfoldError(
-                f"Kafka's jars could not be fetched from Maven Central ({', '.join(missing) or 'Ivy failed'}):\n{tail}",
+                f"{jars.title} could not be fetched from Maven Central ({what}):\n{tail}",
                 hint="the network is needed once; run again",
             )
         (work / "libs").rename(folder)
 
 
-def _ivy_jar() -> Path:
+def _ivy_module(jars: JarSet) -> str:
+    wanted = "".join(f'<dependency org="{o}" name="{n}" rev="{v}" conf="*->default"/>' for o, n, v in jars.wanted)
+    excluded = "".join(f'<exclude org="{o}"{f""" module="{n}" """ if n else ""}/>' for o, n in jars.excluded)
+    return (
+        '<ivy-module version="2.0"><info organisation="keyfold" module="demo"/>'
+        f"<dependencies>{wanted}{excluded}</dependencies></ivy-module>"
+    )
+
+
+def _pyspark_jar(pattern: str) -> Path:
+    """The jar of the installed pyspark that fits."""
     import pyspark
 
-    jars = sorted((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
+    jars = sorted((Path(pyspark.__file__).parent / "jars").glob(pattern))
     if not jars:
-        raise KeyfoldError("this pyspark carries no Ivy jar", hint="install keyfold[demo]")
+        raise KeyfoldError(f"this pyspark carries no {pattern}", hint="install keyfold[demo]")
     return jars[-1]
+
+
+def main() -> int:
+    """`python -m keyfold_demo.java`: fetch the jars ahead of use; exit code 2 where Java is missing."""
+    try:
+        find_java()
+        kafka_jars(default_cache())
+    except KeyfoldError as error:
+        print(error, file=sys.stderr)  # noqa: T201 - a command
+        return 2 if isinstance(error, JavaMissing) else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -10,6 +10,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -151,3 +152,17 @@ class Versitygw:
         end(self._process, patience_s=5)
         self._process = None
         return False
+
+
+def main() -> int:
+    """`python -m tests.support.versitygw`: build it ahead of the tests."""
+    try:
+        versitygw_binary(default_cache())
+    except KeyfoldError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+# Every target does its own set-up on a machine that has Python 3.11+ and Java 17+ (and Go for `test-real`).
+# Versions come from constraints.txt; jars and binaries are kept in .cache, packages in .venv.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+# The first Python on PATH that is new enough; `make PYTHON=/path/to/python3.12 ...` chooses another.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
+JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
+PY := .venv/bin/python
+STAMP := .venv/.installed
+
+# Each pytest worker starts its own broker and Spark; more than one a core does not pay.
+WORKERS ?= 2
+PYTEST := $(PY) -m pytest
+# `make test ARGS="tests/unit -k roll"`
+ARGS ?=
+
+.PHONY: help venv java go jars demo test test-real soak lint bench docs dist clean clean-all
+
+help: ## Show the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+venv: $(STAMP) ## Make .venv with pinned versions of all that is needed
+
+$(STAMP): pyproject.toml constraints.txt
+	@if [ -z "$(PYTHON)" ]; then echo "Python 3.11 or newer is needed and was not found on PATH; install it, or say make PYTHON=/path/to/python" >&2; exit 2; fi
+	@if [ ! -x $(PY) ]; then echo "making .venv with $(PYTHON)"; \
+		$(PYTHON) -m venv .venv || { rm -rf .venv; echo "$(PYTHON) cannot make virtual environments; install its venv module (Debian: python3-venv)" >&2; exit 2; }; fi
+	@echo "installing pinned packages into .venv (some minutes the first time: pyspark alone is 450 MB)"
+	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
+		$(PY) -m pip install --quiet -e '.[dev]'
+	@touch $@
+
+java:
+	@version=$$("$(JAVA)" -version 2>&1 | sed -nE 's/.*version "(1\.)?([0-9]+).*/\2/p' | head -n 1 || true); \
+	if [ "$${version:-0}" -lt 17 ]; then \
+		echo "Java 17 or newer is needed ($(JAVA) is $${version:-missing}); install a JDK and put it on PATH, or set JAVA_HOME" >&2; exit 2; fi
+
+go:
+	@command -v go >/dev/null || { echo "Go is needed to build versitygw and was not found on PATH; install Go 1.24 or newer" >&2; exit 2; }
+
+jars: java $(STAMP)
+	@$(PY) -m keyfold_demo.java
+
+demo: jars ## The whole story on this machine: Kafka, S3 and Spark on loopback
+	@$(PY) -m keyfold.cli demo
+
+test: jars ## All tests that need Python and Java; long storms in their short form
+	$(PYTEST) -n $(WORKERS) --dist loadfile -m "not real and not soak" $(ARGS)
+
+test-real: java go jars ## Tests against versitygw, built by Go once
+	@$(PY) -m tests.support.versitygw
+	$(PYTEST) -m "real and not soak" $(ARGS)
+
+soak: java go jars ## Long storms: kills, fights and pauses for many minutes
+	@$(PY) -m tests.support.versitygw
+	$(PYTEST) -m soak --timeout 7200 $(ARGS)
+
+lint: $(STAMP) ## ruff, mypy, import-linter and the tidy test
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+	.venv/bin/lint-imports
+	$(PYTEST) -q -p no:randomly tests/unit/test_tidy.py
+
+bench: jars ## Ratios on this machine, each on the same data in one run
+	@for bench in $$(ls tests/bench/*.py | grep -v '/_'); do name=$${bench%.py}; \
+		echo "== $$bench"; $(PY) -m "$${name//\//.}" $(ARGS); done
+
+docs: $(STAMP) ## Write docs/configuration.md from the code
+	$(PY) -m tests.support.configuration_docs
+
+dist: $(STAMP) ## Build wheel and sdist into dist/
+	@rm -rf dist
+	@PIP_CONSTRAINT=$(CURDIR)/constraints.txt PIP_BUILD_CONSTRAINT=$(CURDIR)/constraints.txt $(PY) -m build
+	@ls -l dist
+
+clean: ## Remove what was built, and the caches of the tools
+	rm -rf dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse metastore_db derby.log
+	find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +
+
+clean-all: clean ## Also remove .venv and .cache
+	rm -rf .venv .cache

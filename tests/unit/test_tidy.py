@@ -1,0 +1,167 @@
+"""The house rules that no linter knows. Each failure lists every offender."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ROOMS = (
+    "keyfold/",
+    "sink/keyfold_sink/",
+    "compactor/keyfold_compactor/",
+    "schemas/keyfold_schemas/",
+    "demo/keyfold_demo/",
+)
+
+MODULE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 70
+CONFTEST_LINES_MAX = 150
+
+# Only the clock knows the time, and chance is a caller's Random. The demo talks to a person and may look at his clock.
+CLOCK_SEAMS = {"keyfold/clock.py"}
+DATE_CALLS = {"now", "utcnow", "today"}
+OUTSIDE_CALLS = {
+    *("time.time", "time.time_ns", "time.monotonic", "time.monotonic_ns", "time.perf_counter", "time.sleep"),
+    *("uuid.uuid1", "uuid.uuid4", "uuid4", "secrets.token_hex", "secrets.randbits", "os.urandom"),
+}
+
+# Written in pieces, so that this file does not offend itself.
+MACHINE_PATHS = re.compile("|".join("/" + part for part in ("work/", "root/", "opt/wheels", "tmp/kf", r"home/\w+/")))
+REGISTRY_HOSTS = re.compile(
+    "|".join(
+        re.escape(".".join(parts))
+        for parts in (
+            ("pypi", "org"),
+            ("pythonhosted", "org"),
+            ("repo1", "maven"),
+            ("repo", "maven"),
+            ("proxy", "golang", "org"),
+        )
+    )
+)
+
+
+@cache
+def tracked() -> tuple[str, ...]:
+    """Files that git knows, as paths from the root."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return tuple(name for name in listed.split("\0") if name and (ROOT / name).is_file())
+
+
+def python_files() -> Iterator[tuple[str, str]]:
+    for name in tracked():
+        if name.endswith(".py"):
+            yield name, (ROOT / name).read_text(encoding="utf-8")
+
+
+def room_files() -> Iterator[tuple[str, ast.Module]]:
+    for name, text in python_files():
+        if name.startswith(ROOMS):
+            yield name, ast.parse(text)
+
+
+def test_modules_stay_small() -> None:
+    sizes = {name: text.count("\n") for name, text in python_files()}
+    assert {name: size for name, size in sizes.items() if size > MODULE_LINES_MAX} == {}
+    conftests = {name: size for name, size in sizes.items() if Path(name).name == "conftest.py"}
+    assert {name: size for name, size in conftests.items() if size > CONFTEST_LINES_MAX} == {}
+
+
+def test_functions_stay_small() -> None:
+    long = {
+        f"{name}: {node.name}": (node.end_lineno or node.lineno) - node.lineno + 1
+        for name, text in python_files()
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    assert {function: size for function, size in long.items() if size > FUNCTION_LINES_MAX} == {}
+
+
+def test_every_module_opens_with_its_idea() -> None:
+    assert [name for name, tree in room_files() if not ast.get_docstring(tree)] == []
+
+
+def test_nothing_is_a_heap_of_leftovers() -> None:
+    assert [name for name in tracked() if Path(name).name in {"utils.py", "util.py", "helpers.py", "misc.py"}] == []
+
+
+def test_time_and_chance_are_arguments() -> None:
+    offenders = [
+        f"{name}:{line}: {what}"
+        for name, tree in room_files()
+        if name not in CLOCK_SEAMS and not name.startswith("demo/")
+        for line, what in reaches_outside(tree)
+    ]
+    assert offenders == []
+
+
+def reaches_outside(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Where a module asks the machine for the time or for chance. A parameter may well be named `random`."""
+    nodes = list(ast.walk(tree))
+    modules = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.module in {"time", "random", "secrets"}:
+            for alias in node.names:
+                if alias.name != "Random":
+                    yield node.lineno, f"from {node.module} import {alias.name}"
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            owner, _, name = called.rpartition(".")
+            is_date = name in DATE_CALLS and owner in {"datetime", "datetime.datetime", "date", "datetime.date"}
+            is_chance = owner == "random" and "random" in modules and name != "Random"
+            if called in OUTSIDE_CALLS or is_date or is_chance:
+                yield node.lineno, called
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("import time\ntime.time()", True),
+        ("from time import time", True),
+        ("from datetime import datetime\ndatetime.now()", True),
+        ("import datetime\ndatetime.datetime.now(datetime.UTC)", True),
+        ("import random\nrandom.choice([1])", True),
+        ("from random import choice", True),
+        ("import uuid\nuuid.uuid4()", True),
+        ("from random import Random\ndef f(random: Random): return random.random()", False),
+        ("import random\nrandom.Random(7)", False),
+        ("clock.now()", False),
+        ("from datetime import datetime\ndatetime.fromtimestamp(0)", False),
+    ],
+)
+def test_the_rule_about_time_and_chance_sees_what_it_must(text: str, expected: bool) -> None:
+    assert bool(list(reaches_outside(ast.parse(text)))) is expected
+
+
+def test_nothing_names_this_machine_or_a_registry() -> None:
+    offenders = []
+    for name in tracked():
+        content = (ROOT / name).read_bytes()
+        if b"\0" in content[:8192]:
+            continue
+        for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), 1):
+            if MACHINE_PATHS.search(line) or REGISTRY_HOSTS.search(line):
+                offenders.append(f"{name}:{number}: {line.strip()[:100]}")
+    assert offenders == []
+
+
+def test_constraints_are_names_and_versions_alone() -> None:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.+!]+", line)] == []
+    assert len({line.partition("==")[0].lower() for line in lines}) == len(lines)
+
+
+def test_no_promise_is_left_in_a_comment() -> None:
+    word = re.compile("#.*\\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "XX" + "X")) + ")\\b")
+    assert [
+        f"{name}: {line.strip()}" for name, text in python_files() for line in text.splitlines() if word.search(line)
+    ] == []
