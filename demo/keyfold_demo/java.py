@@ -1,4 +1,4 @@
-"""Java, and Kafka's jars: found or fetched once, with nothing to install by hand.
+"""Java, and jars of Kafka and Hadoop: found or fetched once, with nothing to install by hand.
 
 A broker needs a Java 17 and some fifty jars. The jars come from Maven Central through the Ivy that pyspark carries, so
 no Maven is needed. They are kept in a cache folder and fetched again only when the versions asked for change.
@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -172,7 +173,7 @@ def _fetch(jars: JarSet, folder: Path) -> None:
 
 def _ivy_module(jars: JarSet) -> str:
     wanted = "".join(f'<dependency org="{o}" name="{n}" rev="{v}" conf="*->default"/>' for o, n, v in jars.wanted)
-    excluded = "".join(f'<exclude org="{o}"{f""" module="{n}" """ if n else ""}/>' for o, n in jars.excluded)
+    excluded = "".join(f'<exclude org="{o}" module="{n}"/>' if n else f'<exclude org="{o}"/>' for o, n in jars.excluded)
     return (
         '<ivy-module version="2.0"><info organisation="keyfold" module="demo"/>'
         f"<dependencies>{wanted}{excluded}</dependencies></ivy-module>"
@@ -202,3 +203,20 @@ def main() -> int:
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+def main() -> None:
+    """Fetch what the demo and the tests need, so that they start at once later. One line when that cannot be done."""
+    try:
+        cache = default_cache()
+        for jars in (KAFKA, s3a_set()):
+            if not jars.path(cache).is_dir():
+                sys.stderr.write(f"fetching {jars.title} from Maven Central into {jars.path(cache)}\n")
+                _jars(jars, cache)
+    except KeyfoldError as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
