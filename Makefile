@@ -47,7 +47,7 @@ jars: java $(STAMP)
 	@$(PY) -m keyfold_demo.java
 
 demo: jars ## The whole story on this machine: Kafka, S3 and Spark on loopback
-	@$(PY) -m keyfold.cli demo
+	@.venv/bin/keyfold demo
 
 test: jars ## All tests that need Python and Java; long storms in their short form
 	$(PYTEST) -n $(WORKERS) --dist loadfile -m "not real and not soak" $(ARGS)
