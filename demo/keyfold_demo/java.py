@@ -16,9 +16,9 @@ import re
 import shutil
 import subprocess
 import sys
-import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -192,9 +192,14 @@ def _pyspark_jar(pattern: str) -> Path:
 
 def main() -> int:
     """`python -m keyfold_demo.java`: fetch the jars ahead of use; exit code 2 where Java is missing."""
+    cache = default_cache()
     try:
         find_java()
-        kafka_jars(default_cache())
+        missing = [jars for jars in (KAFKA, s3a_set()) if not jars.path(cache).is_dir()]
+        for jars in missing:
+            print(f"fetching {jars.title} from Maven Central into {jars.path(cache)}", file=sys.stderr)  # noqa: T201 - a command
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(lambda jars: _jars(jars, cache), missing))
     except KeyfoldError as error:
         print(error, file=sys.stderr)  # noqa: T201 - a command
         return 2 if isinstance(error, JavaMissing) else 1
@@ -203,20 +208,3 @@ def main() -> int:
 
 if __name__ == "__main__":
     sys.exit(main())
-
-
-def main() -> None:
-    """Fetch what the demo and the tests need, so that they start at once later. One line when that cannot be done."""
-    try:
-        cache = default_cache()
-        for jars in (KAFKA, s3a_set()):
-            if not jars.path(cache).is_dir():
-                sys.stderr.write(f"fetching {jars.title} from Maven Central into {jars.path(cache)}\n")
-                _jars(jars, cache)
-    except KeyfoldError as error:
-        sys.stderr.write(f"error: {error}\n")
-        sys.exit(1)
-
-
-if __name__ == "__main__":
-    main()
