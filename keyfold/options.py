@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from difflib import SequenceMatcher, get_close_matches
+from enum import Enum
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, get_args, get_origin
 
 from pydantic import (
@@ -349,7 +350,7 @@ def markdown_table(model: type[Options]) -> str:
     fields = sorted(model.model_fields.values(), key=lambda info: (rank[_extra(info)["importance"]], _key(info)))
     lines = ["| key | type | default | importance | what it does |", "| --- | --- | --- | --- | --- |"]
     for info in fields:
-        doc = " ".join((info.description or "").split()).replace("|", "\\|")
+        doc = " ".join((info.description or "").split()).replace("|", "\\|").replace("<", "\\<")
         notes = [
             note for wanted, note in (("per_topic", "per topic"), ("followed", "followed")) if _extra(info)[wanted]
         ]
@@ -376,6 +377,8 @@ def _type_name(info: FieldInfo) -> str:
     leaves = [leaf for leaf in _leaves(info.annotation) if leaf not in (type(None), Ellipsis)]
     if get_origin(leaves[0]) is Literal:
         return " or ".join(f"`{choice}`" for choice in get_args(leaves[0]))
+    if isinstance(leaves[0], type) and issubclass(leaves[0], Enum):
+        return " or ".join(f"`{choice.value}`" for choice in leaves[0])
     if get_origin(info.annotation) is tuple:
         return "list"
     return names.get(leaves[0], "string")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from enum import Enum
 from typing import Literal
 
 import pytest
@@ -12,13 +13,19 @@ from keyfold.errors import ConfigError
 from keyfold.options import Count, Flag, Millis, Names, Options, Overrides, StoreOptions, markdown_table, option
 
 
+class Mode(Enum):
+    FAST = "fast"
+    SLOW = "slow"
+
+
 class Sample(StoreOptions):
     name: str = option("name", doc="Name.", importance="high")
     topics: Names = option("topics", (), doc="Topics.")
-    flush_size: Count = option("flush.size", 0, doc="Roll after | records.", per_topic=True)
+    flush_size: Count = option("flush.size", 0, doc="Roll after | <n> records.", per_topic=True)
     retention_ms: int = option("retention.ms", -1, doc="Retention.", per_topic=True, ge=-1)
     delete_retention_ms: Millis = option("delete.retention.ms", 86_400_000, doc="Tombstones.", followed=True)
     ratio: float = option("min.cleanable.dirty.ratio", 0.5, doc="Ratio.", followed=True, ge=0, le=1)
+    mode: Mode = option("mode", Mode.SLOW, doc="Mode.")
     paused: Flag = option("pause", default=False, doc="Pause.")
     policy: Literal["fail", "record"] = option("source.gap.policy", "fail", doc="Policy.", importance="low")
     consumer: Overrides = option("consumer.override.*", Overrides(), doc="Client.")
@@ -94,6 +101,7 @@ def test_other_unknown_keys_are_refused_too(key: str) -> None:
         ("min.cleanable.dirty.ratio", "2", "at most 1"),
         ("min.cleanable.dirty.ratio", "nan", "number"),
         ("source.gap.policy", "ignore", "must be 'fail' or 'record', not 'ignore'"),
+        ("mode", "warp", "must be 'fast' or 'slow', not 'warp'"),
         ("s3.bucket.name", "", "must not be empty"),
         ("topics.dir", "/topics", "begin nor end with a slash"),
         ("topic.users.flush.size", "many", "whole number, not 'many'"),
@@ -194,9 +202,10 @@ def test_the_table_shows_every_option_once_important_ones_first() -> None:
     assert len(rows) == len(Sample.model_fields)
     assert rows[0].startswith("| `name` | string | (must be given) | high |")
     assert rows[-1] == "| `source.gap.policy` | `fail` or `record` | `fail` | low | Policy. |"
-    assert "| `flush.size` | whole number | `0` | medium, per topic | Roll after \\| records. |" in rows
+    assert "| `flush.size` | whole number | `0` | medium, per topic | Roll after \\| \\<n> records. |" in rows
     assert "| `delete.retention.ms` | whole number | `86400000` | medium, per topic, followed | Tombstones. |" in rows
     assert "| `pause` | boolean | `false` | medium | Pause. |" in rows
+    assert "| `mode` | `fast` or `slow` | `slow` | medium | Mode. |" in rows
     assert "| `topics` | list |  | medium | Topics. |" in rows
     assert "| `spark.*` | keys and values |  | medium | Spark. |" in rows
     assert any(row.startswith("| `aws.secret.access.key` | secret |  |") for row in rows)
