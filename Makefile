@@ -75,7 +75,7 @@ docs: $(STAMP) ## Write docs/configuration.md from the code
 
 dist: $(STAMP) ## Build wheel and sdist into dist/
 	@rm -rf dist
-	@PIP_CONSTRAINT=$(CURDIR)/constraints.txt PIP_BUILD_CONSTRAINT=$(CURDIR)/constraints.txt $(PY) -m build
+	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(PY) -m build
 	@ls -l dist
 
 clean: ## Remove what was built, and the caches of the tools

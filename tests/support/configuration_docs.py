@@ -17,7 +17,7 @@ COMMAND: Final = "make docs"
 
 _SERVICES: Final = (
     ("The sink", "keyfold_sink.options", "SinkOptions", "`keyfold sink run CONFIG`"),
-    ("The compactor", "keyfold_compactor.options", "CompactorOptions", "`keyfold compact run CONFIG`"),
+    ("The compactor", "keyfold_compactor.options", "CompactOptions", "`keyfold compact run CONFIG`"),
 )
 
 _HEAD: Final = f"""# Configuration
