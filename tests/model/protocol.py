@@ -1,0 +1,309 @@
+"""One partition's commit, fence and collect protocol as a graph of states.
+
+    store       one manifest, replaced by compare-and-set, and a set of objects; strongly consistent.
+    on the way  requests whose sender no longer waits for them (it timed out, or it crashed). They land at ANY later
+                moment, or never. A lost answer is a time-out whose request lands before the repetition. Each time-out,
+                crash and repeated DELETE costs one of `Bounds.faults`.
+    writers     prepare a commit on the newest manifest that they know (one step), PUT it (one step): everything may
+                happen in between. A 412, the read after it, and the edit applied again are one step: the 412 would be
+                the same at any later moment, so it may as well come right before the read. All requests with an old
+                ETag are dead, so only those on the newest manifest are kept in a state.
+    time        no clock. A wait that began at the stamp t is over as soon as no reader's session that was open at t is
+                open any more: stamps are 0 (before the reader) or 1 (it has begun), exactly what the real manifest's
+                milliseconds would allow with waits longer than every session.
+    reader      pins a manifest, reads record after record, and at any moment may go on in the newest manifest under
+                the real rule of `keyfold.read.position`. What it has folded at its end must be what Kafka's records
+                up to there fold to.
+    lease       a condition, not a time: a claim over another's lease finds it either held or run out.
+
+Manifests, entries and replacements are numbers of `Book`; the next manifest is what the real `Committer` would PUT.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from keyfold.errors import OffsetOutOfRange
+from keyfold.log.commit import _landed
+from keyfold.log.names import Role
+from keyfold.read.position import Anchor, anchor_of, check_resumed
+from tests.model import truth
+from tests.model.book import GONE, Book, Violation, short
+from tests.model.careless import careless
+from tests.model.rules import Bounds, Rules
+from tests.model.search import Label
+
+# Parts of a state are small non-negative numbers (in CPython hash(-1) == hash(-2)).
+NONE, STALE = 0, 1
+"""No commit prepared; a commit prepared on a manifest that is not the newest any more. Above: manifest numbers."""
+
+IDLE, CLAIM, READY, UPLOAD, COMMIT, FORGET = range(6)
+
+
+class Writer(NamedTuple):
+    """A sink or a compactor.
+
+    left: assignments or passes that it may still begin; epoch: claimed, or while it claims the one that it saw;
+    pin: 1 + the time at which it saw the newest manifest, 0 if another came since; pending: the manifest that it PUTs;
+    at, to: a sink's segment, or a compactor's plan and how many parts it may still commit.
+    """
+
+    step: int
+    left: int
+    epoch: int = 0
+    pin: int = NONE
+    pending: int = NONE
+    at: int = 0
+    to: int = 0
+    attempt: int = 0
+    turn: int = 0
+
+
+class Reader(NamedTuple):
+    """A session: 0 not begun, 1 open, 2 over. `segments` are what it still has to read: (object, rows left)."""
+
+    step: int = 0
+    anchor: int = 0
+    segments: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    position: int = 0
+    end: int = 0
+    latest: truth.State = ()
+
+
+LANDS, CREATES, DELETES = range(3)
+Request = tuple[int, int | tuple[int, ...]]
+"""On the way: (LANDS, manifest), (CREATES, objects) or (DELETES, objects)."""
+
+
+class State(NamedTuple):
+    """The whole world at one moment; `lost` are the objects of a manifest that got lost."""
+
+    manifest: int
+    objects: frozenset[int]
+    requests: tuple[Request, ...]
+    sinks: tuple[Writer, ...]
+    compactors: tuple[Writer, ...]
+    reader: Reader
+    faults: int
+    lost: frozenset[int] = frozenset()
+
+
+Step = tuple[Label, State]
+
+
+class Protocol:
+    """What sinks, compactors, the network, the collector and the reader have in common: see `World` in `actors`."""
+
+    def __init__(self, kafka: truth.KafkaLog = truth.FOUR, *, rules: Rules | None = None, bounds: Bounds) -> None:
+        self.kafka = kafka
+        self.rules = Rules() if rules is None else rules
+        self.bounds = bounds
+        self.book = Book(kafka, careless(self.rules))
+        self.anchors: list[Anchor] = []
+        self._anchor_numbers: dict[Anchor, int] = {}
+        self._resumes: dict[tuple[int, int, int], bool] = {}
+        self._reads: dict[tuple[int, int], tuple[tuple[int, tuple[int, ...]], ...]] = {}
+
+    # the pieces of time
+
+    @staticmethod
+    def now(state: State) -> int:
+        """The time of a stamp that is written now: has the reader begun?"""
+        return 1 if state.reader.step else 0
+
+    def due_at(self, state: State) -> tuple[int, int]:
+        """(now, wait) for "stamped at + wait <= now": no wait is over while a session that saw its begin is open."""
+        if not self.bounds.timely:
+            return 2, 0
+        return (2, 1) if state.reader.step == 2 else (1, 1)
+
+    # the pieces of a commit
+
+    def landed(self, state: State, manifest: int, **changes: object) -> State:
+        """The state after a manifest PUT has landed: whatever else was meant for the old ETag is dead."""
+        return state._replace(  # type: ignore[arg-type]
+            manifest=manifest,
+            requests=tuple(r for r in state.requests if r[0] != LANDS),
+            sinks=tuple(map(_outdated, state.sinks)),
+            compactors=tuple(map(_outdated, state.compactors)),
+            **changes,
+        )
+
+    def is_mine(self, state: State, role: Role, who: int, objects: frozenset[str]) -> bool:
+        """What a writer concludes after 412 from the manifest that it reads."""
+        manifest = self.book.manifest[state.manifest]
+        named = objects if self.rules.landed_by == "commit id and objects" else frozenset[str]()
+        if manifest.role(role).commit_id == _commit_id(who):
+            return True
+        return _landed(manifest, role, _commit_id(who), named)
+
+    def settled(self, state: State) -> State:
+        """The canonical form: a commit id that nobody waits for is nobody's."""
+        commit_ids = self.book.commit_ids
+
+        def canonical(number: int) -> int:
+            sink, compactor = commit_ids[number]
+            if sink and not state.sinks[sink - 1].pending:
+                number = self.book.anonymous(number, Role.SINK)
+            if compactor and not state.compactors[compactor - 1].pending:
+                number = self.book.anonymous(number, Role.COMPACTOR)
+            return number
+
+        def settle(writer: Writer) -> Writer:
+            pending = writer.pending
+            return writer if pending <= STALE or canonical(pending) == pending else writer._replace(
+                pending=canonical(pending)
+            )
+
+        requests = state.requests
+        if requests:
+            requests = tuple(
+                sorted((LANDS, canonical(r[1])) if r[0] == LANDS else r for r in requests)  # type: ignore[arg-type, type-var]
+            )
+        return State(
+            canonical(state.manifest),
+            state.objects,
+            requests,
+            tuple(map(settle, state.sinks)),
+            tuple(map(settle, state.compactors)),
+            state.reader,
+            state.faults,
+            state.lost,
+        )
+
+    def put(self, state: State, blobs: tuple[int, ...]) -> tuple[State, str]:
+        """Create objects: the state after it, and "", "there" (the same bytes) or "taken" (other bytes)."""
+        if state.objects.issuperset(blobs):
+            return state, "there"
+        names = {self.book.blob(b).name for b in blobs}
+        rivals = frozenset(o for o in state.objects if self.book.blob(o).name in names)
+        if rivals and self.rules.create_only:
+            return state, "taken"
+        return state._replace(objects=(state.objects - rivals) | frozenset(blobs)), ""
+
+    def without(self, state: State, names: frozenset[str]) -> frozenset[int]:
+        """The objects but those of these names."""
+        return frozenset(o for o in state.objects if self.book.blob(o).name not in names)
+
+    # the reader
+
+    def read_steps(self, state: State) -> Iterator[Step]:
+        """What the reader may do."""
+        reader = state.reader
+        manifest = self.book.manifest[state.manifest]
+        if reader.step == 0:
+            if state.manifest != GONE and manifest.segments:
+                begun = Reader(1, self._anchor(anchor_of(manifest)), self._ahead(state.manifest, 0), 0, manifest.next_offset)
+                yield ("the reader pins the manifest up to {}", manifest.next_offset), state._replace(reader=begun)
+            return
+        if reader.step != 1:
+            return
+        yield from self._read_on(state)
+        if state.manifest == GONE:
+            return
+        ahead = self._ahead(state.manifest, reader.position)
+        end = manifest.next_offset if self.rules.reads_to == "newest end" else reader.end
+        if ahead == reader.segments and end == reader.end:
+            return
+        if self.rules.reads_to == "first end":
+            ahead = tuple((b, tuple(o for o in rows if o < end)) for b, rows in ahead)
+        if self._may_resume(reader, state.manifest):
+            yield (
+                ("the reader goes on at {} in the newest manifest", reader.position),
+                state._replace(reader=reader._replace(segments=ahead, end=end)),
+            )
+        elif self.bounds.timely:
+            raise Violation(
+                f"a timely reader is refused at offset {reader.position}",
+                f"the reader asks to go on at {reader.position} in the newest manifest",
+            )
+        else:
+            yield ("the reader is refused at {}", reader.position), state._replace(reader=Reader(2))
+
+    def _read_on(self, state: State) -> Iterator[Step]:
+        reader = state.reader
+        segments = tuple(s for s in reader.segments if s[1])
+        if not segments:
+            expected = truth.fold(self.kafka, truth.offsets_between(self.kafka, 0, reader.end))
+            if reader.latest != expected:
+                raise Violation(
+                    f"the reader ends at {reader.end} with {dict(reader.latest)}, Kafka has {dict(expected)}",
+                    "the reader ends",
+                )
+            yield ("the reader ends",), state._replace(reader=Reader(2))
+            return
+        blob, rows = segments[0]
+        name = self.book.blob(blob).name
+        if blob not in state.objects:
+            if any(self.book.blob(o).name == name for o in state.objects):
+                raise Violation(f"{short(name)} has other bytes than its manifest means", f"the reader reads {short(name)}")
+            if self.bounds.timely:
+                raise Violation(f"404 on {short(name)} for a timely reader", f"the reader reads {short(name)}")
+            return  # SnapshotLost, or it goes on in the newest manifest
+        record = self.kafka[rows[0]]
+        assert record is not None
+        latest = dict(reader.latest)
+        latest.pop(record[0], None)
+        if record[1] is not None:
+            latest[record[0]] = rows[0]
+        yield (
+            ("the reader reads {} from {}", rows[0], blob),
+            state._replace(
+                reader=reader._replace(
+                    segments=((blob, rows[1:]), *segments[1:]) if rows[1:] else segments[1:],
+                    position=rows[0] + 1,
+                    latest=tuple(sorted(latest.items())),
+                )
+            ),
+        )
+
+    def _anchor(self, anchor: Anchor) -> int:
+        number = self._anchor_numbers.get(anchor)
+        if number is None:
+            number = self._anchor_numbers[anchor] = len(self.anchors)
+            self.anchors.append(anchor)
+        return number
+
+    def _ahead(self, number: int, position: int) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        known = self._reads.get((number, position))
+        if known is None:
+            ahead = []
+            for entry in self.book.manifest[number].segments:
+                rows = tuple(o for o, _ in self.book.rows(entry) if o >= position)
+                if rows:
+                    ahead.append((self.book.blobs_of(entry)[0], rows))
+            known = self._reads[number, position] = tuple(ahead)
+        return known
+
+    def _may_resume(self, reader: Reader, number: int) -> bool:
+        key = (reader.anchor, reader.position, number)
+        known = self._resumes.get(key)
+        if known is None:
+            position = reader.position + (1 if self.rules.resume == "<" else 0)
+            try:
+                if self.rules.resume != "unchecked":
+                    check_resumed(self.anchors[reader.anchor], position, self.book.manifest[number])
+                known = True
+            except OffsetOutOfRange:
+                known = False
+            self._resumes[key] = known
+        return known
+
+
+def set_writer(writers: tuple[Writer, ...], at: int, writer: Writer) -> tuple[Writer, ...]:
+    """The writers with another one at a place."""
+    return (*writers[:at], writer, *writers[at + 1 :])
+
+
+def _outdated(writer: Writer) -> Writer:
+    if writer.pin == NONE and writer.pending <= STALE:
+        return writer
+    return writer._replace(pin=NONE, pending=STALE if writer.pending else NONE)
+
+
+def _commit_id(who: int) -> str:
+    return f"{who:032x}"
+
+
+Describe = Callable[[Label], str]
