@@ -44,7 +44,7 @@ def map_log(job: LogJob, store: ObjectStore, patience: Patience, *, threads: int
         tables = read(dirty)
         known, last_offsets = _build(tables, job.first_dirty)
         for at, rows, last in zip(dirty, tables, last_offsets, strict=True):
-            yield decided(job, at, rows, last)
+            yield decided(job, at, rows, rows["offset"].to_numpy() < last)
         del tables, last_offsets
         for batch in _probe_batches(job, known):
             yield from _probed(job, batch, read(batch), known)
@@ -58,9 +58,9 @@ def read_rows(job: LogJob, entry: SegmentEntry, store: ObjectStore, patience: Pa
     return patience.repeat(lambda: read_index(store, job.place, entry, columns=COLUMNS)).rows
 
 
-def decided(job: LogJob, at: int, rows: pa.Table, last: Offsets | None) -> Mapped:
-    """What becomes of one segment, given per row the last offset of its key in the dirty range."""
-    found = retain(rows, last, due_epochs=job.due_epochs, remove_keyless=job.remove_keyless)
+def decided(job: LogJob, at: int, rows: pa.Table, superseded: Bools) -> Mapped:
+    """What becomes of one segment, given per row whether a later offset of its key is in the dirty range."""
+    found = retain(rows, superseded, due_epochs=job.due_epochs, remove_keyless=job.remove_keyless)
     stats = stats_of(job.entries[at], found)
     return at, stats, packed(found.keep) if stats.has_mask and stats.kept_count else None
 
@@ -120,4 +120,4 @@ def _probed(job: LogJob, batch: Sequence[int], tables: Sequence[pa.Table], known
     last = known.probe(column)
     ends = np.cumsum([len(t) for t in tables])[:-1]
     for at, rows, part in zip(batch, tables, np.split(last, ends), strict=True):
-        yield decided(job, at, rows, part)
+        yield decided(job, at, rows, rows["offset"].to_numpy() < part)

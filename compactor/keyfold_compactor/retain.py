@@ -23,7 +23,6 @@ import pyarrow.compute as pc
 from keyfold.log.manifest import NO_EPOCH, NO_OFFSET
 
 Bools = npt.NDArray[np.bool_]
-Offsets = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +46,15 @@ class Retention:
         return int(np.count_nonzero(self.keep))
 
 
-def retain(
-    rows: pa.Table, last_offset_of_key: Offsets | None, *, due_epochs: Collection[int], remove_keyless: bool
-) -> Retention:
-    """Decide about all rows of one index.
+def retain(rows: pa.Table, superseded: Bools, *, due_epochs: Collection[int], remove_keyless: bool) -> Retention:
+    """Decide about all rows of one index (see `keyfold.log.index`).
 
-    `last_offset_of_key` holds, per row, the last offset of its key in the dirty range, -1 where the map does not know
-    the key; None stands for an empty map. `rows` are an index's rows, see `keyfold.log.index`.
+    `superseded` says per row whether the offset map knows a later offset of its key.
     """
     offsets = rows["offset"].to_numpy()
     tombstone = rows["is_tombstone"].to_numpy()
     marks = rows["cleaned_epoch"].combine_chunks().fill_null(NO_EPOCH).to_numpy(zero_copy_only=False)
     lengths = rows["length"].to_numpy()
-    superseded = np.zeros(len(offsets), np.bool_) if last_offset_of_key is None else offsets < last_offset_of_key
     purged = tombstone & ~superseded & np.isin(marks, np.fromiter(due_epochs, np.int64, len(due_epochs)))
     keep = ~(superseded | purged)
     keyless_count = 0

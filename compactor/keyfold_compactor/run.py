@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Final, Protocol, TypeVar
 
@@ -32,7 +32,7 @@ from keyfold_compactor.janitor import Swept, sweep
 from keyfold_compactor.policy import Verdict, due_epochs, judge
 from keyfold_compactor.report import Outcome, PartitionReport, RunReport, log_size
 from keyfold_compactor.settings import TopicSettings
-from keyfold_compactor.work import Encoding, LogJob, MapAnswer, UnitAnswer, UnitJob
+from keyfold_compactor.work import LogJob, MapAnswer, UnitAnswer, UnitJob
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -66,7 +66,6 @@ class RunSettings:
     """What a run goes by apart from the topics' settings. `batch_bytes` are stored bytes claimed at once."""
 
     settings_of: Callable[[str, Manifest], TopicSettings]
-    encoding: Encoding = field(default_factory=Encoding)
     lease_ms: int = 60_000
     holder: str = "keyfold-compactor"
     batch_bytes: int = 4 * 1024**3
@@ -190,7 +189,7 @@ class Run:
             self._report.add(PartitionReport(place, Outcome.UNCHANGED, why="another run has just cleaned it"))
             self._release(session)
             return None
-        job = log_job(number, place, pinned, verdict, settings, session.epoch, self._settings.encoding)
+        job = log_job(number, place, pinned, verdict, settings, session.epoch)
         return Claim(session, job, verdict, settings)
 
     def _pass(self, claims: Sequence[Claim]) -> None:
@@ -340,7 +339,6 @@ def log_job(
     verdict: Verdict,
     settings: TopicSettings,
     epoch: int,
-    encoding: Encoding,
 ) -> LogJob:
     """What tasks need to know of one log."""
     manifest = pinned.manifest
@@ -354,7 +352,7 @@ def log_job(
         sync_marker=manifest.sync_marker,
         due_epochs=due_epochs(manifest, settings.delete_retention_ms, pinned.seen_ms),
         remove_keyless=settings.remove_keyless,
-        encoding=encoding,
+        encoding=settings.encoding,
     )
 
 

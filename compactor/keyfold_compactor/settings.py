@@ -7,11 +7,20 @@ per topic are followed; deletion of a log's head, codec and delays of objects ar
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 LONG_MAX: Final = 2**63 - 1
 """Kafka's "never" for a lag."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """How outputs are written: Avro's codec name, its level, and a block's size before compression."""
+
+    codec: str = "zstandard"
+    level: int = 1
+    block_bytes: int = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +39,7 @@ class TopicSettings:
     segment_bytes: int = 128 * 1024 * 1024
     file_delete_delay_ms: int = 3_600_000
     remove_keyless: bool = False
+    encoding: Encoding = field(default_factory=Encoding)
 
     @property
     def needs_append_times(self) -> bool:

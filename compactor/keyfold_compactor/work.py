@@ -7,14 +7,15 @@ it from there. An answer with an `error` fails its own partition and nothing els
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
 
 from keyfold.log.manifest import SegmentEntry
 from keyfold.log.names import Place
 from keyfold.store.api import ObjectStore
 from keyfold.store.pace import Pacer
 from keyfold_compactor.plan import SegmentStats
+from keyfold_compactor.settings import Encoding
 
 
 class StoreSource(Protocol):
@@ -22,15 +23,6 @@ class StoreSource(Protocol):
 
     def open(self, pacer: Pacer | None = None) -> ObjectStore:
         """A store whose bytes the pacer lets through."""
-
-
-@dataclass(frozen=True, slots=True)
-class Encoding:
-    """How outputs are written: Avro's codec name, its level, and a block's size before compression."""
-
-    codec: str = "zstandard"
-    level: int = 1
-    block_bytes: int = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,3 +118,11 @@ class UnitAnswer:
     entry: SegmentEntry | None = None
     error: str = ""
     traffic: Traffic = Traffic()
+
+
+Answer = TypeVar("Answer", MapAnswer, UnitAnswer)
+
+
+def waited(answer: Answer, wait_s: float) -> Answer:
+    """The answer with the time that its task waited for the throttle."""
+    return replace(answer, traffic=replace(answer.traffic, wait_s=wait_s))

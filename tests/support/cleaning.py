@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from keyfold.backoff import Backoff
@@ -25,10 +25,10 @@ from keyfold.store.memory import MemoryStore
 from keyfold_compactor.executor import LocalExecutor
 from keyfold_compactor.report import RunReport
 from keyfold_compactor.run import Run, RunSettings
-from keyfold_compactor.settings import TopicSettings
-from keyfold_compactor.work import Encoding
+from keyfold_compactor.settings import Encoding, TopicSettings
 
 PLACE = Place("topics", "users", 0)
+SMALL = Encoding("null", 1, 256)
 FAST = Backoff(first_ms=1, cap_ms=4)
 EAGER = TopicSettings(min_cleanable_dirty_ratio=0.0, delete_retention_ms=0, file_delete_delay_ms=0)
 
@@ -109,8 +109,7 @@ def new_run(
     clock = clock or ManualClock()
     random = Random(seed)
     values: dict[str, object] = {
-        "settings_of": lambda _topic, _manifest: settings,
-        "encoding": Encoding("null", 1, 256),
+        "settings_of": lambda _topic, _manifest: replace(settings, encoding=SMALL),
         "threads": 1,
         "patience_s": 2.0,
         "holder": f"run-{seed}",

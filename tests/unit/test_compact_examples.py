@@ -24,7 +24,7 @@ def test_of_three_addresses_the_last_one_stays() -> None:
 
 
 def test_offsets_never_change_and_removed_ones_point_at_the_next() -> None:
-    store, _ = memory_log([record(i, f"k{i}" if i != 36 and i != 37 else "k38", "v") for i in range(39)])
+    store, _ = memory_log([record(i, f"k{i}" if i not in {36, 37} else "k38", "v") for i in range(39)])
     clean(store)
     offsets = [r.offset for r in read_all(store)]
     assert offsets == [*range(36), 38]

@@ -1,0 +1,126 @@
+"""`keyfold compact`: run and plan."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import click
+
+from keyfold.cli.app import Surroundings
+
+
+@click.group()
+def compact() -> None:
+    """Clean logs as Kafka's log cleaner cleans a compacted topic."""
+
+
+def _selection(command: Callable[..., Any]) -> Callable[..., Any]:
+    command = click.option("--json", "as_json", is_flag=True, help="One JSON document.")(command)
+    command = click.option("--force", is_flag=True, help="Clean whatever the dirty ratio is.")(command)
+    command = click.option("--partition", type=click.IntRange(min=0), help="Only this partition of each topic.")(
+        command
+    )
+    command = click.option("--topic", help="Only this topic of the configured ones.")(command)
+    return click.argument("config", type=click.Path(exists=True, dir_okay=False))(command)
+
+
+@compact.command(epilog="Example: keyfold compact run compact.json --once")
+@_selection
+@click.option("--once", is_flag=True, help="One run, then exit; 1 when a partition failed. For a CronJob.")
+@click.option("--collect-orphans", is_flag=True, help="Look for orphans in every partition, not only in cleaned ones.")
+@click.pass_obj
+def run(
+    world: Surroundings,
+    config: str,
+    topic: str | None,
+    partition: int | None,
+    *,
+    force: bool,
+    as_json: bool,
+    once: bool,
+    collect_orphans: bool,
+) -> int:
+    """Clean what is due: once, or again and again with log.cleaner.backoff.ms between runs."""
+    from keyfold.logs import configure
+    from keyfold_compactor.job import Job, Selection, spark_executor
+    from keyfold_compactor.options import CompactOptions
+    from keyfold_compactor.show import print_report, progress
+
+    options = CompactOptions.parse(_read(config))
+    configure(json=as_json, level=options.log_level)
+    stop = _stop_on_signals()
+    with spark_executor(options) as executor, progress(is_wanted=not as_json) as shown:
+        job = Job(
+            options,
+            Selection(topic, partition, force, collect_orphans),
+            options.location().open(),
+            executor,
+            clock=world.clock,
+            random=Random(world.random.getrandbits(64)),
+            progress=shown,
+        )
+        job.prove_store()
+        if once:
+            report = job.once(stop.is_set)
+            print_report(report, as_json=as_json)
+            return report.exit_code
+        job.loop(stop, lambda report: print_report(report, as_json=as_json, is_quiet_silent=True))
+    return 0
+
+
+@compact.command(epilog="Example: keyfold compact plan compact.json")
+@_selection
+@click.pass_obj
+def plan(
+    world: Surroundings, config: str, topic: str | None, partition: int | None, *, force: bool, as_json: bool
+) -> int:
+    """What the next run would clean, and why or why not. Changes nothing and starts no Spark."""
+    from keyfold_compactor.job import Job, Selection
+    from keyfold_compactor.options import CompactOptions
+    from keyfold_compactor.show import plan_document, plan_lines
+
+    def no_executor() -> Any:
+        raise AssertionError("a plan executes nothing")
+
+    options = CompactOptions.parse(_read(config))
+    job = Job(
+        options,
+        Selection(topic, partition, force),
+        options.location().open(),
+        no_executor,
+        clock=world.clock,
+        random=world.random,
+    )
+    looks = job.look()
+    if as_json:
+        click.echo(json.dumps(plan_document(looks), indent=2))
+    else:
+        for line in plan_lines(looks):
+            click.echo(line)
+    return 1 if any(look.error for look in looks) else 0
+
+
+def _read(config: str) -> dict[str, str]:
+    from keyfold.options import read_config
+
+    return read_config(config)
+
+
+def _stop_on_signals() -> threading.Event:
+    """SIGTERM and SIGINT end the loop after the batch under way; a second one ends the process."""
+    stop = threading.Event()
+
+    def handle(number: int, _frame: object) -> None:
+        if stop.is_set():
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handle)
+    return stop

@@ -1,0 +1,198 @@
+"""The Spark job: options in, runs until told to stop, reports out.
+
+    once        one run; exit code 1 when a partition failed
+    loop        runs with `log.cleaner.backoff.ms` between them until SIGTERM or SIGINT; a partition that failed is left
+                alone for a while that doubles, and then tried again: it never stays uncleanable
+
+Spark is started by the first run that has something to clean, and kept for the following ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from random import Random
+
+from keyfold.backoff import Backoff
+from keyfold.clock import Clock
+from keyfold.errors import ConfigError, KeyfoldError
+from keyfold.log import catalog
+from keyfold.log.manifest import Manifest
+from keyfold.log.names import Place
+from keyfold.store.api import ObjectStore
+from keyfold.store.probe import probe
+from keyfold_compactor.executor import Executor
+from keyfold_compactor.options import CompactOptions
+from keyfold_compactor.report import RunReport
+from keyfold_compactor.run import Look, Progress, Run, RunSettings
+from keyfold_compactor.settings import TopicSettings
+
+ExecutorFactory = Callable[[], Executor]
+FAILED_BACKOFF = Backoff(first_ms=30_000, cap_ms=3_600_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What the command line narrows a run to."""
+
+    topic: str | None = None
+    partition: int | None = None
+    force: bool = False
+    collect_orphans: bool = False
+
+
+@dataclass(slots=True)
+class Penalties:
+    """Partitions that failed and until when they are left alone (local monotonic seconds)."""
+
+    clock: Clock
+    random: Random
+    _until_s: dict[Place, float] = field(default_factory=dict)
+    _delays: dict[Place, Iterator[float]] = field(default_factory=dict)
+
+    def is_out(self, place: Place) -> bool:
+        """Whether a partition is still to be left alone."""
+        return self._until_s.get(place, 0.0) > self.clock.monotonic_s()
+
+    def learn(self, report: RunReport) -> None:
+        """Note who failed; everybody else who was tried starts afresh."""
+        failed = {p.place for p in report.failed}
+        for partition in report.partitions:
+            place = partition.place
+            if place not in failed:
+                self._until_s.pop(place, None)
+                self._delays.pop(place, None)
+                continue
+            delays = self._delays.setdefault(place, FAILED_BACKOFF.delays_s(self.random))
+            self._until_s[place] = self.clock.monotonic_s() + next(delays)
+
+
+class Job:
+    """Runs of one configuration."""
+
+    def __init__(
+        self,
+        options: CompactOptions,
+        selection: Selection,
+        store: ObjectStore,
+        executor: ExecutorFactory,
+        *,
+        clock: Clock,
+        random: Random,
+        progress: Progress | None = None,
+    ) -> None:
+        self._options = options
+        self._selection = selection
+        self._store = store
+        self._executor = executor
+        self._clock = clock
+        self._random = random
+        self._progress = progress
+        self._penalties = Penalties(clock, random)
+        self._holder = f"{options.name}-{random.getrandbits(32):08x}"
+        self._runs = 0
+
+    def places(self) -> list[Place]:
+        """The partitions that this job covers. Raises `ConfigError` for a topic that the configuration leaves out."""
+        wanted = self._selection
+        directory = self._options.topics_dir
+        if wanted.topic is not None and not self._options.wants(wanted.topic):
+            raise ConfigError("topics", f"does not cover {wanted.topic}", hint="--topic narrows what is configured")
+        if wanted.topic is not None:
+            topics: Iterable[str] = (wanted.topic,)
+        else:
+            topics = self._options.topics or filter(self._options.wants, catalog.topics(self._store, directory))
+        found = [
+            Place(directory, topic, partition)
+            for topic in topics
+            for partition in catalog.partitions(self._store, directory, topic)
+            if wanted.partition in {None, partition}
+        ]
+        if wanted.partition is not None and not found:
+            raise KeyfoldError(f"there is no partition {wanted.partition} to clean", hint="see `keyfold log list`")
+        return found
+
+    def look(self) -> list[Look]:
+        """What the next run would do, and why. Changes nothing and starts no Spark."""
+        return self._run().look(self.places())
+
+    def once(self, should_stop: Callable[[], bool] = lambda: False) -> RunReport:
+        """One run."""
+        self._runs += 1
+        places = [p for p in self.places() if not self._penalties.is_out(p)]
+        report = self._run().clean(places, should_stop)
+        self._penalties.learn(report)
+        return report
+
+    def prove_store(self) -> None:
+        """Refuse a store that ignores conditions. Raises `ConditionsIgnored`, `AccessDenied`, `BucketMissing`."""
+        probe(self._store, self._options.topics_dir, self._random)
+
+    def loop(self, stop: threading.Event, publish: Callable[[RunReport], None]) -> None:
+        """Run again and again until `stop`. A run that fails as a whole (no bucket, no network) is tried again too."""
+        delays = self._delays()
+        while not stop.is_set():
+            pause_s = self._options.backoff_ms / 1000
+            try:
+                publish(self.once(stop.is_set))
+                delays = self._delays()
+            except KeyfoldError as error:
+                if not error.retriable:
+                    raise
+                pause_s = max(pause_s, next(delays))
+            stop.wait(pause_s)
+
+    def _delays(self) -> Iterator[float]:
+        return Backoff(first_ms=1_000).delays_s(self._random)
+
+    def _run(self) -> Run:
+        every = self._options.collect_runs
+        collect = self._selection.collect_orphans or (every > 0 and self._runs % every == 0)
+        settings = RunSettings(
+            settings_of=self._settings_of,
+            lease_ms=self._options.lease_ms,
+            holder=self._holder,
+            batch_bytes=self._options.batch_bytes,
+            threads=self._options.threads,
+            force=self._selection.force,
+            collect_orphans=collect,
+        )
+        return Run(
+            self._store, settings, self._executor, clock=self._clock, random=self._random, progress=self._progress
+        )
+
+    def _settings_of(self, topic: str, manifest: Manifest) -> TopicSettings:
+        return self._options.settings_of(topic, manifest.settings)
+
+
+@contextlib.contextmanager
+def spark_executor(options: CompactOptions) -> Iterator[ExecutorFactory]:
+    """A factory that starts Spark (and the throttle) when it is first called; both end with the context."""
+    with contextlib.ExitStack() as stack:
+        started: list[Executor] = []
+
+        def start() -> Executor:
+            if not started:
+                started.append(_start_spark(options, stack))
+            return started[0]
+
+        yield start
+
+
+def _start_spark(options: CompactOptions, stack: contextlib.ExitStack) -> Executor:
+    # Importing pyspark costs a second that a run with nothing to do does not have.
+    from keyfold_compactor.spark_executor import SparkExecutor
+    from keyfold_compactor.spark_session import spark_session, throttle_host
+    from keyfold_compactor.spark_tasks import TaskEnvironment
+    from keyfold_compactor.throttle import ThrottleService
+
+    settings = {f"spark.{key}": value for key, value in options.spark.items()}
+    session = stack.enter_context(spark_session(options.name, settings))
+    throttle = None
+    if options.io_max_bytes_per_second is not None:
+        service = ThrottleService(options.io_max_bytes_per_second, host=throttle_host(session))
+        throttle = stack.enter_context(service).address
+    environment = TaskEnvironment(options.location(), throttle, patience_s=60.0)
+    return SparkExecutor(session, environment, map_bytes=options.map_bytes)

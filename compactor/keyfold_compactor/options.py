@@ -1,0 +1,171 @@
+"""The compactor's configuration: one table, Kafka's names for what Kafka has.
+
+Per-topic values (`topic.<name>.<key>`) win over general ones, which win over what the sink followed from Kafka into
+the manifest, which wins over the default.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Literal, Self
+
+from pydantic import model_validator
+
+from keyfold.errors import ConfigError
+from keyfold.log.codec import CODECS
+from keyfold.options import Count, Millis, Names, Overrides, StoreOptions, option
+from keyfold.store.s3 import S3Location
+from keyfold_compactor.settings import LONG_MAX, Encoding, TopicSettings
+
+MIB = 1024 * 1024
+Codec = Literal["zstandard", "snappy", "deflate", "null"]
+assert set(CODECS) == set(Codec.__args__)  # type: ignore[attr-defined]  # the log's codecs, spelled out for pydantic
+
+
+class CompactOptions(StoreOptions):
+    """What `keyfold compact` reads from its configuration file."""
+
+    name: str = option("name", "keyfold-compactor", doc="Name of this compactor; stands in the leases it takes.")
+    topics: Names = option("topics", (), doc="Topics to clean. Neither this nor topics.regex: all.", importance="high")
+    topics_regex: str = option("topics.regex", "", doc="Regular expression over whole topic names.")
+
+    cleanup_policy: str = option(
+        "cleanup.policy",
+        "delete",
+        doc="`compact`, `delete` or both, by comma. Only logs with `compact` are cleaned. The sink follows it.",
+        importance="high",
+        followed=True,
+    )
+    min_cleanable_dirty_ratio: float = option(
+        "min.cleanable.dirty.ratio",
+        0.5,
+        doc="Clean a log when more than this share of its bytes is dirty. Low: less space, more bytes moved.",
+        importance="high",
+        followed=True,
+        ge=0,
+        le=1,
+    )
+    min_compaction_lag_ms: Millis = option(
+        "min.compaction.lag.ms",
+        0,
+        doc="Records appended less than this ago are not cleaned: who reads within it sees every record.",
+        followed=True,
+    )
+    max_compaction_lag_ms: int = option(
+        "max.compaction.lag.ms",
+        LONG_MAX,
+        doc="A record appended longer ago than this is cleaned whatever the ratio, before all other logs.",
+        followed=True,
+        ge=1,
+    )
+    delete_retention_ms: Millis = option(
+        "delete.retention.ms",
+        86_400_000,
+        doc="A tombstone stays readable this long after the pass that removed what it deletes.",
+        followed=True,
+    )
+    segment_bytes: int = option(
+        "segment.bytes", 128 * MIB, doc="Neighbouring segments are merged up to this size.", per_topic=True, ge=1
+    )
+    file_delete_delay_ms: Millis = option(
+        "file.delete.delay.ms",
+        3_600_000,
+        doc="Replaced objects stay this long for readers that still use them.",
+        per_topic=True,
+    )
+    keyless_records: Literal["keep", "remove"] = option(
+        "keyless.records", "keep", doc="Records without a key in a compacted log; Kafka removes them.", per_topic=True
+    )
+    avro_codec: Codec = option("avro.codec", "zstandard", doc="Compression of what is rewritten.", per_topic=True)
+
+    io_max_bytes_per_second: float | None = option(
+        "log.cleaner.io.max.bytes.per.second",
+        None,
+        doc="Bytes read and written a second, over all tasks together, indexes included. Default: no limit.",
+        importance="high",
+        gt=0,
+    )
+    backoff_ms: Millis = option("log.cleaner.backoff.ms", 15_000, doc="Pause between two runs (not with --once).")
+    lease_ms: int = option(
+        "log.cleaner.lease.ms",
+        60_000,
+        doc="How long other compactors leave a claimed partition alone; long passes renew it.",
+        importance="low",
+        ge=1000,
+    )
+    batch_bytes: int = option(
+        "log.cleaner.batch.bytes",
+        4 * 1024 * MIB,
+        doc="Stored bytes of the logs that are claimed and cleaned together.",
+        importance="low",
+        ge=1,
+    )
+    map_bytes: int = option(
+        "log.cleaner.map.bytes",
+        64 * MIB,
+        doc="Index bytes that one task maps; a larger log is mapped by many. Memory is about 20 times this.",
+        importance="low",
+        ge=1,
+    )
+    collect_runs: Count = option(
+        "log.cleaner.collect.runs",
+        0,
+        doc="Look for orphans in every partition each so many runs of the loop; 0: only where a run cleans.",
+        importance="low",
+    )
+    threads: int = option(
+        "log.cleaner.driver.threads", 16, doc="Manifests read and committed at once.", importance="low", ge=1
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = option(
+        "log.level", "info", doc="What is logged on standard error.", importance="low"
+    )
+    spark: Overrides = option("spark.*", Overrides(), doc="Passed to Spark as it is, `spark.master` for one.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.topics and self.topics_regex:
+            raise ConfigError("topics.regex", "is given beside `topics`", hint="give one of them")
+        try:
+            re.compile(self.topics_regex)
+        except re.error as error:
+            raise ConfigError("topics.regex", f"is no regular expression: {error}") from None
+        policies = {word.strip() for word in self.cleanup_policy.split(",")}
+        if not policies or not policies <= {"compact", "delete"}:
+            raise ConfigError("cleanup.policy", f"must be compact, delete or both, not {self.cleanup_policy!r}")
+        if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
+            raise ConfigError("min.compaction.lag.ms", "must not exceed max.compaction.lag.ms")
+        return self
+
+    def settings_of(self, topic: str, followed: Mapping[str, str]) -> TopicSettings:
+        """One topic's settings, given what its manifest followed from Kafka. Raises `ConfigError`."""
+        own = self.for_topic(topic, followed)
+        return TopicSettings(
+            compact="compact" in own.cleanup_policy,
+            min_cleanable_dirty_ratio=own.min_cleanable_dirty_ratio,
+            min_compaction_lag_ms=own.min_compaction_lag_ms,
+            max_compaction_lag_ms=own.max_compaction_lag_ms,
+            delete_retention_ms=own.delete_retention_ms,
+            segment_bytes=own.segment_bytes,
+            file_delete_delay_ms=own.file_delete_delay_ms,
+            remove_keyless=own.keyless_records == "remove",
+            encoding=Encoding(own.avro_codec),
+        )
+
+    def wants(self, topic: str) -> bool:
+        """Whether this configuration covers a topic."""
+        if self.topics:
+            return topic in self.topics
+        return not self.topics_regex or re.fullmatch(self.topics_regex, topic) is not None
+
+    def location(self) -> S3Location:
+        """Where the bucket is, as tasks open it."""
+        secret = self.secret_access_key
+        return S3Location(
+            bucket=self.bucket,
+            region=self.region,
+            endpoint_url=self.store_url,
+            access_key_id=self.access_key_id,
+            secret_access_key=None if secret is None else secret.get_secret_value(),
+            max_connections=max(16, self.threads),
+        )

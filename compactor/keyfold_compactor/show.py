@@ -1,0 +1,116 @@
+"""What a terminal shows: progress while a run works, the report at its end, and a plan."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
+
+from keyfold_compactor.report import RunReport, size_text, text_lines
+from keyfold_compactor.run import Look, NoProgress, Progress
+
+
+class TerminalProgress:
+    """A bar for the stage under way."""
+
+    def __init__(self, bar: Bar) -> None:
+        self._bar = bar
+        self._task = bar.add_task("starting", total=None)
+
+    def begin(self, stage: str, total: int) -> None:
+        """See `Progress.begin`."""
+        self._bar.reset(self._task, total=total, description=stage)
+
+    def step(self, count: int = 1) -> None:
+        """See `Progress.step`."""
+        self._bar.advance(self._task, count)
+
+
+@contextlib.contextmanager
+def progress(*, is_wanted: bool) -> Iterator[Progress]:
+    """A bar on standard error where that is a terminal; otherwise nothing."""
+    if not is_wanted or not sys.stderr.isatty():
+        yield NoProgress()
+        return
+    columns = (TextColumn("{task.description:18}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        yield TerminalProgress(bar)
+
+
+def print_report(report: RunReport, *, as_json: bool, is_quiet_silent: bool = False) -> None:
+    """The report on standard output. `is_quiet_silent` leaves out a run that did nothing (in a loop)."""
+    if is_quiet_silent and not report.partitions:
+        return
+    if as_json:
+        click.echo(json.dumps(report.document(), indent=None if is_quiet_silent else 2))
+        return
+    for line in text_lines(report):
+        click.echo(line)
+
+
+def plan_document(looks: Sequence[Look]) -> dict[str, Any]:
+    """A plan as JSON."""
+    return {"partitions": [_document(look) for look in _ordered(looks)]}
+
+
+def plan_lines(looks: Sequence[Look]) -> Iterable[str]:
+    """A plan as text: one line per partition."""
+    for look in _ordered(looks):
+        found = _document(look)
+        name = f"{found['topic']}-{found['partition']}"
+        if look.error is not None:
+            yield f"{name}: error: {found['error']}"
+        elif found["will_clean"]:
+            yield (
+                f"{name}: clean [{found['log_start_offset']}, {found['end_offset']}): "
+                f"{'; '.join(found['reasons'])} (dirty ratio {found['dirty_ratio']:.3f}, "
+                f"{size_text(found['clean_bytes'])} clean, {size_text(found['cleanable_bytes'])} cleanable)"
+            )
+        else:
+            yield f"{name}: leave: {found['why_not']}"
+        for chore in found.get("chores", ()):
+            yield f"{name}: {chore}"
+    if not looks:
+        yield "there is no log here"
+
+
+def _document(look: Look) -> dict[str, Any]:
+    found: dict[str, Any] = {"topic": look.place.topic, "partition": look.place.partition}
+    if look.verdict is None:
+        return {**found, "error": str(look.error)}
+    parts = look.verdict.range
+    return {
+        **found,
+        "will_clean": look.verdict.is_due,
+        "reasons": [r.value for r in look.verdict.reasons],
+        "why_not": look.verdict.why_not,
+        "chores": [c.value for c in look.verdict.chores],
+        "log_start_offset": parts.log_start,
+        "first_dirty_offset": parts.first_dirty,
+        "first_uncleanable_offset": parts.end,
+        "end_offset": look.verdict.end,
+        "clean_bytes": parts.clean_bytes,
+        "cleanable_bytes": parts.cleanable_bytes,
+        "dirty_ratio": parts.dirty_ratio,
+        "overdue_ms": look.verdict.overdue_ms,
+    }
+
+
+def _ordered(looks: Sequence[Look]) -> list[Look]:
+    """What is cleaned first comes first."""
+    return sorted(
+        looks,
+        key=lambda k: (
+            k.verdict is not None and not k.verdict.is_due,
+            k.verdict.rank if k.verdict else (0, 0, 0.0),
+            k.place.topic,
+            k.place.partition,
+        ),
+    )

@@ -1,0 +1,122 @@
+"""The three steps of `keyfold_compactor.large_map`, each in tasks of its own, with two shuffles in between.
+
+Every step is driven by the log's list of segments: one from which nothing was superseded, or of which nothing is left,
+comes out at the end like every other. A step that fails says so in its result and never fails other logs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any
+
+from pyspark import RDD, SparkContext
+
+from keyfold.store.counted import CountedStore
+from keyfold_compactor import plan
+from keyfold_compactor.executor import reason
+from keyfold_compactor.large_map import Candidates, Superseded, decide, match, split
+from keyfold_compactor.spark_tasks import Mask, SegmentFound, TaskEnvironment
+from keyfold_compactor.throttle import ThrottleLost
+from keyfold_compactor.work import LogJob, Traffic
+
+
+def map_large(
+    context: SparkContext, environment: TaskEnvironment, job: LogJob, map_bytes: int, slots: int
+) -> tuple[RDD[Any], RDD[Any]]:
+    """An RDD of `SegmentFound` (one at least per segment) and `Mask`; and the cached RDD below it."""
+    buckets = max(slots, math.ceil(4 * job.index_bytes / map_bytes))
+    costs = [e.index_size_bytes for e in job.entries]
+    hands = plan.deal(costs, max(slots, math.ceil(4 * job.index_bytes / map_bytes)))
+    shared = context.broadcast(job)
+    steps = partial(_split_task, environment, shared, buckets)
+    found = context.parallelize(hands, len(hands)).mapPartitions(steps).cache()
+    matched = found.filter(_is_candidate).partitionBy(buckets, _same).mapPartitions(partial(_match_task, shared))
+    rest = found.filter(_is_rest).map(_unkeyed)
+    hand_of = {position: number for number, hand in enumerate(hands) for position in hand}
+    parts = context.union([matched, rest, context.parallelize(_listed(hands), len(hands))])
+    by_hand = parts.map(partial(_to_hand, hand_of)).partitionBy(len(hands), _same)
+    return by_hand.mapPartitions(partial(_decide_task, environment, shared)), found
+
+
+def _split_task(
+    environment: TaskEnvironment, shared: Any, buckets: int, hands: Iterable[list[int]]
+) -> Iterator[tuple[int, Candidates | Superseded | SegmentFound]]:
+    """Candidates under their bucket; everything else under -1."""
+    job: LogJob = shared.value
+    with environment.open() as (store, _):
+        for hand in hands:
+            for position in hand:
+                counted = CountedStore(store)
+                try:
+                    for item in split(job, position, counted, environment.patience(), buckets):
+                        yield (-1, item) if isinstance(item, Superseded) else item
+                    error = ""
+                except ThrottleLost:
+                    raise
+                except Exception as failure:  # noqa: BLE001 - one log's fault must not fail the others
+                    error = reason(failure)
+                yield -1, SegmentFound(job.number, position, None, error, Traffic(counted.bytes_read))
+
+
+def _match_task(shared: Any, pairs: Iterable[tuple[int, Candidates]]) -> Iterator[Superseded | SegmentFound]:
+    job: LogJob = shared.value
+    try:
+        yield from match(job, (candidates for _, candidates in pairs))
+    except Exception as failure:  # noqa: BLE001 - one log's fault must not fail the others
+        yield SegmentFound(job.number, 0, None, reason(failure), Traffic())
+
+
+def _decide_task(
+    environment: TaskEnvironment, shared: Any, parts: Iterable[tuple[int, Superseded | SegmentFound | int]]
+) -> Iterator[SegmentFound | Mask]:
+    job: LogJob = shared.value
+    positions: list[int] = []
+    superseded: dict[int, list[bytes]] = {}
+    for _, part in parts:
+        if isinstance(part, int):
+            positions.append(part)
+        elif isinstance(part, Superseded):
+            superseded.setdefault(part.position, []).append(part.rows)
+        else:
+            yield part
+    with environment.open() as (store, pacer):
+        for position in positions:
+            counted = CountedStore(store)
+            wait_s = pacer.wait_s if pacer else 0.0
+            try:
+                _, stats, bits = decide(job, position, superseded.get(position, []), counted, environment.patience())
+            except ThrottleLost:
+                raise
+            except Exception as failure:  # noqa: BLE001 - one log's fault must not fail the others
+                yield SegmentFound(job.number, position, None, reason(failure), Traffic(counted.bytes_read))
+                continue
+            waited_s = (pacer.wait_s if pacer else 0.0) - wait_s
+            yield SegmentFound(job.number, position, stats, "", Traffic(counted.bytes_read, 0, waited_s))
+            if bits is not None:
+                yield Mask((job.number, position), bits)
+
+
+def _listed(hands: list[list[int]]) -> list[int]:
+    return [position for hand in hands for position in hand]
+
+
+def _is_candidate(pair: tuple[int, object]) -> bool:
+    return pair[0] >= 0
+
+
+def _is_rest(pair: tuple[int, object]) -> bool:
+    return pair[0] < 0
+
+
+def _unkeyed(pair: tuple[int, Any]) -> Any:
+    return pair[1]
+
+
+def _to_hand(hand_of: dict[int, int], part: Superseded | SegmentFound | int) -> tuple[int, Any]:
+    return hand_of[part if isinstance(part, int) else part.position], part
+
+
+def _same(key: int) -> int:
+    return key

@@ -1,0 +1,123 @@
+"""What runs inside Spark's Python workers, and what crosses between stages. Knows Spark's ways, but imports none of it.
+
+A worker process runs one task at a time and lives on between tasks, so the store (two boto3 clients) is opened once
+per process; the throttle's connection belongs to one task attempt and is put in and taken out around it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from random import SystemRandom
+from typing import NamedTuple
+
+from keyfold.backoff import Backoff
+from keyfold.clock import SystemClock
+from keyfold.log.commit import Patience
+from keyfold.store.api import ObjectStore
+from keyfold.store.pace import Pacer
+from keyfold_compactor.executor import run_map, run_unit
+from keyfold_compactor.plan import SegmentStats
+from keyfold_compactor.throttle import BudgetPacer, ThrottleAddress, ThrottleLost, slice_bytes
+from keyfold_compactor.work import LogJob, MapAnswer, MaskKey, StoreSource, Traffic, UnitAnswer, UnitJob, waited
+
+
+class Mask(NamedTuple):
+    """A segment's mask, on its way from the map to the unit that rewrites the segment."""
+
+    key: MaskKey
+    bits: bytes
+
+
+class SegmentFound(NamedTuple):
+    """One segment's part of a map that was made by many tasks; `stats` is None where it failed."""
+
+    log: int
+    position: int
+    stats: SegmentStats | None
+    error: str
+    traffic: Traffic
+
+
+Mapped = Mask | MapAnswer | SegmentFound
+
+
+class _SwitchedPacer:
+    """The pacer of a store that outlives tasks: whoever has the turn."""
+
+    def __init__(self) -> None:
+        self.current: Pacer | None = None
+
+    def acquire(self, n_bytes: int) -> None:
+        if self.current is None:
+            raise ThrottleLost("no task has the turn, so nothing may be moved")
+        self.current.acquire(n_bytes)
+
+
+_STORES: dict[tuple[StoreSource, bool], tuple[ObjectStore, _SwitchedPacer]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEnvironment:
+    """What every task needs: where the bucket is, who hands out bytes, how long to try again."""
+
+    source: StoreSource
+    throttle: ThrottleAddress | None
+    patience_s: float
+
+    def patience(self) -> Patience:
+        """Real time, and chance that no other attempt shares: names are never taken twice."""
+        return Patience(SystemClock(), SystemRandom(), Backoff(), self.patience_s)
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[tuple[ObjectStore, BudgetPacer | None]]:
+        """The store, for the length of one task; and its pacer, which knows how long the task waited."""
+        cached = _STORES.get((self.source, self.throttle is not None))
+        if cached is None:
+            switch = _SwitchedPacer()
+            cached = (self.source.open(switch if self.throttle else None), switch)
+            _STORES[self.source, self.throttle is not None] = cached
+        store, switch = cached
+        if self.throttle is None:
+            yield store, None
+            return
+        client = self.throttle.connect()
+        pacer = BudgetPacer(client, SystemClock(), slice_bytes(self.throttle.rate))
+        switch.current = pacer
+        try:
+            yield store, pacer
+            pacer.give_back()
+        finally:
+            switch.current = None
+            client.close()
+
+
+def map_task(environment: TaskEnvironment, hands: Iterable[list[LogJob]]) -> Iterator[Mapped]:
+    """Map whole logs, one after another."""
+    with environment.open() as (store, pacer):
+        for hand in hands:
+            for job in hand:
+                before_s = pacer.wait_s if pacer else 0.0
+                answer, masks = run_map(job, store, environment.patience())
+                yield waited(answer, (pacer.wait_s if pacer else 0.0) - before_s)
+                for key, bits in masks.items():
+                    yield Mask(key, bits)
+
+
+def unit_task(environment: TaskEnvironment, parts: Iterable[tuple[int, Mask | list[UnitJob]]]) -> Iterator[UnitAnswer]:
+    """Do the units of one hand; their masks arrive with them, in any order."""
+    masks: dict[MaskKey, bytes] = {}
+    units: list[UnitJob] = []
+    for _, part in parts:
+        if isinstance(part, Mask):
+            masks[part.key] = part.bits
+        else:
+            units.extend(part)
+    if not units:
+        return
+    with environment.open() as (store, pacer):
+        for unit in units:
+            before_s = pacer.wait_s if pacer else 0.0
+            answer = run_unit(unit, masks, store, environment.patience())
+            yield waited(answer, (pacer.wait_s if pacer else 0.0) - before_s)
