@@ -88,7 +88,7 @@ class Upload(Protocol):
         """Make the object visible, create-only.
 
         Raises `AlreadyExists` when the name is taken, `UploadLost` when the store no longer knows the upload,
-        `StoreUnavailable` when the result is unknown: call again.
+        `StoreUnavailable` when the result is unknown: call again. `AlreadyExists` after that may mean this very upload.
         """
 
     def abort(self) -> None:

@@ -176,6 +176,7 @@ class FaultyStore:
         self.calls: list[Call] = []
         self.landed: list[Landed] = []
         self.crashed = False
+        self._died_of = ""
         self.on_call = on_call
         self._plans = [_Plan(fault) for fault in faults]
         self._chaos = chaos
@@ -247,7 +248,7 @@ class FaultyStore:
         """Number and log one call, and let it happen or fail as planned (also for `FaultyUpload`)."""
         with self._lock:
             if self.crashed:
-                raise SimulatedCrash(f"the process is dead: {operation} {key}")
+                raise SimulatedCrash(f"{self._died_of}; dead since then, so no {operation} {key}")
             call = Call(len(self.calls) + 1, operation, key, mode)
             self.calls.append(call)
             fault = self._fault(call)
@@ -275,8 +276,8 @@ class FaultyStore:
             with self._lock:
                 self._held.append(_Held(call, send, lands_at))
         if kind in {Kind.CRASH_BEFORE, Kind.CRASH_AFTER, Kind.CRASH_LATE}:
-            self.crashed = True
-            raise SimulatedCrash(f"{kind.value}: {call}")
+            self._died_of, self.crashed = f"{kind.value}: {call}", True
+            raise SimulatedCrash(self._died_of)
         if kind is Kind.CONFLICT:
             if call.operation == "upload.complete":
                 raise UploadLost(call.key, f"{kind.value}: {call}")

@@ -1,13 +1,14 @@
 """The reference store: a dict behind one lock.
 
 It does what the protocol promises and nothing by accident: conditions are judged and applied in one step, every write
-gets an ETag that no other write ever had (also when the bytes are the same), listings are in the order of the UTF-8
+gets an ETag that no other write ever had (also when the bytes are the same, unless told otherwise), listings are in the order of the UTF-8
 keys, parts are invisible until they are completed, and time is its clock's. What is refused by S3 is refused here too
 (an upload without parts, a short part that is not the last), so that a test on it means something.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import threading
 from collections.abc import Iterator
@@ -33,12 +34,24 @@ class _Parts:
 
 
 class MemoryStore:
-    """An `ObjectStore` in this process. `min_part_bytes` may be lowered so that tests need no 5 MiB parts."""
+    """An `ObjectStore` in this process. `min_part_bytes` may be lowered so that tests need no 5 MiB parts.
 
-    def __init__(self, name: str = "test", clock: Clock | None = None, *, min_part_bytes: int = MIN_PART_BYTES) -> None:
+    With `content_etags` an ETag is the MD5 of the bytes, as on S3: who writes the same bytes twice writes the same
+    version, and an update can slip in over a version that was away in between.
+    """
+
+    def __init__(
+        self,
+        name: str = "test",
+        clock: Clock | None = None,
+        *,
+        min_part_bytes: int = MIN_PART_BYTES,
+        content_etags: bool = False,
+    ) -> None:
         self.name = name
         self._clock: Clock = SystemClock() if clock is None else clock
         self._min_part_bytes = min_part_bytes
+        self._content_etags = content_etags
         self._objects: dict[str, _Object] = {}
         self._uploads: dict[str, _Parts] = {}
         self._numbers = itertools.count(1)
@@ -168,7 +181,9 @@ class MemoryStore:
 
     def _write(self, key: str, data: bytes) -> PutResult:
         now_ms = self._clock.now_ms()
-        written = _Object(data, f'"{next(self._numbers):016x}"', now_ms)
+        number = f"{next(self._numbers):016x}"
+        etag = hashlib.md5(data, usedforsecurity=False).hexdigest() if self._content_etags else number
+        written = _Object(data, f'"{etag}"', now_ms)
         self._objects[key] = written
         return PutResult(written.etag, now_ms)
 

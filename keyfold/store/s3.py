@@ -143,7 +143,7 @@ class S3Store:
     def get(self, key: str) -> Blob:
         """See `ObjectStore.get`."""
         answer, data = self._read(key)
-        modified_ms = _second_end_ms(answer["LastModified"])
+        modified_ms = _second_end_ms(_field(answer, "LastModified", key))
         # A server that remembers its Date for a second may answer one that is older than the object.
         return Blob(data, _etag(answer, key), modified_ms, max(modified_ms, _date_ms(answer, key)))
 
@@ -166,7 +166,8 @@ class S3Store:
     def head(self, key: str) -> ObjectInfo:
         """See `ObjectStore.head`."""
         answer = self._head(key)
-        return ObjectInfo(key, int(answer["ContentLength"]), _etag(answer, key), _second_end_ms(answer["LastModified"]))
+        size_bytes = int(_field(answer, "ContentLength", key))
+        return ObjectInfo(key, size_bytes, _etag(answer, key), _second_end_ms(_field(answer, "LastModified", key)))
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
         """See `ObjectStore.list`."""
@@ -277,7 +278,7 @@ class S3Store:
             answer = self._ask(self._patient.get_object, "s3:GetObject", key, Key=key, **arguments)
             body = answer["Body"]
             try:
-                return answer, self._drain(body, int(answer["ContentLength"]))
+                return answer, self._drain(body, int(_field(answer, "ContentLength", key)))
             except FAILURES as error:
                 if not attempts_left:
                     raise translate(error, bucket=self.bucket, key=key, action="s3:GetObject") from error
@@ -289,13 +290,17 @@ class S3Store:
         if self._pacer is None:
             return bytes(body.read())
         chunks: list[bytes] = []
-        left = length
+        left, granted = length, 0
         while left > 0:
-            self._pacer.acquire(min(left, CHUNK_BYTES))
-            chunk = body.read(min(left, CHUNK_BYTES))
+            want = min(left, CHUNK_BYTES)
+            if granted < want:
+                self._pacer.acquire(want - granted)
+                granted = want
+            chunk = body.read(want)
             chunks.append(chunk)
             # An empty read before the end makes boto3 raise, so this loop ends.
             left -= len(chunk)
+            granted -= len(chunk)
         body.read(CHUNK_BYTES)  # empty: now boto3 compares length and checksum
         return b"".join(chunks)
 
@@ -428,10 +433,13 @@ def _result(answer: dict[str, Any], key: str) -> PutResult:
 
 
 def _etag(answer: dict[str, Any], key: str) -> str:
-    etag = answer.get("ETag")
-    if not etag:
-        raise StoreError(key, "the store answered without an ETag; keyfold cannot commit on such a store")
-    return str(etag)
+    return str(_field(answer, "ETag", key))
+
+
+def _field(answer: dict[str, Any], name: str, key: str) -> Any:
+    if not (value := answer.get(name)) and value != 0:
+        raise StoreError(key, f"the store answered without {name}; keyfold cannot work on such a store")
+    return value
 
 
 def _date_ms(answer: dict[str, Any], key: str) -> int:
