@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Timestamp(click.ParamType):
+class Timestamp(click.ParamType[int]):
     """Milliseconds since the epoch, or ISO-8601 (UTC where it names no zone)."""
 
     name = "time"
@@ -46,12 +47,14 @@ class Timestamp(click.ParamType):
         return round(zoned.timestamp() * 1000)
 
 
-def _url(function: F) -> F:
-    return click.argument("url", metavar="URL")(function)
+_url = click.argument("url", metavar="URL")
+_topic_name = click.argument("topic", metavar="TOPIC")
 
 
 def _topic(function: F) -> F:
-    return _url(click.argument("topic", metavar="TOPIC")(function))
+    named: F = _topic_name(function)
+    with_url: F = _url(named)
+    return with_url
 
 
 _partition = click.option("--partition", "-p", type=click.IntRange(min=0), help="Only this partition.")
@@ -80,8 +83,7 @@ def _open(ctx: click.Context, url: str, topic: str, partition: int | None) -> Ta
 
 def _echo(line: str) -> None:
     """Print UTF-8, whatever the terminal's encoding is: keys and values are printed as they are."""
-    out = click.get_binary_stream("stdout")
-    out.write(line.encode("utf-8", "backslashreplace") + b"\n")
+    sys.stdout.buffer.write(line.encode("utf-8", "backslashreplace") + b"\n")
 
 
 @click.group(context_settings={"max_content_width": 110})
@@ -266,7 +268,7 @@ def verify(ctx: click.Context, url: str, topic: str, partition: int | None, *, a
     damaged: list[str] = []
     for number in target.partitions:
         place = target.log.place(number)
-        with _progress(f"verifying {place}", lambda n=number: target.log.manifest(n)) as progress:
+        with _progress(f"verifying {place}", partial(target.log.manifest, number)) as progress:
             report = verify_partition(target.store, place, clock=world.clock, random=world.random, progress=progress)
         for line in [show.dumps(show.report_json(report))] if as_json else show.report_lines(report):
             _echo(line)

@@ -11,6 +11,7 @@ from typing import Any
 from keyfold.log.manifest import Manifest, SegmentEntry
 from keyfold.log.record import Record
 from keyfold.read.findings import VerifyReport
+from keyfold.read.repair import RepairPlan
 
 Json = dict[str, Any]
 
@@ -217,3 +218,38 @@ def report_lines(report: VerifyReport) -> Iterable[str]:
     counts = f"{report.records:,} records in {report.segments:,} segments"
     version = f"version {report.version}" if report.version >= 0 else "no readable manifest"
     yield f"{report.place}: {verdict}, {counts}, {version}"
+
+
+def repair_json(plan: RepairPlan, *, dry_run: bool) -> Json:
+    """What `keyfold log repair --json` prints."""
+    manifest = plan.manifest
+    return {
+        "topic": plan.place.topic,
+        "partition": plan.place.partition,
+        "written": not dry_run,
+        "log_id": manifest.log_id,
+        "log_start_offset": manifest.log_start_offset,
+        "next_offset": manifest.next_offset,
+        "last_epoch": manifest.last_epoch,
+        "records": manifest.record_count,
+        "segments": [s.name for s in manifest.segments],
+        "new_indexes": [name for name, _ in plan.new_indexes],
+        "left_out": [{"object": name, "why": why} for name, why in plan.left_out],
+        "notes": list(plan.notes),
+    }
+
+
+def repair_lines(plan: RepairPlan, *, dry_run: bool) -> Iterable[str]:
+    """What `keyfold log repair` prints."""
+    manifest = plan.manifest
+    for entry in manifest.segments:
+        yield f"take  [{entry.base_offset}, {entry.next_offset}) {entry.record_count:,} records: {entry.name}"
+    for name, why in plan.left_out:
+        yield f"leave {name}: {why}"
+    for note in plan.notes:
+        yield f"note  {note}"
+    for name, data in plan.new_indexes:
+        yield f"index {name}, {size(len(data))}"
+    done = "nothing was written (--dry-run)" if dry_run else "the manifest is back"
+    offsets = f"[{manifest.log_start_offset}, {manifest.next_offset})"
+    yield f"{plan.place}: {done}; {manifest.record_count:,} records in {offsets}, epochs from {manifest.last_epoch}"
