@@ -1,9 +1,9 @@
 """The reference store: a dict behind one lock.
 
 It does what the protocol promises and nothing by accident: conditions are judged and applied in one step, every write
-gets an ETag that no other write ever had (also when the bytes are the same, unless told otherwise), listings are in the order of the UTF-8
-keys, parts are invisible until they are completed, and time is its clock's. What is refused by S3 is refused here too
-(an upload without parts, a short part that is not the last), so that a test on it means something.
+gets an ETag that no other write ever had (also when the bytes are the same, unless told otherwise), listings are in the
+order of the UTF-8 keys, parts are invisible until they are completed, and time is its clock's. What is refused by S3 is
+refused here too (an upload without parts, a short part that is not the last), so that a test on it means something.
 """
 
 from __future__ import annotations
