@@ -1,0 +1,261 @@
+"""Proof that a log is what the topic was: every committed record once, in order, every byte of it.
+
+Both sides are read by means that the sink has no part in: the topic with a plain consumer from the beginning, the log
+through its manifest, object by object, with checksums. `Rig` runs sinks as an operator does, as processes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from random import Random
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from keyfold.clock import SystemClock
+from keyfold.log.decode import read_records
+from keyfold.log.index import Index
+from keyfold.log.manifest import Manifest, faults
+from keyfold.log.names import Place
+from keyfold.log.partition_log import PartitionLog
+from keyfold.log.record import TIMESTAMP_TYPES, Record
+from keyfold.read.verify import verify_partition
+from keyfold.store.api import ObjectStore
+from keyfold.store.s3 import S3Location
+from tests.support.kafka import KafkaBroker
+
+TOPICS_DIR = "topics"
+
+
+class S3Endpoint(Protocol):
+    @property
+    def url(self) -> str: ...
+    @property
+    def environment(self) -> dict[str, str]: ...
+
+
+def read_topic(bootstrap_servers: str, topic: str, partition: int) -> list[Record]:
+    """All committed records of a partition."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": "proof",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "fetch.queue.backoff.ms": 5,
+        }
+    )
+    found: list[Record] = []
+    try:
+        consumer.assign([TopicPartition(topic, partition, 0)])
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            for message in consumer.consume(10_000, 0.2):
+                error = message.error()
+                if error is None:
+                    kind, timestamp = message.timestamp()
+                    epoch = message.leader_epoch()
+                    found.append(
+                        Record(
+                            message.offset() or 0,
+                            timestamp,
+                            TIMESTAMP_TYPES[kind],
+                            message.key(),
+                            message.value(),
+                            tuple(message.headers() or ()),  # type: ignore[arg-type]
+                            -1 if epoch is None else epoch,
+                        )
+                    )
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    return found
+        raise AssertionError(f"{topic}-{partition} was not read to its end")
+    finally:
+        consumer.close()
+
+
+def manifest_of(store: ObjectStore, topic: str, partition: int) -> Manifest:
+    place = Place(TOPICS_DIR, topic, partition)
+    return PartitionLog(store, place, clock=SystemClock(), random=Random(0)).load().manifest
+
+
+def read_segments(store: ObjectStore, topic: str, partition: int) -> list[Record]:
+    """All records of a partition's log, through its manifest; asserts all that a manifest promises."""
+    place = Place(TOPICS_DIR, topic, partition)
+    manifest = manifest_of(store, topic, partition)
+    assert faults(manifest) == []
+    found: list[Record] = []
+    for entry in manifest.segments:
+        data = store.get(place.key(entry.name)).data
+        index_data = store.get(place.key(entry.index_name)).data
+        assert sha256(data).digest() == entry.checksum
+        assert sha256(index_data).digest() == entry.index_checksum
+        assert (len(data), len(index_data)) == (entry.size_bytes, entry.index_size_bytes)
+        rows = list(read_records(data, origin=entry.name))
+        assert len(rows) == entry.record_count == len(Index.parse(index_data))
+        assert entry.base_offset <= rows[0].offset
+        assert rows[-1].offset == entry.last_offset < entry.next_offset
+        found += rows
+    assert [r.offset for r in found] == sorted({r.offset for r in found})
+    return found
+
+
+@dataclass(slots=True)
+class SinkProcess:
+    """A sink as an operator runs it."""
+
+    process: subprocess.Popen[str]
+    log_path: Path
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.kill()
+        self.process.wait()
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def wait(self, timeout_s: float = 60) -> int:
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the sink did not end:\n{self.said[-3000:]}") from None
+
+    def end(self, timeout_s: float = 60) -> int:
+        """SIGTERM, and the exit code."""
+        self.process.terminate()
+        return self.wait(timeout_s)
+
+    @property
+    def said(self) -> str:
+        return self.log_path.read_text(errors="replace")
+
+    def until(self, words: str, timeout_s: float = 60) -> None:
+        """Wait until the sink has said these words."""
+        wait_for(
+            lambda: words in self.said or self.process.poll() is not None, timeout_s, f"{words!r} in {self.log_path}"
+        )
+        assert words in self.said, self.said[-3000:]
+
+
+def wait_for(condition: Callable[[], bool], timeout_s: float = 60, what: str = "") -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        time.sleep(0.05)
+
+
+@dataclass(slots=True)
+class Rig:
+    """A broker, a store, and sinks between them."""
+
+    broker: KafkaBroker
+    s3: S3Endpoint
+    bucket: str
+    folder: Path
+    settings: Mapping[str, str] = field(default_factory=dict)
+    _count: int = 0
+
+    def store(self) -> ObjectStore:
+        env = self.s3.environment
+        return S3Location(
+            bucket=self.bucket,
+            region=env["AWS_REGION"],
+            endpoint_url=self.s3.url,
+            access_key_id=env["AWS_ACCESS_KEY_ID"],
+            secret_access_key=env["AWS_SECRET_ACCESS_KEY"],
+        ).open()
+
+    def config(self, topics: str, **keys: Any) -> Path:
+        """A configuration file; `_` in a key is `.`."""
+        given = {key.replace("_", "."): str(value) for key, value in keys.items()}
+        config = {
+            "name": topics.split(",", maxsplit=1)[0],
+            "bootstrap.servers": self.broker.bootstrap_servers,
+            "topics": topics,
+            "s3.bucket.name": self.bucket,
+            "topics.dir": TOPICS_DIR,
+            "segment.ms": "1000",
+            "consumer.override.session.timeout.ms": "6000",
+            **self.settings,
+            **given,
+        }
+        self._count += 1
+        path = self.folder / f"sink-{self._count}.json"
+        path.write_text(json.dumps(config))
+        return path
+
+    def start(self, config: Path, *flags: str, environment: Mapping[str, str] | None = None) -> SinkProcess:
+        self._count += 1
+        log_path = self.folder / f"sink-{self._count}.log"
+        with log_path.open("w") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "keyfold_sink", "run", str(config), "--json", *flags],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                text=True,
+                env={**os.environ, **self.s3.environment, **(environment or {})},
+            )
+        return SinkProcess(process, log_path)
+
+    def run(self, config: Path, *flags: str, code: int = 0, timeout_s: float = 90) -> str:
+        """Run a sink to its end; what it said."""
+        with self.start(config, *flags) as sink:
+            ended = sink.wait(timeout_s)
+            assert ended == code, f"exit code {ended}:\n{sink.said[-3000:]}"
+            return sink.said
+
+    def catch_up(self, config: Path, *, timeout_s: float = 90) -> str:
+        return self.run(config, "--until-caught-up", timeout_s=timeout_s)
+
+    def prove(self, topic: str, partitions: int = 1) -> int:
+        """The log holds what the topic holds. Returns how many records that is."""
+        store = self.store()
+        count = 0
+        try:
+            for partition in range(partitions):
+                expected = read_topic(self.broker.bootstrap_servers, topic, partition)
+                found = read_segments(store, topic, partition)
+                assert len(found) == len(expected), _difference(expected, found)
+                assert found == expected
+                place = Place(TOPICS_DIR, topic, partition)
+                report = verify_partition(store, place, clock=SystemClock(), random=Random(0))
+                assert [f for f in report.findings if f.kind.is_damage] == []
+                count += len(found)
+        finally:
+            store.close()  # type: ignore[attr-defined]
+        return count
+
+    def manifest(self, topic: str, partition: int = 0) -> Manifest:
+        store = self.store()
+        try:
+            return manifest_of(store, topic, partition)
+        finally:
+            store.close()  # type: ignore[attr-defined]
+
+
+def _difference(expected: list[Record], found: list[Record]) -> str:
+    wanted, had = {r.offset for r in expected}, {r.offset for r in found}
+    return f"missing {sorted(wanted - had)[:10]}, extra {sorted(had - wanted)[:10]}, {len(found)} of {len(expected)}"
