@@ -133,16 +133,17 @@ def _try_header(data: Bytes, origin: str) -> SegmentHeader | None:
         raise SegmentDamaged(origin, f"the header is damaged: {e}") from e
     if len(data) < position + SYNC_BYTES:
         return None
-    codec, schema = meta.get("avro.codec", "null"), meta.get("avro.schema", "")
+    codec, schema = meta.get("avro.codec", ""), meta.get("avro.schema", "")
     if meta.get("keyfold.format") != FORMAT:
         raise SegmentDamaged(origin, f"format {meta.get('keyfold.format')!r} is not {FORMAT!r}, the one read here")
     if schema != RECORD_SCHEMA:
         raise SegmentDamaged(origin, "the header's schema is not that of format 1")
     if codec not in CODECS:
         raise SegmentDamaged(origin, f"codec {codec!r} is none of {', '.join(CODECS)}")
-    if len(meta) != 3:
-        raise SegmentDamaged(origin, "the header has entries that format 1 does not")
-    return SegmentHeader(codec, bytes(data[position : position + SYNC_BYTES]), schema, position + SYNC_BYTES)
+    header = SegmentHeader(codec, bytes(data[position : position + SYNC_BYTES]), schema, position + SYNC_BYTES)
+    if data[: header.size_bytes] != header_bytes(codec, header.sync_marker):
+        raise SegmentDamaged(origin, "the header is not as format 1 writes it")
+    return header
 
 
 def _read_meta(data: Bytes, position: int) -> tuple[dict[str, str], int]:

@@ -44,6 +44,9 @@ def read_records(
                 message = f"offset {record.offset} after {last_offset}"
                 raise SegmentDamaged(origin, message, block=block.number, record=number)
             last_offset = record.offset
+            if number == 0 and blocks is not None and last_offset != blocks.first_offset[block.number]:
+                message = f"begins at offset {last_offset}, its index says {blocks.first_offset[block.number]}"
+                raise SegmentDamaged(origin, message, block=block.number)
             yield record
         count += 1
     if blocks is not None and count != len(blocks):

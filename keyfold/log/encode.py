@@ -138,12 +138,12 @@ def prepare(columns: RecordColumns, last_offset: int) -> Prepared:
     check_lengths(columns)
     try:
         offsets, timestamps = np.array(columns.offsets, _INT64), np.array(columns.timestamps, _INT64)
-        types = np.frombuffer(bytes(columns.timestamp_types), np.uint8)
+        types = _types(columns.timestamp_types)
         epochs = _epochs(columns.leader_epochs)
     except (OverflowError, ValueError):
         check_columns(columns, last_offset)  # says which number does not fit
         raise
-    if int(types.max()) >= len(TIMESTAMP_TYPES) or offsets[0] <= last_offset or (offsets[1:] <= offsets[:-1]).any():
+    if offsets[0] <= last_offset or (offsets[1:] <= offsets[:-1]).any():
         check_columns(columns, last_offset)
     return Prepared(
         offsets,
@@ -154,6 +154,14 @@ def prepare(columns: RecordColumns, last_offset: int) -> Prepared:
         _encode_headers(columns.headers),
         epochs,
     )
+
+
+def _types(types: Sequence[int]) -> Octets:
+    # bytes() is quickest, but takes only lists and tuples for what they are.
+    array = np.frombuffer(bytes(types), np.uint8) if isinstance(types, list | tuple) else np.array(types, _INT64)
+    if int(array.min()) < 0 or int(array.max()) >= len(TIMESTAMP_TYPES):
+        raise ValueError("an unknown timestamp type")
+    return array.astype(np.uint8, copy=False)
 
 
 def _epochs(epochs: Sequence[int]) -> Ints | int:
