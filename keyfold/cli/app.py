@@ -31,6 +31,13 @@ if TYPE_CHECKING:
 
 COMMANDS_GROUP = "keyfold.commands"
 
+# What `keyfold --help` says of the rooms, so that it need not import them.
+SUMMARIES = {
+    "sink": "Append Kafka topics to the log, exactly once.",
+    "compact": "Clean logs as Kafka's log cleaner cleans a compacted topic.",
+    "demo": "Show the whole story on this machine, self-contained.",
+}
+
 OpenStore = Callable[[str], "tuple[ObjectStore, str]"]
 """URL -> (store, topics.dir)."""
 
@@ -66,6 +73,18 @@ class RoomGroup(click.Group):
         room = _rooms().get(cmd_name)
         return None if room is None else _load(room)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands; rooms that are known are not imported for it."""
+        rows: list[tuple[str, str]] = []
+        for name in self.list_commands(ctx):
+            summary = SUMMARIES.get(name)
+            if summary is None:
+                command = self.get_command(ctx, name)
+                summary = "" if command is None else command.get_short_help_str(limit=90)
+            rows.append((name, summary))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
 
 def _rooms() -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=COMMANDS_GROUP)}
@@ -96,7 +115,7 @@ def _unusable(name: str, reason: str) -> click.Command:
 )
 @click.version_option(package_name="keyfold", message="%(version)s")
 def cli() -> None:
-    r"""Keep Kafka topics in object storage as a compacted log.
+    """Keep Kafka topics in object storage as a compacted log.
 
     \b
     Look at what is in a bucket:
@@ -104,7 +123,7 @@ def cli() -> None:
         keyfold log cat s3://bucket/topics users --latest --json
     \b
     The bucket is found with the usual AWS variables (AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID, ...).
-    """
+    """  # noqa: D301 - click wants the character
 
 
 def main(args: Sequence[str] | None = None, *, surroundings: Surroundings | None = None) -> None:
@@ -118,10 +137,14 @@ def run(args: Sequence[str] | None, surroundings: Surroundings | None = None) ->
 
     cli.add_command(log)
     world = surroundings or Surroundings(open_by_url, SystemClock(), Random())
-    arguments = None if args is None else list(args)
+    arguments = sys.argv[1:] if args is None else list(args)
     try:
-        code = cli.main(arguments, prog_name="keyfold", standalone_mode=False, obj=world)
+        # Not `cli.main`: it would end a closed pipe with exit code 1 by itself.
+        with cli.make_context("keyfold", arguments, obj=world) as context:
+            cli.invoke(context)
         sys.stdout.flush()
+    except click.exceptions.Exit as done:
+        return done.exit_code
     except click.ClickException as error:
         error.show()
         return error.exit_code
@@ -131,7 +154,7 @@ def run(args: Sequence[str] | None, surroundings: Surroundings | None = None) ->
         return _reader_left()
     except Exception as error:  # noqa: BLE001 - the last place that can turn an error into words
         return _failed(error)
-    return code if isinstance(code, int) else 0
+    return 0
 
 
 def _reader_left() -> int:

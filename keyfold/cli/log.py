@@ -88,7 +88,7 @@ def _echo(line: str) -> None:
 
 @click.group(context_settings={"max_content_width": 110})
 def log() -> None:
-    r"""Look at logs in a bucket, read them, verify and repair them.
+    """Look at logs in a bucket, read them, verify and repair them.
 
     URL is s3://BUCKET/TOPICS.DIR.
 
@@ -98,7 +98,7 @@ def log() -> None:
         keyfold log describe s3://bucket/topics users
         keyfold log cat s3://bucket/topics users --partition 0 --from-offset 36
         keyfold log verify s3://bucket/topics users
-    """
+    """  # noqa: D301 - click wants the character
 
 
 @log.command("list")
@@ -106,14 +106,14 @@ def log() -> None:
 @_json
 @click.pass_context
 def list_logs(ctx: click.Context, url: str, *, as_json: bool) -> None:
-    r"""List the logs below URL, one line a partition.
+    """List the logs below URL, one line a partition.
 
     A partition whose manifest cannot be read is listed with the reason.
 
     \b
     Example:
         keyfold log list s3://bucket/topics --json
-    """
+    """  # noqa: D301 - click wants the character
     from keyfold.cli import show
     from keyfold.log import catalog
     from keyfold.read.log import Log
@@ -139,12 +139,12 @@ def list_logs(ctx: click.Context, url: str, *, as_json: bool) -> None:
 @_json
 @click.pass_context
 def describe(ctx: click.Context, url: str, topic: str, partition: int | None, *, as_json: bool) -> None:
-    r"""Show offsets, segments, sizes, dirty ratio, epochs, gaps and settings.
+    """Show offsets, segments, sizes, dirty ratio, epochs, gaps and settings.
 
     \b
     Example:
         keyfold log describe s3://bucket/topics users --partition 0
-    """
+    """  # noqa: D301 - click wants the character
     from keyfold.cli import show
 
     target = _open(ctx, url, topic, partition)
@@ -176,7 +176,7 @@ def cat(
     latest: bool,
     as_json: bool,
 ) -> None:
-    r"""Print records, partition after partition, in offset order.
+    """Print records, partition after partition, in offset order.
 
     With --json one object a line: topic, partition, offset, timestamp (ms), timestamp_type, key, value, headers. Bytes
     are a string where they are valid UTF-8, else {"base64": "..."}.
@@ -185,7 +185,7 @@ def cat(
     Examples:
         keyfold log cat s3://bucket/topics users --latest --json
         keyfold log cat s3://bucket/topics users -p 0 --from-timestamp 2026-01-31T12:00:00Z --max-records 10
-    """
+    """  # noqa: D301 - click wants the character
     from keyfold.cli import show
 
     if from_offset is not None and from_timestamp is not None:
@@ -219,7 +219,7 @@ def cat(
 @_json
 @click.pass_context
 def files(ctx: click.Context, url: str, topic: str, partition: int | None, *, indexes: bool, as_json: bool) -> None:
-    r"""Print the objects that one version of the log is made of, for stock readers.
+    """Print the objects that one version of the log is made of, for stock readers.
 
     A plain listing of the bucket also shows replaced segments and orphans; this list does not. The objects stay for
     file.delete.delay.ms after a later version replaced them.
@@ -227,7 +227,7 @@ def files(ctx: click.Context, url: str, topic: str, partition: int | None, *, in
     \b
     Example:
         keyfold log files s3://bucket/topics users --json
-    """
+    """  # noqa: D301 - click wants the character
     from keyfold.cli import show
 
     target = _open(ctx, url, topic, partition)
@@ -249,7 +249,7 @@ def files(ctx: click.Context, url: str, topic: str, partition: int | None, *, in
 @_json
 @click.pass_context
 def verify(ctx: click.Context, url: str, topic: str, partition: int | None, *, as_json: bool) -> None:
-    r"""Read the log back and prove it; exit code 1 when anything is damaged.
+    """Read the log back and prove it; exit code 1 when anything is damaged.
 
     Checks that every object is there with its checksum, that blocks and records can be read and agree with index and
     manifest, that offsets ascend and ranges meet, and that nothing superseded is below the first dirty offset. Orphans
@@ -258,7 +258,7 @@ def verify(ctx: click.Context, url: str, topic: str, partition: int | None, *, a
     \b
     Example:
         keyfold log verify s3://bucket/topics users --partition 0
-    """
+    """  # noqa: D301 - click wants the character
     from keyfold.cli import show
     from keyfold.read.verify import verify_partition
 
@@ -285,7 +285,7 @@ def verify(ctx: click.Context, url: str, topic: str, partition: int | None, *, a
 @_json
 @click.pass_context
 def repair(ctx: click.Context, url: str, topic: str, partition: int, *, dry_run: bool, as_json: bool) -> None:
-    r"""Bring back a lost manifest from the segments in the bucket.
+    """Bring back a lost manifest from the segments in the bucket.
 
     Refuses where a manifest is there. Stop the sink and the compactor of this partition first: their epochs end with
     the old manifest. Everything is cleaned again afterwards, and tombstones get a new delete horizon.
@@ -293,7 +293,7 @@ def repair(ctx: click.Context, url: str, topic: str, partition: int, *, dry_run:
     \b
     Example:
         keyfold log repair s3://bucket/topics users --partition 0 --dry-run
-    """
+    """  # noqa: D301 - click wants the character
     from keyfold.cli import show
     from keyfold.read.repair import apply_repair, plan_repair
 

@@ -1,0 +1,117 @@
+"""The command's frame: exit codes, errors in words, quick help, closed pipes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+import keyfold
+from keyfold.cli.app import Surroundings, run
+from keyfold.clock import SystemClock
+from keyfold.errors import AccessDenied, BucketMissing
+
+HEAVY = ("boto3", "pyarrow", "pyspark", "confluent_kafka", "numpy", "fastavro", "pydantic", "rich")
+
+
+def test_every_name_that_the_package_promises_is_there() -> None:
+    for name in keyfold.__all__:
+        assert getattr(keyfold, name).__name__ == name
+    assert sorted(keyfold.__all__) == keyfold.__all__
+    assert set(keyfold.__all__) <= set(dir(keyfold))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        keyfold.nothing  # noqa: B018
+
+
+def test_importing_the_package_or_the_command_imports_nothing_heavy() -> None:
+    code = f"import sys, keyfold, keyfold.cli, keyfold.cli.log; print([m for m in {HEAVY!r} if m in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.strip() == "[]"
+
+
+@pytest.mark.parametrize("args", [["--help"], ["log", "--help"], ["log", "cat", "--help"], ["log", "verify", "--help"]])
+def test_help_is_quick_and_has_an_example(args: list[str]) -> None:
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        done = subprocess.run([sys.executable, "-m", "keyfold.cli", *args], capture_output=True, text=True, check=True)
+        times.append(time.perf_counter() - start)
+    assert "keyfold log" in done.stdout
+    assert "s3://bucket/topics" in done.stdout
+    assert min(times) < 1.0  # 0.3 s on a quiet machine; this one may be busy
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["nonsense"],
+        ["log", "cat"],
+        ["log", "cat", "s3://b/t", "users", "--partition", "-1"],
+        ["log", "cat", "s3://b/t", "users", "--from-timestamp", "yesterday"],
+        ["log", "cat", "s3://b/t", "users", "--from-offset", "1", "--from-timestamp", "2"],
+        ["log", "cat", "s3://b/t", "users", "--latest", "--to-offset", "9"],
+        ["log", "repair", "s3://b/t", "users"],
+    ],
+)
+def test_a_wrong_call_is_exit_code_2(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(args) == 2
+    captured = capsys.readouterr()
+    assert not captured.out
+    assert "Error:" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (BucketMissing("b", "the bucket does not exist", hint="create it"), "error: `b`: the bucket does not exist"),
+        (AccessDenied("t/users/", "403\nForbidden"), "error: `t/users/`: 403 Forbidden"),
+        (RuntimeError("odd"), "error: RuntimeError: odd"),
+    ],
+)
+def test_a_failure_is_one_line_and_a_hint(
+    error: Exception, line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_url: str) -> tuple[object, str]:
+        raise error
+
+    monkeypatch.delenv("KEYFOLD_DEBUG", raising=False)
+    world = Surroundings(refuse, SystemClock(), None)  # type: ignore[arg-type]
+    assert run(["log", "list", "s3://b/t"], world) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == line
+    assert all(text.startswith("hint: ") for text in lines[1:])
+    monkeypatch.setenv("KEYFOLD_DEBUG", "1")
+    assert run(["log", "list", "s3://b/t"], world) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_url_that_is_none_is_an_error_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["log", "list", "file:///tmp"]) == 1
+    assert "is not s3://<bucket>/<topics.dir>" in capsys.readouterr().err
+
+
+CAT_FOR_EVER = """
+from random import Random
+from keyfold.cli.app import Surroundings, main
+from keyfold.clock import SystemClock
+from tests.support.logs import MadeLog, record
+made = MadeLog()
+made.append([record(o, f"k{o}", "v" * 100) for o in range(20_000)])
+main(["log", "cat", "s3://b/topics", "users", "--json"],
+     surroundings=Surroundings(lambda url: (made.store, "topics"), SystemClock(), Random()))
+"""
+
+
+def test_a_reader_that_has_enough_ends_the_command_silently() -> None:
+    process = subprocess.Popen([sys.executable, "-c", CAT_FOR_EVER], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert json.loads(process.stdout.readline())["offset"] == 0
+    process.stdout.close()
+    errors = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(timeout=60) == 0
+    assert errors == b""
