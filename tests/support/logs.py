@@ -176,6 +176,6 @@ class MadeLog:
         if forget:
             self.log.claim_compactor(lease_ms=1000, holder="test").forget(names)
 
-    def keys(self) -> Iterator[str]:
+    def object_keys(self) -> Iterator[str]:
         """All objects of the partition."""
         return (info.key for info in self.store.list(self.place.folder))
