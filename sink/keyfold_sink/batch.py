@@ -37,12 +37,15 @@ class Slice:
 def slices(messages: list[Message]) -> Iterator[Slice | Message]:
     """Cut a batch into pieces by partition; a message that carries an error or a partition's end comes as it is."""
     errors = list(map(Message.error, messages))
+    if not any(errors):
+        yield from _by_partition(messages)
+        return
     begin = 0
     for at in compress(count(), errors):
         yield from _by_partition(messages[begin:at])
         yield messages[at]
         begin = at + 1
-    yield from _by_partition(messages[begin:] if begin else messages)
+    yield from _by_partition(messages[begin:])
 
 
 def _by_partition(records: list[Message]) -> Iterator[Slice]:
