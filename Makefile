@@ -19,7 +19,7 @@ PYTEST := $(PY) -m pytest
 # `make test ARGS="tests/unit -k roll"`
 ARGS ?=
 
-.PHONY: help venv java go jars demo test test-real soak lint bench docs dist clean clean-all
+.PHONY: help venv java go jars demo test test-real soak lint lint-style lint-types lint-imports lint-tidy bench docs dist clean clean-all
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -60,10 +60,18 @@ soak: java go jars ## Long storms: kills, fights and pauses for many minutes
 	@$(PY) -m tests.support.versitygw
 	$(PYTEST) -m soak --timeout 7200 $(ARGS)
 
-lint: $(STAMP) ## ruff, mypy, import-linter and the tidy test
+lint: lint-style lint-types lint-imports lint-tidy ## ruff, mypy, import-linter and the tidy test
+
+lint-style: $(STAMP)
 	$(PY) -m ruff check .
+
+lint-types: $(STAMP)
 	$(PY) -m mypy
-	.venv/bin/lint-imports
+
+lint-imports: $(STAMP)
+	.venv/bin/lint-imports --no-logo
+
+lint-tidy: $(STAMP)
 	$(PYTEST) -q -p no:randomly tests/unit/test_tidy.py
 
 bench: jars ## Ratios on this machine, each on the same data in one run

@@ -26,6 +26,7 @@ CONFTEST_LINES_MAX = 150
 
 # Only the clock knows the time, and chance is a caller's Random. The demo talks to a person and may look at his clock.
 CLOCK_SEAMS = {"keyfold/clock.py"}
+RANDOM_CLASSES = {"Random", "SystemRandom"}  # where a main program makes what it hands on
 DATE_CALLS = {"now", "utcnow", "today"}
 OUTSIDE_CALLS = {
     *("time.time", "time.time_ns", "time.monotonic", "time.monotonic_ns", "time.perf_counter", "time.sleep"),
@@ -111,13 +112,13 @@ def reaches_outside(tree: ast.Module) -> Iterator[tuple[int, str]]:
     for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.module in {"time", "random", "secrets"}:
             for alias in node.names:
-                if alias.name != "Random":
+                if alias.name not in RANDOM_CLASSES:
                     yield node.lineno, f"from {node.module} import {alias.name}"
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func)
             owner, _, name = called.rpartition(".")
             is_date = name in DATE_CALLS and owner in {"datetime", "datetime.datetime", "date", "datetime.date"}
-            is_chance = owner == "random" and "random" in modules and name != "Random"
+            is_chance = owner == "random" and "random" in modules and name not in RANDOM_CLASSES
             if called in OUTSIDE_CALLS or is_date or is_chance:
                 yield node.lineno, called
 
