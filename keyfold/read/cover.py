@@ -70,7 +70,7 @@ class Cover:
 
 def choose_cover(candidates: Sequence[Candidate]) -> Cover:
     """Choose among all segments of a folder."""
-    orphans = [c for c in candidates if _is_never_committed(c, candidates)]
+    orphans = never_committed(candidates)
     rest = [c for c in candidates if c not in orphans]
     known = _Known(rest)
     chosen = _best(rest, known)
@@ -84,6 +84,11 @@ def choose_cover(candidates: Sequence[Candidate]) -> Cover:
     taken = [*chosen, *hopeless]
     left_out += [(c, "its records are in others, or superseded") for c in rest if c not in taken]
     return Cover(tuple(chosen), tuple(left_out), tuple(sorted(known.missing(chosen))), tuple(sorted(resurrected)))
+
+
+def never_committed(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Uploads of a sink that cannot have been committed, ever."""
+    return [c for c in candidates if _is_never_committed(c, candidates)]
 
 
 def _is_never_committed(one: Candidate, candidates: Iterable[Candidate]) -> bool:

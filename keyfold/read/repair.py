@@ -10,6 +10,10 @@ What the segments do not know begins anew: the log id; epochs, above every epoch
 old manifest can ever commit; `first_dirty_offset` at the log start, so that everything is cleaned again; no tombstone
 is marked, so every delete horizon starts from the next pass; topic settings and ids, which the sink follows again.
 
+One thing cannot be known: a segment that a pass emptied and the collector has not taken yet, when the tombstones that
+emptied it were purged since and their own sources are collected already. Its deleted keys come back. The collector
+takes objects oldest first, so this needs one that stopped between the two.
+
 Nothing is deleted or overwritten. An older version of the manifest object, where the bucket keeps versions, is better
 than this; the store protocol does not know versions, so that is done with the bucket's own tools (see the hint).
 """
@@ -28,7 +32,7 @@ from keyfold.log.manifest import Manifest, SegmentEntry
 from keyfold.log.names import Place, Role, new_name, parse_name
 from keyfold.log.objects import create_object
 from keyfold.log.partition_log import PartitionLog
-from keyfold.read.cover import Candidate, Cover, choose_cover
+from keyfold.read.cover import Candidate, Cover, choose_cover, never_committed
 from keyfold.read.survey import Surveyed, read_matching_index, survey_segment
 from keyfold.store.api import ObjectStore
 
@@ -135,10 +139,14 @@ def _require_one_log(place: Place, surveyed: dict[str, Surveyed]) -> None:
     for name, found in surveyed.items():
         markers.setdefault(found.index.sync_marker, []).append(name)
     if len(markers) > 1:
-        fewest = min(markers.values(), key=len)
-        raise _refused(place, f"these segments are of another log, by their sync marker: {', '.join(fewest)}")
+        groups = sorted(markers.values(), key=len)
+        told = "; ".join(f"{len(names)} as {names[0]}" for names in groups)
+        raise _refused(place, f"its segments are of {len(groups)} different logs, by their sync markers: {told}")
+    orphans = never_committed([s.candidate for s in surveyed.values()])
     seen: dict[int, tuple[tuple[object, ...], str]] = {}
     for name, found in surveyed.items():
+        if found.candidate in orphans:
+            continue
         columns = (found.index.rows.column(c).to_pylist() for c in ("offset", "timestamp", "key", "is_tombstone"))
         for offset, *identity in zip(*columns, strict=True):
             other, holder = seen.setdefault(offset, (tuple(identity), name))
