@@ -12,7 +12,7 @@ is marked, so every delete horizon starts from the next pass; topic settings and
 
 One thing cannot be known: a segment that a pass emptied and the collector has not taken yet, when the tombstones that
 emptied it were purged since and their own sources are collected already. Its deleted keys come back. The collector
-takes objects oldest first, so this needs one that stopped between the two.
+takes lower offsets first, so the emptied segment goes before the tombstones that emptied it.
 
 Nothing is deleted or overwritten. An older version of the manifest object, where the bucket keeps versions, is better
 than this; the store protocol does not know versions, so that is done with the bucket's own tools (see the hint).

@@ -1,0 +1,190 @@
+"""`keyfold log ...`: what it prints and how it ends."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from keyfold.cli import show
+from keyfold.cli.app import Surroundings, run
+from keyfold.log.record import CREATE_TIME, Record
+from keyfold.store.api import Create
+from tests.support.logs import MadeLog, record, records
+
+URL = "s3://bucket/topics"
+
+
+@pytest.fixture
+def made() -> MadeLog:
+    made = MadeLog()
+    made.append(records("a=1 b=1 a=2"))
+    made.compact()
+    made.append(records("c=1 b=", 3))
+    return made
+
+
+class Keyfold:
+    """The command against one store."""
+
+    def __init__(self, made: MadeLog, capfd: pytest.CaptureFixture[str]) -> None:
+        self._world = Surroundings(lambda _url: (made.store, "topics"), made.clock, made.random)
+        self._capture = capfd
+
+    def __call__(self, *args: str, code: int = 0) -> list[str]:
+        assert run(["log", *args], self._world) == code
+        captured = self._capture.readouterr()
+        self.errors = captured.err.splitlines()
+        return captured.out.splitlines()
+
+    def json(self, *args: str, code: int = 0) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self(*args, "--json", code=code)]
+
+
+@pytest.fixture
+def keyfold(made: MadeLog, capsys: pytest.CaptureFixture[str]) -> Keyfold:
+    return Keyfold(made, capsys)
+
+
+def test_cat_prints_one_json_object_a_line(keyfold: Keyfold) -> None:
+    rows = keyfold.json("cat", URL, "users")
+    assert [row["offset"] for row in rows] == [1, 2, 3, 4]
+    assert rows[0] == {
+        "topic": "users",
+        "partition": 0,
+        "offset": 1,
+        "timestamp": 1000,
+        "timestamp_type": "CreateTime",
+        "key": "b",
+        "value": "1",
+        "headers": [],
+    }
+    assert rows[-1]["value"] is None
+
+
+def test_cat_takes_positions_and_limits(keyfold: Keyfold) -> None:
+    def offsets(*args: str) -> list[int]:
+        return [row["offset"] for row in keyfold.json("cat", URL, "users", *args)]
+
+    assert offsets("--from-offset", "0") == [1, 2, 3, 4]
+    assert offsets("--from-offset", "2", "--to-offset", "4") == [2, 3]
+    assert offsets("--from-timestamp", "2500") == [3, 4]
+    assert offsets("--from-timestamp", "1970-01-01T00:00:02.500Z") == [3, 4]
+    assert offsets("--from-timestamp", "1970-01-01T02:00:04+02:00") == [4]
+    assert offsets("--from-timestamp", "1970-01-01") == [1, 2, 3, 4]
+    assert offsets("--max-records", "1") == [1]
+    assert offsets("--max-records", "0") == []
+    assert offsets("--latest") == [2, 3]
+    assert keyfold("cat", URL, "users", "--from-offset", "99", code=1) == []
+    assert keyfold.errors[0] == "error: users-0: offset 99 is outside the log, which has [0, 5) in version 6"
+    assert keyfold.errors[1].startswith("hint: read from an offset between 0 and 5")
+
+
+def test_cat_goes_through_all_partitions_in_order(made: MadeLog, keyfold: Keyfold) -> None:
+    for partition in (10, 2):
+        other = MadeLog(store=made.store, place=made.place.__class__("topics", "users", partition))
+        other.append(records("z=1"))
+    assert [row["partition"] for row in keyfold.json("cat", URL, "users", "--latest")] == [0, 0, 2, 10]
+    assert [row["partition"] for row in keyfold.json("cat", URL, "users", "-p", "2")] == [2]
+
+
+def test_cat_for_people_is_one_line_a_record(keyfold: Keyfold) -> None:
+    assert keyfold("cat", URL, "users") == [
+        "users-0@1\t1970-01-01T00:00:01.000Z\tb\t1",
+        "users-0@2\t1970-01-01T00:00:02.000Z\ta\t2",
+        "users-0@3\t1970-01-01T00:00:03.000Z\tc\t1",
+        "users-0@4\t1970-01-01T00:00:04.000Z\tb\t(tombstone)",
+    ]
+
+
+def test_bytes_that_are_no_text_are_told_apart_from_text() -> None:
+    odd = Record(7, -1, CREATE_TIME, b"\xff\x00", None, (("h", None), ("h", b"\xfe"), ("ü", b"\n")))
+    assert show.record_json("t", 1, odd) == {
+        "topic": "t", "partition": 1, "offset": 7, "timestamp": -1, "timestamp_type": "CreateTime",
+        "key": {"base64": "/wA="}, "value": None, "headers": [["h", None], ["h", {"base64": "/g=="}], ["ü", "\n"]],
+    }  # fmt: skip
+    assert show.record_line("t", 1, odd) == "t-1@7\t-\t0xff00\t(tombstone)\th=(null) h=0xfe ü=\\n"
+    assert show.record_line("t", 1, record(0, None, None)).endswith("(null)\t(null)")
+    assert show.iso(2**62) == str(2**62)
+    assert show.dumps({"a": "ü\u2028\n"}) == '{"a":"ü\u2028\\n"}'
+
+
+def test_list_shows_every_partition_and_what_is_wrong_with_it(made: MadeLog, keyfold: Keyfold) -> None:
+    made.store.put("topics/users/partition=1/00000000000000000000-00000001-s0000000000000000.avro", b"x", Create())
+    made.store.put("topics/notes.txt", b"x", Create())
+    good, bad = keyfold.json("list", URL)
+    assert (good["topic"], good["records"], good["next_offset"]) == ("users", 4, 5)
+    assert (bad["partition"], bad["error"]) == (1, "ManifestLost")
+    lines = keyfold("list", URL)
+    assert lines[0].startswith("users-0\t[0, 5)\t4 records in 2 segments")
+    assert "keyfold log repair" not in lines[0]
+    assert "users-1\tManifestLost" in lines[1]
+
+
+def test_describe_says_offsets_sizes_and_what_is_dirty(made: MadeLog, keyfold: Keyfold) -> None:
+    (row,) = keyfold.json("describe", URL, "users")
+    assert {k: row[k] for k in ("log_start_offset", "first_dirty_offset", "next_offset", "segments", "tombstones")} == {
+        "log_start_offset": 0, "first_dirty_offset": 3, "next_offset": 5, "segments": 2, "tombstones": 1,
+    }  # fmt: skip
+    assert row["garbage_records_max"] == 2
+    assert 0 < row["dirty_ratio"] < 1
+    assert row["replaced"] == 2
+    text = "\n".join(keyfold("describe", URL, "users"))
+    assert "start 0, dirty from 3, next 5" in text
+    assert "2 objects wait for their deletion" in text
+
+
+def test_files_are_the_pinned_objects_and_nothing_else(made: MadeLog, keyfold: Keyfold) -> None:
+    manifest = made.manifest
+    segments = [f"{made.store.url}/{made.place.key(s.name)}" for s in manifest.segments]
+    assert keyfold("files", URL, "users") == segments
+    (row,) = keyfold.json("files", URL, "users", "--indexes")
+    assert row["files"] == segments
+    assert row["version"] == manifest.version
+    assert len(row["indexes"]) == 2
+    assert len(keyfold("files", URL, "users", "--indexes")) == 4
+
+
+def test_verify_ends_with_0_or_1_and_says_why(made: MadeLog, keyfold: Keyfold) -> None:
+    lines = keyfold("verify", URL, "users")
+    assert lines[-1] == "users-0: ok, 4 records in 2 segments, version 6"
+    assert [line.split()[2] for line in lines[:-1]] == ["replaced:", "replaced:"]
+    entry = made.manifest.segments[1]
+    made.store.delete(made.place.key(entry.name))
+    lines = keyfold("verify", URL, "users", code=1)
+    assert lines[0].startswith(f"DAMAGE users-0 segment-missing: {made.place.key(entry.name)}: the manifest lists it")
+    assert keyfold.errors == ["error: damage found in users-0", "hint: the findings above say what is lost"]
+    (row,) = keyfold.json("verify", URL, "users", code=1)
+    assert not row["ok"]
+    assert row["findings"][0]["kind"] == "segment-missing"
+    assert row["findings"][0]["lost"] == "2 records, offsets 3 to 4"
+
+
+def test_repair_brings_the_log_back(made: MadeLog, keyfold: Keyfold) -> None:
+    before = keyfold("cat", URL, "users")
+    keyfold("repair", URL, "users", "-p", "0", code=1)
+    assert "there is nothing to repair" in keyfold.errors[0]
+    made.store.delete(made.place.manifest_key)
+    keyfold("cat", URL, "users", code=1)
+    assert keyfold.errors == [
+        f"error: users-0: the manifest `{made.place.manifest_key}` is missing, but segments are there",
+        "hint: nothing was changed; run `keyfold log repair <url> users --partition 0`",
+    ]
+    objects = list(made.object_keys())
+    (dry,) = keyfold.json("repair", URL, "users", "-p", "0", "--dry-run")
+    assert dry["written"] is False
+    assert list(made.object_keys()) == objects
+    lines = keyfold("repair", URL, "users", "--partition", "0")
+    assert "the manifest is back; 4 records in [0, 5)" in lines[-1]
+    assert keyfold("cat", URL, "users") == before
+
+
+def test_what_is_not_there_is_said(keyfold: Keyfold) -> None:
+    for command in ("cat", "describe", "files", "verify"):
+        keyfold(command, URL, "nobody", code=1)
+        assert keyfold.errors[0] == "error: nobody: no partition of it is below `memory://test/topics`"
+        keyfold(command, URL, "users", "--partition", "7", code=1)
+        assert "users-7: there is no log at" in keyfold.errors[0]
+    keyfold("cat", URL, "../x", code=1)
+    assert "is not a name that Kafka allows" in keyfold.errors[0]
