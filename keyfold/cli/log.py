@@ -70,12 +70,21 @@ class Target:
     partitions: tuple[int, ...]
 
 
+def _open_store(ctx: click.Context, url: str) -> tuple[ObjectStore, str]:
+    """The store of a URL, closed when the command ends, and the topics.dir."""
+    world = ctx.find_object(Surroundings)
+    assert world is not None
+    store, topics_dir = world.open_store(url)
+    ctx.call_on_close(getattr(store, "close", None) or (lambda: None))
+    return store, topics_dir
+
+
 def _open(ctx: click.Context, url: str, topic: str, partition: int | None) -> Target:
     from keyfold.read.log import Log
 
     world = ctx.find_object(Surroundings)
     assert world is not None
-    store, topics_dir = world.open_store(url)
+    store, topics_dir = _open_store(ctx, url)
     log = Log(store, topics_dir, topic, clock=world.clock, random=world.random)
     partitions = tuple(log.partitions()) if partition is None else (partition,)
     return Target(store, log, partitions)
@@ -120,7 +129,7 @@ def list_logs(ctx: click.Context, url: str, *, as_json: bool) -> None:
 
     world = ctx.find_object(Surroundings)
     assert world is not None
-    store, topics_dir = world.open_store(url)
+    store, topics_dir = _open_store(ctx, url)
     for place in catalog.places(store, topics_dir):
         topic_log = Log(store, topics_dir, place.topic, clock=world.clock, random=world.random)
         try:

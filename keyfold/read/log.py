@@ -10,8 +10,9 @@ as it was at one moment, whatever is appended or compacted meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from random import Random
+from typing import Self
 
 from keyfold.clock import Clock, SystemClock
 from keyfold.errors import ObjectNotFound, TopicNotFound
@@ -35,11 +36,14 @@ def open_log(url: str, topic: str, *, store: ObjectStore | None = None) -> Log:
     from keyfold.store.location import open_store, parse_url
 
     _, topics_dir = parse_url(url)
-    return Log(store if store is not None else open_store(url), topics_dir, topic)
+    if store is not None:
+        return Log(store, topics_dir, topic)
+    opened = open_store(url)
+    return Log(opened, topics_dir, topic, on_close=opened.close)
 
 
 class Log:
-    """All partitions of one topic. Reads only; safe to use from several threads."""
+    """All partitions of one topic. Reads only; safe to use from several threads; a context manager that closes."""
 
     def __init__(
         self,
@@ -49,6 +53,7 @@ class Log:
         *,
         clock: Clock | None = None,
         random: Random | None = None,
+        on_close: Callable[[], None] = lambda: None,
     ) -> None:
         if not is_topic_name(topic):
             raise TopicNotFound(topic, "is not a name that Kafka allows for a topic")
@@ -57,6 +62,17 @@ class Log:
         self.topic = topic
         self._clock = clock or SystemClock()
         self._random = random or Random()
+        self._on_close = on_close
+
+    def close(self) -> None:
+        """Close the connections that `open_log` has opened. A store that was given stays open."""
+        self._on_close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def __repr__(self) -> str:
         return f"Log({self.store.url}/{self.topics_dir}, {self.topic})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 
 import numpy as np
@@ -158,10 +159,9 @@ class MadeLog:
                 keep.append(kept)
                 if kept:
                     marks.append(mark if mark is not None or not dead else session.epoch)
-            key_name = self.place.key(entry.name)
             rewriter.add(
                 index, None, np.array(keep, bool), pa.array(marks, pa.int32()),
-                lambda start, length, k=key_name: self.store.get_range(k, start, length),
+                partial(self.store.get_range, self.place.key(entry.name)),
             )  # fmt: skip
         if not rewriter.record_count:
             return Swap(old, ())

@@ -129,16 +129,14 @@ def test_segments_that_cannot_match_are_not_opened(made: MadeLog) -> None:
     assert second.last_offset == 7
 
 
-def test_a_part_of_a_segment_is_fetched_by_the_blocks_that_hold_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_of_a_segment_is_fetched_by_the_blocks_that_hold_it() -> None:
     made = MadeLog(block_bytes=10_000)
     values = [os.urandom(1000).hex() for _ in range(200)]
     made.append([record(o, f"k{o}", v) for o, v in enumerate(values)])
-    fetched: list[int] = []
-    inner = made.store.get_range
-    monkeypatch.setattr(made.store, "get_range", lambda k, s, n: fetched.append(n) or inner(k, s, n))
-    log = Log(made.store, "topics", "users")
-    assert offsets(log.read(from_offset=100, to_offset=102)) == [100, 101]
-    assert sum(fetched) < made.manifest.size_bytes / 10
+    counted = CountedStore(made.store)
+    assert offsets(Log(counted, "topics", "users").read(from_offset=100, to_offset=102)) == [100, 101]
+    assert counted.bytes_moved["get_range"] < made.manifest.size_bytes / 10
+    assert counted.calls["get_range"] == 1
 
 
 @pytest.mark.parametrize("codec", ["zstandard", "null"])

@@ -121,7 +121,7 @@ def test_whatever_happens_between_two_store_calls_a_read_is_a_state_that_existed
     store = MeddlingStore()
     made = MadeLog(store=store, random=Random(seed))
     history: list[Record] = []
-    states = [{}]
+    states: list[dict[bytes, Record]] = [{}]
 
     def append() -> None:
         batch = []
@@ -132,14 +132,11 @@ def test_whatever_happens_between_two_store_calls_a_read_is_a_state_that_existed
             states.append(latest_of(history))
         made.append(batch)
 
+    def compact() -> None:
+        made.compact(purge=random.random() < 0.5, merge=random.random() < 0.5)
+
     def meddle() -> None:
-        choice = random.random()
-        if choice < 0.15:
-            append()
-        elif choice < 0.3:
-            made.compact(purge=random.random() < 0.5, merge=random.random() < 0.5)
-        elif choice < 0.5:
-            made.collect()
+        random.choices((append, compact, made.collect, lambda: None), (15, 15, 20, 50))[0]()
 
     for _ in range(4):
         append()

@@ -19,7 +19,7 @@ from keyfold.read.findings import Finding, Kind, VerifyReport
 from keyfold.read.log import Log
 from keyfold.read.verify import verify_partition
 from keyfold.read.verify_keys import MAX_FINDINGS, check_keys
-from keyfold.store.api import Create, Update
+from keyfold.store.api import Blob, Create, Update
 from keyfold.store.memory import MemoryStore
 from tests.support.logs import PLACE, MadeLog, columns, record, records
 
@@ -278,21 +278,26 @@ def test_orphans_replaced_objects_and_unfinished_uploads_are_notes() -> None:
 
 def test_a_log_that_is_compacted_and_collected_meanwhile_is_verified_in_its_newest_version() -> None:
     class Meddling(MemoryStore):
-        once = True
+        meddle: Callable[[], None] | None = None
 
-        def get(self, key: str):  # type: ignore[no-untyped-def]
-            if self.once and key.endswith(".parquet"):
-                self.once = False
-                made.compact()
-                made.collect()
+        def get(self, key: str) -> Blob:
+            if key.endswith(".parquet") and self.meddle is not None:
+                meddle, self.meddle = self.meddle, None
+                meddle()
             return super().get(key)
 
     store = Meddling()
-    made = MadeLog(store=store)
-    store.once = False
-    made.append(records("a=1 a=2 b=1"))
-    store.once = True
-    report = verify_partition(store, PLACE, clock=made.clock, random=made.random)
+    log = MadeLog(store=store)
+    log.append(records("a=1 a=2 b=1"))
+
+    def compact() -> None:
+        log.compact()
+        log.collect()
+
+    version = log.manifest.version
+    store.meddle = compact
+    report = verify_partition(store, PLACE, clock=log.clock, random=log.random)
+    assert report.version > version
     assert report.is_sound
     assert report.records == 2
 
