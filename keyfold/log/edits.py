@@ -49,8 +49,9 @@ class Replacement:
     """One commit of a cleaning pass.
 
     `first_dirty_offset`: nothing superseded is left below it after this commit; it never goes back. `whole` is False
-    for a part of a pass after which other parts follow. `purged_to` and `purged_epoch` describe the tombstones that
-    this commit removes.
+    for a part of a pass after which other parts follow; such a part marks no tombstone, for an epoch marks in one
+    commit only: a part that is to mark claims an epoch of its own and is whole. `purged_to` and `purged_epoch`
+    describe the tombstones that this commit removes.
     """
 
     swaps: tuple[Swap, ...]
@@ -154,6 +155,7 @@ def replace_segments(epoch: int, replacement: Replacement) -> Edit:
     def edit(manifest: Manifest, _seen_ms: int) -> Manifest:
         _require_epoch(manifest, Role.COMPACTOR, epoch)
         _require_own(replacement.objects(), Role.COMPACTOR, epoch)
+        _require_first_marks(manifest, replacement, epoch)
         segments = list(manifest.segments)
         for swap in replacement.swaps:
             _swap(manifest, segments, swap)
@@ -260,6 +262,13 @@ def _fenced(manifest: Manifest, role: Role, epoch: int) -> Fenced:
         manifest.partition,
         f"another {role.name.lower()} has claimed epoch {manifest.role(role).epoch}; mine was {epoch}",
     )
+
+
+def _require_first_marks(manifest: Manifest, replacement: Replacement, epoch: int) -> None:
+    """An epoch marks in one commit, its pass's whole one, or `last_pass_epoch` would not say which marks are made."""
+    if any(epoch in entry.cleaned_epochs for swap in replacement.swaps for entry in swap.new):
+        assert replacement.whole, f"a part of pass {epoch} marks tombstones: it has to claim an epoch of its own"
+        assert manifest.last_pass_epoch != epoch, f"pass {epoch} is over and marks again"
 
 
 def _require_own(names: Iterable[str], role: Role, epoch: int) -> None:

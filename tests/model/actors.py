@@ -257,11 +257,11 @@ class World(Protocol):
 
     def _edited(self, state: State, role: Role, at: int, seen: int, key: EditKey) -> int | str:
         if key[0] == "replace" and not self.rules.still_listed_required:
-            _, epoch, number, stamp = key
+            _, epoch, number, *rest = key
             assert isinstance(number, int)
             manifest = self.book.manifest[state.manifest]
             left = still_listed(manifest, self.book.replacement(number))
-            key = ("replace", epoch, self.book.add_replacement(left), stamp)
+            key = ("replace", epoch, self.book.add_replacement(left), *rest)
         return self.book.next(state.manifest, seen, role, at + 1, key)
 
     def _prepare(self, state: State, role: Role, at: int, writer: Writer, key: EditKey) -> State:
@@ -447,7 +447,8 @@ class World(Protocol):
         now, wait = self.due_at(state)
         manifest = self.book.manifest[state.manifest]
         attempt = compactor.attempt if self.rules.names == "fresh" else 0
-        job = passes.Job(manifest, compactor.epoch, attempt, passes.due_passes(manifest, now, wait))
+        due = passes.due_passes(manifest, now, wait)
+        job = passes.Job(manifest, compactor.epoch, attempt, due, may_mark=whole or self.rules.every_part_marks)
         stamp = self.now(state)
         key = (state.manifest, compactor.epoch, attempt, job.due, stamp, whole)
         known = self._plans.get(key)
@@ -464,7 +465,8 @@ class World(Protocol):
     def _replace_key(self, compactor: Writer) -> EditKey:
         number = compactor.at
         plan = self._plan_values[number]
-        return ("replace", compactor.epoch, plan.replacement, self._plan_stamps[number])
+        is_part = number not in self._last_plans
+        return ("replace", compactor.epoch, plan.replacement, self._plan_stamps[number], is_part)
 
     def _upload_plan(self, state: State, at: int, compactor: Writer, plan: passes.Plan, who: str) -> Iterator[Step]:
         role = Role.COMPACTOR

@@ -229,7 +229,7 @@ class Book:
                 return edits.claim(role, expected, lease_ms=1_000 if holder else 0, holder=holder)
             case ("append", int(epoch), int(entry), int(base), int(end)):
                 return edits.append(epoch, self.entry(entry) if entry else None, base_offset=base, next_offset=end)
-            case ("replace", int(epoch), int(replacement), int()):
+            case ("replace", int(epoch), int(replacement), int(), bool()):
                 return edits.replace_segments(epoch, self.replacement(replacement))
             case ("forget", int(epoch), frozenset() as names):
                 return edits.forget(epoch, names)

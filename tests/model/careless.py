@@ -28,6 +28,8 @@ def careless(rules: Rules) -> Callable[[EditKey, Edit], Edit] | None:
             edit = _any_offset(edit, _int(key[3]), _int(key[4]))
         if kind == "append" and rules.upload_unknown == "keep over a new claim":
             edit = _any_name(edit, _int(key[1]))
+        if kind == "replace" and rules.every_part_marks:
+            edit = _marks_again(edit, is_whole=rules.every_part_is_whole or not key[4])
         if kind == "replace" and rules.range_from == "plan":
             edit = _range_as_planned(edit)
         if kind == "replace" and rules.unlink_stamp == "build":
@@ -108,6 +110,16 @@ def _range_as_planned(edit: Edit) -> Edit:
             done,
             segments=tuple(s if s.name in old else replace(s, next_offset=s.last_offset + 1) for s in done.segments),
         )
+
+    return spoiled
+
+
+def _marks_again(edit: Edit, *, is_whole: bool) -> Edit:
+    """Marks in every part, which the edit would refuse; the parts count as whole, or as nothing."""
+
+    def spoiled(manifest: Manifest, seen_ms: int) -> Manifest:
+        done = edit(replace(manifest, last_pass_epoch=0), seen_ms)
+        return done if is_whole else replace(done, last_pass_epoch=manifest.last_pass_epoch)
 
     return spoiled
 

@@ -26,6 +26,7 @@ class Job:
     epoch: int
     attempt: int
     due: frozenset[int]
+    may_mark: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ def plans(book: Book, rules: Rules, job: Job, *, whole: bool) -> Iterator[Plan]:
                 replacement = Replacement(
                     swaps=tuple(swaps),
                     first_dirty_offset=cleaned.first_dirty_offset,
-                    whole=whole or rules.every_part_is_whole,
+                    whole=whole or rules.every_part_marks,
                     purged_to=cleaned.purged_to if rules.records_purges else NO_OFFSET,
                     purged_epoch=cleaned.purged_epoch if rules.records_purges else NO_EPOCH,
                 )
@@ -94,7 +95,7 @@ def _clean(book: Book, rules: Rules, job: Job, first: int, last: int) -> _Cleane
             if not _is_tombstone(kafka, offset):
                 kept[-1].append((offset, mark))
             elif not mark:
-                may_mark = is_clean_below or rules.marks == "at once"
+                may_mark = job.may_mark and (is_clean_below or rules.marks == "at once")
                 kept[-1].append((offset, job.epoch if may_mark else NO_EPOCH))
             elif (mark in job.due or not rules.waits_for_purge) and (
                 is_clean_below or not rules.purge_needs_no_older_record

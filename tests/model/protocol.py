@@ -60,12 +60,16 @@ class Writer(NamedTuple):
     turn: int = 0
 
 
+Ahead = tuple[int, tuple[int, ...], int]
+
+
 class Reader(NamedTuple):
-    """A session: 0 not begun, 1 open, 2 over. `segments` are what it still has to read: (object, rows left)."""
+    """A session: 0 not begun, 1 open, 2 over. `segments` are what it still has to read:
+    (object, offsets left, where the range ends)."""
 
     step: int = 0
     anchor: int = 0
-    segments: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    segments: tuple[Ahead, ...] = ()
     position: int = 0
     end: int = 0
     latest: truth.State = ()
@@ -103,7 +107,7 @@ class Protocol:
         self.anchors: list[Anchor] = []
         self._anchor_numbers: dict[Anchor, int] = {}
         self._resumes: dict[tuple[int, int, int], bool] = {}
-        self._reads: dict[tuple[int, int], tuple[tuple[int, tuple[int, ...]], ...]] = {}
+        self._reads: dict[tuple[int, int], tuple[Ahead, ...]] = {}
 
     # the pieces of time
 
@@ -207,7 +211,9 @@ class Protocol:
         if ahead == reader.segments and end == reader.end:
             return
         if self.rules.reads_to == "first end":
-            ahead = tuple((b, tuple(o for o in rows if o < end)) for b, rows in ahead)
+            ahead = tuple(
+                (b, tuple(o for o in rows if o < end), min(to, end)) for b, rows, to in ahead if rows[0] < end
+            )
         if self._may_resume(reader, state.manifest):
             yield (
                 ("the reader goes on at {} in the newest manifest", reader.position),
@@ -223,7 +229,7 @@ class Protocol:
 
     def _read_on(self, state: State) -> Iterator[Step]:
         reader = state.reader
-        segments = tuple(s for s in reader.segments if s[1])
+        segments = reader.segments
         if not segments:
             expected = truth.fold(self.kafka, truth.offsets_between(self.kafka, 0, reader.end))
             if reader.latest != expected:
@@ -233,7 +239,7 @@ class Protocol:
                 )
             yield ("the reader ends",), state._replace(reader=Reader(2))
             return
-        blob, rows = segments[0]
+        blob, rows, range_end = segments[0]
         name = self.book.blob(blob).name
         if blob not in state.objects:
             if any(self.book.blob(o).name == name for o in state.objects):
@@ -251,8 +257,8 @@ class Protocol:
             ("the reader reads {} from {}", rows[0], blob),
             state._replace(
                 reader=reader._replace(
-                    segments=((blob, rows[1:]), *segments[1:]) if rows[1:] else segments[1:],
-                    position=rows[0] + 1,
+                    segments=((blob, rows[1:], range_end), *segments[1:]) if rows[1:] else segments[1:],
+                    position=rows[0] + 1 if rows[1:] else range_end,
                     latest=tuple(sorted(latest.items())),
                 )
             ),
@@ -265,14 +271,14 @@ class Protocol:
             self.anchors.append(anchor)
         return number
 
-    def _ahead(self, number: int, position: int) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    def _ahead(self, number: int, position: int) -> tuple[Ahead, ...]:
         known = self._reads.get((number, position))
         if known is None:
             ahead = []
             for entry in self.book.manifest[number].segments:
                 rows = tuple(o for o, _ in self.book.rows(entry) if o >= position)
                 if rows:
-                    ahead.append((self.book.blobs_of(entry)[0], rows))
+                    ahead.append((self.book.blobs_of(entry)[0], rows, entry.next_offset))
             known = self._reads[number, position] = tuple(ahead)
         return known
 

@@ -40,6 +40,7 @@ class Rules:
     purge_needs_no_older_record: bool = True
     first_dirty: Literal["clean below", "end of range"] = "clean below"
     every_part_is_whole: bool = False
+    every_part_marks: bool = False
     range_from: Literal["newest", "plan"] = "newest"
     records_purges: bool = True
     # the reader

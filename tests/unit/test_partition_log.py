@@ -197,6 +197,24 @@ def test_marks_make_a_pass_that_is_stamped_later_and_forgotten_with_its_last_mar
     assert (manifest.purged_to, manifest.purged_epoch, manifest.last_pass_epoch) == (1, first.epoch, second.epoch)
 
 
+def test_an_epoch_marks_in_one_commit(log: PartitionLog) -> None:
+    log.create()
+    sink = log.claim_sink()
+    first, second = (appended(sink, 2, tombstones=1) for _ in range(2))
+    compactor = log.claim_compactor(lease_ms=0, holder="a")
+
+    def marking(entry: SegmentEntry, *, whole: bool) -> Replacement:
+        index = compactor.new_name(entry.base_offset).index
+        marked = replace(entry, index_name=str(index), unmarked_tombstone_count=0, cleaned_epochs=(compactor.epoch,))
+        return Replacement((Swap((entry,), (marked,)),), first_dirty_offset=0, whole=whole)
+
+    with pytest.raises(AssertionError, match="has to claim an epoch of its own"):
+        compactor.replace(marking(first, whole=False))
+    compactor.replace(marking(first, whole=True))
+    with pytest.raises(AssertionError, match="is over and marks again"):
+        compactor.replace(marking(second, whole=True))
+
+
 def test_replaced_objects_are_stamped_after_the_commit_and_forgotten(log: PartitionLog, clock: ManualClock) -> None:
     log.create()
     sink = log.claim_sink()
