@@ -51,6 +51,16 @@ class KeyfoldError(Exception):
     def __str__(self) -> str:
         return self.message if self.hint is None else f"{self.message}; {self.hint}"
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # Exceptions are pickled by their arguments, and ours are keywords; a Spark executor sends them to its driver.
+        return _revived, (type(self), self.args, self.__dict__)
+
+
+def _revived(kind: type[KeyfoldError], args: tuple[object, ...], state: dict[str, object]) -> KeyfoldError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error
+
 
 class ConfigError(KeyfoldError):
     """A configuration key is unknown, has a wrong value, or contradicts another; `key` names it."""

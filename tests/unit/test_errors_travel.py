@@ -1,0 +1,25 @@
+"""Errors are raised in executors and in child processes, and handled where they arrive."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from keyfold.errors import ConfigError, Fenced, KeyfoldError, LeaseHeld, StoreUnavailable
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        StoreUnavailable("the/key", "no answer", hint="wait"),
+        ConfigError("s3.region", "is wrong"),
+        Fenced("users", 3, "by epoch 8"),
+        LeaseHeld("users", 3, "until noon", until_ms=12),
+    ],
+)
+def test_an_error_arrives_as_it_left(error: KeyfoldError) -> None:
+    arrived = pickle.loads(pickle.dumps(error))
+    assert type(arrived) is type(error)
+    assert str(arrived) == str(error)
+    assert vars(arrived) == vars(error)
