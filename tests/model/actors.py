@@ -219,7 +219,15 @@ class World(Protocol):
             raise Violation(message, f"sink{at} claims")
 
     def _commit(
-        self, state: State, role: Role, at: int, writer: Writer, who: str, key: EditKey, won: Writer, mine: frozenset[str]
+        self,
+        state: State,
+        role: Role,
+        at: int,
+        writer: Writer,
+        who: str,
+        key: EditKey,
+        won: Writer,
+        mine: frozenset[str],
     ) -> Iterator[Step]:
         """PUT a prepared commit, or, where another came first, read and conclude; `won` is the writer afterwards."""
         words = str(key[0])
@@ -407,7 +415,9 @@ class World(Protocol):
         else:
             plan = self._plan_values[compactor.at]
             replacement = self.book.replacement(plan.replacement)
-            more = compactor._replace(step=READY, at=0, to=compactor.to - 1, pending=NONE, attempt=compactor.attempt + 1)
+            more = compactor._replace(
+                step=READY, at=0, to=compactor.to - 1, pending=NONE, attempt=compactor.attempt + 1
+            )
             is_last = compactor.at in self._last_plans
             won = _idle(compactor) if is_last else more
             key = self._replace_key(compactor)

@@ -277,7 +277,9 @@ class Book:
             raise Violation(f"the log folds to {dict(mine)}, Kafka's to {dict(kafkas)}: a record lost or a key revived")
         old = truth.superseded(self.kafka, offsets, manifest.first_dirty_offset)
         if old:
-            raise Violation(f"superseded {old} below first_dirty_offset {manifest.first_dirty_offset}: never found again")
+            raise Violation(
+                f"superseded {old} below first_dirty_offset {manifest.first_dirty_offset}: never found again"
+            )
 
 
 class Violation(Exception):

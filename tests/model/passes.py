@@ -41,7 +41,9 @@ class Plan:
 def due_passes(manifest: Manifest, now_ms: int, retention_ms: int) -> frozenset[int]:
     """Passes whose stamped time is `delete.retention.ms` ago."""
     return frozenset(
-        p.epoch for p in manifest.passes if p.committed_at_ms != UNSTAMPED and p.committed_at_ms + retention_ms <= now_ms
+        p.epoch
+        for p in manifest.passes
+        if p.committed_at_ms != UNSTAMPED and p.committed_at_ms + retention_ms <= now_ms
     )
 
 

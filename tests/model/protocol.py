@@ -156,8 +156,10 @@ class Protocol:
 
         def settle(writer: Writer) -> Writer:
             pending = writer.pending
-            return writer if pending <= STALE or canonical(pending) == pending else writer._replace(
-                pending=canonical(pending)
+            return (
+                writer
+                if pending <= STALE or canonical(pending) == pending
+                else writer._replace(pending=canonical(pending))
             )
 
         requests = state.requests
@@ -198,7 +200,9 @@ class Protocol:
         manifest = self.book.manifest[state.manifest]
         if reader.step == 0:
             if state.manifest != GONE and manifest.segments:
-                begun = Reader(1, self._anchor(anchor_of(manifest)), self._ahead(state.manifest, 0), 0, manifest.next_offset)
+                begun = Reader(
+                    1, self._anchor(anchor_of(manifest)), self._ahead(state.manifest, 0), 0, manifest.next_offset
+                )
                 yield ("the reader pins the manifest up to {}", manifest.next_offset), state._replace(reader=begun)
             return
         if reader.step != 1:
@@ -243,7 +247,9 @@ class Protocol:
         name = self.book.blob(blob).name
         if blob not in state.objects:
             if any(self.book.blob(o).name == name for o in state.objects):
-                raise Violation(f"{short(name)} has other bytes than its manifest means", f"the reader reads {short(name)}")
+                raise Violation(
+                    f"{short(name)} has other bytes than its manifest means", f"the reader reads {short(name)}"
+                )
             if self.bounds.timely:
                 raise Violation(f"404 on {short(name)} for a timely reader", f"the reader reads {short(name)}")
             return  # SnapshotLost, or it goes on in the newest manifest
