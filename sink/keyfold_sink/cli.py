@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import signal
-import sys
 import threading
 from pathlib import Path
 
@@ -96,5 +96,6 @@ def _stop_on_signals() -> threading.Event:
 
 def _stop_with_supervisor(stop: threading.Event) -> None:
     """The supervisor's pipe ends when the supervisor does."""
-    sys.stdin.buffer.read()
+    while os.read(0, 1024):  # not sys.stdin: its lock would be held when the interpreter ends
+        pass
     stop.set()

@@ -214,9 +214,10 @@ class Group:
             epoch=event.session.epoch,
             next_offset=manifest.next_offset,
         )
-        # With the last record's leader epoch the client asks the broker whether the log was truncated meanwhile.
-        epoch = {"leader_epoch": manifest.last_leader_epoch} if manifest.last_leader_epoch >= 0 else {}
-        start = TopicPartition(*owner.key, manifest.next_offset, **epoch)
+        start = TopicPartition(*owner.key, manifest.next_offset)
+        if manifest.last_leader_epoch >= 0:
+            # With the last record's leader epoch the client asks the broker whether the log was truncated meanwhile.
+            start = TopicPartition(*owner.key, manifest.next_offset, leader_epoch=manifest.last_leader_epoch)
         self.consumer.incremental_assign([start])
         owner.is_fetched = True
         if self.is_paused:

@@ -78,7 +78,7 @@ class SinkOptions(StoreOptions):
         per_topic=True,
         ge=1024,
     )
-    segment_ms: Millis = option(
+    segment_ms: int = option(
         "segment.ms",
         300_000,
         doc="Finish a segment this long after its first record, also when the topic is silent: how far the log may be "
@@ -102,7 +102,7 @@ class SinkOptions(StoreOptions):
         GapPolicy.FAIL,
         doc="When the topic has lost records that the log does not have: fail, or record the gap in the log and go on.",
     )
-    offset_flush_interval_ms: Millis = option(
+    offset_flush_interval_ms: int = option(
         "offset.flush.interval.ms", 1000, doc="How often group offsets are committed, for lag monitoring.", ge=10
     )
     offset_flush_timeout_ms: Millis = option(

@@ -148,7 +148,7 @@ def child_sink(config_json: str, count_text: str) -> dict[str, float]:
         idle[0] = rss_bytes()
         return WrappedConsumer(open_consumer(options, plan, on_commit), meter)
 
-    task.open_consumer = metered
+    task.open_consumer = metered  # type: ignore[attr-defined]
     peak, stop, end = [0], threading.Event(), threading.Event()
 
     def watch() -> None:

@@ -1,0 +1,208 @@
+"""Sinks that are killed, paused, fought over, and stores that misbehave: every record is in the log once, in order."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Self
+
+import pytest
+
+from tests.support.kafka import KafkaBroker, produce_all, synthetic
+from tests.support.moto import DROP, Fault, LocalS3Process
+from tests.support.proof import Rig, wait_for
+
+pytestmark = pytest.mark.kafka
+
+MakeTopic = Callable[..., str]
+FOREVER = {"retention.ms": "-1"}
+
+
+@pytest.fixture
+def rig(broker: KafkaBroker, local_s3: LocalS3Process, bucket: str, tmp_path: Path) -> Rig:
+    return Rig(broker, local_s3, bucket, tmp_path)
+
+
+class Flow:
+    """Records that keep coming while a test does its worst."""
+
+    def __init__(self, rig: Rig, topic: str, count: int, seconds: float) -> None:
+        self._arguments = (rig, topic, count, seconds)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.error: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join(300)
+        assert self.error is None
+        assert not self._thread.is_alive()
+
+    def _run(self) -> None:
+        rig, topic, count, seconds = self._arguments
+        begun = time.monotonic()
+
+        def rows() -> Iterator[tuple[bytes | None, bytes | None, int | None, int | None]]:
+            for number, row in enumerate(synthetic(count, key_count=1000, tombstone_share=0.05)):
+                if number % 500 == 0:
+                    time.sleep(max(0.0, begun + seconds * number / count - time.monotonic()))
+                yield row
+
+        try:
+            assert produce_all(rig.broker.bootstrap_servers, topic, rows()) == count
+        except BaseException as error:  # noqa: BLE001 - the test raises it
+            self.error = error
+
+
+def test_a_sink_that_is_killed_again_and_again_loses_nothing_and_repeats_nothing(rig: Rig, topic: MakeTopic) -> None:
+    name = topic(partitions=3, config=FOREVER)
+    random = Random(7)
+    config = rig.config(name, segment_bytes=30_000, segment_ms=200)
+    with Flow(rig, name, 50_000, seconds=20):
+        for _ in range(5):
+            with rig.start(config) as sink:
+                sink.until("partition claimed")
+                time.sleep(random.uniform(0.0, 2.0))
+                sink.kill()
+    rig.catch_up(config)
+    assert rig.prove(name, 3) == 50_000
+
+
+def test_two_sinks_of_two_groups_fight_over_a_partition(rig: Rig, topic: MakeTopic) -> None:
+    name = topic(config=FOREVER)
+    one = rig.config(name, name="one", segment_ms=100, flush_size=500)
+    two = rig.config(name, name="two", segment_ms=100, flush_size=500)
+    with Flow(rig, name, 20_000, seconds=12), rig.start(one) as first, rig.start(two) as second:
+        wait_for(lambda: "set back" in first.said and "set back" in second.said, 30, "both are fenced in turn")
+    rig.catch_up(one)
+    assert rig.prove(name) == 20_000
+
+
+def test_a_stopped_sink_that_wakes_after_another_took_over_writes_nothing_more(rig: Rig, topic: MakeTopic) -> None:
+    name = topic(config=FOREVER)
+    config = rig.config(name, segment_ms=100, flush_size=500)
+    with Flow(rig, name, 30_000, seconds=18), rig.start(config) as first:
+        first.until("segment committed")
+        with rig.start(config) as second:
+            first.signal(signal.SIGSTOP)
+            second.until("partition claimed", 40)
+            epoch = rig.manifest(name).sink.epoch
+            first.signal(signal.SIGCONT)
+            time.sleep(3)
+            second.until("segment committed")
+            assert rig.manifest(name).sink.epoch == epoch, "the sleeper fenced the rightful owner"
+            assert second.end() == 0
+        first.until("partition claimed")
+    rig.catch_up(config)
+    assert rig.prove(name) == 30_000
+
+
+def test_sigterm_flushes_and_commits_what_was_read(rig: Rig, topic: MakeTopic) -> None:
+    name = topic(partitions=2, config=FOREVER)
+    config = rig.config(name, segment_ms=600_000)
+    with rig.start(config) as sink:
+        sink.until("partition claimed")
+        produce_all(rig.broker.bootstrap_servers, name, synthetic(5000, key_count=100))
+        time.sleep(1.5)
+        assert sink.end(20) == 0
+        assert "shutdown" in sink.said
+    assert rig.prove(name, 2) == 5000
+
+
+def test_partitions_move_to_a_second_sink_and_back_without_a_hole(rig: Rig, topic: MakeTopic) -> None:
+    name = topic(partitions=4, config=FOREVER)
+    config = rig.config(name, segment_ms=300)
+    with Flow(rig, name, 30_000, seconds=12), rig.start(config) as first:
+        first.until("segment committed")
+        with rig.start(config) as second:
+            second.until("segment committed")
+            assert second.end(30) == 0
+        assert first.end(30) == 0
+    rig.catch_up(config)
+    assert rig.prove(name, 4) == 30_000
+
+
+def test_two_sinks_that_catch_up_together_both_end(rig: Rig, topic: MakeTopic) -> None:
+    name = topic(partitions=4, config=FOREVER)
+    produce_all(rig.broker.bootstrap_servers, name, synthetic(20_000, key_count=100))
+    config = rig.config(name)
+    with rig.start(config, "--until-caught-up") as first, rig.start(config, "--until-caught-up") as second:
+        assert (first.wait(), second.wait()) == (0, 0)
+    assert rig.prove(name, 4) == 20_000
+
+
+def test_tasks_max_runs_several_processes_of_one_group(rig: Rig, topic: MakeTopic) -> None:
+    name = topic(partitions=4, config=FOREVER)
+    produce_all(rig.broker.bootstrap_servers, name, synthetic(10_000, key_count=100))
+    rig.run(rig.config(name, tasks_max=2), "--until-caught-up")
+    assert rig.prove(name, 4) == 10_000
+    with rig.start(rig.config(name, tasks_max=2)) as sink:
+        sink.until("partition claimed")
+        assert sink.end() == 0
+
+
+def test_a_store_that_is_busy_drops_answers_and_undecided_is_waited_for(
+    rig: Rig, topic: MakeTopic, local_s3: LocalS3Process
+) -> None:
+    name = topic(partitions=2, config=FOREVER)
+    produce_all(rig.broker.bootstrap_servers, name, synthetic(20_000, key_count=100))
+    local_s3.set_faults(
+        Fault(r"^PUT .*/_manifest", status=DROP, applied=True, times=-1, chance=0.1),
+        Fault(r"^PUT .*/_manifest", status=DROP, late_ms=300, times=-1, chance=0.05),
+        Fault(r"^PUT .*/_manifest", status=409, times=-1, chance=0.1),
+        Fault(r"^PUT .*/_manifest", status=500, applied=True, times=-1, chance=0.1),
+        Fault(r"^PUT .*partition=", status=503, times=-1, chance=0.2),
+        Fault(r"^PUT .*partition=", status=DROP, applied=True, times=-1, chance=0.1),
+        seed=3,
+    )
+    rig.catch_up(rig.config(name, segment_bytes=20_000))
+    assert sum(local_s3.struck()) > 20
+    local_s3.set_faults()
+    assert rig.prove(name, 2) == 20_000
+
+
+def test_a_part_of_an_upload_that_fails_is_sent_again(rig: Rig, topic: MakeTopic, local_s3: LocalS3Process) -> None:
+    name = topic(config=FOREVER)
+    produce_all(rig.broker.bootstrap_servers, name, synthetic(30_000, key_count=100, value_bytes=1000, partition=0))
+    local_s3.set_faults(
+        Fault(r"^PUT .*partNumber=", status=503, times=6),
+        Fault(r"^POST .*uploadId=", status=DROP, applied=True, times=1),
+        Fault(r"^POST .*uploads", status=500, times=1),
+        seed=1,
+    )
+    rig.catch_up(rig.config(name, avro_codec="null", segment_ms=60_000))
+    local_s3.set_faults()
+    assert rig.prove(name) == 30_000
+
+
+def test_a_lost_upload_rewinds_the_partition(rig: Rig, topic: MakeTopic, local_s3: LocalS3Process) -> None:
+    name = topic(config=FOREVER)
+    produce_all(rig.broker.bootstrap_servers, name, synthetic(30_000, key_count=100, value_bytes=1000, partition=0))
+    local_s3.set_faults(Fault(r"^POST .*uploadId=", status=409, times=1))
+    said = rig.catch_up(rig.config(name, avro_codec="null", segment_ms=60_000))
+    assert "set back" in said
+    local_s3.set_faults()
+    assert rig.prove(name) == 30_000
+
+
+def test_the_main_thread_keeps_its_membership_while_the_store_is_down(
+    rig: Rig, topic: MakeTopic, local_s3: LocalS3Process
+) -> None:
+    name = topic(config=FOREVER)
+    config = rig.config(name, consumer_override_max_poll_interval_ms=6000, segment_ms=200)
+    with rig.start(config) as sink:
+        sink.until("partition claimed")
+        local_s3.set_faults(Fault(r"partition=0", status=503, times=-1))
+        produce_all(rig.broker.bootstrap_servers, name, synthetic(1000, key_count=100, partition=0))
+        time.sleep(9)
+        local_s3.set_faults()
+        sink.until("segment committed", 30)
+        assert sink.said.count("partition claimed") == 1
+        assert sink.end() == 0
+    assert rig.prove(name) == 1000

@@ -1,0 +1,106 @@
+"""Lanes: order, one at a time, retries that end when the lane does."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+
+import pytest
+
+from keyfold.backoff import Backoff
+from keyfold.errors import AccessDenied, StoreUnavailable
+from keyfold_sink.lane import Lane, LaneClosed
+
+QUICK = Backoff(first_ms=1, cap_ms=2)
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(4) as executor:
+        yield executor
+
+
+def test_jobs_of_a_lane_run_in_order_and_never_two_at_once(pool: ThreadPoolExecutor) -> None:
+    lanes = [Lane(pool, lambda _: None) for _ in range(8)]
+    seen: list[list[int]] = [[] for _ in lanes]
+    inside = [0] * len(lanes)
+
+    def job(lane: int, number: int) -> None:
+        inside[lane] += 1
+        assert inside[lane] == 1
+        seen[lane].append(number)
+        inside[lane] -= 1
+
+    for number in range(50):
+        for at, lane in enumerate(lanes):
+            lane.submit(lambda at=at, number=number: job(at, number))  # type: ignore[misc]
+    assert all(lane.wait_idle(10) for lane in lanes)
+    assert seen == [list(range(50))] * len(lanes)
+
+
+def test_a_job_that_raises_closes_its_lane_and_drops_the_rest(pool: ThreadPoolExecutor) -> None:
+    crashes: list[BaseException] = []
+    ended: list[int] = []
+    ran: list[int] = []
+    lane = Lane(pool, crashes.append)
+    hold = threading.Event()
+
+    def fail() -> None:
+        hold.wait(10)
+        raise AccessDenied("key", "no")
+
+    lane.submit(fail, at_end=lambda: ended.append(0))
+    lane.submit(lambda: ran.append(1), at_end=lambda: ended.append(1))
+    hold.set()
+    assert lane.wait_idle(10)
+    assert lane.closed
+    assert [type(error) for error in crashes] == [AccessDenied]
+    assert lane.crash is crashes[0]
+    assert sorted(ended) == [0, 1]
+    assert ran == []
+    lane.submit(lambda: ran.append(2), at_end=lambda: ended.append(2))
+    assert ended[-1] == 2
+    assert ran == []
+
+
+def test_a_retry_goes_on_until_it_is_answered(pool: ThreadPoolExecutor) -> None:
+    lane = Lane(pool, lambda _: None)
+    tries = iter([StoreUnavailable("k", "busy"), StoreUnavailable("k", "busy"), None])
+
+    def call() -> str:
+        error = next(tries)
+        if error is not None:
+            raise error
+        return "done"
+
+    assert lane.retry(call, QUICK, Random(0)) == "done"
+
+
+def test_a_retry_does_not_repeat_what_repetition_does_not_cure(pool: ThreadPoolExecutor) -> None:
+    def call() -> None:
+        raise AccessDenied("k", "no")
+
+    with pytest.raises(AccessDenied):
+        Lane(pool, lambda _: None).retry(call, QUICK, Random(0))
+
+
+def test_closing_a_lane_wakes_a_retry_and_is_no_crash(pool: ThreadPoolExecutor) -> None:
+    crashes: list[BaseException] = []
+    lane = Lane(pool, crashes.append)
+    began = threading.Event()
+
+    def call() -> None:
+        began.set()
+        raise StoreUnavailable("k", "busy")
+
+    lane.submit(lambda: lane.retry(call, Backoff(first_ms=60_000), Random(0)))
+    assert began.wait(10)
+    lane.close()
+    assert lane.wait_idle(10)
+    assert crashes == []
+    with pytest.raises(LaneClosed):
+        lane.retry(call, QUICK, Random(0))
+    with pytest.raises(LaneClosed):
+        lane.wait(5)

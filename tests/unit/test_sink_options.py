@@ -1,0 +1,117 @@
+"""The sink's configuration: what is accepted, and that every mistake names its key."""
+
+from __future__ import annotations
+
+import pytest
+
+from keyfold.errors import ConfigError
+from keyfold_sink import budget
+from keyfold_sink.consumer import admin_config, consumer_config
+from keyfold_sink.options import SinkOptions
+
+BASE = {
+    "name": "users",
+    "bootstrap.servers": "127.0.0.1:9092",
+    "topics": "users",
+    "s3.bucket.name": "log",
+}
+
+
+def parse(**changes: str | None) -> SinkOptions:
+    values = {**BASE, **{key.replace("__", "."): value for key, value in changes.items()}}
+    return SinkOptions.parse({key: value for key, value in values.items() if value is not None})
+
+
+def test_the_example_of_the_design_is_accepted() -> None:
+    options = parse(
+        tasks__max="1",
+        topics__dir="topics",
+        flush__size="3000",
+        segment__ms="60000",
+        consumer__override__session__timeout__ms="6000",
+    )
+    assert options.group_id == "connect-users"
+    assert options.url == "s3://log/topics"
+    policy = options.roll_policy("users")
+    assert (policy.segment_bytes, policy.segment_ms, policy.flush_size) == (128 * 1024 * 1024, 60_000, 3000)
+
+
+def test_connect_keys_that_mean_nothing_here_are_accepted() -> None:
+    parse(
+        connector__class="io.confluent.connect.s3.S3SinkConnector",
+        tasks__max__enforce="false",
+        key__converter="org.apache.kafka.connect.converters.ByteArrayConverter",
+        value__converter="bytes",
+        header__converter="org.apache.kafka.connect.storage.SimpleHeaderConverter",
+    )
+
+
+def test_a_topic_may_roll_by_its_own_rules() -> None:
+    options = parse(
+        flush__size="5",
+        topic__users__flush__size="7",
+        topic__users__segment__ms="200",
+        topic__users__segment__bytes="2000",
+    )
+    assert options.roll_policy("users").flush_size == 7
+    assert options.roll_policy("users").segment_ms == 200
+    assert options.roll_policy("users").segment_bytes == 2000
+    assert options.roll_policy("orders").flush_size == 5
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"topics": None}, "topics"),
+        ({"topics__regex": "u.*"}, "topics"),
+        ({"topics": None, "topics__regex": "("}, "topics.regex"),
+        ({"topics": "a,a"}, "topics"),
+        ({"topics": "no/slash"}, "topics"),
+        ({"name": " "}, "name"),
+        ({"bootstrap__servers": None}, "bootstrap.servers"),
+        ({"s3__bucket__name": None}, "s3.bucket.name"),
+        ({"tasks__max": "0"}, "tasks.max"),
+        ({"tasks__max": "two"}, "tasks.max"),
+        ({"segment__bytes": "10"}, "segment.bytes"),
+        ({"segment__ms": "1"}, "segment.ms"),
+        ({"buffer__memory": "1000"}, "buffer.memory"),
+        ({"avro__codec": "lz4"}, "avro.codec"),
+        ({"source__gap__policy": "ignore"}, "source.gap.policy"),
+        ({"errors__tolerance": "all"}, "errors.tolerance"),
+        ({"value__converter": "org.apache.kafka.connect.json.JsonConverter"}, "value.converter"),
+        ({"key__converter": "nonsense"}, "key.converter"),
+        ({"consumer__override__group__id": "x"}, "consumer.override.group.id"),
+        ({"consumer__override__auto__offset__reset": "latest"}, "consumer.override.auto.offset.reset"),
+        ({"flush__sice": "1"}, "flush.sice"),
+        ({"topic__users__tasks__max": "1"}, "topic.users.tasks.max"),
+    ],
+)
+def test_a_mistake_names_its_key(changes: dict[str, str | None], key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(**changes)
+    assert caught.value.key == key
+
+
+def test_overrides_reach_the_clients_and_never_what_the_sink_stands_on() -> None:
+    options = parse(
+        consumer__override__session__timeout__ms="6000",
+        consumer__override__sasl__password="secret",
+        admin__override__client__id="me",
+    )
+    config = consumer_config(options, budget.plan(options.buffer_memory))
+    assert config["session.timeout.ms"] == "6000"
+    assert config["auto.offset.reset"] == "error"
+    assert config["isolation.level"] == "read_committed"
+    assert config["enable.auto.commit"] is False
+    assert config["queued.max.messages.kbytes"] * 1024 <= options.buffer_memory // 8
+    assert admin_config(options) == {
+        "bootstrap.servers": "127.0.0.1:9092",
+        "sasl.password": "secret",
+        "client.id": "me",
+    }
+
+
+def test_a_regular_expression_matches_whole_names() -> None:
+    options = parse(topics=None, topics__regex="user.|orders")
+    assert options.choose_topics(["users", "users2", "orders", "xorders"]) == ["orders", "users"]
+    assert parse(topics="b, a").choose_topics([]) == ["b", "a"]

@@ -1,0 +1,241 @@
+"""One partition's writer over the in-memory store: what is appended comes to be in the log once, whatever fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from random import Random
+
+import pytest
+
+from keyfold.backoff import Backoff
+from keyfold.clock import ManualClock
+from keyfold.errors import Fenced, SourceError
+from keyfold.log.manifest import Gap, Manifest
+from keyfold.log.names import Place
+from keyfold.log.partition_log import PartitionLog
+from keyfold.log.record import Record
+from keyfold.store.api import ObjectStore
+from keyfold.store.faulty import Chaos, FaultyStore
+from keyfold.store.memory import MemoryStore
+from keyfold_sink.budget import InFlight
+from keyfold_sink.lane import Lane
+from keyfold_sink.partition import Committed, PartitionWriter, Tools
+from keyfold_sink.rolling import RollPolicy, RollReason
+from keyfold_sink.sender import Retry
+from keyfold_sink.source import SourceFacts, TopicGone
+from tests.support.logs import columns
+from tests.support.proof import read_segments
+
+PLACE = Place("topics", "t", 0)
+SETTINGS = {"cleanup.policy": "compact"}
+
+
+class FakeSource:
+    """A cluster with one topic."""
+
+    def __init__(self, topic_id: str = "T") -> None:
+        self.id: str | None = topic_id
+
+    def facts(self, topic: str, partition: int) -> SourceFacts:
+        return SourceFacts(self.topic_id(topic), "C", 0, 0, SETTINGS)
+
+    def topic_id(self, topic: str) -> str:
+        if self.id is None:
+            raise TopicGone(f"{topic} is gone")
+        return self.id
+
+    def settings(self, topic: str) -> Mapping[str, str]:
+        return SETTINGS
+
+
+@dataclass
+class Bench:
+    """A writer with all that it needs."""
+
+    store: ObjectStore
+    pool: ThreadPoolExecutor
+    policy: RollPolicy = field(default_factory=lambda: RollPolicy(10_000_000, 60_000))
+    source: FakeSource = field(default_factory=FakeSource)
+
+    def __post_init__(self) -> None:
+        self.clock = ManualClock()
+        self.random = Random(1)
+        self.in_flight = InFlight()
+        self.reports: list[Committed] = []
+        self.crashes: list[BaseException] = []
+        self.lane = Lane(self.pool, self.crashes.append)
+        log = PartitionLog(self.store, PLACE, clock=self.clock, random=self.random, backoff=Backoff(1, 2), patience_s=1)
+        log.create(topic_id="T", cluster_id="C")
+        self.session = log.claim_sink()
+        tools = Tools(self.store, self.source, self.clock, self.in_flight, self.reports.append)
+        retry = Retry(self.lane, self.random, Backoff(1, 2))
+        self.writer = PartitionWriter(self.session, self.lane, retry, self.policy, tools)
+
+    def append(self, begin: int, end: int, *, step: int = 1, value: bytes = b"value") -> list[Record]:
+        batch = [Record(n, 5, "CreateTime", b"k%d" % n, value, (), 3) for n in range(begin, end, step)]
+        self.writer.append(columns(batch), 100.0)
+        return batch
+
+    def settle(self) -> Manifest:
+        assert self.lane.wait_idle(20)
+        return self.session.manifest
+
+
+MakeBench = Callable[..., Bench]
+
+
+@pytest.fixture
+def make() -> Iterator[MakeBench]:
+    with ThreadPoolExecutor(2) as pool:
+        yield lambda store=None, **options: Bench(store or MemoryStore(), pool, **options)
+
+
+def test_records_are_rolled_uploaded_and_committed(make: MakeBench) -> None:
+    bench = make()
+    batch = bench.append(0, 100)
+    assert bench.writer.position == 100
+    assert bench.writer.held_bytes > 0
+    bench.writer.roll(RollReason.REQUEST)
+    manifest = bench.settle()
+    assert (manifest.next_offset, manifest.last_leader_epoch, manifest.settings) == (100, 3, SETTINGS)
+    assert read_segments(bench.store, "t", 0) == batch
+    assert [(r.next_offset, r.record_count, r.reason) for r in bench.reports] == [(100, 100, RollReason.REQUEST)]
+    assert bench.in_flight.size_bytes == bench.writer.held_bytes == 0
+
+
+def test_records_below_the_position_are_dropped(make: MakeBench) -> None:
+    bench = make()
+    first = bench.append(0, 10)
+    bench.append(5, 20)
+    bench.append(3, 8)
+    bench.writer.roll(RollReason.REQUEST)
+    bench.settle()
+    found = read_segments(bench.store, "t", 0)
+    assert found[:10] == first
+    assert [r.offset for r in found] == list(range(20))
+
+
+def test_flush_size_cuts_exactly_also_inside_a_batch(make: MakeBench) -> None:
+    bench = make(policy=RollPolicy(10_000_000, 60_000, flush_size=7))
+    bench.append(0, 30)
+    bench.writer.roll(RollReason.REQUEST)
+    assert [s.record_count for s in bench.settle().segments] == [7, 7, 7, 7, 2]
+
+
+def test_time_rolls_a_silent_segment(make: MakeBench) -> None:
+    bench = make()
+    bench.append(0, 3)
+    bench.clock.advance(59_999)
+    bench.writer.roll_if_due()
+    assert bench.settle().segments == ()
+    bench.clock.advance(1)
+    bench.writer.roll_if_due()
+    assert bench.settle().next_offset == 3
+
+
+def test_holes_belong_to_the_segment_before_or_after_them(make: MakeBench) -> None:
+    bench = make()
+    bench.append(5, 20, step=5)
+    bench.writer.read_to(30)
+    bench.writer.roll(RollReason.REQUEST)
+    bench.append(40, 41)
+    bench.writer.roll(RollReason.REQUEST)
+    ranges = [(s.base_offset, s.last_offset, s.next_offset) for s in bench.settle().segments]
+    assert ranges == [(0, 15, 30), (30, 40, 41)]
+
+
+def test_a_hole_alone_moves_the_log_end(make: MakeBench) -> None:
+    bench = make()
+    bench.writer.roll(RollReason.REQUEST)
+    assert bench.settle().version == 2  # nothing to say, nothing committed
+    bench.writer.read_to(9)
+    bench.writer.roll(RollReason.REQUEST)
+    assert bench.writer.is_rolled
+    assert bench.settle().next_offset == 9
+    bench.append(9, 10)
+    bench.writer.read_to(5)  # an old end of the partition
+    bench.writer.roll(RollReason.REQUEST)
+    assert bench.settle().next_offset == 10
+
+
+def test_gaps_go_with_the_next_commit(make: MakeBench) -> None:
+    bench = make()
+    bench.writer.record_gap(Gap(0, 5, "why"))
+    bench.append(5, 6)
+    bench.writer.roll(RollReason.REQUEST)
+    assert bench.settle().gaps == (Gap(0, 5, "why"),)
+
+
+def test_a_large_segment_goes_up_in_parts(make: MakeBench) -> None:
+    store = FaultyStore(MemoryStore())
+    bench = make(store, policy=RollPolicy(1 << 40, 60_000))
+    random = Random(3)
+    expected = []
+    for number in range(30):
+        expected += bench.append(number, number + 1, value=random.randbytes(1024 * 1024))
+        assert bench.writer.held_bytes < 12 * 1024 * 1024
+    bench.writer.roll(RollReason.REQUEST)
+    bench.settle()
+    assert read_segments(bench.store, "t", 0) == expected
+    assert bench.in_flight.size_bytes == 0
+    assert [c.operation for c in store.calls].count("upload.write") >= 3
+
+
+def test_another_topic_id_stops_the_commit_and_a_topic_that_is_gone_does_not(make: MakeBench) -> None:
+    bench = make()
+    bench.append(0, 5)
+    bench.source.id = "X"
+    bench.writer.roll(RollReason.REQUEST)
+    assert bench.settle().next_offset == 0
+    assert [type(error) for error in bench.crashes] == [SourceError]
+
+    gone = make()
+    gone.append(0, 5)
+    gone.source.id = None
+    gone.writer.roll(RollReason.REQUEST)
+    assert gone.settle().next_offset == 5  # these records were read from the topic that the log continues
+    assert [type(error) for error in gone.crashes] == [TopicGone]
+
+
+def test_after_another_claim_nothing_is_committed_any_more(make: MakeBench) -> None:
+    bench = make()
+    bench.append(0, 5)
+    other = PartitionLog(bench.store, PLACE, clock=bench.clock, random=bench.random).claim_sink()
+    bench.writer.roll(RollReason.REQUEST)
+    bench.append(5, 9)
+    bench.writer.roll(RollReason.REQUEST)
+    bench.settle()
+    assert [type(error) for error in bench.crashes] == [Fenced]
+    assert other.refresh().next_offset == 0
+    assert bench.in_flight.size_bytes == 0
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_store_that_fails_by_chance_gets_every_record_once(make: MakeBench, seed: int) -> None:
+    inner = MemoryStore()
+    bench = make(inner, policy=RollPolicy(10_000_000, 60_000, flush_size=9))
+    faulty = FaultyStore(inner, chaos=Chaos(Random(seed), rate=0.3))
+    bench.session._log.store = faulty
+    bench.session._log._committer = type(bench.session._log._committer)(faulty, PLACE, bench.session._log.patience)
+    bench.writer._tools = Tools(faulty, bench.source, bench.clock, bench.in_flight, bench.reports.append)
+    random = Random(seed)
+    expected: list[Record] = []
+    position = 0
+    for _ in range(12):
+        position += random.randrange(3)
+        count = random.randrange(1, 15)
+        expected += bench.append(position, position + count)
+        position += count
+        if random.random() < 0.3:
+            position += random.randrange(4)
+            bench.writer.read_to(position)
+            bench.writer.roll(RollReason.REQUEST)
+    bench.writer.roll(RollReason.REQUEST)
+    bench.settle()
+    assert bench.crashes == []
+    faulty.land()
+    assert read_segments(inner, "t", 0) == expected
+    assert bench.session.refresh().next_offset == position
+    assert bench.reports[-1].next_offset == position
