@@ -182,7 +182,7 @@ class SegmentsMoved(CommitRefused):
 
 
 class CommitUnknown(LogError):
-    """The store gave no answer in the time allowed. The commit may have landed or still land; nothing was cleaned up."""
+    """The store gave no answer in the time allowed. The commit may have landed or still land; nothing is cleaned up."""
 
     retriable = True
 
