@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from pyspark import RDD, SparkContext
 
@@ -21,14 +21,17 @@ from keyfold_compactor.spark_tasks import Mask, SegmentFound, TaskEnvironment
 from keyfold_compactor.throttle import ThrottleLost
 from keyfold_compactor.work import LogJob, Traffic
 
+# Beyond this Spark spends more on its tasks than they do.
+BUCKETS_MAX: Final = 2_000
+
 
 def map_large(
     context: SparkContext, environment: TaskEnvironment, job: LogJob, map_bytes: int, slots: int
 ) -> tuple[RDD[Any], RDD[Any]]:
     """An RDD of `SegmentFound` (one at least per segment) and `Mask`; and the cached RDD below it."""
-    buckets = max(slots, math.ceil(4 * job.index_bytes / map_bytes))
+    buckets = max(slots, min(BUCKETS_MAX, math.ceil(4 * job.index_bytes / map_bytes)))
     costs = [e.index_size_bytes for e in job.entries]
-    hands = plan.deal(costs, max(slots, math.ceil(4 * job.index_bytes / map_bytes)))
+    hands = plan.deal(costs, buckets)
     shared = context.broadcast(job)
     steps = partial(_split_task, environment, shared, buckets)
     found = context.parallelize(hands, len(hands)).mapPartitions(steps).cache()

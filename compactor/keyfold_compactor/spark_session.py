@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import sys
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -42,7 +43,8 @@ def spark_session(name: str, settings: Mapping[str, str]) -> Iterator[SparkSessi
     is_local = str(conf.get("spark.master")).startswith("local")
     defaults = {**_QUIET, **(_LOOPBACK if is_local else {})}
     if is_local:
-        defaults["spark.pyspark.python"] = sys.executable
+        # Spark takes the workers' interpreter from the environment alone, and `python3` from PATH without it.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     for key, value in {**defaults, **settings}.items():
         if key in settings or not conf.contains(key):
             conf.set(key, value)

@@ -1,0 +1,184 @@
+"""The Spark job on an S3 that is a server: many partitions, two passes, large logs, failures, the throttle."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from keyfold.clock import SystemClock
+from keyfold.log.names import Place
+from keyfold.log.record import Record
+from keyfold.store.s3 import S3Location, S3Store
+from keyfold_compactor.run import Run, RunSettings
+from keyfold_compactor.settings import Encoding
+from keyfold_compactor.work import LogJob
+from tests.support.cleaning import EAGER, Sink, last_per_key, load, read_all, record
+from tests.support.moto import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, LocalS3Process
+
+pytestmark = pytest.mark.spark
+PARTITIONS = 4
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalS3Process]:
+    with LocalS3Process() as s3:
+        yield s3
+
+
+@pytest.fixture
+def location(server: LocalS3Process, request: pytest.FixtureRequest) -> S3Location:
+    bucket = f"b-{abs(hash(request.node.name)) % 10**9}"
+    server.create_bucket(bucket)
+    return S3Location(
+        bucket,
+        region=REGION,
+        endpoint_url=server.url,
+        access_key_id=ACCESS_KEY_ID,
+        secret_access_key=SECRET_ACCESS_KEY,
+    )
+
+
+@pytest.fixture
+def store(location: S3Location) -> Iterator[S3Store]:
+    opened = location.open()
+    yield opened
+    opened.close()
+
+
+def fill(store: S3Store, place: Place, seed: int, *, segments: int = 5, records: int = 400) -> list[Record]:
+    """A log in which every key is written several times and some are deleted."""
+    random = Random(seed)
+    sink = Sink.open(store, place, clock=SystemClock(), seed=seed)
+    appended: list[Record] = []
+    for _ in range(segments):
+        batch: list[Record] = []
+        for _ in range(records):
+            key = f"key-{random.randrange(300)}"
+            value = None if random.random() < 0.1 else "v" * random.randrange(200)
+            batch.append(record(len(appended) + len(batch), key, value))
+        sink.append(batch, codec="zstandard", block_bytes=4096)
+        appended += batch
+    return appended
+
+
+def write_config(path: Path, location: S3Location, **changes: str) -> Path:
+    config = {
+        "s3.bucket.name": location.bucket,
+        "s3.region": str(location.region),
+        "store.url": str(location.endpoint_url),
+        "aws.access.key.id": str(location.access_key_id),
+        "aws.secret.access.key": str(location.secret_access_key),
+        "topics.dir": "topics",
+        "topics": "users",
+        "min.cleanable.dirty.ratio": "0",
+        "delete.retention.ms": "0",
+        "file.delete.delay.ms": "0",
+        "spark.master": "local[2]",
+        **{key.replace("_", "."): value for key, value in changes.items()},
+    }
+    path.write_text(json.dumps(config))
+    return path
+
+
+def keyfold(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", "from keyfold.cli import main; main()", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "KEYFOLD_DEBUG": "1"},
+        check=False,
+    )
+
+
+def live_only(records: Sequence[Record]) -> list[Record]:
+    return [r for r in last_per_key(records) if not r.is_tombstone]
+
+
+def test_two_runs_of_the_command_clean_every_partition(location: S3Location, store: S3Store, tmp_path: Path) -> None:
+    places = [Place("topics", "users", p) for p in range(PARTITIONS)]
+    appended = {place: fill(store, place, seed=place.partition) for place in places}
+    config = write_config(tmp_path / "compact.json", location, log_cleaner_io_max_bytes_per_second="50000000")
+
+    first = keyfold("compact", "run", config, "--once", "--json")
+    assert first.returncode == 0, first.stderr
+    report = json.loads(first.stdout)
+    assert report["partitions_cleaned"] == PARTITIONS
+    for place in places:
+        assert read_all(store, place=place) == last_per_key(appended[place])
+    assert report["totals"]["records_removed"] == sum(len(appended[p]) - len(last_per_key(appended[p])) for p in places)
+    second = keyfold("compact", "run", config, "--once")
+    assert second.returncode == 0, second.stderr
+    for place in places:
+        assert read_all(store, place=place) == live_only(appended[place])
+    third = keyfold("compact", "plan", config)
+    assert third.returncode == 0, third.stderr
+    assert third.stdout.count("everything is clean") == PARTITIONS
+
+
+def test_a_large_log_mapped_by_many_tasks_gives_the_same_result(location: S3Location, store: S3Store) -> None:
+    """The same records in two partitions, one mapped in one task and one by the aggregation: same masks, same log."""
+    from keyfold_compactor.spark_executor import SparkExecutor
+    from keyfold_compactor.spark_session import spark_session
+    from keyfold_compactor.spark_tasks import TaskEnvironment
+
+    places = [Place("topics", "users", p) for p in range(2)]
+    appended = [fill(store, place, seed=7) for place in places]
+    assert appended[0] == appended[1]
+    topic = replace(EAGER, encoding=Encoding("zstandard", 1, 4096))
+    with spark_session("test", {"spark.master": "local[2]"}) as spark:
+        environment = TaskEnvironment(location, None, 5.0)
+        for place, map_bytes in zip(places, (10**9, 8_000), strict=True):
+            executor = SparkExecutor(spark, environment, map_bytes=map_bytes)
+            settings = RunSettings(settings_of=lambda *_: topic)
+            for seed in (1, 2):
+                run = Run(store, settings, lambda e=executor: e, clock=SystemClock(), random=Random(seed))
+                report = run.clean([place])
+                assert report.exit_code == 0, report.document()
+    whole, split = (load(store, place) for place in places)
+    assert read_all(store, whole, places[0]) == read_all(store, split, places[1]) == live_only(appended[0])
+    assert [s.record_count for s in whole.segments] == [s.record_count for s in split.segments]
+    assert [s.checksum for s in whole.segments] != []
+    assert (whole.purged_to, whole.first_dirty_offset) == (split.purged_to, split.first_dirty_offset)
+
+
+def test_a_corrupt_index_fails_its_partition_and_no_other(location: S3Location, store: S3Store, tmp_path: Path) -> None:
+    places = [Place("topics", "users", p) for p in range(3)]
+    appended = {place: fill(store, place, seed=place.partition, segments=2) for place in places}
+    broken = load(store, places[1]).segments[0].index_name
+    blob = store.get(places[1].key(broken))
+    client = location.open()._patient
+    client.put_object(Bucket=location.bucket, Key=places[1].key(broken), Body=blob.data[:-7] + b"garbage")
+    client.close()
+    before = load(store, places[1]).segments
+    done = keyfold("compact", "run", write_config(tmp_path / "c.json", location), "--once", "--json")
+    assert done.returncode == 1, done.stderr
+    report = {p["partition"]: p for p in json.loads(done.stdout)["partitions"]}
+    assert [report[p]["outcome"] for p in range(3)] == ["cleaned", "failed", "cleaned"]
+    assert broken in report[1]["why"]
+    assert load(store, places[1]).segments == before
+    for place in (places[0], places[2]):
+        assert read_all(store, place=place) == last_per_key(appended[place])
+
+
+def test_a_run_with_nothing_to_do_starts_no_spark(location: S3Location, store: S3Store, tmp_path: Path) -> None:
+    Sink.open(store, Place("topics", "users", 0), clock=SystemClock())
+    config = write_config(tmp_path / "c.json", location, spark_master="no-such-master")
+    done = keyfold("compact", "run", config, "--once", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["partitions_looked_at"] == 1
+
+
+def test_jobs_can_be_pickled() -> None:
+    import pickle
+
+    job = LogJob(0, Place("t", "u", 0), (), 0, 0, 1, b"x" * 16, frozenset(), False, Encoding())
+    assert pickle.loads(pickle.dumps(job)) == job

@@ -1,0 +1,245 @@
+"""The mistakes that the model checker found in the first draft (W1 to W9), where the compactor could make them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+from keyfold.clock import ManualClock
+from keyfold.log.manifest import UNSTAMPED
+from keyfold.log.names import Role, new_name
+from keyfold.log.partition_log import PartitionLog
+from keyfold.store.api import Create
+from keyfold.store.faulty import Fault, FaultyStore, Kind
+from keyfold_compactor import commit, plan
+from keyfold_compactor.executor import run_map
+from keyfold_compactor.janitor import due_names, orphan_names
+from keyfold_compactor.policy import judge
+from keyfold_compactor.report import Outcome
+from keyfold_compactor.run import log_job
+from tests.support.cleaning import (
+    EAGER,
+    FAST,
+    PLACE,
+    clean,
+    load,
+    memory_log,
+    new_run,
+    object_names,
+    patience,
+    read_all,
+    record,
+)
+from tests.support.manifests import compactor_name, empty_manifest, sink_name
+
+KEEP = replace(EAGER, delete_retention_ms=10_000, file_delete_delay_ms=10_000)
+
+
+def test_w1_a_sinks_upload_outlives_a_younger_compactors_claim() -> None:
+    """The sink of epoch 1 has uploaded and not committed; the compactor claims 2 and collects; the sink commits."""
+    store, sink = memory_log([record(0, "a", "1")])
+    name = sink.session.new_name(1)
+    store.put(PLACE.key(str(name)), b"a segment on its way", Create())
+    clean(store, collect_orphans=True)
+    assert load(store).compactor.epoch > name.epoch
+    assert str(name) in object_names(store)
+
+
+def test_w1_orphans_are_judged_by_the_epoch_of_their_own_role() -> None:
+    manifest = empty_manifest(last_epoch=5)
+    manifest = replace(manifest, sink=replace(manifest.sink, epoch=3), compactor=replace(manifest.compactor, epoch=5))
+    names = [str(n) for n in (sink_name(0, 2), sink_name(0, 3), compactor_name(0, 3), compactor_name(0, 5))]
+    assert orphan_names([*names, "foreign.txt"], manifest) == [names[0], names[2]]
+
+
+def test_w2_the_wait_before_deletion_begins_after_the_commit_has_landed() -> None:
+    """The commit's request lands an hour late: the objects it unlinks are not due because planning was long ago."""
+    clock = ManualClock()
+    store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")], clock=clock)
+    late = FaultyStore(store, on_call=lambda call: clock.advance(3_600_000) if call.operation == "get_range" else None)
+    clean(late, KEEP, clock=clock)
+    assert {r.unlinked_at_ms for r in load(store).replaced} == {UNSTAMPED}
+    old = {r.name for r in load(store).replaced}
+    clock.advance(1)
+    clean(store, KEEP, clock=clock, seed=2)
+    assert old <= object_names(store), "stamped now, due in ten seconds"
+    clock.advance(9_999)
+    clean(store, KEEP, clock=clock, seed=3)
+    assert old <= object_names(store)
+    clock.advance(2)
+    clean(store, KEEP, clock=clock, seed=4)
+    assert not old & object_names(store)
+
+
+def test_w3_the_delete_horizon_begins_after_the_commit_has_landed() -> None:
+    """A pass that takes longer than the retention must not commit a horizon that is already over."""
+    clock = ManualClock()
+    store, _ = memory_log([record(0, "a", "1"), record(1, "b", "2"), record(2, "a", None)], clock=clock)
+    slow = FaultyStore(store, on_call=lambda call: clock.advance(60_000) if call.operation == "get_range" else None)
+    clean(slow, KEEP, clock=clock)
+    clean(store, KEEP, clock=clock, seed=2)
+    assert [r.offset for r in read_all(store)] == [1, 2]
+    clock.advance(10_001)
+    clean(store, KEEP, clock=clock, seed=3)
+    assert [r.offset for r in read_all(store)] == [1]
+
+
+def test_w4_w5_a_pass_in_which_one_segment_fails_marks_nothing_and_moves_nothing() -> None:
+    """A segment whose bytes are damaged cannot be rewritten: an older value stays, so its tombstone gets no horizon."""
+    store, sink = memory_log(
+        [record(0, "a", "1"), record(1, "b", "2")], [record(2, "b", "3"), record(3, "a", None)], [record(4, "c", None)]
+    )
+    damaged = load(store).segments[0].name
+    good = store.get(PLACE.key(damaged)).data
+    store.delete(PLACE.key(damaged))
+    store.put(PLACE.key(damaged), good[:-20] + bytes(20), Create())
+    sink.append([record(5, "b", "4")])
+    before = load(store)
+    report = clean(store)
+    # Nothing survives in the first segment, so it is not even read; the second one cannot hide behind that.
+    assert report.partitions[0].outcome is Outcome.CLEANED
+    assert load(store).first_dirty_offset == before.next_offset
+
+    store, _ = memory_log([record(0, "a", "1"), record(1, "keep", "2")], [record(2, "b", "3"), record(3, "a", None)])
+    damaged = load(store).segments[0].name
+    good = store.get(PLACE.key(damaged)).data
+    store.delete(PLACE.key(damaged))
+    store.put(PLACE.key(damaged), good[:-20] + bytes(20), Create())
+    report = clean(store)
+    after = load(store)
+    assert report.partitions[0].outcome is Outcome.FAILED
+    assert damaged in report.partitions[0].why
+    assert after.first_dirty_offset == 0
+    assert after.passes == ()
+    assert all(not s.cleaned_epochs for s in after.segments)
+    assert after.compactor.lease_until_ms == 0
+
+    store.delete(PLACE.key(damaged))
+    store.put(PLACE.key(damaged), good, Create())
+    for seed in (2, 3):
+        clean(store, seed=seed)
+    assert [r.offset for r in read_all(store)] == [1, 2]
+
+
+def test_w6_where_the_manifest_is_lost_nothing_is_collected_or_begun_anew() -> None:
+    store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")])
+    store.delete(PLACE.manifest_key)
+    names = object_names(store)
+    report = clean(store, collect_orphans=True)
+    assert report.exit_code == 1
+    assert "keyfold log repair" in report.partitions[0].why
+    assert object_names(store) == names
+    assert [info.key for info in store.list(PLACE.manifest_key)] == []
+
+
+def test_w6_a_manifest_that_vanishes_during_the_pass_stops_it() -> None:
+    store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")])
+
+    def vanish(call: object) -> None:
+        if getattr(call, "operation", "") == "get_range":
+            store.delete(PLACE.manifest_key)
+
+    names = object_names(store)
+    report = clean(FaultyStore(store, on_call=vanish))
+    assert report.exit_code == 1
+    assert names <= object_names(store)
+
+
+def test_w8_objects_of_an_older_claim_are_never_committed_under_a_newer_one() -> None:
+    """Every name that a pass commits carries the epoch of the claim that commits it."""
+    store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2"), record(2, "b", "3")])
+    orphan = new_name(0, load(store).last_epoch + 1, Role.COMPACTOR, Random(5))
+    store.put(PLACE.key(str(orphan)), b"of a pass that died", Create())
+    crashed = PartitionLog(store, PLACE, clock=ManualClock(), random=Random(1), backoff=FAST)
+    crashed.claim_compactor(lease_ms=0, holder="dead")
+    clean(store, seed=3)
+    manifest = load(store)
+    assert str(orphan) not in object_names(store)
+    assert all(f"-{manifest.compactor.epoch:08d}-c" in s.name for s in manifest.segments)
+
+
+def test_w9_a_commit_whose_answer_is_lost_is_not_cleaned_up_after() -> None:
+    """The commit landed and its answer did not: what it names stays, and the pass counts as done."""
+    store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2"), record(2, "b", "3")])
+    puts = [0]
+
+    def is_commit(call: object) -> bool:
+        if getattr(call, "operation", "") == "put" and getattr(call, "key", "") == PLACE.manifest_key:
+            puts[0] += 1
+            return puts[0] == 2
+        return False
+
+    report = clean(FaultyStore(store, [Fault(is_commit, Kind.LOST_ANSWER)]))
+    assert report.partitions[0].outcome is Outcome.CLEANED
+    assert load(store).object_names() <= object_names(store)
+    assert [r.offset for r in read_all(store)] == [1, 2]
+
+
+def test_a_second_compactor_respects_the_lease_and_says_so() -> None:
+    clock = ManualClock()
+    store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")], clock=clock)
+    log = PartitionLog(store, PLACE, clock=clock, random=Random(9), backoff=FAST)
+    log.claim_compactor(lease_ms=60_000, holder="the first")
+    report = clean(store, clock=clock)
+    assert report.partitions[0].outcome is Outcome.SKIPPED
+    assert "the first" in report.partitions[0].why
+    assert report.exit_code == 0
+    clock.advance(60_001)
+    assert clean(store, clock=clock, seed=2).partitions[0].outcome is Outcome.CLEANED
+
+
+def test_a_hold_keeps_what_its_version_names_until_it_expires() -> None:
+    from keyfold.log.manifest import Hold, Replaced
+
+    manifest = empty_manifest(
+        version=9,
+        replaced=(Replaced("old", 4, 0), Replaced("older", 2, 0)),
+        holds=(Hold("eu", 3, 1_000),),
+    )
+    assert due_names(manifest, 500, 0) == ("older",)
+    assert due_names(manifest, 1_000, 0) == ("old", "older")
+
+
+def test_what_was_judged_before_the_claim_is_judged_again_after_it() -> None:
+    """Another run cleans the log between look and claim: nothing is done twice."""
+    store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")])
+    run = new_run(store, KEEP)
+    look = run.look([PLACE])[0]
+    clean(store, KEEP, seed=2)
+    version = load(store).version
+    claimed = run._claim(0, look)
+    assert claimed is None
+    assert load(store).version == version
+    assert run._report.partitions[0].outcome is Outcome.LOST
+
+
+def test_a_replacement_of_segments_that_moved_is_refused_and_reported_as_lost() -> None:
+    store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")])
+
+    def overtake(call: object) -> None:
+        if getattr(call, "operation", "") == "get_range":
+            clean(store, replace(EAGER), clock=clock, seed=7)
+
+    clock = ManualClock()
+    report = clean(FaultyStore(store, on_call=lambda c: (clock.advance(90_000), overtake(c))[1]), clock=clock)
+    assert report.exit_code in {0, 1}
+    assert [r.offset for r in read_all(store)] == [1]
+
+
+def test_the_pass_reads_what_it_claimed_and_not_what_came_later() -> None:
+    clock = ManualClock()
+    store, sink = memory_log([record(0, "a", "1")], clock=clock)
+    log = PartitionLog(store, PLACE, clock=clock, random=Random(9), backoff=FAST)
+    session = log.claim_compactor(lease_ms=0, holder="x")
+    pinned = session.pinned
+    verdict = judge(pinned.manifest, EAGER, pinned.seen_ms)
+    job = log_job(0, PLACE, pinned, verdict, EAGER, session.epoch)
+    sink.append([record(1, "a", "2")])
+    answer, masks = run_map(job, store, patience(clock, Random(0)))
+    assert not masks
+    groups = plan.group(job.entries, answer.stats, segment_bytes=10**9, unit_bytes=10**9)
+    session.replace(commit.replacement(job, groups, answer.stats, {}))
+    manifest = load(store)
+    assert (manifest.first_dirty_offset, manifest.next_offset) == (1, 2)
+    clean(store, clock=clock, seed=4)
+    assert [r.offset for r in read_all(store)] == [1]

@@ -1,0 +1,154 @@
+"""Which logs are cleaned, how far, and why: Kafka's cases (LogCleanerManagerTest) and keyfold's own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from keyfold.log.manifest import UNSTAMPED, Manifest, Pass, Replaced
+from keyfold_compactor.policy import Chore, Reason, clean_range, due_epochs, judge
+from keyfold_compactor.settings import TopicSettings
+from tests.support.manifests import empty_manifest, entry, sink_name
+
+NOW = 1_000_000
+HALF = TopicSettings()
+
+
+def log(*sizes: int, first_dirty: int = 0, appended: tuple[int, ...] = (), **changes: object) -> Manifest:
+    """Segments of ten offsets each, of these stored bytes."""
+    times = appended or (0,) * len(sizes)
+    segments = tuple(
+        entry(sink_name(10 * i), 10 * i, 10 * i + 10, size_bytes=size, appended_at_ms=times[i])
+        for i, size in enumerate(sizes)
+    )
+    values = {"next_offset": 10 * len(sizes), "first_dirty_offset": first_dirty, "segments": segments, **changes}
+    return empty_manifest(**values)
+
+
+def test_two_clean_two_cleanable_and_two_young_segments_give_kafkas_ratio() -> None:
+    manifest = log(10, 20, 30, 40, 50, 60, first_dirty=20, appended=(0, 0, 0, 0, NOW - 5, 0))
+    parts = clean_range(manifest, replace(HALF, min_compaction_lag_ms=10), NOW)
+    assert (parts.first_dirty, parts.end) == (20, 40)
+    assert (parts.clean_bytes, parts.cleanable_bytes) == (30, 70)
+    assert parts.dirty_ratio == 0.7
+
+
+@pytest.mark.parametrize(("ratio", "is_due"), [(0.0, True), (0.49, True), (0.5, False), (0.51, False), (1.0, False)])
+def test_the_ratio_must_be_strictly_above_the_setting(ratio: float, is_due: bool) -> None:
+    verdict = judge(log(50, 50, first_dirty=10), replace(HALF, min_cleanable_dirty_ratio=ratio), NOW)
+    assert verdict.is_due == is_due
+    assert bool(verdict.why_not) != is_due
+
+
+def test_a_ratio_of_one_never_triggers_and_an_empty_log_neither() -> None:
+    assert not judge(log(100), replace(HALF, min_cleanable_dirty_ratio=1.0), NOW).is_due
+    assert not judge(empty_manifest(), replace(HALF, min_cleanable_dirty_ratio=0.0), NOW).is_due
+
+
+@pytest.mark.parametrize(("age", "end"), [(10, 10), (9, 0), (11, 10)])
+def test_min_lag_counts_from_the_append(age: int, end: int) -> None:
+    manifest = log(100, appended=(NOW - age,))
+    assert clean_range(manifest, replace(HALF, min_compaction_lag_ms=10), NOW).end == end
+
+
+def test_an_append_time_that_is_not_stamped_yet_is_young_under_a_lag_and_cleanable_without() -> None:
+    manifest = log(100, appended=(UNSTAMPED,))
+    assert clean_range(manifest, replace(HALF, min_compaction_lag_ms=1), NOW).end == 0
+    assert clean_range(manifest, HALF, NOW).end == 10
+
+
+def test_future_record_timestamps_block_nothing() -> None:
+    manifest = log(100, appended=(NOW - 100,))
+    future = replace(manifest, segments=(replace(manifest.segments[0], max_timestamp=2**60),))
+    assert clean_range(future, replace(HALF, min_compaction_lag_ms=10), NOW).end == 10
+
+
+def test_a_first_dirty_offset_outside_the_log_means_the_whole_log() -> None:
+    manifest = log(10, 10, first_dirty=20)
+    assert clean_range(replace(manifest, first_dirty_offset=99), HALF, NOW).first_dirty == 0
+    shifted = replace(manifest, segments=manifest.segments[1:], log_start_offset=10, first_dirty_offset=5)
+    assert clean_range(shifted, HALF, NOW).first_dirty == 10
+
+
+def test_a_segment_that_first_dirty_cuts_is_cleanable_once_and_not_clean_too() -> None:
+    parts = clean_range(log(10, 20, 40, first_dirty=15), HALF, NOW)
+    assert (parts.clean_bytes, parts.cleanable_bytes) == (10, 60)
+
+
+def test_overdue_logs_come_before_dirtier_ones_and_the_longest_overdue_first() -> None:
+    lagged = replace(HALF, max_compaction_lag_ms=100)
+    overdue = judge(log(90, 10, first_dirty=10, appended=(0, NOW - 150)), lagged, NOW)
+    longer = judge(log(90, 10, first_dirty=10, appended=(0, NOW - 160)), lagged, NOW)
+    dirty = judge(log(100, appended=(NOW,)), lagged, NOW)
+    forced = judge(log(100, first_dirty=10), HALF, NOW, force=True)
+    assert overdue.reasons == (Reason.OVERDUE,)
+    assert (overdue.overdue_ms, longer.overdue_ms) == (50, 60)
+    assert sorted([dirty, overdue, longer, forced], key=lambda v: v.rank) == [forced, longer, overdue, dirty]
+
+
+def test_max_lag_does_not_clean_what_min_lag_protects() -> None:
+    settings = replace(HALF, max_compaction_lag_ms=100, min_compaction_lag_ms=100)
+    assert not judge(log(10, appended=(NOW - 99,)), settings, NOW).is_due
+    assert judge(log(10, appended=(NOW - 101,)), settings, NOW).is_due
+
+
+def marked(committed_at_ms: int, *, unmarked: int = 0, dirty: bool = False) -> Manifest:
+    manifest = log(50, 50 if dirty else 1, first_dirty=10 if dirty else 20)
+    first = replace(manifest.segments[0], tombstone_count=2, unmarked_tombstone_count=unmarked, cleaned_epochs=(3,))
+    passes = (Pass(3, committed_at_ms),)
+    return replace(manifest, segments=(first, manifest.segments[1]), passes=passes, last_epoch=3)
+
+
+def test_a_passed_delete_horizon_makes_a_clean_log_due_by_itself() -> None:
+    settings = replace(HALF, delete_retention_ms=1_000)
+    assert not judge(marked(NOW - 999), settings, NOW).is_due
+    verdict = judge(marked(NOW - 1_000), settings, NOW)
+    assert verdict.reasons == (Reason.HORIZON,)
+    assert verdict.end == 20
+
+
+def test_due_tombstones_do_not_drag_the_dirty_part_along() -> None:
+    settings = replace(HALF, delete_retention_ms=1_000)
+    verdict = judge(marked(NOW - 1_000, dirty=True), settings, NOW)
+    assert verdict.reasons == (Reason.HORIZON,)
+    assert verdict.end == 10, "the dirty half is not above the ratio yet"
+
+
+def test_clean_tombstones_without_a_mark_make_a_log_due() -> None:
+    assert judge(marked(NOW, unmarked=1), HALF, NOW).reasons == (Reason.UNMARKED,)
+
+
+def test_a_pass_that_is_not_stamped_is_never_due_but_wants_its_stamp() -> None:
+    manifest = marked(UNSTAMPED)
+    assert due_epochs(manifest, 0, NOW) == frozenset()
+    verdict = judge(manifest, replace(HALF, delete_retention_ms=1_000), NOW)
+    assert not verdict.is_due
+    assert verdict.chores == (Chore.STAMP,)
+    # Without retention the claim's own stamp is enough.
+    assert judge(manifest, replace(HALF, delete_retention_ms=0), NOW).reasons == (Reason.HORIZON,)
+
+
+def test_append_times_want_their_stamp_only_where_a_lag_needs_them() -> None:
+    manifest = log(100, appended=(UNSTAMPED,), first_dirty=10)
+    assert judge(manifest, HALF, NOW).chores == ()
+    assert judge(manifest, replace(HALF, min_compaction_lag_ms=5), NOW).chores == (Chore.STAMP,)
+    assert judge(manifest, replace(HALF, max_compaction_lag_ms=5), NOW).chores == (Chore.STAMP,)
+
+
+def test_replaced_objects_want_a_stamp_and_then_deletion() -> None:
+    settings = replace(HALF, file_delete_delay_ms=100)
+    fresh = log(100, first_dirty=10, replaced=(Replaced("x", 1, UNSTAMPED),))
+    assert judge(fresh, settings, NOW).chores == (Chore.STAMP,)
+    waiting = replace(fresh, replaced=(Replaced("x", 1, NOW - 99),))
+    assert judge(waiting, settings, NOW).chores == ()
+    due = replace(fresh, replaced=(Replaced("x", 1, NOW - 100),))
+    assert judge(due, settings, NOW).chores == (Chore.DELETE,)
+
+
+def test_a_topic_that_is_not_compacted_is_left_alone_but_for_its_chores() -> None:
+    manifest = log(100, replaced=(Replaced("x", 1, UNSTAMPED),))
+    verdict = judge(manifest, replace(HALF, compact=False), NOW, force=True)
+    assert not verdict.is_due
+    assert "cleanup.policy" in verdict.why_not
+    assert verdict.chores == (Chore.STAMP,)
