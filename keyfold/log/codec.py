@@ -5,12 +5,13 @@ snappy is raw snappy and the CRC-32 of the uncompressed bytes, big endian, as Av
 deflate and null carry no checksum of their own: there the CRC-32 that an index keeps for each stored block
 (`keyfold.log.index.BlockTable`) is the only guard below that of the whole object.
 
-A `Codec` keeps a compressor between blocks, which saves its set-up; it belongs to one thread.
+Compressors are kept between blocks, which saves their set-up: one a thread and level, shared by all segments.
 """
 
 from __future__ import annotations
 
 import sys
+import threading
 import zlib
 from typing import Final, Protocol
 
@@ -51,21 +52,39 @@ class Codec(Protocol):
         """The payload's raw bytes. Raises `DecompressionFailed`."""
 
 
-class _Zstandard:
-    name = "zstandard"
+class _Compressors(threading.local):
+    """Compressors of one thread, by level."""
 
-    def __init__(self, level: int) -> None:
+    def __init__(self) -> None:
+        self.by_level: dict[int, zstd.ZstdCompressor] = {}
+
+
+_compressors = _Compressors()
+
+
+def _zstd_compressor(level: int) -> zstd.ZstdCompressor:
+    """The thread's compressor. A used one holds 140 KiB, too much for each of hundreds of open segments."""
+    by_level = _compressors.by_level
+    if level not in by_level:
         parameter = zstd.CompressionParameter
         options: dict[int, int] = {
             parameter.compression_level: level,
             parameter.checksum_flag: 1,
             parameter.content_size_flag: 1,
         }
-        self._compressor = zstd.ZstdCompressor(options=options)
+        by_level[level] = zstd.ZstdCompressor(options=options)
+    return by_level[level]
+
+
+class _Zstandard:
+    name = "zstandard"
+
+    def __init__(self, level: int) -> None:
+        self._level = level
 
     def compress(self, raw: Bytes) -> bytes:
         # A frame that is given whole carries its content size: libzstd knows it from the first and only call.
-        frame: bytes = self._compressor.compress(raw, zstd.ZstdCompressor.FLUSH_FRAME)
+        frame: bytes = _zstd_compressor(self._level).compress(raw, zstd.ZstdCompressor.FLUSH_FRAME)
         return frame
 
     def decompress(self, stored: Bytes) -> Bytes:

@@ -73,12 +73,14 @@ def part(columns: RecordColumns, start: int, end: int) -> RecordColumns:
     )
 
 
-def write(
-    columns: RecordColumns, batch: int, codec: str = "zstandard", block_bytes: int = 65536
-) -> tuple[bytes, bytes]:
-    """A segment and its index, appended in batches."""
+def split(columns: RecordColumns, batch: int) -> list[RecordColumns]:
+    """The columns in batches, as a consumer hands them over."""
+    return [part(columns, i, i + batch) for i in range(0, len(columns), batch)]
+
+
+def write(batches: list[RecordColumns], codec: str = "zstandard", block_bytes: int = 65536) -> tuple[bytes, bytes]:
+    """A segment and its index."""
     writer = SegmentWriter(sync_marker=SYNC, codec=codec, block_bytes=block_bytes)
-    batches = [part(columns, i, i + batch) for i in range(0, len(columns), batch)]
     drained: list[bytes] = []
     for some in batches:
         writer.append(some)
@@ -118,7 +120,7 @@ def write_with_fastavro(columns: RecordColumns) -> bytes:
 
 def bench_encode(scale: float) -> None:
     print("encode + compress + index, µs CPU a record (by records an append)")
-    titles = ("10000", "300", "30", "fastavro", "ratio", "stored B", "index B")
+    titles = ("10000", "300", "30", "3", "fastavro", "ratio", "stored B", "index B")
     print(f"{'value bytes':>12}" + "".join(f"{title:>10}" for title in titles))
     for value_bytes, count in ((20, 400_000), (211, 300_000), (1000, 80_000), (100_000, 800)):
         print(_encode_line(make_columns(max(100, int(count * scale)), value_bytes), value_bytes))
@@ -126,8 +128,8 @@ def bench_encode(scale: float) -> None:
 
 def _encode_line(columns: RecordColumns, value_bytes: int) -> str:
     count = len(columns)
-    times = [cpu(partial(write, columns, batch))[0] for batch in (10_000, 300, 30)]
-    data, index = write(columns, 10_000)
+    times = [cpu(partial(write, split(columns, batch)))[0] for batch in (10_000, 300, 30, 3)]
+    data, index = write(split(columns, 10_000))
     peer, _ = cpu(partial(write_with_fastavro, columns), 1)
     cells = "".join(f"{seconds / count * 1e6:10.3f}" for seconds in (*times, peer))
     return f"{value_bytes:12}{cells}{peer / times[0]:10.1f}{len(data) / count:10.1f}{len(index) / count:10.2f}"
@@ -137,13 +139,13 @@ def bench_blocks(scale: float) -> None:
     print("\nblock size at 211 bytes: µs CPU a record, stored bytes a record")
     columns = make_columns(int(300_000 * scale), 211)
     for kib in (32, 64, 128, 256):
-        seconds, (data, _) = cpu(partial(write, columns, 10_000, block_bytes=kib * 1024))
+        seconds, (data, _) = cpu(partial(write, split(columns, 10_000), block_bytes=kib * 1024))
         print(f"{kib:6} KiB {seconds / len(columns) * 1e6:8.3f} {len(data) / len(columns):8.1f}")
 
 
 def bench_read(scale: float) -> None:
     columns = make_columns(int(60_000 * scale), 211)
-    data, index_data = write(columns, 10_000)
+    data, index_data = write(split(columns, 10_000))
     count = len(columns)
     ours, _ = cpu(lambda: sum(1 for _ in read_records(data)))
     peer, _ = cpu(lambda: sum(1 for _ in fastavro.reader(BytesIO(data))))
@@ -174,7 +176,7 @@ def bench_rewrite(scale: float) -> None:
     for value_bytes, count in ((1000, 100_000), (211, 300_000)):
         columns = make_columns(int(count * scale), value_bytes)
         for codec in ("zstandard", "null"):
-            data, index_data = write(columns, 10_000, codec)
+            data, index_data = write(split(columns, 10_000), codec)
             raw_mb = int(Index.parse(index_data).ints("length").sum()) / 1e6
             cells = []
             for garbage in (0.9, 0.1, 0.0):
