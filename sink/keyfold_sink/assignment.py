@@ -154,6 +154,10 @@ class Claims:
             Claimed(owner, session, facts.end_offset, resumed(session.manifest, session.pinned.seen_ms, settings))
         )
 
+    def require_topic(self, owner: Assigned) -> None:
+        """Raise `SourceError` where the topic is gone."""
+        self._facts(owner)
+
     def _load_or_create(self, owner: Assigned) -> Pinned:
         try:
             return owner.log.load()

@@ -24,7 +24,7 @@ from keyfold.errors import CommitUnknown, Fenced, KeyfoldError, OffsetMoved, Upl
 from keyfold.log.partition_log import PartitionLog
 from keyfold_sink.assignment import Assigned, Claimed, Claims, Loaded, Stage, Stopped, set_back_s
 from keyfold_sink.batch import TopicPartitionKey
-from keyfold_sink.kafka import FORBIDDEN
+from keyfold_sink.kafka import FORBIDDEN, GONE
 from keyfold_sink.lane import Lane
 from keyfold_sink.partition import Committed, PartitionWriter
 from keyfold_sink.sender import Retry
@@ -125,8 +125,14 @@ class Group:
                 else:
                     self._stopped(event)
 
+    def abandon(self) -> None:
+        """Stop writing and fetching everything; what is not committed is read again by whoever comes next."""
+        self._drop(list(self.assigned.values()))
+
     def set_back(self, owner: Assigned, why: str) -> None:
         """Forget all that is not committed and begin again at the log's end."""
+        if self.assigned.get(owner.key) is not owner:
+            return
         self._events.warning("partition set back", topic=owner.key[0], partition=owner.key[1], why=why)
         self._drop([owner])
         self._begin(owner.key, owner.set_backs + 1)
@@ -169,6 +175,8 @@ class Group:
             else:
                 # Not a member any more, or the group is being rebalanced: the next answer will tell.
                 owner.confirm_at_s = self._clock.monotonic_s() + _REFUSED_AGAIN_S
+                if refused.code() in GONE:
+                    owner.lane.submit(lambda owner=owner: self._claims.require_topic(owner))  # type: ignore[misc]
 
     # Stages
 
@@ -276,8 +284,10 @@ class Group:
 
     def _on_revoke(self, consumer: GroupConsumer, partitions: list[TopicPartition]) -> None:
         owners = self._owners(partitions)
-        self._before_revoke(owners)
-        self._give_up(consumer, owners)
+        try:
+            self._before_revoke(owners)
+        finally:
+            self._give_up(consumer, owners)  # the client waits for it, whatever went wrong
 
     def _on_lost(self, consumer: GroupConsumer, partitions: list[TopicPartition]) -> None:
         self._give_up(consumer, self._owners(partitions))

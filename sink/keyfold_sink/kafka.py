@@ -31,7 +31,7 @@ _INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"
 _EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
-_GONE: Final = frozenset(
+GONE: Final = frozenset(
     {
         KafkaError.UNKNOWN_TOPIC_OR_PART,
         KafkaError.UNKNOWN_TOPIC_ID,
@@ -160,7 +160,7 @@ def _answer(what: str, future: Any) -> Any:
 
 def translate(error: KafkaError, what: str) -> SourceUnavailable | TopicGone | SourceForbidden:
     """What a Kafka error means for the sink."""
-    if error.code() in _GONE:
+    if error.code() in GONE:
         return TopicGone(f"Kafka knows nothing about {what}: {error.str()}")
     if error.code() in FORBIDDEN:
         return SourceForbidden(

@@ -27,6 +27,8 @@ BYTES_CONVERTERS: Final = frozenset(
         "org.apache.kafka.connect.converters.ByteArrayConverter",
     }
 )
+# A request that hangs holds up a shutdown for as long.
+_STORE_TIMEOUT_S: Final = 30
 _OTHER_CONVERTERS: Final = ("string", "json", "avro", "String", "Json", "Avro")
 
 # What the sink decides by itself, and why.
@@ -152,6 +154,7 @@ class SinkOptions(StoreOptions):
             endpoint_url=self.store_url,
             access_key_id=self.access_key_id,
             secret_access_key=None if secret is None else secret.get_secret_value(),
+            read_timeout_s=_STORE_TIMEOUT_S,
         )
 
     def roll_policy(self, topic: str) -> RollPolicy:

@@ -17,7 +17,7 @@ from random import Random
 from typing import Any, Final
 
 import structlog
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from keyfold.clock import Clock
 from keyfold.errors import Fenced, KeyfoldError, LogNotFound, OffsetMoved, SourceError
@@ -46,6 +46,10 @@ _ELSEWHERE_INTERVAL_S: Final = 1.0
 _COMMIT_PATIENCE_S: Final = 10.0
 
 OpenConsumer = Callable[[Callable[[Any, Any], None]], GroupConsumer]
+
+
+class ClientFailed(KeyfoldError):
+    """The Kafka client has ended for good."""
 
 
 class ShutdownTimeout(KeyfoldError):
@@ -112,10 +116,12 @@ class SinkTask:
             except KeyfoldError:
                 self._end_quietly()
                 raise
+            except KafkaException as error:
+                self._end_quietly()
+                raise ClientFailed(f"the Kafka client cannot go on: {error.args[0].str()}") from error
             self._end()
         finally:
-            for owner in self._group.assigned.values():
-                owner.lane.close()
+            self._group.abandon()
             consumer.close()
             self._pool.shutdown(wait=True, cancel_futures=True)
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from typing import Self
 
 import pytest
 
 from tests.support.kafka import KafkaBroker, produce_all, synthetic
 from tests.support.moto import DROP, Fault, LocalS3Process
-from tests.support.proof import Rig, wait_for
+from tests.support.proof import Flow, Rig, wait_for
 
 pytestmark = pytest.mark.kafka
 
@@ -25,39 +23,6 @@ FOREVER = {"retention.ms": "-1"}
 @pytest.fixture
 def rig(broker: KafkaBroker, local_s3: LocalS3Process, bucket: str, tmp_path: Path) -> Rig:
     return Rig(broker, local_s3, bucket, tmp_path)
-
-
-class Flow:
-    """Records that keep coming while a test does its worst."""
-
-    def __init__(self, rig: Rig, topic: str, count: int, seconds: float) -> None:
-        self._arguments = (rig, topic, count, seconds)
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self.error: BaseException | None = None
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._thread.join(300)
-        assert self.error is None
-        assert not self._thread.is_alive()
-
-    def _run(self) -> None:
-        rig, topic, count, seconds = self._arguments
-        begun = time.monotonic()
-
-        def rows() -> Iterator[tuple[bytes | None, bytes | None, int | None, int | None]]:
-            for number, row in enumerate(synthetic(count, key_count=1000, tombstone_share=0.05)):
-                if number % 500 == 0:
-                    time.sleep(max(0.0, begun + seconds * number / count - time.monotonic()))
-                yield row
-
-        try:
-            assert produce_all(rig.broker.bootstrap_servers, topic, rows()) == count
-        except BaseException as error:  # noqa: BLE001 - the test raises it
-            self.error = error
 
 
 def test_a_sink_that_is_killed_again_and_again_loses_nothing_and_repeats_nothing(rig: Rig, topic: MakeTopic) -> None:

@@ -11,8 +11,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -32,7 +33,7 @@ from keyfold.log.record import TIMESTAMP_TYPES, Record
 from keyfold.read.verify import verify_partition
 from keyfold.store.api import ObjectStore
 from keyfold.store.s3 import S3Location
-from tests.support.kafka import KafkaBroker
+from tests.support.kafka import KafkaBroker, produce_all, synthetic
 
 TOPICS_DIR = "topics"
 
@@ -254,6 +255,39 @@ class Rig:
             return manifest_of(store, topic, partition)
         finally:
             store.close()  # type: ignore[attr-defined]
+
+
+class Flow:
+    """Records that keep coming while a test does its worst."""
+
+    def __init__(self, rig: Rig, topic: str, count: int, seconds: float) -> None:
+        self._arguments = (rig, topic, count, seconds)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.error: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join(300)
+        assert self.error is None
+        assert not self._thread.is_alive()
+
+    def _run(self) -> None:
+        rig, topic, count, seconds = self._arguments
+        begun = time.monotonic()
+
+        def rows() -> Iterator[tuple[bytes | None, bytes | None, int | None, int | None]]:
+            for number, row in enumerate(synthetic(count, key_count=1000, tombstone_share=0.05)):
+                if number % 500 == 0:
+                    time.sleep(max(0.0, begun + seconds * number / count - time.monotonic()))
+                yield row
+
+        try:
+            assert produce_all(rig.broker.bootstrap_servers, topic, rows()) == count
+        except BaseException as error:  # noqa: BLE001 - the test raises it
+            self.error = error
 
 
 def _difference(expected: list[Record], found: list[Record]) -> str:

@@ -1,0 +1,79 @@
+"""The long storms of the sink; their short forms are in tests/integration/test_sink_faults.py."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.support.kafka import KafkaBroker
+from tests.support.moto import DROP, Fault, LocalS3Process
+from tests.support.proof import Flow, Rig
+
+pytestmark = [pytest.mark.kafka, pytest.mark.soak, pytest.mark.timeout(1800)]
+
+MakeTopic = Callable[..., str]
+FOREVER = {"retention.ms": "-1"}
+SEED = int(os.environ.get("KEYFOLD_SEED", "1"))
+
+
+@pytest.fixture
+def rig(broker: KafkaBroker, local_s3: LocalS3Process, bucket: str, tmp_path: Path) -> Rig:
+    return Rig(broker, local_s3, bucket, tmp_path)
+
+
+def test_fifty_kills_over_half_a_million_records(rig: Rig, topic: MakeTopic) -> None:
+    name = topic(partitions=4, config=FOREVER)
+    random = Random(SEED)
+    config = rig.config(name, segment_bytes=100_000, segment_ms=200)
+    with Flow(rig, name, 500_000, seconds=240):
+        for number in range(50):
+            with rig.start(config) as sink:
+                if number % 5:
+                    sink.until("partition claimed")
+                time.sleep(random.uniform(0.0, 2.5))
+                sink.kill()
+    rig.catch_up(config, timeout_s=300)
+    assert rig.prove(name, 4) == 500_000
+
+
+def test_sinks_that_are_stopped_woken_killed_and_fight_on_a_store_that_fails(
+    rig: Rig, topic: MakeTopic, local_s3: LocalS3Process
+) -> None:
+    name = topic(partitions=3, config=FOREVER)
+    random = Random(SEED)
+    configs = [rig.config(name, name=group, segment_bytes=50_000, segment_ms=200) for group in ("one", "one", "two")]
+    local_s3.set_faults(
+        Fault(r"^PUT .*/_manifest", status=DROP, applied=True, times=-1, chance=0.05),
+        Fault(r"^PUT .*/_manifest", status=DROP, late_ms=500, times=-1, chance=0.05),
+        Fault(r"^PUT .*/_manifest", status=409, times=-1, chance=0.05),
+        Fault(r"^PUT .*partition=", status=503, times=-1, chance=0.1),
+        seed=SEED,
+    )
+    with Flow(rig, name, 300_000, seconds=150):
+        end = time.monotonic() + 150
+        sinks = [rig.start(config) for config in configs]
+        try:
+            while time.monotonic() < end:
+                at = random.randrange(len(sinks))
+                if random.random() < 0.5:
+                    sinks[at].signal(signal.SIGSTOP)
+                    time.sleep(random.uniform(0.1, 9.0))
+                    sinks[at].signal(signal.SIGCONT)
+                else:
+                    sinks[at].kill()
+                    sinks[at] = rig.start(configs[at])
+                time.sleep(random.uniform(0.1, 3.0))
+                assert [sink.process.poll() for sink in sinks] == [None] * len(sinks), [s.said[-500:] for s in sinks]
+        finally:
+            for sink in sinks:
+                sink.signal(signal.SIGCONT)
+                sink.kill()
+    local_s3.set_faults()
+    rig.catch_up(configs[0], timeout_s=300)
+    assert rig.prove(name, 3) == 300_000
