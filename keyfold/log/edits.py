@@ -126,6 +126,7 @@ def append(
             manifest,
             segments=segments,
             next_offset=next_offset,
+            first_dirty_offset=_first_dirty(manifest.first_dirty_offset, segments, next_offset),
             last_leader_epoch=manifest.last_leader_epoch if leader_epoch < 0 else leader_epoch,
             gaps=manifest.gaps + tuple(gaps),
             settings=manifest.settings if settings is None else dict(settings),
@@ -161,10 +162,11 @@ def replace_segments(epoch: int, replacement: Replacement) -> Edit:
             _swap(manifest, segments, swap)
         unlinked = manifest.object_names() - {n for s in segments for n in (s.name, s.index_name)}
         version = manifest.version + 1
+        first_dirty = max(manifest.first_dirty_offset, replacement.first_dirty_offset)
         return replace(
             manifest,
             segments=tuple(segments),
-            first_dirty_offset=max(manifest.first_dirty_offset, replacement.first_dirty_offset),
+            first_dirty_offset=_first_dirty(first_dirty, segments, manifest.next_offset),
             purged_to=max(manifest.purged_to, replacement.purged_to),
             purged_epoch=max(manifest.purged_epoch, replacement.purged_epoch),
             last_pass_epoch=epoch if replacement.whole else manifest.last_pass_epoch,
@@ -230,6 +232,13 @@ def _listed(manifest: Manifest, segments: list[SegmentEntry], old: tuple[Segment
         manifest.partition,
         f"{', '.join(name for name, _ in wanted)}: no longer listed as they were when the pass was planned",
     )
+
+
+def _first_dirty(first_dirty: int, segments: Sequence[SegmentEntry], next_offset: int) -> int:
+    """With no record at or above it, `first_dirty` goes to the log's end: a hole at the end is not dirty, and the last
+    segment's range, which covers it, stays wholly clean.
+    """
+    return next_offset if not segments or segments[-1].last_offset < first_dirty else first_dirty
 
 
 def _passes(manifest: Manifest, segments: list[SegmentEntry], epoch: int) -> tuple[Pass, ...]:

@@ -261,3 +261,16 @@ def test_what_is_followed_is_committed_once(log: PartitionLog) -> None:
     version = sink.follow({"cleanup.policy": "compact"}, topic_id="t").version
     assert sink.follow({"cleanup.policy": "compact"}, topic_id="t").version == version
     assert sink.manifest.topic_id == "t"
+
+
+def test_a_hole_at_the_end_of_a_clean_log_is_clean(log: PartitionLog) -> None:
+    log.create()
+    sink = log.claim_sink()
+    old = appended(sink, 2)
+    compactor = log.claim_compactor(lease_ms=0, holder="a")
+    sink.advance(4)
+    manifest = compactor.replace(Replacement((Swap((old,), (merged(compactor, (old,)),)),), first_dirty_offset=2))
+    assert manifest.first_dirty_offset == 4
+    assert sink.advance(6).first_dirty_offset == 6
+    appended(sink, 1)
+    assert sink.manifest.first_dirty_offset == 6
