@@ -101,30 +101,37 @@ class ScriptedHandler(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    running = ScriptedServer()
-    thread = threading.Thread(target=running.serve_forever, args=(0.02,), daemon=True)
+@pytest.fixture(scope="module")
+def running() -> Iterator[ScriptedServer]:
+    server = ScriptedServer()
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
-    yield running
-    running.shutdown()
+    yield server
+    server.shutdown()
     thread.join()
-    running.server_close()
+    server.server_close()
 
 
-@pytest.fixture
-def store(server: ScriptedServer) -> Iterator[S3Store]:
+@pytest.fixture(scope="module")
+def store(running: ScriptedServer) -> Iterator[S3Store]:
     opened = S3Store(
         "bkt",
-        endpoint_url=server.url,
+        endpoint_url=running.url,
         access_key_id="k",
         secret_access_key="s",
         read_attempts=2,
         connect_timeout_s=1,
-        read_timeout_s=1,
+        read_timeout_s=5,
     )
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def server(running: ScriptedServer) -> ScriptedServer:
+    running.answers.clear()
+    running.asked.clear()
+    return running
 
 
 def error(status: int, code: str) -> Answer:
