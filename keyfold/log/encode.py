@@ -87,11 +87,13 @@ def check_lengths(columns: RecordColumns) -> None:
 
 
 def content_bytes(columns: RecordColumns) -> int:
-    """Bytes of keys, values and headers."""
+    """Bytes of keys, values and headers. Raises `UnicodeEncodeError` for a header name that is no text."""
     size = sum(map(len, filter(None, columns.keys))) + sum(map(len, filter(None, columns.values)))
     if any(columns.headers):
         size += sum(
-            len(name) + len(value or b"") + 12 for headers in filter(None, columns.headers) for name, value in headers
+            len(name.encode()) + len(value or b"") + 12
+            for headers in filter(None, columns.headers)
+            for name, value in headers
         )
     return size
 

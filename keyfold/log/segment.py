@@ -29,6 +29,7 @@ from keyfold.log.encode import (
 from keyfold.log.record import RecordColumns
 
 DEFAULT_BLOCK_BYTES: Final = 64 * 1024
+BLOCK_BYTES_MAX: Final = 1 << 30  # positions in a block are 32 bits
 
 # From here on an append is encoded at once: numpy's set-up (about 0.1 ms) is little then.
 MANY_RECORDS: Final = 256
@@ -50,7 +51,7 @@ class SegmentWriter:
         level: int = DEFAULT_LEVEL,
         block_bytes: int = DEFAULT_BLOCK_BYTES,
     ) -> None:
-        if block_bytes < 1:
+        if not 0 < block_bytes <= BLOCK_BYTES_MAX:
             raise ValueError(f"blocks of {block_bytes} bytes")
         self._assembly = Assembly(sync_marker=sync_marker, codec=codec, level=level)
         self._block_bytes = block_bytes

@@ -121,6 +121,22 @@ def test_numbers_that_do_not_fit_are_refused(count: int, column: str, value: int
 
 
 @pytest.mark.parametrize("count", [1, MANY_RECORDS])
+def test_a_header_name_that_is_no_text_is_refused_at_once(count: int) -> None:
+    columns = columns_of(list(plain_records(count)))
+    writer = SegmentWriter(sync_marker=SYNC)
+    with pytest.raises(UnicodeEncodeError):
+        writer.append(replace(columns, headers=[[("\ud800", b"")]] * count))
+    writer.append(columns)
+    assert writer.finish().record_count == count
+
+
+@pytest.mark.parametrize("block_bytes", [0, -1, 2**31])
+def test_block_sizes_that_cannot_be_are_refused(block_bytes: int) -> None:
+    with pytest.raises(ValueError, match=f"blocks of {block_bytes} bytes"):
+        SegmentWriter(sync_marker=SYNC, block_bytes=block_bytes)
+
+
+@pytest.mark.parametrize("count", [1, MANY_RECORDS])
 def test_columns_of_different_lengths_are_refused(count: int) -> None:
     columns = columns_of(list(plain_records(count)))
     with pytest.raises(ValueError, match="differ in length"):
