@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from keyfold.cli.app import Surroundings
-from keyfold.errors import KeyfoldError, LogError
+from keyfold.errors import ConfigError, KeyfoldError, LogError
 
 if TYPE_CHECKING:
     from keyfold.log.manifest import Manifest
@@ -47,7 +47,23 @@ class Timestamp(click.ParamType[int]):
         return round(zoned.timestamp() * 1000)
 
 
-_url = click.argument("url", metavar="URL")
+class LogUrl(click.ParamType[str]):
+    """`s3://<bucket>/<topics.dir>`."""
+
+    name = "url"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The URL, as it was given."""
+        from keyfold.store.location import parse_url
+
+        try:
+            parse_url(value)
+        except ConfigError as error:
+            self.fail(error.message, param, ctx)
+        return str(value)
+
+
+_url = click.argument("url", metavar="URL", type=LogUrl())
 _topic_name = click.argument("topic", metavar="TOPIC")
 
 

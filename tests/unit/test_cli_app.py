@@ -11,6 +11,7 @@ import pytest
 
 import keyfold
 from keyfold.cli.app import Surroundings, run
+from keyfold.cli.log import log
 from keyfold.clock import SystemClock
 from keyfold.errors import AccessDenied, BucketMissing
 
@@ -88,9 +89,17 @@ def test_a_failure_is_one_line_and_a_hint(
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_a_url_that_is_none_is_an_error_in_words(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["log", "list", "file:///tmp"]) == 1
-    assert "is not s3://<bucket>/<topics.dir>" in capsys.readouterr().err
+@pytest.mark.parametrize("url", ["file:///tmp", "s3://", "bucket/topics", "s3://b/a//b"])
+def test_a_url_that_is_none_is_a_wrong_call(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["log", "list", url]) == 2
+    assert url in capsys.readouterr().err
+
+
+def test_every_command_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in log.commands:
+        assert run(["log", name, "--help"]) == 0
+        text = capsys.readouterr().out
+        assert f"keyfold log {name} s3://bucket/topics" in text
 
 
 CAT_FOR_EVER = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -159,6 +160,13 @@ def test_verify_ends_with_0_or_1_and_says_why(made: MadeLog, keyfold: Keyfold) -
     assert not row["ok"]
     assert row["findings"][0]["kind"] == "segment-missing"
     assert row["findings"][0]["lost"] == "2 records, offsets 3 to 4"
+
+
+def test_verify_shows_progress_on_a_terminal(keyfold: Keyfold, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert keyfold("verify", URL, "users")[-1].startswith("users-0: ok")
+    monkeypatch.setenv("TERM", "xterm")
+    assert keyfold("verify", URL, "users")[-1].startswith("users-0: ok")
 
 
 def test_repair_brings_the_log_back(made: MadeLog, keyfold: Keyfold) -> None:
