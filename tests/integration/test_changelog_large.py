@@ -1,0 +1,238 @@
+"""The history of Apache Kafka's repository through a real broker, the sink and the compactor, record by record.
+
+98,257 records over one and over eight partitions, in small segments. What the topic holds is read with a plain
+consumer, and a dict says what compaction must leave of it; nothing is taken from what the services report.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from random import Random
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from keyfold.clock import SystemClock
+from keyfold.log.record import Record
+from keyfold.read.log import Log
+from keyfold.read.verify import verify_partition
+from keyfold.store.api import Create, ObjectStore
+from keyfold.store.memory import MemoryStore
+from keyfold.store.s3 import S3Location
+from tests.conftest import fresh
+from tests.support.changelog import LARGE, changes, root_tree
+from tests.support.kafka import KafkaBroker, produce_changes
+from tests.support.moto import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, LocalS3Process
+from tests.support.versitygw import Versitygw
+
+FLUSH_SIZE = 1000
+SEGMENT_BYTES = 128 * 1024  # after compaction, so that there are several segments then too
+READS_PER_TOPIC = 200
+
+Row = tuple[int, int, bytes | None, bytes | None]
+"""offset, timestamp in ms, key, value"""
+
+Rows = dict[int, list[Row]]
+"""By partition, in offset order."""
+
+# Kafka's own cleaner is held, and segments do not roll by the records' times: the topic keeps every record.
+TOPIC_SETTINGS = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "1", "segment.ms": str(2**63 - 1)}
+
+
+def consume(bootstrap_servers: str, topic: str, partitions: int) -> Rows:
+    """All that is in the topic, by a plain consumer."""
+    rows: Rows = {partition: [] for partition in range(partitions)}
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap_servers, "group.id": fresh("plain"), "enable.auto.commit": False}
+    )
+    try:
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in rows])
+        left = LARGE.record_count
+        while left:
+            messages = consumer.consume(min(left, 10_000), timeout=30)
+            assert messages, f"{left} records are missing"
+            for message in messages:
+                assert message.error() is None
+                offset, partition = message.offset(), message.partition()
+                assert offset is not None
+                assert partition is not None
+                rows[partition].append((offset, message.timestamp()[1], message.key(), message.value()))
+            left -= len(messages)
+    finally:
+        consumer.close()
+    return rows
+
+
+def keyfold(environment: Mapping[str, str], *arguments: str) -> None:
+    answer = subprocess.run(
+        [sys.executable, "-m", "keyfold.cli", *arguments],
+        env={**os.environ, **environment, "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+
+
+def write(path: Path, values: Mapping[str, str]) -> str:
+    path.write_text(json.dumps(values))
+    return str(path)
+
+
+def as_row(record: Record) -> Row:
+    return record.offset, record.timestamp, record.key, record.value
+
+
+def rows_of(log: Log) -> Rows:
+    return {partition: [as_row(r) for r in log.read(partition)] for partition in log.partitions()}
+
+
+def last_of_each_key(rows: Rows) -> Rows:
+    return {p: sorted({row[2]: row for row in of_partition}.values()) for p, of_partition in rows.items()}
+
+
+def alive(rows: Rows) -> Rows:
+    return {p: [row for row in of_partition if row[3] is not None] for p, of_partition in rows.items()}
+
+
+def count(rows: Rows) -> int:
+    return sum(len(of_partition) for of_partition in rows.values())
+
+
+def tree(log: Log) -> str:
+    return root_tree({r.key or b"": r.value or b"" for partition in log.partitions() for r in log.latest(partition)})
+
+
+def assert_sound(log: Log) -> None:
+    for partition in log.partitions():
+        report = verify_partition(log.store, log.place(partition), clock=SystemClock(), random=Random(1))
+        assert report.is_sound, report.findings
+
+
+def copied(log: Log) -> Log:
+    """The same objects in memory, where thousands of reads cost little: a log can be copied."""
+    store = MemoryStore()
+    for info in log.store.list(""):
+        store.put(info.key, log.store.get(info.key).data, Create())
+    return Log(store, log.topics_dir, log.topic)
+
+
+def removed_offsets(sunk: Rows, left: Rows) -> Iterator[tuple[int, int, int | None]]:
+    """Each offset that is gone, and the next that is there: None where only the end of the log is."""
+    for partition, rows in sunk.items():
+        offsets = [row[0] for row in left[partition]]
+        there = set(offsets)
+        for row in rows:
+            if row[0] not in there:
+                place = bisect_left(offsets, row[0])
+                yield partition, row[0], offsets[place] if place < len(offsets) else None
+
+
+def assert_removed_offsets_are_positions(log: Log, sunk: Rows, left: Rows, *, sample: int) -> None:
+    """A read from a removed offset starts at the next one that is there."""
+    removed = list(removed_offsets(sunk, left))
+    assert len(removed) == count(sunk) - count(left)
+    edges = {(p, s.base_offset) for p in log.partitions() for s in log.manifest(p).segments}
+    edges |= {(p, s.next_offset - 1) for p in log.partitions() for s in log.manifest(p).segments}
+    chosen = [row for row in removed if (row[0], row[1]) in edges or row[2] is None]
+    chosen += Random(7).sample(removed, sample)
+    for partition, offset, following in chosen:
+        first = next(log.read(partition, from_offset=offset), None)
+        assert (None if first is None else first.offset) == following, (partition, offset)
+
+
+def check_changelog(
+    broker: KafkaBroker,
+    topic: Callable[..., str],
+    environment: Mapping[str, str],
+    store: ObjectStore,
+    bucket: str,
+    folder: Path,
+) -> None:
+    partition_counts = {fresh("one"): 1, fresh("eight"): 8}
+    sunk: dict[str, Rows] = {}
+    for name, partitions in partition_counts.items():
+        topic(partitions, TOPIC_SETTINGS, name)
+        assert produce_changes(broker.bootstrap_servers, name, changes(LARGE)) == LARGE.record_count
+        sunk[name] = consume(broker.bootstrap_servers, name, partitions)
+    common = {"topics": ",".join(partition_counts), "s3.bucket.name": bucket, "topics.dir": "topics"}
+    sink = common | {
+        "name": fresh("sink"),
+        "bootstrap.servers": broker.bootstrap_servers,
+        "flush.size": str(FLUSH_SIZE),
+    }
+    compact = common | {
+        "min.cleanable.dirty.ratio": "0",
+        "delete.retention.ms": "0",
+        "file.delete.delay.ms": "0",
+        "segment.bytes": str(SEGMENT_BYTES),
+        "spark.master": "local[2]",
+    }
+    logs = {name: Log(store, "topics", name) for name in partition_counts}
+
+    keyfold(environment, "sink", "run", write(folder / "sink.json", sink), "--until-caught-up")
+    for name, log in logs.items():
+        assert sum(len(log.manifest(p).segments) for p in log.partitions()) >= LARGE.record_count // FLUSH_SIZE
+        assert rows_of(log) == sunk[name]
+        assert tree(log) == LARGE.root_tree
+
+    compact_config = write(folder / "compact.json", compact)
+    for expected_of, expected_count in (
+        (last_of_each_key, LARGE.key_count),
+        (lambda rows: alive(last_of_each_key(rows)), LARGE.latest_count),
+    ):
+        keyfold(environment, "compact", "run", compact_config, "--once")
+        for name, log in logs.items():
+            expected = expected_of(sunk[name])
+            assert count(expected) == expected_count
+            assert rows_of(log) == expected
+            assert tree(log) == LARGE.root_tree
+            assert_sound(log)
+            assert_removed_offsets_are_positions(log, sunk[name], expected, sample=READS_PER_TOPIC)
+            in_memory = copied(log)
+            assert_removed_offsets_are_positions(in_memory, sunk[name], expected, sample=10 * READS_PER_TOPIC)
+
+
+@pytest.mark.kafka
+@pytest.mark.spark
+def test_a_large_changelog_keeps_every_promise_on_moto(
+    broker: KafkaBroker, topic: Callable[..., str], local_s3: LocalS3Process, bucket: str, tmp_path: Path
+) -> None:
+    store = S3Location(
+        bucket,
+        region=REGION,
+        endpoint_url=local_s3.url,
+        access_key_id=ACCESS_KEY_ID,
+        secret_access_key=SECRET_ACCESS_KEY,
+    ).open()
+    try:
+        check_changelog(broker, topic, local_s3.environment, store, bucket, tmp_path)
+    finally:
+        store.close()
+
+
+@pytest.mark.kafka
+@pytest.mark.spark
+@pytest.mark.real
+def test_a_large_changelog_keeps_every_promise_on_versitygw(
+    broker: KafkaBroker, topic: Callable[..., str], versitygw: Versitygw, tmp_path: Path
+) -> None:
+    bucket = versitygw.create_bucket(fresh("bucket"))
+    store = S3Location(
+        bucket,
+        region=REGION,
+        endpoint_url=versitygw.url,
+        access_key_id=ACCESS_KEY_ID,
+        secret_access_key=SECRET_ACCESS_KEY,
+    ).open()
+    try:
+        check_changelog(broker, topic, versitygw.environment, store, bucket, tmp_path)
+    finally:
+        store.close()
