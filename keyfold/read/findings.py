@@ -19,7 +19,6 @@ class Kind(Enum):
 
     MANIFEST_LOST = "manifest-lost"
     MANIFEST_DAMAGED = "manifest-damaged"
-    MANIFEST_UNSOUND = "manifest-unsound"
     SEGMENT_MISSING = "segment-missing"
     SEGMENT_TRUNCATED = "segment-truncated"
     SEGMENT_CHECKSUM = "segment-checksum"

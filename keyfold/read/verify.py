@@ -1,6 +1,6 @@
 """Prove one partition's log: read all of it back, and compare every part with every other.
 
-    manifest    can be read, is sound in itself
+    manifest    can be read, and is sound in itself (`keyfold.log.manifest.faults`)
     objects     every listed one is there, with its size and SHA-256
     segments    see `verify_segment`: blocks, records and index row by row, counts, times, marks, sync marker
     keys        see `verify_keys`: nothing superseded below the first dirty offset, nothing under a marked tombstone
@@ -17,11 +17,11 @@ from collections.abc import Iterator
 from random import Random
 
 from keyfold.clock import Clock
-from keyfold.errors import Corrupt, FormatTooNew, ManifestLost, ObjectNotFound
-from keyfold.log.manifest import Manifest, SegmentEntry, faults
+from keyfold.errors import Corrupt, ManifestLost, ObjectNotFound
+from keyfold.log.manifest import Manifest, SegmentEntry
 from keyfold.log.names import Place, parse_name
 from keyfold.log.partition_log import PartitionLog
-from keyfold.read.findings import REPORT, RESTORE, Finding, Kind, VerifyReport
+from keyfold.read.findings import RESTORE, Finding, Kind, VerifyReport
 from keyfold.read.verify_keys import check_keys
 from keyfold.read.verify_segment import Progress, SegmentCheck
 from keyfold.store.api import ObjectStore
@@ -37,22 +37,22 @@ def verify_partition(
 ) -> VerifyReport:
     """Verify the newest version of a partition's log.
 
-    Damage is in the report, not raised. Raises `LogNotFound` where no log is, and `StoreError` where the store cannot
-    be asked.
+    Damage is in the report, not raised. Raises `LogNotFound` where no log is, `FormatTooNew` where this version cannot
+    judge, and `StoreError` where the store cannot be asked.
     """
     log = PartitionLog(store, place, clock=clock, random=random)
     while True:
         sizes = {info.key.removeprefix(place.folder): info.size_bytes for info in store.list(place.folder)}
         try:
             manifest = log.load().manifest
-        except (Corrupt, FormatTooNew, ManifestLost) as error:
+        except (Corrupt, ManifestLost) as error:
             return VerifyReport(place, -1, 0, 0, (_unreadable(place, error),))
         report = _Verification(store, place, log, manifest, sizes, progress).run()
         if report is not None:
             return report
 
 
-def _unreadable(place: Place, error: Corrupt | FormatTooNew | ManifestLost) -> Finding:
+def _unreadable(place: Place, error: Corrupt | ManifestLost) -> Finding:
     if isinstance(error, ManifestLost):
         to_do = f"keyfold log repair <url> {place.topic} --partition {place.partition}"
         lost = "nothing that the segments hold; the list of what the log is made of"
@@ -84,8 +84,6 @@ class _Verification:
     def run(self) -> VerifyReport | None:
         """The report, or None where the log has moved on under it."""
         manifest = self._manifest
-        for fault in faults(manifest):
-            self._findings.append(Finding(Kind.MANIFEST_UNSOUND, self._place.manifest_key, fault, to_do=REPORT))
         try:
             present = [entry for entry in manifest.segments if self._is_present(entry)]
             for entry in present:

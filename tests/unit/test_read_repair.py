@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from random import Random
 
 import numpy as np
 import pytest
 
-from keyfold.errors import Corrupt, Fenced, LogError, LogNotFound, ManifestLost
+from keyfold.clock import ManualClock
+from keyfold.errors import Corrupt, Fenced, LogError, LogNotFound, ManifestLost, StoreError
 from keyfold.log.manifest import faults
 from keyfold.log.names import ObjectName, Role
 from keyfold.log.record import Record
@@ -16,7 +19,8 @@ from keyfold.read.cover import Candidate, choose_cover
 from keyfold.read.log import Log
 from keyfold.read.repair import RepairPlan, apply_repair, plan_repair
 from keyfold.read.verify import verify_partition
-from keyfold.store.api import Create
+from keyfold.store.api import Create, ObjectStore
+from keyfold.store.faulty import FaultyStore, SimulatedCrash, every_fault
 from keyfold.store.memory import MemoryStore
 from tests.support.logs import MadeLog, columns, latest_of, record, records
 
@@ -193,6 +197,54 @@ def plan_of_another(plan: RepairPlan, made: MadeLog) -> RepairPlan:
     from dataclasses import replace
 
     return replace(plan, manifest=replace(plan.manifest, log_id="another"))
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: b""])
+def test_a_damaged_manifest_is_not_lost_and_is_left_alone(damage: Callable[[bytes], bytes]) -> None:
+    made = MadeLog()
+    made.append(records("a=1"))
+    data = damage(made.store.get(made.place.manifest_key).data)
+    made.store.delete(made.place.manifest_key)
+    made.store.put(made.place.manifest_key, data, Create())
+    with pytest.raises(Corrupt, match="move it away and run `keyfold log repair`"):
+        repair(made)
+    assert made.store.get(made.place.manifest_key).data == data
+
+
+def lost_log() -> MadeLog:
+    made = MadeLog()
+    made.append(records("a=1 b=1 a=2"))
+    made.compact()
+    made.append(records("b= c=1", 3))
+    made.compact()
+    made.append(records("d=1", 5))
+    lose(made)
+    return made
+
+
+def try_repair(store: ObjectStore, made: MadeLog, seed: int) -> None:
+    clock, random = ManualClock(), Random(seed)
+    plan = plan_repair(store, made.place, clock=clock, random=random)
+    apply_repair(store, plan, clock=clock, random=random)
+
+
+def test_a_repair_that_fails_at_any_store_call_can_be_made_again() -> None:
+    clean = FaultyStore((made := lost_log()).store)
+    try_repair(clean, made, 1)
+    faults = list(every_fault(clean.calls))
+    assert len(faults) > 30
+    for fault in faults:
+        made = lost_log()
+        faulty = FaultyStore(made.store, [fault])
+        with contextlib.suppress(SimulatedCrash, StoreError, LogError):
+            try_repair(faulty, made, 1)
+        with contextlib.suppress(LogError):  # a manifest that is there already
+            try_repair(made.store, made, 2)
+        faulty.land()
+        assert {r.key: r.value for r in Log(made.store, "topics", "users").latest()} == {
+            b"a": b"2", b"c": b"1", b"d": b"1",
+        }, fault  # fmt: skip
+        assert verify_partition(made.store, made.place, clock=made.clock, random=made.random).is_sound
 
 
 def test_a_damaged_segment_and_one_of_another_log_are_named_and_nothing_is_written() -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from keyfold.errors import Corrupt, KeyfoldError
+from keyfold.errors import Corrupt, FormatTooNew
 from keyfold.log.index import read_index
 from keyfold.log.manifest import Manifest, SegmentEntry
 from keyfold.log.manifest_codec import encode_manifest
@@ -179,9 +179,21 @@ def test_a_segment_of_another_log(made: MadeLog) -> None:
     assert {f.object for f in found} == {made.place.key(mine.name), made.place.key(mine.index_name)}
 
 
-def test_a_segment_that_is_listed_twice_cannot_even_be_encoded(made: MadeLog) -> None:
+def test_a_segment_that_is_listed_twice(made: MadeLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    doubled = replace(made.manifest, segments=(*made.manifest.segments, made.manifest.segments[-1]))
     with pytest.raises(AssertionError, match="named twice"):
-        encode_manifest(replace(made.manifest, segments=(*made.manifest.segments, made.manifest.segments[-1])))
+        encode_manifest(doubled)
+    with monkeypatch.context() as patched:  # a broken writer
+        patched.setattr("keyfold.log.manifest_codec.faults", lambda _: [])
+        overwrite(made, "_manifest.avro", encode_manifest(doubled))
+    (found,) = verify(made).damage
+    assert found.kind is Kind.MANIFEST_DAMAGED
+    assert "an object is named twice" in found.what
+    assert f"{made_name(doubled)}: range begins at 12" in found.what
+
+
+def made_name(manifest: Manifest) -> str:
+    return manifest.segments[-1].name
 
 
 @pytest.mark.parametrize(
@@ -302,11 +314,11 @@ def test_a_log_that_is_compacted_and_collected_meanwhile_is_verified_in_its_newe
     assert report.records == 2
 
 
-def test_a_newer_format_is_refused_by_all_and_named(made: MadeLog) -> None:
+def test_a_newer_format_is_refused_and_is_no_damage(made: MadeLog) -> None:
     put_manifest(made, lambda m: replace(m, min_reader=99))
-    (found,) = verify(made).damage
-    assert "needs a reader of format 99" in found.what
-    with pytest.raises(KeyfoldError, match="format 99"):
+    with pytest.raises(FormatTooNew, match="needs a reader of format 99"):
+        verify(made)
+    with pytest.raises(FormatTooNew, match="format 99"):
         Log(made.store, "topics", "users").read()
 
 
