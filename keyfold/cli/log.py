@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,10 +19,13 @@ from keyfold.errors import ConfigError, KeyfoldError, LogError
 
 if TYPE_CHECKING:
     from keyfold.log.manifest import Manifest
+    from keyfold.log.names import Place
     from keyfold.log.record import Record
     from keyfold.read.log import Log
     from keyfold.read.verify_segment import Progress
     from keyfold.store.api import ObjectStore
+
+_MANIFESTS_AT_ONCE = 8
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -146,16 +150,20 @@ def list_logs(ctx: click.Context, url: str, *, as_json: bool) -> None:
     world = ctx.find_object(Surroundings)
     assert world is not None
     store, topics_dir = _open_store(ctx, url)
-    for place in catalog.places(store, topics_dir):
+
+    def line(place: Place) -> str:
         topic_log = Log(store, topics_dir, place.topic, clock=world.clock, random=world.random)
         try:
             manifest = topic_log.manifest(place.partition)
         except LogError as error:
-            broken = {"topic": place.topic, "partition": place.partition, "error": type(error).__name__}
+            data = {"topic": place.topic, "partition": place.partition, "error": type(error).__name__}
             message = f"{place}\t{type(error).__name__}: {error.message}"
-            _echo(show.dumps({**broken, "message": error.message}) if as_json else message)
-            continue
-        _echo(show.dumps(show.manifest_json(manifest)) if as_json else show.manifest_summary(manifest))
+            return show.dumps({**data, "message": error.message}) if as_json else message
+        return show.dumps(show.manifest_json(manifest)) if as_json else show.manifest_summary(manifest)
+
+    with ThreadPoolExecutor(_MANIFESTS_AT_ONCE) as pool:
+        for text in pool.map(line, list(catalog.places(store, topics_dir))):
+            _echo(text)
 
 
 @log.command()
