@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from keyfold.log.manifest import UNSTAMPED, Manifest, Replaced
+from keyfold.log.manifest import UNSTAMPED, Manifest, Replaced, is_over
 from keyfold.log.names import INDEX_FOLDER, ObjectName, Place, parse_name
 from keyfold.log.partition_log import CompactorSession
 from keyfold.store.api import ObjectStore, UploadInfo
@@ -43,7 +43,7 @@ def due_names(manifest: Manifest, now_ms: int, delay_ms: int) -> tuple[str, ...]
 
 
 def _is_due(manifest: Manifest, replaced: Replaced, now_ms: int, delay_ms: int) -> bool:
-    if replaced.unlinked_at_ms == UNSTAMPED or now_ms < replaced.unlinked_at_ms + delay_ms:
+    if not is_over(replaced.unlinked_at_ms, delay_ms, now_ms):
         return False
     # A hold on version v needs what v names: everything that a later version unlinked.
     return not any(h.version < replaced.version and h.expires_at_ms > now_ms for h in manifest.holds)

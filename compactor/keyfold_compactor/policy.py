@@ -22,7 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from keyfold.log.manifest import UNSTAMPED, Manifest, SegmentEntry
+from keyfold.log.manifest import UNSTAMPED, Manifest, SegmentEntry, is_over
 from keyfold_compactor.janitor import due_names
 from keyfold_compactor.settings import TopicSettings
 
@@ -107,11 +107,7 @@ def dirty_segments(manifest: Manifest, first_dirty: int, end: int) -> list[Segme
 
 def due_epochs(manifest: Manifest, delete_retention_ms: int, now_ms: int) -> frozenset[int]:
     """The passes whose tombstones have been readable for `delete.retention.ms` since that pass was committed."""
-    return frozenset(
-        p.epoch
-        for p in manifest.passes
-        if p.committed_at_ms != UNSTAMPED and now_ms >= p.committed_at_ms + delete_retention_ms
-    )
+    return frozenset(p.epoch for p in manifest.passes if is_over(p.committed_at_ms, delete_retention_ms, now_ms))
 
 
 def judge(manifest: Manifest, settings: TopicSettings, now_ms: int, *, force: bool = False) -> Verdict:
@@ -141,7 +137,7 @@ def _first_uncleanable(manifest: Manifest, first_dirty: int, lag_ms: int, now_ms
     if lag_ms <= 0:
         return manifest.next_offset
     for entry in manifest.segments:
-        is_young = entry.appended_at_ms == UNSTAMPED or entry.appended_at_ms > now_ms - lag_ms
+        is_young = not is_over(entry.appended_at_ms, lag_ms, now_ms)
         if entry.next_offset > first_dirty and is_young:
             return entry.base_offset
     return manifest.next_offset

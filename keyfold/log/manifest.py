@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from keyfold.log.names import Role
+from keyfold.store.api import STORE_TIME_RESOLUTION_MS
 
 UNSTAMPED: Final = -1
 NO_OFFSET: Final = -1
@@ -159,6 +160,17 @@ class Manifest:
     def object_names(self) -> frozenset[str]:
         """Names of all objects that this version reads."""
         return frozenset(n for s in self.segments for n in (s.name, s.index_name))
+
+
+def is_over(stamp_ms: int, wait_ms: int, now_ms: int) -> bool:
+    """Whether a wait of `wait_ms` that began at `stamp_ms` is surely over at the store time `now_ms`.
+
+    Store times are whole seconds, rounded, and may be a little stale; a wait may take longer than was promised, never
+    shorter. A wait of 0 only asks that the commit has landed.
+    """
+    if stamp_ms == UNSTAMPED:
+        return False
+    return wait_ms <= 0 or now_ms - STORE_TIME_RESOLUTION_MS >= stamp_ms + wait_ms
 
 
 def stamped(manifest: Manifest, seen_ms: int) -> Manifest:

@@ -27,7 +27,7 @@ from keyfold.log.manifest import UNSTAMPED, Manifest, Pass, SegmentEntry, faults
 from keyfold.log.names import MANIFEST_NAME, Place
 from keyfold.log.objects import create_object
 from keyfold.log.partition_log import CompactorSession, PartitionLog, Replacement, SinkSession, Swap
-from keyfold.store.api import Create
+from keyfold.store.api import STORE_TIME_RESOLUTION_MS, Create
 from keyfold.store.faulty import Call, Fault, FaultyStore, Kind, SimulatedCrash
 from keyfold.store.memory import MemoryStore
 from keyfold_compactor.janitor import due_names, list_names, orphan_names, sweep
@@ -168,8 +168,9 @@ def test_w2_the_deletion_delay_begins_after_a_late_landing(bucket: Bucket, *, cr
     bucket.clock.advance(1000)
     later = bucket.compactor().manifest
     assert {r.unlinked_at_ms for r in later.replaced} == {landed_ms + 1000}
-    assert due_names(later, landed_ms + 1000 + HOUR_MS - 1, HOUR_MS) == ()
-    assert set(due_names(later, landed_ms + 1000 + HOUR_MS, HOUR_MS)) == {old.name, old.index_name}
+    assert due_names(later, landed_ms + 1000 + HOUR_MS + STORE_TIME_RESOLUTION_MS - 1, HOUR_MS) == ()
+    over_ms = landed_ms + 1000 + HOUR_MS + STORE_TIME_RESOLUTION_MS
+    assert set(due_names(later, over_ms, HOUR_MS)) == {old.name, old.index_name}
 
 
 def test_w3_the_delete_horizon_begins_after_the_commit_of_the_pass(bucket: Bucket) -> None:
