@@ -32,7 +32,8 @@ DEFAULT_BLOCK_BYTES: Final = 64 * 1024
 BLOCK_BYTES_MAX: Final = 1 << 30  # positions in a block are 32 bits
 
 # From here on an append is encoded at once: numpy's set-up (about 0.1 ms) is little then.
-MANY_RECORDS: Final = 256
+MANY_RECORDS: Final = 512
+ENOUGH_RECORDS: Final = 128
 
 # What a record adds to keys and values in a block, and what it costs as Python objects while it waits: seven list
 # slots, two numbers and two bytes objects.
@@ -81,7 +82,7 @@ class SegmentWriter:
                 pending.extend(column)
         self._last_offset = int(columns.offsets[-1])
         self._record_count += count
-        if self._pending_bytes >= self._block_bytes:
+        if self._is_worth_encoding():
             self._encode_pending()
 
     @property
@@ -117,6 +118,12 @@ class SegmentWriter:
         self._encode_pending()
         self._close_block()
         return self._assembly.finish()
+
+    def _is_worth_encoding(self) -> bool:
+        """Whether a block's worth waits, in enough records to spread numpy's set-up over (or in very large ones)."""
+        if self._pending_bytes < self._block_bytes:
+            return False
+        return len(self._pending[0]) >= ENOUGH_RECORDS or self._pending_bytes >= 3 * self._block_bytes
 
     def _encode_pending(self) -> None:
         if not self._pending_bytes:

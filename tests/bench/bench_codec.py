@@ -167,7 +167,7 @@ def rewrite_with_fastavro(data: bytes, keep: npt.NDArray[np.bool_], codec: str) 
     sink = BytesIO()
     schema = fastavro.parse_schema(load_schema("record", 1))
     rows = (row for row, kept in zip(fastavro.reader(BytesIO(data)), keep.tolist(), strict=True) if kept)
-    fastavro.writer(sink, schema, rows, codec, sync_interval=65536)
+    fastavro.writer(sink, schema, rows, codec, sync_interval=65536, codec_compression_level=1)
     return sink.getvalue()
 
 
