@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from keyfold.log.codec import CODECS, Bytes
@@ -44,8 +45,13 @@ class SegmentDamaged(ValueError):
         where += f", record {record}" if record >= 0 else ""
         super().__init__(f"{where}: {message}")
         self.origin = origin
+        self.message = message
         self.block = block
         self.record = record
+
+    def __reduce__(self) -> tuple[partial[SegmentDamaged], tuple[str, str]]:
+        # Tasks on other machines send their errors home.
+        return partial(SegmentDamaged, block=self.block, record=self.record), (self.origin, self.message)
 
 
 @dataclass(frozen=True, slots=True)

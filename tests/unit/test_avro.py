@@ -1,5 +1,7 @@
 """Container files: what is written is exactly what is read, and damage is named by block and record."""
 
+import pickle
+
 import pytest
 
 from keyfold.log.avro import (
@@ -144,6 +146,13 @@ def test_damage_is_named_by_object_block_and_record() -> None:
     with pytest.raises(SegmentDamaged, match=r"p/a\.avro, block 1, record 1: .*timestamp type 8") as raised:
         list(read_records(damaged, origin="p/a.avro"))
     assert (raised.value.origin, raised.value.block, raised.value.record) == ("p/a.avro", 1, 1)
+
+
+def test_damage_can_be_sent_from_process_to_process() -> None:
+    error = SegmentDamaged("p/a.avro", "is broken", block=3, record=1)
+    again = pickle.loads(pickle.dumps(error))
+    assert str(again) == str(error) == "p/a.avro, block 3, record 1: is broken"
+    assert (again.origin, again.block, again.record) == ("p/a.avro", 3, 1)
 
 
 def test_offsets_that_do_not_ascend_are_damage() -> None:

@@ -158,6 +158,29 @@ def test_finishing_twice_is_refused() -> None:
         writer.finish()
 
 
+@pytest.mark.parametrize("with_headers", [False, True])
+def test_slices_and_wide_offsets_give_the_same_bytes(monkeypatch: pytest.MonkeyPatch, *, with_headers: bool) -> None:
+    """What only large batches and records of more than 1 GiB reach, with lower bounds."""
+    records = [
+        replace(
+            r,
+            key=None if r.offset % 5 == 0 else r.key,
+            value=None if r.offset % 7 == 0 else r.value,
+            headers=(("n", b"%d" % r.offset),) if with_headers and r.offset % 3 else (),
+            leader_epoch=r.offset // 100,
+        )
+        for r in plain_records(1000)
+    ]
+    expected = make(records, block_bytes=3000)
+    monkeypatch.setattr("keyfold.log.encode.SLICE_BYTES", 5000)
+    assert make(records, block_bytes=3000).data == expected.data
+    monkeypatch.setattr("keyfold.log.encode._SMALL_BINARY_BYTES", 10)
+    wide = make(records, block_bytes=3000)
+    assert wide.data == expected.data
+    assert wide.index.rows.equals(expected.index.rows)
+    assert wide.records() == records
+
+
 def test_numpy_columns_are_columns_too() -> None:
     records = list(plain_records(MANY_RECORDS))
     names = ("offsets", "timestamps", "timestamp_types", "leader_epochs")
