@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -28,6 +29,9 @@ from tests.model import truth
 
 GONE = 0
 """The number that stands for "there is no manifest"."""
+
+LEASE_END_MS = 1 << 40
+"""Whether a lease has run out is a condition of the model, not a time."""
 
 PLACE = Place("topics", "t", 0)
 NOBODY = ""
@@ -189,7 +193,9 @@ class Book:
             version=1,
             segments=tuple(replace(s, appended_at_ms=0) if s.appended_at_ms else s for s in manifest.segments),
             replaced=tuple(replace(r, version=1) if r.version != 1 else r for r in manifest.replaced),
-            compactor=replace(manifest.compactor, lease_until_ms=1_000 if manifest.compactor.lease_until_ms else 0),
+            compactor=replace(
+                manifest.compactor, lease_until_ms=LEASE_END_MS if manifest.compactor.lease_until_ms else 0
+            ),
         )
         m = manifest
         key = (
@@ -226,7 +232,7 @@ class Book:
         """The real edit for a key."""
         match key:
             case ("claim", Role() as role, int(expected), str(holder), bool()):
-                return edits.claim(role, expected, lease_ms=1_000 if holder else 0, holder=holder)
+                return edits.claim(role, expected, lease_ms=LEASE_END_MS if holder else 0, holder=holder)
             case ("append", int(epoch), int(entry), int(base), int(end)):
                 return edits.append(epoch, self.entry(entry) if entry else None, base_offset=base, next_offset=end)
             case ("replace", int(epoch), int(replacement), int(), bool()):
@@ -269,7 +275,7 @@ class Book:
             if rows[0] < entry.base_offset or rows[-1] != entry.last_offset:
                 raise Violation(f"{short(entry.name)}: records outside its range")
             offsets += rows
-        if any(a >= b for a, b in zip(offsets, offsets[1:], strict=False)):
+        if any(a >= b for a, b in pairwise(offsets)):
             raise Violation(f"a record is there twice or out of order: {offsets}")
         mine = truth.fold(self.kafka, offsets)
         kafkas = truth.fold(self.kafka, truth.offsets_between(self.kafka, 0, manifest.next_offset))

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from keyfold.log.edits import Replacement, Swap
-from keyfold.log.manifest import NO_EPOCH, NO_OFFSET, UNSTAMPED, Manifest, SegmentEntry
+from keyfold.log.manifest import NO_EPOCH, NO_OFFSET, Manifest, SegmentEntry
 from keyfold.log.names import ObjectName, Role
 from tests.model import truth
 from tests.model.book import Book, Row
@@ -36,15 +36,6 @@ class Plan:
     replacement: int
     uploads: tuple[int, ...]
     words: str
-
-
-def due_passes(manifest: Manifest, now_ms: int, retention_ms: int) -> frozenset[int]:
-    """Passes whose stamped time is `delete.retention.ms` ago."""
-    return frozenset(
-        p.epoch
-        for p in manifest.passes
-        if p.committed_at_ms != UNSTAMPED and p.committed_at_ms + retention_ms <= now_ms
-    )
 
 
 def plans(book: Book, rules: Rules, job: Job, *, whole: bool) -> Iterator[Plan]:

@@ -9,8 +9,8 @@
                 the same at any later moment, so it may as well come right before the read. All requests with an old
                 ETag are dead, so only those on the newest manifest are kept in a state.
     time        no clock. A wait that began at the stamp t is over as soon as no reader's session that was open at t is
-                open any more: stamps are 0 (before the reader) or 1 (it has begun), exactly what the real manifest's
-                milliseconds would allow with waits longer than every session.
+                open any more: there are two moments, before the reader and after it has begun. That is exactly what
+                the real manifest's milliseconds would allow with waits longer than every session.
     reader      pins a manifest, reads record after record, and at any moment may go on in the newest manifest under
                 the real rule of `keyfold.read.position`. What it has folded at its end must be what Kafka's records
                 up to there fold to.
@@ -21,15 +21,13 @@ Manifests, entries and replacements are numbers of `Book`; the next manifest is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from keyfold.errors import OffsetOutOfRange
 from keyfold.log.commit import _landed
 from keyfold.log.names import Role
-from keyfold.read.position import Anchor, anchor_of, check_resumed
+from keyfold.store.api import STORE_TIME_RESOLUTION_MS
 from tests.model import truth
-from tests.model.book import GONE, Book, Violation, short
+from tests.model.book import Book
 from tests.model.careless import careless
 from tests.model.rules import Bounds, Rules
 from tests.model.search import Label
@@ -37,6 +35,9 @@ from tests.model.search import Label
 # Parts of a state are small non-negative numbers (in CPython hash(-1) == hash(-2)).
 NONE, STALE = 0, 1
 """No commit prepared; a commit prepared on a manifest that is not the newest any more. Above: manifest numbers."""
+
+STEP_MS = 10_000
+"""The time between the two moments that there are, and the length of every wait."""
 
 IDLE, CLAIM, READY, UPLOAD, COMMIT, FORGET = range(6)
 
@@ -97,41 +98,37 @@ Step = tuple[Label, State]
 
 
 class Protocol:
-    """What sinks, compactors, the network, the collector and the reader have in common: see `World` in `actors`."""
+    """What sinks, compactors, the network, the collector and the reader have in common; `world` puts them together."""
 
     def __init__(self, kafka: truth.KafkaLog = truth.FOUR, *, rules: Rules | None = None, bounds: Bounds) -> None:
         self.kafka = kafka
         self.rules = Rules() if rules is None else rules
         self.bounds = bounds
         self.book = Book(kafka, careless(self.rules))
-        self.anchors: list[Anchor] = []
-        self._anchor_numbers: dict[Anchor, int] = {}
-        self._resumes: dict[tuple[int, int, int], bool] = {}
-        self._reads: dict[tuple[int, int], tuple[Ahead, ...]] = {}
 
     # the pieces of time
 
     @staticmethod
     def now(state: State) -> int:
         """The time of a stamp that is written now: has the reader begun?"""
-        return 1 if state.reader.step else 0
+        return STEP_MS if state.reader.step else 0
 
     def due_at(self, state: State) -> tuple[int, int]:
-        """(now, wait) for "stamped at + wait <= now": no wait is over while a session that saw its begin is open."""
+        """(now, wait) in ms: no wait is over while a session that saw its begin is open."""
         if not self.bounds.timely:
-            return 2, 0
-        return (2, 1) if state.reader.step == 2 else (1, 1)
+            return STEP_MS, 0
+        began = STEP_MS if state.reader.step == 2 else 0
+        return began + STEP_MS + STORE_TIME_RESOLUTION_MS, STEP_MS
 
     # the pieces of a commit
 
-    def landed(self, state: State, manifest: int, **changes: object) -> State:
+    def landed(self, state: State, manifest: int) -> State:
         """The state after a manifest PUT has landed: whatever else was meant for the old ETag is dead."""
-        return state._replace(  # type: ignore[arg-type]
+        return state._replace(
             manifest=manifest,
             requests=tuple(r for r in state.requests if r[0] != LANDS),
             sinks=tuple(map(_outdated, state.sinks)),
             compactors=tuple(map(_outdated, state.compactors)),
-            **changes,
         )
 
     def is_mine(self, state: State, role: Role, who: int, objects: frozenset[str]) -> bool:
@@ -165,7 +162,7 @@ class Protocol:
         requests = state.requests
         if requests:
             requests = tuple(
-                sorted((LANDS, canonical(r[1])) if r[0] == LANDS else r for r in requests)  # type: ignore[arg-type, type-var]
+                sorted((LANDS, canonical(r[1])) if r[0] == LANDS else r for r in requests)  # type: ignore[arg-type]
             )
         return State(
             canonical(state.manifest),
@@ -192,116 +189,6 @@ class Protocol:
         """The objects but those of these names."""
         return frozenset(o for o in state.objects if self.book.blob(o).name not in names)
 
-    # the reader
-
-    def read_steps(self, state: State) -> Iterator[Step]:
-        """What the reader may do."""
-        reader = state.reader
-        manifest = self.book.manifest[state.manifest]
-        if reader.step == 0:
-            if state.manifest != GONE and manifest.segments:
-                begun = Reader(
-                    1, self._anchor(anchor_of(manifest)), self._ahead(state.manifest, 0), 0, manifest.next_offset
-                )
-                yield ("the reader pins the manifest up to {}", manifest.next_offset), state._replace(reader=begun)
-            return
-        if reader.step != 1:
-            return
-        yield from self._read_on(state)
-        if state.manifest == GONE:
-            return
-        ahead = self._ahead(state.manifest, reader.position)
-        end = manifest.next_offset if self.rules.reads_to == "newest end" else reader.end
-        if ahead == reader.segments and end == reader.end:
-            return
-        if self.rules.reads_to == "first end":
-            ahead = tuple(
-                (b, tuple(o for o in rows if o < end), min(to, end)) for b, rows, to in ahead if rows[0] < end
-            )
-        if self._may_resume(reader, state.manifest):
-            yield (
-                ("the reader goes on at {} in the newest manifest", reader.position),
-                state._replace(reader=reader._replace(segments=ahead, end=end)),
-            )
-        elif self.bounds.timely:
-            raise Violation(
-                f"a timely reader is refused at offset {reader.position}",
-                f"the reader asks to go on at {reader.position} in the newest manifest",
-            )
-        else:
-            yield ("the reader is refused at {}", reader.position), state._replace(reader=Reader(2))
-
-    def _read_on(self, state: State) -> Iterator[Step]:
-        reader = state.reader
-        segments = reader.segments
-        if not segments:
-            expected = truth.fold(self.kafka, truth.offsets_between(self.kafka, 0, reader.end))
-            if reader.latest != expected:
-                raise Violation(
-                    f"the reader ends at {reader.end} with {dict(reader.latest)}, Kafka has {dict(expected)}",
-                    "the reader ends",
-                )
-            yield ("the reader ends",), state._replace(reader=Reader(2))
-            return
-        blob, rows, range_end = segments[0]
-        name = self.book.blob(blob).name
-        if blob not in state.objects:
-            if any(self.book.blob(o).name == name for o in state.objects):
-                raise Violation(
-                    f"{short(name)} has other bytes than its manifest means", f"the reader reads {short(name)}"
-                )
-            if self.bounds.timely:
-                raise Violation(f"404 on {short(name)} for a timely reader", f"the reader reads {short(name)}")
-            return  # SnapshotLost, or it goes on in the newest manifest
-        record = self.kafka[rows[0]]
-        assert record is not None
-        latest = dict(reader.latest)
-        latest.pop(record[0], None)
-        if record[1] is not None:
-            latest[record[0]] = rows[0]
-        yield (
-            ("the reader reads {} from {}", rows[0], blob),
-            state._replace(
-                reader=reader._replace(
-                    segments=((blob, rows[1:], range_end), *segments[1:]) if rows[1:] else segments[1:],
-                    position=rows[0] + 1 if rows[1:] else range_end,
-                    latest=tuple(sorted(latest.items())),
-                )
-            ),
-        )
-
-    def _anchor(self, anchor: Anchor) -> int:
-        number = self._anchor_numbers.get(anchor)
-        if number is None:
-            number = self._anchor_numbers[anchor] = len(self.anchors)
-            self.anchors.append(anchor)
-        return number
-
-    def _ahead(self, number: int, position: int) -> tuple[Ahead, ...]:
-        known = self._reads.get((number, position))
-        if known is None:
-            ahead = []
-            for entry in self.book.manifest[number].segments:
-                rows = tuple(o for o, _ in self.book.rows(entry) if o >= position)
-                if rows:
-                    ahead.append((self.book.blobs_of(entry)[0], rows, entry.next_offset))
-            known = self._reads[number, position] = tuple(ahead)
-        return known
-
-    def _may_resume(self, reader: Reader, number: int) -> bool:
-        key = (reader.anchor, reader.position, number)
-        known = self._resumes.get(key)
-        if known is None:
-            position = reader.position + (1 if self.rules.resume == "<" else 0)
-            try:
-                if self.rules.resume != "unchecked":
-                    check_resumed(self.anchors[reader.anchor], position, self.book.manifest[number])
-                known = True
-            except OffsetOutOfRange:
-                known = False
-            self._resumes[key] = known
-        return known
-
 
 def set_writer(writers: tuple[Writer, ...], at: int, writer: Writer) -> tuple[Writer, ...]:
     """The writers with another one at a place."""
@@ -316,6 +203,3 @@ def _outdated(writer: Writer) -> Writer:
 
 def _commit_id(who: int) -> str:
     return f"{who:032x}"
-
-
-Describe = Callable[[Label], str]

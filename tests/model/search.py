@@ -68,18 +68,18 @@ def explore(world: World[S], *, limit: int = 10_000_000, see: Callable[[S], None
         if see is not None:
             see(state)
         at = hash(state)
-        label: Label = ()
+        last: Label = ()
         try:
             for label, after in world.steps(state):
-                steps += 1
+                steps, last = steps + 1, label
                 key = hash(after)
                 if key not in parents:
                     parents[key] = at
                     world.check(after)
                     queue.append(after)
         except Violation as error:
-            last = error.step or world.describe(label)
-            return result(str(error), (*_trace(world, parents, at), last))
+            told = error.step or world.describe(last)
+            return result(str(error), (*_trace(world, parents, at), told))
         if len(parents) > limit:
             return result()
     return result(is_complete=True)
