@@ -88,8 +88,8 @@ def _decode(block: StoredBlock, codec: Codec, origin: str) -> list[Record]:
 
 def decode_record(raw: bytes, position: int) -> tuple[Record, int]:
     """One record at `position` of a block's raw bytes, and where the next begins. Raises `ValueError`, `IndexError`."""
-    offset, position = read_varint(raw, position)
-    timestamp, position = read_varint(raw, position)
+    offset, position = _number(raw, position)
+    timestamp, position = _number(raw, position)
     timestamp_type = _TYPE_OF_BYTE.get(raw[position])
     if timestamp_type is None or offset < 0:
         raise ValueError(f"offset {offset} with timestamp type {raw[position]}")
@@ -109,6 +109,23 @@ def decode_record(raw: bytes, position: int) -> tuple[Record, int]:
         if not _INT_MIN <= leader_epoch <= _INT_MAX:
             raise ValueError(f"leader epoch {leader_epoch}")
     return Record(offset, timestamp, timestamp_type, key, value, headers, leader_epoch), position
+
+
+def _number(raw: bytes, position: int) -> tuple[int, int]:
+    """`read_varint` for the numbers that each record has: quicker, and refuses the same."""
+    byte = raw[position]
+    rest = byte & 0x7F
+    shift = 7
+    while byte > 0x7F:
+        if shift > 63:
+            raise ValueError("not a number")
+        position += 1
+        byte = raw[position]
+        rest |= (byte & 0x7F) << shift
+        shift += 7
+    if rest >> 64 or (byte == 0 and shift > 7):
+        raise ValueError("not a number")
+    return (rest >> 1) ^ -(rest & 1), position + 1
 
 
 def _optional_bytes(raw: bytes, position: int) -> tuple[bytes | None, int]:

@@ -124,6 +124,12 @@ def test_truncation_is_found_at_every_byte(codec: str) -> None:
             list(read_records(segment.data[:length], blocks=segment.index.blocks))
 
 
+@pytest.mark.parametrize("start", [b"\x80\x00", b"\xff" * 9 + b"\x02", b"\xff" * 50_000])
+def test_records_that_begin_with_no_number_are_damage(start: bytes) -> None:
+    with pytest.raises(SegmentDamaged, match="block 0, record 0: not a number"):
+        decode_block(stored_block(1, start + bytes(20), SYNC), "null")
+
+
 def test_random_bytes_never_raise_anything_else(small: Made) -> None:
     payloads = [b"", b"\0", b"\x02" * 50, bytes(range(256)), b"\xff" * 30, b"\x80" * 12]
     for payload in payloads:
