@@ -17,6 +17,7 @@ claims again; the other one fails to confirm. So the rightful owner always ends 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -24,8 +25,9 @@ from random import Random
 from typing import Final
 
 from keyfold.backoff import Backoff
-from keyfold.errors import LogNotFound, SourceError
-from keyfold.log.manifest import Gap
+from keyfold.errors import LogNotFound, ObjectNotFound, SourceError
+from keyfold.log.manifest import UNSTAMPED, Gap
+from keyfold.log.names import Role, parse_name
 from keyfold.log.partition_log import PartitionLog, Pinned, SinkSession
 from keyfold_sink.batch import TopicPartitionKey
 from keyfold_sink.lane import Lane
@@ -145,14 +147,14 @@ class Claims:
         # What can be known before is checked before: a task that must fail leaves the log as it was.
         check_identity(pinned.manifest, topic_id=facts.topic_id, cluster_id=facts.cluster_id)
         gap = self._compare(owner, pinned, facts)
+        last_appended_ms = self._last_appended_ms(owner, pinned)
         session = owner.log.claim_sink(pinned)
         settings = facts.settings or session.manifest.settings
         owner.retry(lambda: session.follow(settings, topic_id=facts.topic_id, cluster_id=facts.cluster_id))
         if gap is not None and session.manifest.next_offset == gap.from_offset:
             self._skip(owner, session, gap)
-        self.report(
-            Claimed(owner, session, facts.end_offset, resumed(session.manifest, session.pinned.seen_ms, settings))
-        )
+        at = resumed(session.manifest, last_appended_ms, session.pinned.seen_ms, settings)
+        self.report(Claimed(owner, session, facts.end_offset, at))
 
     def require_topic(self, owner: Assigned) -> None:
         """Raise `SourceError` where the topic is gone."""
@@ -187,6 +189,23 @@ class Claims:
             owner.lane.wait(1.0)
             facts = self._facts(owner)
         return check_offsets(pinned.manifest, facts, self.gap_policy)
+
+    def _last_appended_ms(self, owner: Assigned, pinned: Pinned) -> int:
+        """When the log's last segment was written, in store time.
+
+        The stamp in the manifest comes from a later commit, perhaps a much later one; the object knows better, unless
+        a compactor has written it anew.
+        """
+        if not pinned.manifest.segments:
+            return 0
+        last = pinned.manifest.segments[-1]
+        stamps = [last.appended_at_ms] if last.appended_at_ms != UNSTAMPED else []
+        name = parse_name(last.name)
+        if name is not None and name.role is Role.SINK:
+            key = owner.log.place.key(last.name)
+            with contextlib.suppress(ObjectNotFound):  # replaced and collected since the manifest was read
+                stamps.append(owner.retry(lambda: owner.log.store.head(key)).last_modified_ms)
+        return min(stamps, default=pinned.seen_ms)
 
     def _skip(self, owner: Assigned, session: SinkSession, gap: Gap) -> None:
         def skip() -> None:

@@ -135,12 +135,11 @@ class Resumed:
     settings: Mapping[str, str]
 
 
-def resumed(manifest: Manifest, now_ms: int, settings: Mapping[str, str]) -> Resumed | None:
+def resumed(manifest: Manifest, last_appended_ms: int, now_ms: int, settings: Mapping[str, str]) -> Resumed | None:
     """The state to judge by, or None where there is nothing that a lost tombstone could leave alive."""
     if not manifest.segments:
         return None
-    last_ms = max(manifest.segments[-1].appended_at_ms, 0)
-    return Resumed(manifest.topic, manifest.partition, manifest.next_offset, last_ms, now_ms, settings)
+    return Resumed(manifest.topic, manifest.partition, manifest.next_offset, last_appended_ms, now_ms, settings)
 
 
 def tombstones_at_risk(at: Resumed, first_offset: int, first_timestamp: int) -> bool:

@@ -122,8 +122,8 @@ def test_a_store_that_is_busy_drops_answers_and_undecided_is_waited_for(
         Fault(r"^PUT .*/_manifest", status=DROP, late_ms=300, times=-1, chance=0.05),
         Fault(r"^PUT .*/_manifest", status=409, times=-1, chance=0.1),
         Fault(r"^PUT .*/_manifest", status=500, applied=True, times=-1, chance=0.1),
-        Fault(r"^PUT .*partition=", status=503, times=-1, chance=0.2),
-        Fault(r"^PUT .*partition=", status=DROP, applied=True, times=-1, chance=0.1),
+        Fault(r"^PUT .*partition(=|%3D)", status=503, times=-1, chance=0.2),
+        Fault(r"^PUT .*partition(=|%3D)", status=DROP, applied=True, times=-1, chance=0.1),
         seed=3,
     )
     rig.catch_up(rig.config(name, segment_bytes=20_000))
@@ -163,7 +163,7 @@ def test_the_main_thread_keeps_its_membership_while_the_store_is_down(
     config = rig.config(name, consumer_override_max_poll_interval_ms=6000, segment_ms=200)
     with rig.start(config) as sink:
         sink.until("partition claimed")
-        local_s3.set_faults(Fault(r"partition=0", status=503, times=-1))
+        local_s3.set_faults(Fault(r"partition(=|%3D)0", status=503, times=-1))
         produce_all(rig.broker.bootstrap_servers, name, synthetic(1000, key_count=100, partition=0))
         time.sleep(9)
         local_s3.set_faults()

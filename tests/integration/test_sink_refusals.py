@@ -205,7 +205,7 @@ def test_sigterm_while_the_store_is_down_ends_in_time_and_says_so(
     name = topic(config=FOREVER)
     with rig.start(rig.config(name, task_shutdown_graceful_timeout_ms=2000)) as sink:
         sink.until("partition claimed")
-        local_s3.set_faults(Fault(r"partition=0", status=503, times=-1))
+        local_s3.set_faults(Fault(r"partition(=|%3D)0", status=503, times=-1))
         fill(rig, name)
         time.sleep(2)
         assert sink.end(40) == 1

@@ -52,7 +52,7 @@ def test_sinks_that_are_stopped_woken_killed_and_fight_on_a_store_that_fails(
         Fault(r"^PUT .*/_manifest", status=DROP, applied=True, times=-1, chance=0.05),
         Fault(r"^PUT .*/_manifest", status=DROP, late_ms=500, times=-1, chance=0.05),
         Fault(r"^PUT .*/_manifest", status=409, times=-1, chance=0.05),
-        Fault(r"^PUT .*partition=", status=503, times=-1, chance=0.1),
+        Fault(r"^PUT .*partition(=|%3D)", status=503, times=-1, chance=0.1),
         seed=SEED,
     )
     with Flow(rig, name, 300_000, seconds=150):

@@ -161,9 +161,9 @@ def test_tombstones_at_risk_are_an_error_or_a_gap() -> None:
 
 
 def test_an_empty_log_has_nothing_that_a_tombstone_could_have_removed() -> None:
-    assert resumed(manifest(), 5, COMPACT) is None
+    assert resumed(manifest(), 7, 5, COMPACT) is None
     entry = SegmentEntry("s", "i", 0, 99, 100, 1, 0, 0, 0, 1, 1, -1, -1, 7, b"", b"")
-    here = resumed(manifest(segments=(entry,)), 5, COMPACT)
+    here = resumed(manifest(segments=(entry,)), 7, 5, COMPACT)
     assert here is not None
     assert (here.last_appended_ms, here.next_offset, here.now_ms) == (7, 100, 5)
 
