@@ -78,7 +78,8 @@ def _keep(stage: Stage, teller: Teller) -> None:
     """Say how to get at what is running, and wait for Enter or for a signal. End of input is no Enter."""
     teller.say()
     teller.say("Kafka and S3 stay. In another terminal:", "bold")
-    for name, value in stage.address()["environment"].items():
+    environment = {"BOOTSTRAP_SERVERS": stage.broker.bootstrap_servers, **stage.s3.environment}
+    for name, value in environment.items():
         teller.say(f"    export {name}={value}")
     folder, url, topic = stage.folder, stage.url, stage.topic
     for line in (
