@@ -8,6 +8,7 @@ get fresh names, because a server outlives the test that uses it.
     local_s3    moto behind one lock in a process of its own; faults are cleared after each test
     bucket      a fresh bucket on it
     versitygw   an S3 server with real conditions (marks: `real`)
+    spark       a local Spark session that the compactor finds and uses too (marks: `spark`)
 """
 
 from __future__ import annotations
@@ -17,11 +18,18 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from tests.support.kafka import KafkaBroker
     from tests.support.moto import LocalS3Process
     from tests.support.versitygw import Versitygw
+
+# A busy machine is no failure, and a failing example can be repeated from what is printed.
+settings.register_profile("keyfold", deadline=None, print_blob=True)
+settings.load_profile("keyfold")
 
 MakeTopic = Callable[..., str]
 
@@ -85,3 +93,11 @@ def versitygw() -> Iterator[Versitygw]:
 
     with Versitygw() as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    from keyfold_compactor.spark_session import spark_session
+
+    with spark_session("keyfold-tests", {"spark.master": "local[2]"}) as session:
+        yield session
