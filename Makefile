@@ -64,6 +64,7 @@ lint: lint-style lint-types lint-imports lint-tidy ## ruff, mypy, import-linter 
 
 lint-style: $(STAMP)
 	$(PY) -m ruff check .
+	$(PY) -m ruff format --check --quiet .
 
 lint-types: $(STAMP)
 	$(PY) -m mypy
