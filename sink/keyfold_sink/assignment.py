@@ -9,7 +9,7 @@
                  coordinator takes it only from a member of the current generation, so a process that was stopped and
                  has lost its partitions does not get past this point: it never fences the rightful owner
     claiming     take the sink's epoch, compare the source with the log, follow the topic's settings
-    running      read from `next_offset`
+    running      read from the last record of the log, which proves that it is still the same, and append what follows
 
 Whoever stalls between confirming and claiming may still fence the owner once. The owner is set back, confirms again and
 claims again; the other one fails to confirm. So the rightful owner always ends up with the epoch.
@@ -26,9 +26,10 @@ from typing import Final
 
 from keyfold.backoff import Backoff
 from keyfold.errors import LogNotFound, ObjectNotFound, SourceError
-from keyfold.log.manifest import UNSTAMPED, Gap
+from keyfold.log.manifest import UNSTAMPED, Gap, Manifest
 from keyfold.log.names import Role, parse_name
 from keyfold.log.partition_log import PartitionLog, Pinned, SinkSession
+from keyfold.log.record import NO_LEADER_EPOCH
 from keyfold_sink.batch import TopicPartitionKey
 from keyfold_sink.lane import Lane
 from keyfold_sink.partition import PartitionWriter
@@ -71,6 +72,7 @@ class Claimed:
 
     owner: Assigned
     session: SinkSession
+    start_offset: int
     end_offset: int
     resumed: Resumed | None
 
@@ -109,6 +111,8 @@ class Assigned:
     confirm_at_s: float = 0.0
     writer: PartitionWriter | None = None
     resumed: Resumed | None = None
+    log_end: int = 0
+    last_leader_epoch: int = NO_LEADER_EPOCH
     end_offset: int = 0
     is_fetched: bool = False
     has_read: bool = False
@@ -119,6 +123,28 @@ class Assigned:
         if self.writer is not None:
             return self.writer.manifest.next_offset
         return self.pinned.manifest.next_offset if self.pinned is not None else 0
+
+
+def _start(manifest: Manifest, facts: SourceFacts) -> int:
+    """Where to begin to read: at the log's last record if Kafka may still have it, for its leader epoch is a proof."""
+    last = manifest.segments[-1].last_offset if manifest.segments else manifest.next_offset
+    return min(max(last, facts.earliest_offset), manifest.next_offset)
+
+
+def require_same_branch(owner: Assigned, offset: int, leader_epoch: int) -> None:
+    """Raise `SourceError` where Kafka's record at an offset of the log is younger than the log's.
+
+    Leader epochs ascend with offsets, and what a new leader writes over a truncated end has a higher one. The client
+    could compare by itself, but does so only when a leader changes while it reads (seen with librdkafka 2.16).
+    """
+    if owner.last_leader_epoch >= 0 and leader_epoch > owner.last_leader_epoch:
+        raise SourceError(
+            *owner.key,
+            f"the topic was truncated below the log's end at {owner.log_end} and has grown again: its record at "
+            f"{offset} is of leader epoch {leader_epoch}, the log's last is of {owner.last_leader_epoch}",
+            hint="nothing was written; find out what the brokers lost (an unclean leader election, a restored disk), "
+            "then keep the old log and give the topic another topics.dir",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +180,7 @@ class Claims:
         if gap is not None and session.manifest.next_offset == gap.from_offset:
             self._skip(owner, session, gap)
         at = resumed(session.manifest, last_appended_ms, session.pinned.seen_ms, settings)
-        self.report(Claimed(owner, session, facts.end_offset, at))
+        self.report(Claimed(owner, session, _start(session.manifest, facts), facts.end_offset, at))
 
     def require_topic(self, owner: Assigned) -> None:
         """Raise `SourceError` where the topic is gone."""

@@ -214,6 +214,7 @@ class Group:
         owner.resumed, owner.end_offset = event.resumed, event.end_offset
         owner.stage = Stage.RUNNING
         manifest = event.session.manifest
+        owner.log_end, owner.last_leader_epoch = manifest.next_offset, manifest.last_leader_epoch
         self.log_ends[owner.key] = manifest.next_offset
         self._events.info(
             "partition claimed",
@@ -222,10 +223,9 @@ class Group:
             epoch=event.session.epoch,
             next_offset=manifest.next_offset,
         )
-        start = TopicPartition(*owner.key, manifest.next_offset)
+        start = TopicPartition(*owner.key, event.start_offset)
         if manifest.last_leader_epoch >= 0:
-            # With the last record's leader epoch the client asks the broker whether the log was truncated meanwhile.
-            start = TopicPartition(*owner.key, manifest.next_offset, leader_epoch=manifest.last_leader_epoch)
+            start = TopicPartition(*owner.key, event.start_offset, leader_epoch=manifest.last_leader_epoch)
         self.consumer.incremental_assign([start])
         owner.is_fetched = True
         if self.is_paused:

@@ -10,8 +10,8 @@ with what the cluster says:
                                              a tombstone may have gone unread, and a deleted key would live on
 
 The first two are always an error. The last two are an error, or are recorded in the manifest's `gaps`, as
-`source.gap.policy` says. Truncation that has grown past `next_offset` again is seen by leader epochs when the client
-begins to fetch (see `keyfold_sink.assignment`).
+`source.gap.policy` says. Truncation that has grown past `next_offset` again shows in the leader epoch of the log's last
+record (`keyfold_sink.assignment.require_same_branch`).
 """
 
 from __future__ import annotations

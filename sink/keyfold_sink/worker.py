@@ -10,6 +10,7 @@ and committed first, as far as that still goes.
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
@@ -23,9 +24,10 @@ from keyfold.clock import Clock
 from keyfold.errors import Fenced, KeyfoldError, LogNotFound, OffsetMoved, SourceError
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
+from keyfold.log.record import RecordColumns
 from keyfold.store.api import ObjectStore
 from keyfold_sink import budget
-from keyfold_sink.assignment import Assigned, Claimed, Claims
+from keyfold_sink.assignment import Assigned, Claimed, Claims, require_same_branch
 from keyfold_sink.batch import Slice, TopicPartitionKey, columns, slices, value_bytes
 from keyfold_sink.catchup import CatchUp
 from keyfold_sink.group import Event, Group, GroupConsumer
@@ -147,17 +149,24 @@ class SinkTask:
                 if owner is not None and owner.writer is not None:
                     batch = columns(piece.records)
                     if not owner.has_read:
-                        self._first_read(owner, batch.offsets[0], batch.timestamps[0])
+                        self._first_read(owner, batch)
                     owner.writer.append(batch, self._mean_record_bytes)
             else:
                 self._not_a_record(piece)
 
-    def _first_read(self, owner: Assigned, offset: int, timestamp: int) -> None:
+    def _first_read(self, owner: Assigned, batch: RecordColumns) -> None:
+        """Judge the source by the records around the log's end."""
+        first = bisect_left(batch.offsets, owner.log_end)
+        if first > 0:
+            require_same_branch(owner, batch.offsets[first - 1], batch.leader_epochs[first - 1])
+        if first == len(batch):
+            return
         owner.has_read = True
         at = owner.resumed
-        if at is not None and owner.writer is not None and tombstones_at_risk(at, offset, timestamp):
-            gap = tombstone_gap(at, offset, owner.end_offset, self._options.source_gap_policy)
+        if at is not None and tombstones_at_risk(at, batch.offsets[first], batch.timestamps[first]):
+            gap = tombstone_gap(at, batch.offsets[first], owner.end_offset, self._options.source_gap_policy)
             self._events.warning("gap recorded", topic=at.topic, partition=at.partition, gap=gap.reason)
+            assert owner.writer is not None
             owner.writer.record_gap(gap)
 
     def _not_a_record(self, message: Message) -> None:
@@ -176,17 +185,16 @@ class SinkTask:
 
     def _position_refused(self, owner: Assigned, writer: PartitionWriter, error: KafkaError) -> None:
         """Kafka does not serve the position. Begin again at the log's end; the source check says what it means."""
-        if error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
-            if "truncat" in error.str().lower():
-                # What was read and not committed may be of the lost branch. If nothing was, the log itself is.
-                if not owner.has_read:
-                    raise SourceError(
-                        *owner.key,
-                        f"the topic was truncated below the log's end at {writer.manifest.next_offset}: {error.str()}",
-                        hint="nothing was written; keep the old log and give the topic another topics.dir",
-                    )
-            else:
-                self._flush([owner], RollReason.REQUEST, self._options.offset_flush_timeout_ms)
+        if _is_truncation(error):
+            # What was read and not committed may be of the lost branch. If nothing was, the log itself is.
+            if not owner.has_read:
+                raise SourceError(
+                    *owner.key,
+                    f"the topic was truncated below the log's end at {writer.manifest.next_offset}: {error.str()}",
+                    hint="nothing was written; keep the old log and give the topic another topics.dir",
+                )
+        elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
+            self._flush([owner], RollReason.REQUEST, self._options.offset_flush_timeout_ms)
         self._group.set_back(owner, error.str())
 
     def _roll(self) -> None:
@@ -318,6 +326,13 @@ class SinkTask:
     def _open_writer(self, owner: Assigned, event: Claimed) -> PartitionWriter:
         policy = self._options.roll_policy(owner.key[0])
         return PartitionWriter(event.session, owner.lane, owner.retry, policy, self._tools)
+
+
+def _is_truncation(error: KafkaError) -> bool:
+    """The client reports it as a refused position, and only the words tell (seen with librdkafka 2.16)."""
+    return error.code() == KafkaError._LOG_TRUNCATION or (  # noqa: SLF001
+        error.code() == KafkaError._AUTO_OFFSET_RESET and "truncation" in error.str()  # noqa: SLF001
+    )
 
 
 def _is_settled(lane: Lane) -> bool:

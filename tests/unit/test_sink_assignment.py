@@ -1,0 +1,125 @@
+"""The way to a claim: where reading begins, and what must not be claimed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+from typing import Any
+
+import pytest
+
+from keyfold.backoff import Backoff
+from keyfold.clock import ManualClock
+from keyfold.errors import Fenced, SourceError
+from keyfold.log.names import Place
+from keyfold.log.partition_log import PartitionLog
+from keyfold.store.memory import MemoryStore
+from keyfold_sink.assignment import Assigned, Claimed, Claims, Loaded, require_same_branch
+from keyfold_sink.lane import Lane
+from keyfold_sink.sender import Retry
+from keyfold_sink.source import GapPolicy, SourceFacts
+
+PLACE = Place("topics", "t", 0)
+SETTINGS = {"cleanup.policy": "compact", "delete.retention.ms": "1000"}
+
+
+class FakeSource:
+    def __init__(self, earliest: int = 0, end: int = 0, topic_id: str = "T") -> None:
+        self.earliest, self.end, self.id = earliest, end, topic_id
+
+    def facts(self, topic: str, partition: int) -> SourceFacts:
+        return SourceFacts(self.id, "C", self.earliest, self.end, SETTINGS)
+
+    def topic_id(self, topic: str) -> str:
+        return self.id
+
+    def settings(self, topic: str) -> dict[str, str]:
+        return SETTINGS
+
+
+class Setting:
+    def __init__(self, pool: ThreadPoolExecutor) -> None:
+        self.store, self.clock, self.random = MemoryStore(), ManualClock(), Random(1)
+        self.source = FakeSource()
+        self.events: list[Any] = []
+        self.pool = pool
+
+    def log(self) -> PartitionLog:
+        return PartitionLog(self.store, PLACE, clock=self.clock, random=self.random)
+
+    def owner(self) -> Assigned:
+        lane = Lane(self.pool, self.events.append)
+        return Assigned(("t", 0), lane, Retry(lane, self.random, Backoff(1, 2)), self.log())
+
+    def claims(self, policy: GapPolicy = GapPolicy.FAIL) -> Claims:
+        return Claims(self.source, policy, self.random, self.events.append)
+
+    def loaded(self, policy: GapPolicy = GapPolicy.FAIL) -> Assigned:
+        owner = self.owner()
+        self.claims(policy).load(owner)
+        event = self.events.pop()
+        assert isinstance(event, Loaded)
+        owner.pinned = event.pinned
+        return owner
+
+    def claimed(self, policy: GapPolicy = GapPolicy.FAIL) -> Claimed:
+        self.claims(policy).claim(self.loaded(policy))
+        event = self.events.pop()
+        assert isinstance(event, Claimed)
+        return event
+
+
+@pytest.fixture
+def here() -> Iterator[Setting]:
+    with ThreadPoolExecutor(2) as pool:
+        yield Setting(pool)
+
+
+def test_a_new_log_begins_at_the_earliest_offset_and_knows_its_topic(here: Setting) -> None:
+    here.source = FakeSource(earliest=7, end=20)
+    event = here.claimed()
+    manifest = event.session.manifest
+    assert (manifest.log_start_offset, manifest.next_offset, event.start_offset) == (7, 7, 7)
+    assert (manifest.topic_id, manifest.cluster_id, manifest.settings) == ("T", "C", SETTINGS)
+    assert manifest.sink.epoch == 1
+    assert event.resumed is None
+
+
+def test_a_claim_that_comes_after_another_is_fenced_and_does_not_fence(here: Setting) -> None:
+    """The process slept between looking and claiming: whoever claimed meanwhile keeps the partition."""
+    sleeper = here.loaded()
+    session = here.claimed().session
+    with pytest.raises(Fenced):
+        here.claims().claim(sleeper)
+    assert session.refresh().sink.epoch == session.epoch
+
+
+def test_what_must_fail_leaves_the_log_as_it_was(here: Setting) -> None:
+    here.claimed()
+    before = here.log().load()
+    for source in (FakeSource(topic_id="X"), FakeSource(earliest=5, end=9)):
+        here.source = source
+        with pytest.raises(SourceError):
+            here.claims().claim(here.loaded())
+        assert here.log().load().etag == before.etag
+
+
+def test_a_gap_is_recorded_and_passed_over(here: Setting) -> None:
+    here.claimed()
+    here.source = FakeSource(earliest=5, end=9)
+    event = here.claimed(GapPolicy.RECORD)
+    manifest = event.session.manifest
+    assert [(gap.from_offset, gap.to_offset) for gap in manifest.gaps] == [(0, 5)]
+    assert manifest.next_offset == event.start_offset == 5
+
+
+def test_a_record_of_the_log_must_not_be_younger_at_the_source(here: Setting) -> None:
+    owner = here.owner()
+    owner.log_end, owner.last_leader_epoch = 60, 4
+    require_same_branch(owner, 59, 4)
+    require_same_branch(owner, 40, 3)  # the last record was cleaned away
+    with pytest.raises(SourceError, match=r"t-0: .*truncated below the log's end at 60.*epoch 5.*of 4"):
+        require_same_branch(owner, 59, 5)
+    owner.last_leader_epoch = -1
+    require_same_branch(owner, 59, 5)
