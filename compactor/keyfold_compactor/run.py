@@ -258,8 +258,9 @@ class Run:
         )
         errors = [text for text in (answer.error, *(a.error for a in made)) if text]
         if errors:
-            self._report.add(replace(report, why=errors[0]))
-            self._release(claim.session)
+            # Who was overtaken meets objects that the other one has deleted: that is no fault of the log.
+            outcome = Outcome.FAILED if self._release(claim.session) else Outcome.LOST
+            self._report.add(replace(report, outcome=outcome, why=errors[0]))
             return
         entries = {a.group: a.entry for a in made if a.entry is not None}
         try:
@@ -288,11 +289,15 @@ class Run:
         claim.session.replace(commit.replacement(claim.job, groups, answer.stats, made))
         return True
 
-    def _release(self, session: CompactorSession) -> None:
+    def _release(self, session: CompactorSession) -> bool:
+        """Give the lease back; False where the claim was lost before."""
         try:
             session.release()
+        except CommitRefused:
+            return False
         except KeyfoldError:
-            return  # the lease runs out by itself
+            return True  # the lease runs out by itself
+        return True
 
     # Deleting
 

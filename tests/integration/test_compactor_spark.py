@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -17,6 +18,7 @@ from keyfold.clock import SystemClock
 from keyfold.log.names import Place
 from keyfold.log.record import Record
 from keyfold.store.s3 import S3Location, S3Store
+from keyfold_compactor.executor import Executor
 from keyfold_compactor.run import Run, RunSettings
 from keyfold_compactor.settings import Encoding
 from keyfold_compactor.work import LogJob
@@ -140,7 +142,7 @@ def test_a_large_log_mapped_by_many_tasks_gives_the_same_result(location: S3Loca
             executor = SparkExecutor(spark, environment, map_bytes=map_bytes)
             settings = RunSettings(settings_of=lambda *_: topic)
             for seed in (1, 2):
-                run = Run(store, settings, lambda e=executor: e, clock=SystemClock(), random=Random(seed))
+                run = Run(store, settings, partial(_same, executor), clock=SystemClock(), random=Random(seed))
                 report = run.clean([place])
                 assert report.exit_code == 0, report.document()
     whole, split = (load(store, place) for place in places)
@@ -148,6 +150,10 @@ def test_a_large_log_mapped_by_many_tasks_gives_the_same_result(location: S3Loca
     assert [s.record_count for s in whole.segments] == [s.record_count for s in split.segments]
     assert [s.checksum for s in whole.segments] != []
     assert (whole.purged_to, whole.first_dirty_offset) == (split.purged_to, split.first_dirty_offset)
+
+
+def _same(executor: Executor) -> Executor:
+    return executor
 
 
 def test_a_corrupt_index_fails_its_partition_and_no_other(location: S3Location, store: S3Store, tmp_path: Path) -> None:

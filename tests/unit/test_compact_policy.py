@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from keyfold.log.manifest import UNSTAMPED, Manifest, Pass, Replaced
+from keyfold.store.api import STORE_TIME_RESOLUTION_MS
 from keyfold_compactor.policy import Chore, Reason, clean_range, due_epochs, judge
 from keyfold_compactor.settings import TopicSettings
 from tests.support.manifests import empty_manifest, entry, sink_name
 
 NOW = 1_000_000
+# A wait is surely over one tick of the store's clock after its end.
+SEEN = NOW + STORE_TIME_RESOLUTION_MS
 HALF = TopicSettings()
 
 
@@ -22,13 +26,18 @@ def log(*sizes: int, first_dirty: int = 0, appended: tuple[int, ...] = (), **cha
         entry(sink_name(10 * i), 10 * i, 10 * i + 10, size_bytes=size, appended_at_ms=times[i])
         for i, size in enumerate(sizes)
     )
-    values = {"next_offset": 10 * len(sizes), "first_dirty_offset": first_dirty, "segments": segments, **changes}
+    values: dict[str, Any] = {
+        "next_offset": 10 * len(sizes),
+        "first_dirty_offset": first_dirty,
+        "segments": segments,
+        **changes,
+    }
     return empty_manifest(**values)
 
 
 def test_two_clean_two_cleanable_and_two_young_segments_give_kafkas_ratio() -> None:
     manifest = log(10, 20, 30, 40, 50, 60, first_dirty=20, appended=(0, 0, 0, 0, NOW - 5, 0))
-    parts = clean_range(manifest, replace(HALF, min_compaction_lag_ms=10), NOW)
+    parts = clean_range(manifest, replace(HALF, min_compaction_lag_ms=10), SEEN)
     assert (parts.first_dirty, parts.end) == (20, 40)
     assert (parts.clean_bytes, parts.cleanable_bytes) == (30, 70)
     assert parts.dirty_ratio == 0.7
@@ -36,43 +45,43 @@ def test_two_clean_two_cleanable_and_two_young_segments_give_kafkas_ratio() -> N
 
 @pytest.mark.parametrize(("ratio", "is_due"), [(0.0, True), (0.49, True), (0.5, False), (0.51, False), (1.0, False)])
 def test_the_ratio_must_be_strictly_above_the_setting(ratio: float, is_due: bool) -> None:
-    verdict = judge(log(50, 50, first_dirty=10), replace(HALF, min_cleanable_dirty_ratio=ratio), NOW)
+    verdict = judge(log(50, 50, first_dirty=10), replace(HALF, min_cleanable_dirty_ratio=ratio), SEEN)
     assert verdict.is_due == is_due
     assert bool(verdict.why_not) != is_due
 
 
 def test_a_ratio_of_one_never_triggers_and_an_empty_log_neither() -> None:
-    assert not judge(log(100), replace(HALF, min_cleanable_dirty_ratio=1.0), NOW).is_due
-    assert not judge(empty_manifest(), replace(HALF, min_cleanable_dirty_ratio=0.0), NOW).is_due
+    assert not judge(log(100), replace(HALF, min_cleanable_dirty_ratio=1.0), SEEN).is_due
+    assert not judge(empty_manifest(), replace(HALF, min_cleanable_dirty_ratio=0.0), SEEN).is_due
 
 
 @pytest.mark.parametrize(("age", "end"), [(10, 10), (9, 0), (11, 10)])
 def test_min_lag_counts_from_the_append(age: int, end: int) -> None:
     manifest = log(100, appended=(NOW - age,))
-    assert clean_range(manifest, replace(HALF, min_compaction_lag_ms=10), NOW).end == end
+    assert clean_range(manifest, replace(HALF, min_compaction_lag_ms=10), SEEN).end == end
 
 
 def test_an_append_time_that_is_not_stamped_yet_is_young_under_a_lag_and_cleanable_without() -> None:
     manifest = log(100, appended=(UNSTAMPED,))
-    assert clean_range(manifest, replace(HALF, min_compaction_lag_ms=1), NOW).end == 0
-    assert clean_range(manifest, HALF, NOW).end == 10
+    assert clean_range(manifest, replace(HALF, min_compaction_lag_ms=1), SEEN).end == 0
+    assert clean_range(manifest, HALF, SEEN).end == 10
 
 
 def test_future_record_timestamps_block_nothing() -> None:
     manifest = log(100, appended=(NOW - 100,))
     future = replace(manifest, segments=(replace(manifest.segments[0], max_timestamp=2**60),))
-    assert clean_range(future, replace(HALF, min_compaction_lag_ms=10), NOW).end == 10
+    assert clean_range(future, replace(HALF, min_compaction_lag_ms=10), SEEN).end == 10
 
 
 def test_a_first_dirty_offset_outside_the_log_means_the_whole_log() -> None:
     manifest = log(10, 10, first_dirty=20)
-    assert clean_range(replace(manifest, first_dirty_offset=99), HALF, NOW).first_dirty == 0
+    assert clean_range(replace(manifest, first_dirty_offset=99), HALF, SEEN).first_dirty == 0
     shifted = replace(manifest, segments=manifest.segments[1:], log_start_offset=10, first_dirty_offset=5)
-    assert clean_range(shifted, HALF, NOW).first_dirty == 10
+    assert clean_range(shifted, HALF, SEEN).first_dirty == 10
 
 
 def test_a_segment_that_first_dirty_cuts_is_cleanable_once_and_not_clean_too() -> None:
-    parts = clean_range(log(10, 20, 40, first_dirty=15), HALF, NOW)
+    parts = clean_range(log(10, 20, 40, first_dirty=15), HALF, SEEN)
     assert (parts.clean_bytes, parts.cleanable_bytes) == (10, 60)
 
 
@@ -89,8 +98,8 @@ def test_overdue_logs_come_before_dirtier_ones_and_the_longest_overdue_first() -
 
 def test_max_lag_does_not_clean_what_min_lag_protects() -> None:
     settings = replace(HALF, max_compaction_lag_ms=100, min_compaction_lag_ms=100)
-    assert not judge(log(10, appended=(NOW - 99,)), settings, NOW).is_due
-    assert judge(log(10, appended=(NOW - 101,)), settings, NOW).is_due
+    assert not judge(log(10, appended=(NOW - 99,)), settings, SEEN).is_due
+    assert judge(log(10, appended=(NOW - 101,)), settings, SEEN).is_due
 
 
 def marked(committed_at_ms: int, *, unmarked: int = 0, dirty: bool = False) -> Manifest:
@@ -102,53 +111,53 @@ def marked(committed_at_ms: int, *, unmarked: int = 0, dirty: bool = False) -> M
 
 def test_a_passed_delete_horizon_makes_a_clean_log_due_by_itself() -> None:
     settings = replace(HALF, delete_retention_ms=1_000)
-    assert not judge(marked(NOW - 999), settings, NOW).is_due
-    verdict = judge(marked(NOW - 1_000), settings, NOW)
+    assert not judge(marked(NOW - 999), settings, SEEN).is_due
+    verdict = judge(marked(NOW - 1_000), settings, SEEN)
     assert verdict.reasons == (Reason.HORIZON,)
     assert verdict.end == 20
 
 
 def test_due_tombstones_do_not_drag_the_dirty_part_along() -> None:
     settings = replace(HALF, delete_retention_ms=1_000)
-    verdict = judge(marked(NOW - 1_000, dirty=True), settings, NOW)
+    verdict = judge(marked(NOW - 1_000, dirty=True), settings, SEEN)
     assert verdict.reasons == (Reason.HORIZON,)
     assert verdict.end == 10, "the dirty half is not above the ratio yet"
 
 
 def test_clean_tombstones_without_a_mark_make_a_log_due() -> None:
-    assert judge(marked(NOW, unmarked=1), HALF, NOW).reasons == (Reason.UNMARKED,)
+    assert judge(marked(NOW, unmarked=1), HALF, SEEN).reasons == (Reason.UNMARKED,)
 
 
 def test_a_pass_that_is_not_stamped_is_never_due_but_wants_its_stamp() -> None:
     manifest = marked(UNSTAMPED)
-    assert due_epochs(manifest, 0, NOW) == frozenset()
-    verdict = judge(manifest, replace(HALF, delete_retention_ms=1_000), NOW)
+    assert due_epochs(manifest, 0, SEEN) == frozenset()
+    verdict = judge(manifest, replace(HALF, delete_retention_ms=1_000), SEEN)
     assert not verdict.is_due
     assert verdict.chores == (Chore.STAMP,)
     # Without retention the claim's own stamp is enough.
-    assert judge(manifest, replace(HALF, delete_retention_ms=0), NOW).reasons == (Reason.HORIZON,)
+    assert judge(manifest, replace(HALF, delete_retention_ms=0), SEEN).reasons == (Reason.HORIZON,)
 
 
 def test_append_times_want_their_stamp_only_where_a_lag_needs_them() -> None:
     manifest = log(100, appended=(UNSTAMPED,), first_dirty=10)
-    assert judge(manifest, HALF, NOW).chores == ()
-    assert judge(manifest, replace(HALF, min_compaction_lag_ms=5), NOW).chores == (Chore.STAMP,)
-    assert judge(manifest, replace(HALF, max_compaction_lag_ms=5), NOW).chores == (Chore.STAMP,)
+    assert judge(manifest, HALF, SEEN).chores == ()
+    assert judge(manifest, replace(HALF, min_compaction_lag_ms=5), SEEN).chores == (Chore.STAMP,)
+    assert judge(manifest, replace(HALF, max_compaction_lag_ms=5), SEEN).chores == (Chore.STAMP,)
 
 
 def test_replaced_objects_want_a_stamp_and_then_deletion() -> None:
     settings = replace(HALF, file_delete_delay_ms=100)
     fresh = log(100, first_dirty=10, replaced=(Replaced("x", 1, UNSTAMPED),))
-    assert judge(fresh, settings, NOW).chores == (Chore.STAMP,)
+    assert judge(fresh, settings, SEEN).chores == (Chore.STAMP,)
     waiting = replace(fresh, replaced=(Replaced("x", 1, NOW - 99),))
-    assert judge(waiting, settings, NOW).chores == ()
+    assert judge(waiting, settings, SEEN).chores == ()
     due = replace(fresh, replaced=(Replaced("x", 1, NOW - 100),))
-    assert judge(due, settings, NOW).chores == (Chore.DELETE,)
+    assert judge(due, settings, SEEN).chores == (Chore.DELETE,)
 
 
 def test_a_topic_that_is_not_compacted_is_left_alone_but_for_its_chores() -> None:
     manifest = log(100, replaced=(Replaced("x", 1, UNSTAMPED),))
-    verdict = judge(manifest, replace(HALF, compact=False), NOW, force=True)
+    verdict = judge(manifest, replace(HALF, compact=False), SEEN, force=True)
     assert not verdict.is_due
     assert "cleanup.policy" in verdict.why_not
     assert verdict.chores == (Chore.STAMP,)
