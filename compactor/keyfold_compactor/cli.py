@@ -44,7 +44,7 @@ def run(
     as_json: bool,
     once: bool,
     collect_orphans: bool,
-) -> int:
+) -> None:
     """Clean what is due: once, or again and again with log.cleaner.backoff.ms between runs."""
     from keyfold.logs import configure
     from keyfold_compactor.job import Job, Selection, spark_executor
@@ -68,9 +68,11 @@ def run(
         if once:
             report = job.once(stop.is_set)
             print_report(report, as_json=as_json)
-            return report.exit_code
-        job.loop(stop, lambda report: print_report(report, as_json=as_json, is_quiet_silent=True))
-    return 0
+            code = report.exit_code
+        else:
+            job.loop(stop, lambda report: print_report(report, as_json=as_json, is_quiet_silent=True))
+            code = 0
+    raise click.exceptions.Exit(code)
 
 
 @compact.command(epilog="Example: keyfold compact plan compact.json")
@@ -78,7 +80,7 @@ def run(
 @click.pass_obj
 def plan(
     world: Surroundings, config: str, topic: str | None, partition: int | None, *, force: bool, as_json: bool
-) -> int:
+) -> None:
     """What the next run would clean, and why or why not. Changes nothing and starts no Spark."""
     from keyfold_compactor.job import Job, Selection
     from keyfold_compactor.options import CompactOptions
@@ -102,7 +104,7 @@ def plan(
     else:
         for line in plan_lines(looks):
             click.echo(line)
-    return 1 if any(look.error for look in looks) else 0
+    raise click.exceptions.Exit(1 if any(look.error for look in looks) else 0)
 
 
 def _read(config: str) -> dict[str, str]:

@@ -1,0 +1,135 @@
+"""`keyfold compact` where no Spark is needed: plans, exit codes, wrong configuration, the cost of an idle run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from keyfold.clock import SystemClock
+from keyfold.log.names import Place
+from keyfold.store.s3 import S3Location
+from tests.support.cleaning import Sink, object_names, record
+from tests.support.moto import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, LocalS3Process
+
+
+@pytest.fixture
+def location(local_s3: LocalS3Process, bucket: str) -> S3Location:
+    return S3Location(
+        bucket,
+        region=REGION,
+        endpoint_url=local_s3.url,
+        access_key_id=ACCESS_KEY_ID,
+        secret_access_key=SECRET_ACCESS_KEY,
+    )
+
+
+def config(folder: Path, location: S3Location, **changes: str) -> str:
+    values = {
+        "s3.bucket.name": location.bucket,
+        "s3.region": REGION,
+        "store.url": str(location.endpoint_url),
+        "aws.access.key.id": ACCESS_KEY_ID,
+        "aws.secret.access.key": SECRET_ACCESS_KEY,
+        "topics": "users",
+        "spark.master": "there-is-no-such-master",
+        **{key.replace("_", "."): value for key, value in changes.items()},
+    }
+    path = folder / "compact.json"
+    path.write_text(json.dumps(values))
+    return str(path)
+
+
+def keyfold(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from keyfold.cli import main; main()", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def fill(location: S3Location, partition: int = 0) -> Place:
+    place = Place("topics", "users", partition)
+    store = location.open()
+    try:
+        sink = Sink.open(store, place, clock=SystemClock())
+        sink.append([record(0, "a", "1"), record(1, "a", "2"), record(2, "b", None)])
+    finally:
+        store.close()
+    return place
+
+
+def test_a_plan_says_why_and_why_not(tmp_path: Path, location: S3Location) -> None:
+    fill(location)
+    fill(location, 1)
+    settings = {"min.cleanable.dirty.ratio": "0", "min.compaction.lag.ms": "3600000"}
+    done = keyfold("compact", "plan", config(tmp_path, location, min_cleanable_dirty_ratio="0"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("clean [0, 3): dirty ratio above min.cleanable.dirty.ratio") == 2
+    done = keyfold("compact", "plan", config(tmp_path, location, **settings), "--json", "--partition", "1")
+    (found,) = json.loads(done.stdout)["partitions"]
+    assert (found["will_clean"], found["partition"]) == (False, 1)
+    assert "younger than min.compaction.lag.ms" in found["why_not"]
+
+
+def test_a_lost_manifest_is_exit_code_one_and_nothing_is_touched(tmp_path: Path, location: S3Location) -> None:
+    place = fill(location)
+    store = location.open()
+    store.delete(place.manifest_key)
+    names = object_names(store, place)
+    for command in (("run", "--once"), ("plan",)):
+        done = keyfold("compact", command[0], config(tmp_path, location), *command[1:])
+        assert done.returncode == 1
+        assert "keyfold log repair" in done.stdout
+    assert object_names(store, place) == names
+    store.close()
+
+
+def test_an_idle_run_starts_no_spark_and_ends_within_a_second_of_work(tmp_path: Path, location: S3Location) -> None:
+    fill(location)
+    path = config(tmp_path, location, min_cleanable_dirty_ratio="1")
+    begun = time.monotonic()
+    done = keyfold("compact", "run", path, "--once", "--json")
+    took_s = time.monotonic() - begun
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["seconds"] < 1
+    print(f"process and all: {took_s:.2f} s")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "word"),
+    [
+        ("min_cleanable_dirty_ration", "0", "did you mean"),
+        ("min_cleanable_dirty_ratio", "2", "at most"),
+        ("cleanup_policy", "shred", "compact, delete or both"),
+        ("min_compaction_lag_ms", "-1", "at least"),
+        ("log_cleaner_io_max_bytes_per_second", "0", "more than"),
+        ("topics_regex", ".*", "beside"),
+    ],
+)
+def test_a_wrong_key_is_named_before_anything_happens(
+    tmp_path: Path, location: S3Location, key: str, value: str, word: str
+) -> None:
+    done = keyfold("compact", "run", config(tmp_path, location, **{key: value}), "--once")
+    assert done.returncode == 1
+    assert key.replace("_", ".") in done.stderr
+    assert word in done.stderr
+
+
+def test_a_topic_that_is_not_configured_is_refused(tmp_path: Path, location: S3Location) -> None:
+    done = keyfold("compact", "run", config(tmp_path, location), "--once", "--topic", "orders")
+    assert done.returncode == 1
+    assert "does not cover orders" in done.stderr
+
+
+def test_per_topic_values_win_over_general_ones_and_those_over_what_kafka_said() -> None:
+    from keyfold_compactor.options import CompactOptions
+
+    options = CompactOptions.parse(
+        {"s3.bucket.name": "b", "delete.retention.ms": "5", "topic.users.delete.retention.ms": "7"}
+    )
+    followed = {"cleanup.policy": "compact", "delete.retention.ms": "9", "min.compaction.lag.ms": "11", "other": "x"}
+    users, orders = options.settings_of("users", followed), options.settings_of("orders", followed)
+    assert (users.compact, users.delete_retention_ms, orders.delete_retention_ms) == (True, 7, 5)
+    assert (users.min_compaction_lag_ms, options.settings_of("x", {}).compact) == (11, False)
