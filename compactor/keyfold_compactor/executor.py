@@ -1,36 +1,19 @@
-"""Who does the work of a pass: this process, or Spark (`keyfold_compactor.spark_executor`), behind one seam.
+"""One log, one unit inside a task; and the executor that does all of it in this process (`work.Executor`).
 
-The driver asks for maps, gets figures, deals units, gets segments. Masks stay with the executor between the two; no
-key and no record ever comes to the driver.
+Here a fault of one log is turned into an answer, so that it fails its own partition and nothing else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
 
-from keyfold.errors import KeyfoldError
 from keyfold.log.commit import Patience
 from keyfold.store.api import ObjectStore
 from keyfold.store.counted import CountedStore
 from keyfold_compactor.mapping import READ_THREADS, map_log
 from keyfold_compactor.rewrite import rewrite_unit
 from keyfold_compactor.throttle import ThrottleLost
-from keyfold_compactor.work import LogJob, MapAnswer, MaskKey, Traffic, UnitAnswer, UnitJob
-
-
-class Executor(Protocol):
-    """Runs the two steps of a batch. `slots` is how many tasks run at once."""
-
-    @property
-    def slots(self) -> int:
-        """Tasks that run at the same time."""
-
-    def map_logs(self, jobs: Sequence[LogJob]) -> list[MapAnswer]:
-        """Map every log; answers in any order. A log that fails says so in its answer."""
-
-    def rewrite(self, hands: Sequence[Sequence[UnitJob]]) -> Iterator[UnitAnswer]:
-        """Do all units, one task per hand; answers as they come. Ends with the masks of this batch forgotten."""
+from keyfold_compactor.work import LogJob, MapAnswer, MaskKey, Traffic, UnitAnswer, UnitJob, reason
 
 
 def run_map(
@@ -63,11 +46,6 @@ def run_unit(unit: UnitJob, masks: Mapping[MaskKey, bytes], store: ObjectStore, 
     except Exception as error:  # noqa: BLE001 - whatever is wrong with one log must not fail the others
         return UnitAnswer(unit.log.number, unit.group, error=reason(error), traffic=_traffic(counted))
     return UnitAnswer(unit.log.number, unit.group, entry, traffic=_traffic(counted))
-
-
-def reason(error: BaseException) -> str:
-    """An error as the report shows it: keyfold's own speak for themselves, others need their type."""
-    return str(error) if isinstance(error, KeyfoldError) else f"{type(error).__name__}: {error}"
 
 
 def _traffic(counted: CountedStore) -> Traffic:

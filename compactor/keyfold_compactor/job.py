@@ -23,11 +23,11 @@ from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
 from keyfold.store.api import ObjectStore
 from keyfold.store.probe import probe
-from keyfold_compactor.executor import Executor
 from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.report import RunReport
 from keyfold_compactor.run import Look, Progress, Run, RunSettings
 from keyfold_compactor.settings import TopicSettings
+from keyfold_compactor.work import Executor
 
 ExecutorFactory = Callable[[], Executor]
 FAILED_BACKOFF = Backoff(first_ms=30_000, cap_ms=3_600_000)

@@ -27,12 +27,11 @@ from keyfold.log.partition_log import CompactorSession, PartitionLog, Pinned
 from keyfold.store.api import ObjectStore
 from keyfold_compactor import commit, plan
 from keyfold_compactor.claims import Claim, LeaseKeeper
-from keyfold_compactor.executor import Executor, reason
 from keyfold_compactor.janitor import Swept, sweep
 from keyfold_compactor.policy import Verdict, due_epochs, judge
 from keyfold_compactor.report import Outcome, PartitionReport, RunReport, log_size
 from keyfold_compactor.settings import TopicSettings
-from keyfold_compactor.work import LogJob, MapAnswer, UnitAnswer, UnitJob
+from keyfold_compactor.work import Executor, LogJob, MapAnswer, UnitAnswer, UnitJob, reason
 
 T = TypeVar("T")
 R = TypeVar("R")

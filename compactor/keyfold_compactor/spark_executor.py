@@ -28,7 +28,7 @@ LOG_COST_BYTES: Final = 256 * 1024
 
 
 class SparkExecutor:
-    """See `keyfold_compactor.executor.Executor`."""
+    """See `keyfold_compactor.work.Executor`."""
 
     def __init__(self, spark: SparkSession, environment: TaskEnvironment, *, map_bytes: int) -> None:
         self._context: SparkContext = spark.sparkContext

@@ -15,11 +15,10 @@ from pyspark import RDD, SparkContext
 
 from keyfold.store.counted import CountedStore
 from keyfold_compactor import plan
-from keyfold_compactor.executor import reason
 from keyfold_compactor.large_map import Candidates, Superseded, decide, match, split
 from keyfold_compactor.spark_tasks import Mask, SegmentFound, TaskEnvironment
 from keyfold_compactor.throttle import ThrottleLost
-from keyfold_compactor.work import LogJob, Traffic
+from keyfold_compactor.work import LogJob, Traffic, reason
 
 # Beyond this Spark spends more on its tasks than they do.
 BUCKETS_MAX: Final = 2_000

@@ -2,14 +2,16 @@
 
 A log is cleaned in two steps. `LogJob` asks for the map: the answer is small (`SegmentStats` per segment), the masks
 that say which record goes stay where they were made. `UnitJob` asks for one output; the masks of its segments come to
-it from there. An answer with an `error` fails its own partition and nothing else.
+it from there. The driver never gets a key or a record. An answer with an `error` fails its own partition alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
+from keyfold.errors import KeyfoldError
 from keyfold.log.manifest import SegmentEntry
 from keyfold.log.names import Place
 from keyfold.store.api import ObjectStore
@@ -118,6 +120,25 @@ class UnitAnswer:
     entry: SegmentEntry | None = None
     error: str = ""
     traffic: Traffic = Traffic()
+
+
+class Executor(Protocol):
+    """Runs the two steps of a batch. `slots` is how many tasks run at once."""
+
+    @property
+    def slots(self) -> int:
+        """Tasks that run at the same time."""
+
+    def map_logs(self, jobs: Sequence[LogJob]) -> list[MapAnswer]:
+        """Map every log; answers in any order. A log that fails says so in its answer."""
+
+    def rewrite(self, hands: Sequence[Sequence[UnitJob]]) -> Iterator[UnitAnswer]:
+        """Do all units, one task per hand; answers as they come. Ends with the masks of this batch forgotten."""
+
+
+def reason(error: BaseException) -> str:
+    """An error as the report shows it: keyfold's own speak for themselves, others need their type."""
+    return str(error) if isinstance(error, KeyfoldError) else f"{type(error).__name__}: {error}"
 
 
 Answer = TypeVar("Answer", MapAnswer, UnitAnswer)

@@ -133,3 +133,19 @@ def test_per_topic_values_win_over_general_ones_and_those_over_what_kafka_said()
     users, orders = options.settings_of("users", followed), options.settings_of("orders", followed)
     assert (users.compact, users.delete_retention_ms, orders.delete_retention_ms) == (True, 7, 5)
     assert (users.min_compaction_lag_ms, options.settings_of("x", {}).compact) == (11, False)
+
+
+def test_the_idle_path_imports_neither_spark_nor_arrow() -> None:
+    modules = "keyfold_compactor.cli, keyfold_compactor.job, keyfold_compactor.options, keyfold_compactor.show"
+    code = f"import sys, {modules}; print([m for m in ('pyspark', 'pyarrow', 'pandas') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_codecs_of_the_configuration_are_those_of_the_log() -> None:
+    from typing import get_args
+
+    from keyfold.log.codec import CODECS
+    from keyfold_compactor.options import Codec
+
+    assert get_args(Codec) == CODECS

@@ -18,10 +18,9 @@ from keyfold.clock import SystemClock
 from keyfold.log.names import Place
 from keyfold.log.record import Record
 from keyfold.store.s3 import S3Location, S3Store
-from keyfold_compactor.executor import Executor
 from keyfold_compactor.run import Run, RunSettings
 from keyfold_compactor.settings import Encoding
-from keyfold_compactor.work import LogJob
+from keyfold_compactor.work import Executor, LogJob
 from tests.support.cleaning import EAGER, Sink, last_per_key, load, read_all, record
 from tests.support.moto import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, LocalS3Process
 
