@@ -42,6 +42,9 @@ def run(world: Surroundings, config: Path, *, until_caught_up: bool, as_json: bo
     \b
         keyfold sink run users.json --until-caught-up
     """
+    from keyfold_sink.process import tune_process
+
+    tune_process()
     from keyfold_sink.progress import Progress
     from keyfold_sink.supervisor import supervise
     from keyfold_sink.task import run_task

@@ -10,7 +10,7 @@ import gc
 import threading
 from collections.abc import Callable
 from random import Random
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import structlog
 
@@ -29,11 +29,6 @@ from keyfold_sink.worker import SinkTask
 
 T = TypeVar("T")
 
-# Python looks for reference cycles after every 700 new objects. A batch is ten thousand and more, none of them in a
-# cycle, and they are gone after it: the looking cost a third of the hot loop (measured). What does make cycles, answers
-# of the store, still comes to this many soon enough.
-_COLLECT_AFTER_OBJECTS: Final = 50_000
-
 
 class Stopped(Exception):
     """Told to stop before there was anything to do."""
@@ -48,12 +43,8 @@ def run_task(
     random: Random,
     on_committed: Callable[[Committed], None] = lambda _event: None,
 ) -> None:
-    """Run one task until `stop` is set, or until it has caught up. Raises `KeyfoldError` when it cannot go on.
-
-    Meant for a process of its own: it tunes the garbage collector.
-    """
-    gc.freeze()
-    gc.set_threshold(_COLLECT_AFTER_OBJECTS)
+    """Run one task until `stop` is set, or until it has caught up. Raises `KeyfoldError` when it cannot go on."""
+    gc.freeze()  # what was imported is here to stay, and need not be looked through again
     store = open_store(options.location)
     source = AdminSource(admin_config(options), clock)
     try:

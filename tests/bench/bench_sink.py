@@ -35,6 +35,7 @@ from keyfold.log.segment import SegmentWriter
 from keyfold_sink import task
 from keyfold_sink.consumer import open_consumer
 from keyfold_sink.options import SinkOptions
+from keyfold_sink.process import tune_process
 from tests.support.kafka import KafkaBroker, produce_all
 from tests.support.moto import LocalS3Process
 from tests.support.versitygw import Versitygw
@@ -139,6 +140,7 @@ class WrappedConsumer:
 
 def child_sink(config_json: str, count_text: str) -> dict[str, float]:
     config, count = json.loads(config_json), int(count_text)
+    tune_process()
     logs.configure(json=True, level="warning")
     _warm_up()
     meter = CpuFromFirstRecord()
@@ -176,7 +178,9 @@ def _warm_up() -> None:
 
 def ask(*arguments: str) -> dict[str, float]:
     command = [sys.executable, "-m", "tests.bench.bench_sink", "--child", *arguments]
-    answer = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=600)
+    # This module has imported Arrow before `tune_process` can say which pool it should take.
+    environment = {**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"}
+    answer = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=600, env=environment)
     found: dict[str, float] = json.loads(answer.stdout)
     return found
 
