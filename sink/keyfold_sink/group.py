@@ -175,6 +175,9 @@ class Group:
             else:
                 # Not a member any more, or the group is being rebalanced: the next answer will tell.
                 owner.confirm_at_s = self._clock.monotonic_s() + _REFUSED_AGAIN_S
+                self._events.info(
+                    "membership not confirmed yet", topic=owner.key[0], partition=owner.key[1], error=refused.str()
+                )
                 if refused.code() in GONE:
                     owner.lane.submit(lambda owner=owner: self._claims.require_topic(owner))  # type: ignore[misc]
 

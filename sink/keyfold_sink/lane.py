@@ -12,12 +12,17 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 from random import Random
-from typing import TypeVar
+from typing import Final, TypeVar
+
+import structlog
 
 from keyfold.backoff import Backoff
 from keyfold.errors import KeyfoldError
 
 T = TypeVar("T")
+
+# A pause of a second means that several tries have failed: then an operator may want to know.
+_SAY_SO_AFTER_S: Final = 1.0
 Job = Callable[[], None]
 
 
@@ -94,6 +99,8 @@ class Lane:
             except KeyfoldError as error:
                 if not error.retriable:
                     raise
+                if delay_s >= _SAY_SO_AFTER_S:
+                    structlog.get_logger("keyfold.sink").warning("still trying", error=str(error), again_in_s=delay_s)
             self.wait(delay_s)
         raise AssertionError  # the delays never end
 
