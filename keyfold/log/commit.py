@@ -89,21 +89,31 @@ class Committer:
         blob = self.patience.repeat(lambda: self.store.get(self.place.manifest_key))
         return Pinned(decode_manifest(blob.data, self.place), blob.etag, blob.date_ms)
 
-    def commit(self, base: Pinned, edit: Edit, role: Role, objects: frozenset[str] = frozenset()) -> Pinned:
+    def commit(
+        self,
+        base: Pinned,
+        edit: Edit,
+        role: Role,
+        objects: frozenset[str] = frozenset(),
+        tried: set[str] | None = None,
+    ) -> Pinned:
         """Apply `edit` to the log, beginning with `base`, the newest version that the caller knows.
 
         `objects` are the names that the edit brings in: they prove that it landed when the commit id is gone already.
+        `tried` collects the commit ids of this very edit, for a caller who makes the same call again.
         Raises what the edit raises, `ManifestLost`, `FormatTooNew`, and `CommitUnknown` after too long without an
         answer: the same call with the same objects may then be made again.
         """
+        tried = set() if tried is None else tried
         for _ in itertools.count():
             require_writable(base.manifest)
             next_manifest = self._next(base, edit, role)
+            tried.add(next_manifest.role(role).commit_id)
             won = self._swap(base, next_manifest)
             if won is not None:
                 return won
             current = self._read_again()
-            if _landed(current.manifest, role, next_manifest.role(role).commit_id, objects):
+            if any(_landed(current.manifest, role, commit_id, objects) for commit_id in tried):
                 return current
             base = current
         raise AssertionError

@@ -170,8 +170,8 @@ class _Session:
             )
         return self.manifest
 
-    def _commit(self, edit: Edit, objects: frozenset[str] = frozenset()) -> Manifest:
-        self.pinned = self._log._committer.commit(self.pinned, edit, self.role, objects)  # noqa: SLF001
+    def _commit(self, edit: Edit, objects: frozenset[str] = frozenset(), tried: set[str] | None = None) -> Manifest:
+        self.pinned = self._log._committer.commit(self.pinned, edit, self.role, objects, tried)  # noqa: SLF001
         return self.manifest
 
 
@@ -236,13 +236,20 @@ class CompactorSession(_Session):
 
     role = Role.COMPACTOR
 
+    def __init__(self, log: PartitionLog, pinned: Pinned) -> None:
+        super().__init__(log, pinned)
+        self._replacing: tuple[Replacement, set[str]] | None = None
+
     def replace(self, replacement: Replacement) -> Manifest:
         """Commit a pass, or a part of one.
 
         Raises `SegmentsMoved` or `Fenced` (what was uploaded is orphans then), `ManifestLost`, `CommitUnknown` (call
         again with the same replacement).
         """
-        return self._commit(edits.replace_segments(self.epoch, replacement), replacement.objects())
+        # A replacement that only unlinks brings no object that could prove it: its commit ids must.
+        if self._replacing is None or self._replacing[0] is not replacement:
+            self._replacing = (replacement, set())
+        return self._commit(edits.replace_segments(self.epoch, replacement), replacement.objects(), self._replacing[1])
 
     def renew(self, lease_ms: int) -> Manifest:
         """Hold the lease for another `lease_ms`. Raises `Fenced` when it was lost."""
