@@ -29,12 +29,15 @@ class SystemClock:
     """The machine's clock."""
 
     def now_ms(self) -> int:
+        """See `Clock.now_ms`."""
         return time.time_ns() // 1_000_000
 
     def monotonic_s(self) -> float:
+        """See `Clock.monotonic_s`."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
+        """See `Clock.sleep`."""
         time.sleep(seconds)
 
 
@@ -46,12 +49,15 @@ class ManualClock:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def now_ms(self) -> int:
+        """See `Clock.now_ms`."""
         return self.time_ms
 
     def monotonic_s(self) -> float:
+        """See `Clock.monotonic_s`."""
         return self.time_ms / 1000
 
     def sleep(self, seconds: float) -> None:
+        """See `Clock.sleep`."""
         self.advance(round(seconds * 1000))
 
     def advance(self, by_ms: int) -> None:
