@@ -32,7 +32,7 @@ class Claim:
 
 
 class LeaseKeeper:
-    """Renews the leases of all claims that still say `keep`, every third of the lease, until the batch is over."""
+    """Renews leases every third of their length until the batch is over; not of claims without `keep` any more."""
 
     def __init__(self, claims: Sequence[Claim], lease_ms: int) -> None:
         self._claims = claims
@@ -62,6 +62,7 @@ class LeaseKeeper:
 
 def _renew(claim: Claim, lease_ms: int) -> None:
     try:
+        claim.session.refresh()  # "from now" is the store's now, which only a fresh answer tells
         claim.session.renew(lease_ms)
     except KeyfoldError as error:
         # A lost claim shows itself at the commit. A renewal that failed is tried again with the next ones.

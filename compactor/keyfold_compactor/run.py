@@ -161,17 +161,30 @@ class Run:
         if not claims:
             return
         with LeaseKeeper(claims, self._settings.lease_ms):
-            self._pass(claims)
+            try:
+                self._pass(claims)
+            except Exception as error:  # noqa: BLE001 - what ends Spark's job ends this batch and not the run
+                self._give_up(claims, reason(error))
         self._progress.begin("deleting", len(claims))
         self._parallel(lambda claim: self._sweep(claim.session, claim.settings), claims)
 
+    def _give_up(self, claims: Sequence[Claim], why: str) -> None:
+        """The executor failed as a whole: nothing of what is not committed yet will be."""
+        for claim in claims:
+            with claim.lock:
+                is_open, claim.keep = claim.keep, False
+            if is_open:
+                self._report.add(PartitionReport(claim.job.place, Outcome.FAILED, why=why))
+                self._release(claim.session)
+
     def _claim(self, number: int, look: Look) -> Claim | None:
-        """Claim one partition and judge it again by what the claim saw; None where that ends its part of the run."""
+        """Claim one partition and judge it again by what the claim saw; None where that ends its part of the run.
+
+        The first look may be an hour old by now: the claim reads the manifest anew, for a lease counts from its time.
+        """
         place = look.place
         try:
-            session = self._log(place).claim_compactor(
-                lease_ms=self._settings.lease_ms, holder=self._settings.holder, pinned=look.pinned
-            )
+            session = self._log(place).claim_compactor(lease_ms=self._settings.lease_ms, holder=self._settings.holder)
         except LeaseHeld as error:
             self._report.add(PartitionReport(place, Outcome.SKIPPED, why=str(error)))
             return None
@@ -303,9 +316,7 @@ class Run:
     def _tidy(self, look: Look) -> None:
         """Claim a partition for its chores alone: no lease, so it costs one commit (and one more to forget)."""
         try:
-            session = self._log(look.place).claim_compactor(
-                lease_ms=0, holder=self._settings.holder, pinned=look.pinned
-            )
+            session = self._log(look.place).claim_compactor(lease_ms=0, holder=self._settings.holder)
         except CommitRefused:
             return  # another compactor is there and does it
         except KeyfoldError as error:

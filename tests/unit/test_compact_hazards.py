@@ -206,11 +206,11 @@ def test_what_was_judged_before_the_claim_is_judged_again_after_it() -> None:
     run = new_run(store, KEEP)
     look = run.look([PLACE])[0]
     clean(store, KEEP, seed=2)
-    version = load(store).version
-    claimed = run._claim(0, look)
-    assert claimed is None
-    assert load(store).version == version
-    assert run._report.partitions[0].outcome is Outcome.LOST
+    segments = load(store).segments
+    assert run._claim(0, look) is None
+    assert load(store).segments == segments
+    assert load(store).compactor.lease_until_ms == 0
+    assert run._report.partitions[0].outcome is Outcome.UNCHANGED
 
 
 def test_a_pass_that_was_overtaken_is_reported_as_lost() -> None:

@@ -1,0 +1,117 @@
+"""A folder as an `ObjectStore`, for benchmarks only: no server between the measured code and the disk.
+
+Conditions are judged under one file lock. Picklable, so that Spark's workers open the same folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from keyfold.errors import AlreadyExists, ObjectNotFound, PreconditionFailed
+from keyfold.store.api import Blob, Bytes, Create, ObjectInfo, PutMode, PutResult, Upload, UploadInfo
+from keyfold.store.pace import Pacer
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class FolderStore:
+    """Objects are files below `root`. An ETag is the SHA-1 of a small object's bytes."""
+
+    root: str
+
+    def open(self, pacer: Pacer | None = None) -> FolderStore:
+        """Itself: a folder needs no connection. Benchmarks of the throttle use S3."""
+        assert pacer is None
+        return self
+
+    @property
+    def url(self) -> str:
+        """`folder://<root>`."""
+        return f"folder://{self.root}"
+
+    def path(self, key: str) -> Path:
+        """Where an object is."""
+        return Path(self.root, key)
+
+    def get(self, key: str) -> Blob:
+        """See `ObjectStore.get`."""
+        try:
+            data = self.path(key).read_bytes()
+        except FileNotFoundError:
+            raise ObjectNotFound(key, "is not there") from None
+        return Blob(data, _etag(data) if key.endswith("_manifest.avro") else "-", _now_ms(), _now_ms())
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """See `ObjectStore.get_range`."""
+        with self.path(key).open("rb") as file:
+            file.seek(start)
+            return file.read(length)
+
+    def head(self, key: str) -> ObjectInfo:
+        """See `ObjectStore.head`."""
+        return ObjectInfo(key, self.path(key).stat().st_size, "-", _now_ms())
+
+    def put(self, key: str, data: Bytes, mode: PutMode) -> PutResult:
+        """See `ObjectStore.put`."""
+        path = self.path(key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with self._lock():
+            if isinstance(mode, Create):
+                if path.exists():
+                    raise AlreadyExists(key, "the name is taken")
+            elif not path.exists():
+                raise ObjectNotFound(key, "is gone")
+            elif _etag(path.read_bytes()) != mode.etag:
+                raise PreconditionFailed(key, "another version")
+            part = path.with_name(f".{path.name}.part")
+            part.write_bytes(data)
+            part.rename(path)
+        return PutResult(_etag(data) if key.endswith("_manifest.avro") else "-", _now_ms())
+
+    def start_upload(self, key: str) -> Upload:
+        """Not needed here."""
+        raise NotImplementedError(key)
+
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
+        """See `ObjectStore.list`."""
+        root = Path(self.root)
+        keys = (str(p.relative_to(root)) for p in root.rglob("*") if p.is_file() and not p.name.startswith("."))
+        for key in sorted(keys):
+            if key.startswith(prefix) and key > start_after:
+                yield self.head(key)
+
+    def list_folders(self, prefix: str) -> Iterator[str]:
+        """See `ObjectStore.list_folders`."""
+        with contextlib.suppress(FileNotFoundError):
+            yield from sorted(p.name for p in self.path(prefix).iterdir() if p.is_dir())
+
+    def delete(self, key: str) -> None:
+        """See `ObjectStore.delete`."""
+        self.path(key).unlink(missing_ok=True)
+
+    def list_uploads(self, prefix: str) -> Iterator[UploadInfo]:
+        """A folder has none."""
+        del prefix
+        return iter(())
+
+    def abort_upload(self, key: str, upload_id: str) -> None:
+        """A folder has none."""
+
+    @contextlib.contextmanager
+    def _lock(self) -> Iterator[None]:
+        with Path(self.root, ".lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+def _etag(data: Bytes) -> str:
+    return hashlib.sha1(data, usedforsecurity=False).hexdigest()

@@ -1,0 +1,189 @@
+"""Runs again and again, leases of long passes, failing partitions that back off, an executor that dies."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from random import Random
+
+import pytest
+
+from keyfold.clock import ManualClock
+from keyfold.errors import BucketMissing, ConfigError, KeyfoldError, StoreUnavailable
+from keyfold.log.names import Place
+from keyfold.log.partition_log import PartitionLog
+from keyfold.store.api import ObjectStore
+from keyfold.store.counted import CountedStore
+from keyfold.store.memory import MemoryStore
+from keyfold_compactor.claims import Claim, LeaseKeeper
+from keyfold_compactor.executor import LocalExecutor
+from keyfold_compactor.job import Job, Selection
+from keyfold_compactor.options import CompactOptions
+from keyfold_compactor.policy import judge
+from keyfold_compactor.report import Outcome, RunReport, text_lines
+from keyfold_compactor.run import Run, RunSettings, log_job
+from keyfold_compactor.work import Executor, LogJob, MapAnswer, UnitAnswer, UnitJob
+from tests.support.cleaning import EAGER, FAST, PLACE, Sink, load, memory_log, patience, read_all, record
+
+CONFIG = {
+    "s3.bucket.name": "b",
+    "min.cleanable.dirty.ratio": "0",
+    "delete.retention.ms": "0",
+    "file.delete.delay.ms": "0",
+    "log.cleaner.backoff.ms": "0",
+}
+
+
+def job(store: ObjectStore, clock: ManualClock, selection: Selection | None = None, **config: str) -> Job:
+    def executor() -> Executor:
+        return LocalExecutor(store, patience(clock, Random(1)))
+
+    options = CompactOptions.parse({**CONFIG, **{key.replace("_", "."): value for key, value in config.items()}})
+    return Job(options, selection or Selection(), store, executor, clock=clock, random=Random(2))
+
+
+def claimed(store: MemoryStore, clock: ManualClock) -> Claim:
+    log = PartitionLog(store, PLACE, clock=clock, random=Random(3), backoff=FAST, patience_s=1.0)
+    session = log.claim_compactor(lease_ms=60_000, holder="me")
+    verdict = judge(session.manifest, EAGER, session.pinned.seen_ms)
+    return Claim(session, log_job(0, PLACE, session.pinned, verdict, EAGER, session.epoch), verdict, EAGER)
+
+
+def test_a_long_pass_has_its_lease_renewed_until_it_commits() -> None:
+    clock = ManualClock()
+    store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")], clock=clock)
+    claim = claimed(store, clock)
+    keeper = LeaseKeeper([claim], 60_000)
+    clock.advance(40_000)
+    keeper.renew()
+    assert load(store).compactor.lease_until_ms == clock.now_ms() + 60_000
+    claim.keep = False
+    version = load(store).version
+    keeper.renew()
+    assert load(store).version == version
+
+
+def test_a_lease_that_was_lost_is_not_fought_for() -> None:
+    clock = ManualClock()
+    store, _ = memory_log([record(0, "a", "1")], clock=clock)
+    claim = claimed(store, clock)
+    clock.advance(60_001)
+    log = PartitionLog(store, PLACE, clock=clock, random=Random(4), backoff=FAST)
+    log.claim_compactor(lease_ms=60_000, holder="another")
+    LeaseKeeper([claim], 60_000).renew()
+    assert not claim.keep
+    assert load(store).compactor.lease_holder == "another"
+
+
+def test_the_keepers_thread_renews_and_ends() -> None:
+    clock = ManualClock()
+    store, _ = memory_log([record(0, "a", "1")], clock=clock)
+    claim = claimed(store, clock)
+    version = load(store).version
+    with LeaseKeeper([claim], 30):
+        threading.Event().wait(0.1)
+    assert load(store).version > version
+    assert not [t for t in threading.enumerate() if t.name == "keyfold-lease"]
+
+
+class Dying:
+    """An executor whose Spark dies in the middle."""
+
+    slots = 2
+
+    def map_logs(self, jobs: Sequence[LogJob]) -> list[MapAnswer]:
+        raise RuntimeError(f"the driver lost its executors while it mapped {len(jobs)} logs")
+
+    def rewrite(self, hands: Sequence[Sequence[UnitJob]]) -> Iterator[UnitAnswer]:
+        raise AssertionError(hands)
+
+
+def test_an_executor_that_dies_fails_the_batch_and_gives_the_leases_back() -> None:
+    clock = ManualClock()
+    store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")], clock=clock)
+    settings = RunSettings(settings_of=lambda *_: EAGER, threads=1)
+    report = Run(store, settings, Dying, clock=clock, random=Random(1)).clean([PLACE])
+    assert report.exit_code == 1
+    assert "lost its executors" in report.partitions[0].why
+    assert load(store).compactor.lease_until_ms == 0
+    assert [r.offset for r in read_all(store)] == [0, 1]
+
+
+def test_a_partition_that_fails_backs_off_and_is_tried_again() -> None:
+    clock = ManualClock()
+    store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")], clock=clock)
+    entry = load(store).segments[0]
+    data = store.get(PLACE.key(entry.index_name)).data
+    store.delete(PLACE.key(entry.index_name))
+    runs = job(store, clock)
+    assert runs.once().partitions[0].outcome is Outcome.FAILED
+    assert runs.once().partitions == [], "left alone for now"
+    clock.advance(31_000)
+    assert runs.once().partitions[0].outcome is Outcome.FAILED
+    from keyfold.store.api import Create
+
+    store.put(PLACE.key(entry.index_name), data, Create())
+    clock.advance(31_000)
+    clock.advance(31_000)
+    assert runs.once().partitions[0].outcome is Outcome.CLEANED
+    assert [r.offset for r in read_all(store)] == [1]
+
+
+def test_an_idle_partition_costs_one_get() -> None:
+    clock = ManualClock()
+    store, _ = memory_log([record(0, "a", "1"), record(1, "b", "2")], clock=clock)
+    for _ in range(3):
+        job(store, clock).once()
+    counted = CountedStore(store)
+    report = job(counted, clock).once()
+    assert report.quiet_partitions == 1
+    calls = {name: count for name, count in counted.calls.items() if name != "list_folders"}
+    assert calls == {"get": 1}
+
+
+def test_the_loop_goes_on_after_a_store_that_was_away_and_ends_at_what_cannot_be_retried() -> None:
+    clock = ManualClock()
+    store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")], clock=clock)
+    stop = threading.Event()
+    failures: list[KeyfoldError] = [BucketMissing("b", "gone"), StoreUnavailable("b", "503")]
+    runs = job(store, clock)
+    places = runs.places
+    reports: list[RunReport] = []
+
+    def flaky() -> list[Place]:
+        if failures and len(reports) == 1:
+            raise failures.pop()
+        return places()
+
+    runs.places = flaky  # type: ignore[method-assign]
+    runs._delays = lambda: iter([0.0] * 9)  # type: ignore[method-assign]
+    with pytest.raises(BucketMissing):
+        runs.loop(stop, reports.append)
+    assert len(reports) == 1
+    stop.set()
+    runs.loop(stop, reports.append)
+    assert len(reports) == 1
+
+
+def test_topics_are_chosen_by_name_by_expression_or_all() -> None:
+    clock = ManualClock()
+    store = MemoryStore("b", clock)
+    for topic, partition in (("users", 0), ("users", 1), ("orders", 0), ("_schemas", 0)):
+        Sink.open(store, Place("topics", topic, partition), clock=clock)
+    assert len(job(store, clock).places()) == 4
+    assert [p.topic for p in job(store, clock, topics="orders").places()] == ["orders"]
+    assert [p.topic for p in job(store, clock, topics_regex="_s.*").places()] == ["_schemas"]
+    assert [str(p) for p in job(store, clock, Selection("users", 1)).places()] == ["users-1"]
+    with pytest.raises(KeyfoldError, match="no partition 7"):
+        job(store, clock, Selection("users", 7)).places()
+    with pytest.raises(ConfigError):
+        job(store, clock, Selection("users"), topics="orders").places()
+
+
+def test_the_report_as_text_says_what_happened() -> None:
+    clock = ManualClock()
+    store, _ = memory_log([record(0, "a", "1"), record(1, "a", None)], clock=clock)
+    first = "\n".join(text_lines(job(store, clock).once()))
+    assert "users-0: 2 -> 1 records (1 superseded, 0 tombstones purged, 1 marked, 1 kept)" in first
+    assert "1 partitions looked at, 1 cleaned, 0 failed; 1 records removed" in first
+    assert "1 tombstones purged" in "\n".join(text_lines(job(store, clock).once()))
