@@ -85,7 +85,7 @@ def prepared(passes: int = 0, settings: TopicSettings = EAGER) -> Watched:
         sink.append(batch)
     for number in range(passes):
         clean(store, settings, clock=store.clock, seed=100 + number)
-        store.clock.advance(2_000)
+        store.clock.advance(10_000)
     store.is_watching = True
     return store
 
@@ -203,3 +203,13 @@ def test_every_kind_of_write_of_a_pass_is_among_the_cases() -> None:
     calls = [call for passes in (0, 1) for call in calls_of(prepared(passes), EAGER)]
     assert {c.operation for c in calls} >= {"get", "get_range", "put", "list", "list_uploads", "delete"}
     assert sum(c.operation == "put" and isinstance(c.mode, Update) for c in calls) >= 4
+
+
+def test_the_cases_really_purge_and_delete() -> None:
+    """Without a fault each prepared log has the work to do that its name says."""
+    done = {}
+    for name, passes, settings in (("purge", 1, EAGER), ("delete", 2, DELAYED)):
+        store = prepared(passes, settings)
+        (done[name],) = clean(store, settings, clock=store.clock).partitions
+    assert all(report.purged_tombstones == 3 for report in done.values())
+    assert len(done["delete"].swept.replaced) > 0
