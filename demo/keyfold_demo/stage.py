@@ -24,6 +24,7 @@ from typing import Any, Final, Self
 from keyfold.store.s3 import S3Location, S3Store
 from keyfold_demo.broker import KafkaBroker
 from keyfold_demo.commands import Commands
+from keyfold_demo.java import QUICK_JVM
 from keyfold_demo.local_s3 import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, LocalS3Process
 
 BUCKET: Final = "keyfold-demo"
@@ -150,6 +151,7 @@ class Stage:
                 "delete.retention.ms": "0",
                 "file.delete.delay.ms": "0",
                 "spark.master": "local[2]",
+                "spark.driver.extraJavaOptions": f"{QUICK_JVM} -Djava.io.tmpdir={self.folder}/scratch",
             },
         )
 

@@ -1,6 +1,6 @@
 """Read a list of Avro objects with Spark as it is, and print the rows as JSON: `python -m keyfold_demo.stock_spark`.
 
-Nothing of keyfold takes part: the paths come in on stdin, one a line, as `keyfold log files` prints them; the store's
+Nothing of keyfold reads here: the paths come in on stdin, one a line, as `keyfold log files` prints them; the store's
 address and credentials from the usual AWS variables. It is a program of its own, so that its JVM ends with it.
 
     row    {"offset": 7, "key": "README.md", "value": "..." or null}
@@ -16,6 +16,8 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
+from keyfold_demo.java import QUICK_JVM
+
 # The short name `avro` needs a jar that Maven Central does not have for this Spark; the class is in Spark itself.
 AVRO: Final = "org.apache.spark.sql.avro.AvroFileFormat"
 
@@ -29,7 +31,7 @@ def spark_session(s3a_libs: Path, work: Path) -> SparkSession:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.extraClassPath": f"{s3a_libs}/*",
-        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={work}",
+        "spark.driver.extraJavaOptions": f"{QUICK_JVM} -Djava.io.tmpdir={work}",
         "spark.local.dir": str(work),
         "spark.sql.warehouse.dir": str(work / "warehouse"),
         "spark.hadoop.fs.s3a.endpoint": os.environ["AWS_ENDPOINT_URL"],
