@@ -163,13 +163,13 @@ def test_a_corrupt_index_fails_its_partition_and_no_other(location: S3Location, 
     client = location.open()._patient
     client.put_object(Bucket=location.bucket, Key=places[1].key(broken), Body=blob.data[:-7] + b"garbage")
     client.close()
-    before = load(store, places[1]).segments
+    before = load(store, places[1]).object_names()
     done = keyfold("compact", "run", write_config(tmp_path / "c.json", location), "--once", "--json")
     assert done.returncode == 1, done.stderr
     report = {p["partition"]: p for p in json.loads(done.stdout)["partitions"]}
     assert [report[p]["outcome"] for p in range(3)] == ["cleaned", "failed", "cleaned"]
     assert broken in report[1]["why"]
-    assert load(store, places[1]).segments == before
+    assert load(store, places[1]).object_names() == before
     for place in (places[0], places[2]):
         assert read_all(store, place=place) == last_per_key(appended[place])
 
