@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -144,6 +144,15 @@ def s3a_jars(cache: Path) -> Path:
     return _jars(s3a_set(), cache)
 
 
+def fetch_missing(cache: Path, say: Callable[[str], None]) -> None:
+    """Bring all jar sets that are not in the cache yet, side by side; `say` hears which. Raises `KeyfoldError`."""
+    missing = [jars for jars in (KAFKA, s3a_set()) if not jars.path(cache).is_dir()]
+    for jars in missing:
+        say(f"fetching {jars.title} from Maven Central into {jars.path(cache)}")
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda jars: _jars(jars, cache), missing))
+
+
 def _jars(jars: JarSet, cache: Path) -> Path:
     folder = jars.path(cache)
     if not folder.is_dir():
@@ -195,14 +204,9 @@ def _pyspark_jar(pattern: str) -> Path:
 
 def main() -> int:
     """`python -m keyfold_demo.java`: fetch the jars ahead of use; exit code 2 where Java is missing."""
-    cache = default_cache()
     try:
         find_java()
-        missing = [jars for jars in (KAFKA, s3a_set()) if not jars.path(cache).is_dir()]
-        for jars in missing:
-            print(f"fetching {jars.title} from Maven Central into {jars.path(cache)}", file=sys.stderr)  # noqa: T201 - a command
-        with ThreadPoolExecutor(2) as pool:
-            list(pool.map(lambda jars: _jars(jars, cache), missing))
+        fetch_missing(default_cache(), lambda line: print(line, file=sys.stderr))  # noqa: T201 - a command
     except KeyfoldError as error:
         print(error, file=sys.stderr)  # noqa: T201 - a command
         return 2 if isinstance(error, JavaMissing) else 1

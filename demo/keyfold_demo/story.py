@@ -23,7 +23,7 @@ from typing import Final
 from keyfold.errors import KeyfoldError
 from keyfold.read.log import Log, open_log
 from keyfold_demo.commands import Finished, Running, Watch, shown
-from keyfold_demo.java import default_cache, find_java, kafka_jars, s3a_jars
+from keyfold_demo.java import default_cache, fetch_missing, find_java, s3a_jars
 from keyfold_demo.numbers import Logs, Snapshot, Summary, last_of_each_key, without_tombstones
 from keyfold_demo.produce import produce_changes
 from keyfold_demo.stage import Stage
@@ -54,9 +54,8 @@ def prepare(teller: Teller) -> Path:
     """Java and the jars, before anything is started. Returns the folder of Spark's S3 jars; raises `JavaMissing`."""
     find_java()
     cache = default_cache()
-    with teller.step("Find Java and the jars of Kafka and S3A") as step:
-        step.note("the first time they come from Maven Central, some 60 MB")
-        kafka_jars(cache)
+    with teller.step("Find Java and the jars of Kafka and S3A"):
+        fetch_missing(cache, teller.say)
         return s3a_jars(cache)
 
 
