@@ -62,7 +62,6 @@ class LeaseKeeper:
 
 def _renew(claim: Claim, lease_ms: int) -> None:
     try:
-        claim.session.refresh()  # "from now" is the store's now, which only a fresh answer tells
         claim.session.renew(lease_ms)
     except KeyfoldError as error:
         # A lost claim shows itself at the commit. A renewal that failed is tried again with the next ones.

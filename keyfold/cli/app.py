@@ -2,7 +2,7 @@
 
     0    done
     1    it failed: one line `error: ...` on stderr, and a line `hint: ...` where something can be done
-    2    called wrongly
+    2    called wrongly, a configuration that cannot be used included
     130  interrupted
 
 Nothing prints a traceback, but with KEYFOLD_DEBUG=1. Rooms above this floor add their commands by the entry point
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from keyfold.clock import Clock, SystemClock
-from keyfold.errors import KeyfoldError
+from keyfold.errors import ConfigError, KeyfoldError
 
 if TYPE_CHECKING:
     from keyfold.store.api import ObjectStore
@@ -175,4 +175,4 @@ def _failed(error: Exception) -> int:
     click.echo(f"error: {' '.join(message.split())}", err=True)
     if hint:
         click.echo(f"hint: {hint}", err=True)
-    return 1
+    return 2 if isinstance(error, ConfigError) else 1  # a wrong configuration is a wrong call

@@ -111,9 +111,9 @@ class PartitionLog:
         edit = edits.claim(Role.SINK, base.manifest.sink.epoch)
         return SinkSession(self, self._committer.commit(base, edit, Role.SINK))
 
-    def claim_compactor(self, *, lease_ms: int, holder: str, pinned: Pinned | None = None) -> CompactorSession:
+    def claim_compactor(self, *, lease_ms: int, holder: str) -> CompactorSession:
         """Take the next epoch and a lease for the compactor. Raises `LeaseHeld`, or `Fenced` after a lost race."""
-        base = pinned or self.load()
+        base = self.load()  # fresh: leases are judged, and counted, from the store's time of this answer
         edit = edits.claim(Role.COMPACTOR, base.manifest.compactor.epoch, lease_ms=lease_ms, holder=holder)
         return CompactorSession(self, self._committer.commit(base, edit, Role.COMPACTOR))
 
@@ -252,7 +252,8 @@ class CompactorSession(_Session):
         return self._commit(edits.replace_segments(self.epoch, replacement), replacement.objects(), self._replacing[1])
 
     def renew(self, lease_ms: int) -> Manifest:
-        """Hold the lease for another `lease_ms`. Raises `Fenced` when it was lost."""
+        """Hold the lease for another `lease_ms` from the store's now. Raises `Fenced` when it was lost."""
+        self.refresh()
         return self._commit(edits.renew(self.epoch, lease_ms))
 
     def release(self) -> Manifest:

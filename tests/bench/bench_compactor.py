@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import click
 import numpy as np
@@ -40,8 +41,9 @@ from keyfold_compactor.spark_tasks import TaskEnvironment
 from tests.bench._folder_store import FolderStore
 
 BATCH = 20_000
-VALUE_BYTES = 1_000
-RANDOM_BYTES = 260
+# A value of 1,000 bytes: words, as text has them, and digits that say nothing. zstd makes about a third of it.
+WORDS, WORD_BYTES, HEX_BYTES = 100, 7, 300
+VOCABULARY = 1024
 SEGMENT_BYTES = 128 * 1024 * 1024
 AVRO = "org.apache.spark.sql.avro.AvroFileFormat"
 SETTINGS = TopicSettings(min_cleanable_dirty_ratio=0.0)
@@ -62,14 +64,13 @@ def fill(store: FolderStore, place: Place, records: int, garbage: int, seed: int
     log.create(settings={"cleanup.policy": "compact"})
     session = log.claim_sink()
     keys = noise.permutation(np.arange(records) % max(1, records * (100 - garbage) // 100))
-    filler = bytes(random.choices(b"abcdefghijklmnop ", k=VALUE_BYTES - RANDOM_BYTES))
+    vocabulary = np.array([bytes(random.choices(b"etaoinshrdlu", k=WORD_BYTES - 1)) + b" " for _ in range(VOCABULARY)])
     start = 0
     while start < records:
         writer = SegmentWriter(sync_marker=session.manifest.sync_marker)
         base = start
         while start < records and writer.size_bytes < SEGMENT_BYTES:
             end = min(start + BATCH, records)
-            rnd = noise.bytes((end - start) * RANDOM_BYTES)
             count = end - start
             writer.append(
                 RecordColumns(
@@ -77,7 +78,7 @@ def fill(store: FolderStore, place: Place, records: int, garbage: int, seed: int
                     [1_700_000_000_000 + i for i in range(start, end)],
                     [1] * count,
                     [b"user-%012d" % key for key in keys[start:end].tolist()],
-                    [rnd[i * RANDOM_BYTES : (i + 1) * RANDOM_BYTES] + filler for i in range(count)],
+                    values(noise, vocabulary, count),
                     [None] * count,
                     [0] * count,
                 )
@@ -90,6 +91,14 @@ def fill(store: FolderStore, place: Place, records: int, garbage: int, seed: int
         create_object(store, place.key(str(name.index)), finished.index_data, patience)
         session.append(finished.entry(str(name), str(name.index), base_offset=base, next_offset=start))
     return session.manifest
+
+
+def values(noise: np.random.Generator, vocabulary: np.ndarray[Any, Any], count: int) -> list[bytes]:
+    """Values of 1,000 bytes, half text and half digits."""
+    text = vocabulary[noise.integers(0, len(vocabulary), (count, WORDS))].tobytes()
+    digits = noise.bytes(count * HEX_BYTES // 2).hex().encode()
+    wide = WORDS * WORD_BYTES
+    return [text[i * wide : (i + 1) * wide] + digits[i * HEX_BYTES : (i + 1) * HEX_BYTES] for i in range(count)]
 
 
 def peer(spark: SparkSession, topic: str, paths: list[str], partitions: int, out: str) -> None:

@@ -182,7 +182,7 @@ def test_a_lost_manifest(rig: Rig, topic: MakeTopic, local_s3: LocalS3Process) -
 def test_a_wrong_key_in_the_configuration(rig: Rig, topic: MakeTopic) -> None:
     config = rig.config(topic())
     config.write_text(json.dumps({**json.loads(config.read_text()), "flush.sice": "3"}))
-    said = rig.run(config, code=1)
+    said = rig.run(config, code=2)
     assert "flush.sice" in error_of(said)
     assert "flush.size" in said
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -34,15 +33,17 @@ def test_importing_the_package_or_the_command_imports_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize("args", [["--help"], ["log", "--help"], ["log", "cat", "--help"], ["log", "verify", "--help"]])
-def test_help_is_quick_and_has_an_example(args: list[str]) -> None:
-    times = []
-    for _ in range(3):
-        start = time.perf_counter()
-        done = subprocess.run([sys.executable, "-m", "keyfold.cli", *args], capture_output=True, text=True, check=True)
-        times.append(time.perf_counter() - start)
+def test_help_has_an_example_and_imports_nothing_heavy(args: list[str]) -> None:
+    code = f"""
+import sys
+from keyfold.cli.app import run
+assert run({args!r}) == 0
+print("heavy:", [m for m in {HEAVY!r} if m in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "keyfold log" in done.stdout
     assert "s3://bucket/topics" in done.stdout
-    assert min(times) < 1.0  # 0.3 s on a quiet machine; this one may be busy
+    assert done.stdout.endswith("heavy: []\n")
 
 
 @pytest.mark.parametrize(
