@@ -101,8 +101,11 @@ def clean_range(manifest: Manifest, settings: TopicSettings, now_ms: int) -> Cle
 
 
 def dirty_segments(manifest: Manifest, first_dirty: int, end: int) -> list[SegmentEntry]:
-    """The segments that hold offsets of `[first_dirty, end)`."""
-    return [s for s in manifest.segments if s.next_offset > first_dirty and s.base_offset < end]
+    """The segments that hold offsets of `[first_dirty, end)`, whole ones: `end` never cuts a segment that is cleaned.
+
+    Where `first_dirty` itself is inside a segment that is too young, nothing is cleanable.
+    """
+    return [s for s in manifest.segments if first_dirty < s.next_offset <= end]
 
 
 def due_epochs(manifest: Manifest, delete_retention_ms: int, now_ms: int) -> frozenset[int]:

@@ -235,10 +235,14 @@ def _listed(manifest: Manifest, segments: list[SegmentEntry], old: tuple[Segment
 
 
 def _first_dirty(first_dirty: int, segments: Sequence[SegmentEntry], next_offset: int) -> int:
-    """With no record at or above it, `first_dirty` goes to the log's end: a hole at the end is not dirty, and the last
-    segment's range, which covers it, stays wholly clean.
+    """Over the hole that it points into: no segment whose records are all clean counts as dirty for its range's end.
+
+    The sink moves the last range's end over a hole while a pass runs whose `first_dirty_offset` is the end before.
     """
-    return next_offset if not segments or segments[-1].last_offset < first_dirty else first_dirty
+    for entry in segments:
+        if entry.last_offset >= first_dirty:
+            return max(first_dirty, entry.base_offset)
+    return next_offset
 
 
 def _passes(manifest: Manifest, segments: list[SegmentEntry], epoch: int) -> tuple[Pass, ...]:

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from keyfold.clock import ManualClock
 from keyfold.log.manifest import UNSTAMPED, Manifest, Pass, Replaced
 from keyfold.store.api import STORE_TIME_RESOLUTION_MS
 from keyfold_compactor.policy import Chore, Reason, clean_range, due_epochs, judge
 from keyfold_compactor.settings import TopicSettings
+from tests.support.cleaning import EAGER, clean, load, memory_log, record
 from tests.support.manifests import empty_manifest, entry, sink_name
 
 NOW = 1_000_000
@@ -161,3 +163,18 @@ def test_a_topic_that_is_not_compacted_is_left_alone_but_for_its_chores() -> Non
     assert not verdict.is_due
     assert "cleanup.policy" in verdict.why_not
     assert verdict.chores == (Chore.STAMP,)
+
+
+def test_a_young_segment_that_takes_an_emptied_logs_range_is_not_cleanable() -> None:
+    """Its range begins at the log start, so first_dirty is inside it; nothing of it may be cleaned yet."""
+    clock = ManualClock()
+    store, sink = memory_log([record(0, "a", "1"), record(1, "a", None)], clock=clock)
+    for seed in (1, 2):
+        clean(store, clock=clock, seed=seed)
+    assert load(store).segments == ()
+    sink.append([record(2, "a", "2")])
+    (entry,) = load(store).segments
+    assert (entry.base_offset, load(store).first_dirty_offset) == (0, 2)
+    verdict = judge(load(store), replace(EAGER, min_compaction_lag_ms=3_600_000), clock.now_ms())
+    assert (verdict.is_due, verdict.range.cleanable_bytes) == (False, 0)
+    assert judge(load(store), EAGER, clock.now_ms()).is_due

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -225,3 +226,16 @@ def test_a_foreign_object_is_nobodys_orphan(bucket: Bucket) -> None:
     bucket.sink()
     bucket.sink()
     assert orphan_names(names, bucket.manifest) == []
+
+
+def test_what_the_sink_appends_behind_a_hole_during_a_pass_leaves_the_cleaned_segment_clean() -> None:
+    """The pass ends at 2, the log's end when it was planned; meanwhile the last range grew to 9 and a segment came."""
+    bucket = Bucket()
+    sink = bucket.sink()
+    old = appended(sink, 2)
+    compactor = bucket.compactor()
+    sink.advance(9)
+    appended(sink, 1)
+    compactor.replace(replace(merge(compactor, old), first_dirty_offset=2))
+    assert bucket.ranges() == [(0, 9), (9, 10)]
+    assert bucket.manifest.first_dirty_offset == 9
