@@ -21,6 +21,7 @@ import secrets
 import socket
 import struct
 import threading
+import time
 from dataclasses import dataclass, field
 from typing import Final, Protocol, Self
 
@@ -32,6 +33,9 @@ BURST_S: Final = 0.1
 # A slice lasts this long at the whole rate: few questions, and little is held by a task that has just ended.
 SLICE_S: Final = 0.02
 SLICE_BYTES_MAX: Final = 4 * 1024 * 1024
+ACCEPT_AGAIN_S: Final = 0.05
+# A rate of a byte a year asks for waits that no clock can sleep.
+WAIT_MAX_S: Final = 86_400.0 * 365
 _WELCOME: Final = b"\x01"
 _NUMBER: Final = struct.Struct(">q")
 _CONNECT_TIMEOUT_S: Final = 10.0
@@ -71,7 +75,7 @@ class Budget(Protocol):
 
 def slice_bytes(rate: float) -> int:
     """How much a task asks for at once."""
-    return max(CHUNK_BYTES, min(SLICE_BYTES_MAX, int(rate * SLICE_S)))
+    return max(CHUNK_BYTES, int(min(SLICE_BYTES_MAX, rate * SLICE_S)))
 
 
 class BudgetPacer:
@@ -204,7 +208,10 @@ class ThrottleService:
             try:
                 connection, _ = self._listener.accept()
             except OSError:
-                return
+                if self._closed:
+                    return
+                time.sleep(ACCEPT_AGAIN_S)  # a client that went away, or no file handle is left: others wait for us
+                continue
             with self._lock:
                 if self._closed:
                     connection.close()
@@ -224,7 +231,7 @@ class ThrottleService:
                 (wanted,) = _NUMBER.unpack(_read_exactly(connection, _NUMBER.size))
                 wait_s = self.bucket.reserve(wanted)
                 if wanted >= 0:
-                    connection.sendall(_NUMBER.pack(int(wait_s * 1e6)))
+                    connection.sendall(_NUMBER.pack(int(min(wait_s, WAIT_MAX_S) * 1e6)))
         except OSError:
             return  # the task ended
         finally:

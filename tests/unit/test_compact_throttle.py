@@ -130,3 +130,29 @@ def test_a_stranger_that_says_nothing_harms_nobody() -> None:
         client.close()
         stranger.close()
     assert "token" not in repr(service.address)
+
+
+def test_an_accept_that_fails_does_not_end_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    accept = socket.socket.accept
+    failures = [OSError(24, "too many open files"), ConnectionAbortedError()]
+
+    def failing(listener: socket.socket) -> object:
+        if failures:
+            raise failures.pop()
+        return accept(listener)
+
+    monkeypatch.setattr(socket.socket, "accept", failing)
+    with ThrottleService(1e9) as service:
+        client = service.address.connect()
+        assert client.reserve(1) == 0.0
+        client.close()
+    assert failures == []
+
+
+def test_rates_beyond_all_measure_are_taken_as_they_are() -> None:
+    assert slice_bytes(float("inf")) == slice_bytes(1e308)
+    with ThrottleService(1e-12) as service:
+        client = service.address.connect()
+        client.reserve(10**6)
+        assert client.reserve(10**6) > 86_400, "an answer, though no clock can sleep as long as it should be"
+        client.close()
