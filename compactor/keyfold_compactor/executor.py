@@ -64,6 +64,7 @@ class LocalExecutor:
 
     def map_logs(self, jobs: Iterable[LogJob]) -> list[MapAnswer]:
         """See `Executor.map_logs`."""
+        self._masks.clear()
         answers: list[MapAnswer] = []
         for job in jobs:
             answer, masks = run_map(job, self._store, self._patience, threads=1)

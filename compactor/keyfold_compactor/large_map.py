@@ -25,6 +25,7 @@ from keyfold.log.commit import Patience
 from keyfold.store.api import ObjectStore
 from keyfold_compactor import offset_map
 from keyfold_compactor.mapping import Mapped, decided, read_rows
+from keyfold_compactor.plan import untouched
 from keyfold_compactor.work import LogJob
 
 Rows = npt.NDArray[np.int32]
@@ -48,7 +49,12 @@ class Superseded(NamedTuple):
 def split(
     job: LogJob, position: int, store: ObjectStore, patience: Patience, bucket_count: int
 ) -> Iterator[tuple[int, Candidates] | Superseded]:
-    """One segment's candidates by bucket, and what is superseded within the segment."""
+    """One segment's candidates by bucket, and what is superseded within the segment.
+
+    Nothing is read where nothing is dirty: then the map is empty.
+    """
+    if job.end <= job.first_dirty:
+        return
     entry = job.entries[position]
     rows = read_rows(job, entry, store, patience)
     keys = rows["key"].combine_chunks()
@@ -93,7 +99,10 @@ def match(job: LogJob, candidates: Iterable[Candidates]) -> Iterator[Superseded]
 
 def decide(job: LogJob, position: int, superseded: Sequence[bytes], store: ObjectStore, patience: Patience) -> Mapped:
     """What becomes of one segment, given the superseded rows that all buckets found in it."""
-    rows = read_rows(job, job.entries[position], store, patience)
+    entry = job.entries[position]
+    if not superseded and not job.is_dirty(entry) and not job.needs_index(entry):
+        return position, untouched(entry), None
+    rows = read_rows(job, entry, store, patience)
     mask = np.zeros(len(rows), np.bool_)
     for part in superseded:
         mask[np.frombuffer(part, np.int32)] = True

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
-from pyspark import RDD, SparkContext, StorageLevel
+from pyspark import RDD, Broadcast, SparkContext, StorageLevel
 from pyspark.sql import SparkSession
 
 from keyfold_compactor import plan
@@ -36,6 +36,7 @@ class SparkExecutor:
         self._map_bytes = map_bytes
         self._mapped: list[RDD[Any]] = []
         self._below: list[RDD[Any]] = []
+        self._shared: list[Broadcast[Any]] = []
 
     @property
     def slots(self) -> int:
@@ -44,6 +45,7 @@ class SparkExecutor:
 
     def map_logs(self, jobs: Sequence[LogJob]) -> list[MapAnswer]:
         """See `Executor.map_logs`."""
+        self._forget()  # masks are known by a log's number in its batch: those of a batch that failed must not be seen
         small = [j for j in jobs if j.index_bytes <= self._map_bytes]
         large = [j for j in jobs if j.index_bytes > self._map_bytes]
         if small:
@@ -51,7 +53,9 @@ class SparkExecutor:
             self._keep(self._map_small(small))
         for job in large:
             self._context.setJobDescription(f"map {job.place} in {self.slots} tasks or more")
-            found, below = map_large(self._context, self._environment, job, self._map_bytes, self.slots)
+            shared = self._context.broadcast(job)
+            self._shared.append(shared)
+            found, below = map_large(self._context, self._environment, shared, self._map_bytes, self.slots)
             self._below.append(below)
             self._keep(found)
         figures = [figure for rdd in self._mapped for figure in rdd.filter(_is_figure).collect()]
@@ -67,9 +71,16 @@ class SparkExecutor:
                 self._context.setJobDescription(f"rewrite {sum(map(len, hands))} segments")
                 yield from self._parts(hands).mapPartitions(partial(unit_task, self._environment)).collect()
         finally:
-            for rdd in self._mapped:
-                rdd.unpersist()
-            self._mapped.clear()
+            self._forget()
+
+    def _forget(self) -> None:
+        mapped, self._mapped = self._mapped + self._below, []
+        shared, self._shared = self._shared, []
+        self._below = []
+        for rdd in mapped:
+            rdd.unpersist()
+        for value in shared:
+            value.destroy()  # each holds a file in the driver, and a loop runs for months
 
     def _keep(self, rdd: RDD[Any]) -> None:
         self._mapped.append(rdd.persist(StorageLevel.MEMORY_AND_DISK))
@@ -86,6 +97,7 @@ class SparkExecutor:
         parts: list[RDD[Any]] = [units]
         if hand_of:
             wanted = self._context.broadcast(hand_of)
+            self._shared.append(wanted)
             parts += [rdd.mapPartitions(partial(_masks_for, wanted)) for rdd in self._mapped]
         return self._context.union(parts).partitionBy(len(hands), _same)
 

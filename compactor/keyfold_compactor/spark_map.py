@@ -1,7 +1,9 @@
 """The three steps of `keyfold_compactor.large_map`, each in tasks of its own, with two shuffles in between.
 
 Every step is driven by the log's list of segments: one from which nothing was superseded, or of which nothing is left,
-comes out at the end like every other. A step that fails says so in its result and never fails other logs.
+comes out at the end like every other. A step that fails says so in its result and never fails other logs. A segment
+that could not be split says so to every bucket: Spark may run that task again for other readers of its output, with
+success, and a map without this segment's keys would keep what they supersede and mark their tombstones.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, Final
 
-from pyspark import RDD, SparkContext
+from pyspark import RDD, Broadcast, SparkContext, StorageLevel
 
 from keyfold.store.counted import CountedStore
 from keyfold_compactor import plan
@@ -25,15 +27,15 @@ BUCKETS_MAX: Final = 2_000
 
 
 def map_large(
-    context: SparkContext, environment: TaskEnvironment, job: LogJob, map_bytes: int, slots: int
+    context: SparkContext, environment: TaskEnvironment, shared: Broadcast[LogJob], map_bytes: int, slots: int
 ) -> tuple[RDD[Any], RDD[Any]]:
     """An RDD of `SegmentFound` (one at least per segment) and `Mask`; and the cached RDD below it."""
+    job = shared.value
     buckets = max(slots, min(BUCKETS_MAX, math.ceil(4 * job.index_bytes / map_bytes)))
     costs = [e.index_size_bytes for e in job.entries]
     hands = plan.deal(costs, buckets)
-    shared = context.broadcast(job)
     steps = partial(_split_task, environment, shared, buckets)
-    found = context.parallelize(hands, len(hands)).mapPartitions(steps).cache()
+    found = context.parallelize(hands, len(hands)).mapPartitions(steps).persist(StorageLevel.MEMORY_AND_DISK)
     matched = found.filter(_is_candidate).partitionBy(buckets, _same).mapPartitions(partial(_match_task, shared))
     rest = found.filter(_is_rest).map(_unkeyed)
     hand_of = {position: number for number, hand in enumerate(hands) for position in hand}
@@ -59,13 +61,22 @@ def _split_task(
                     raise
                 except Exception as failure:  # noqa: BLE001 - one log's fault must not fail the others
                     error = reason(failure)
+                    failed = SegmentFound(job.number, position, None, error, Traffic())
+                    yield from ((bucket, failed) for bucket in range(buckets))
                 yield -1, SegmentFound(job.number, position, None, error, Traffic(counted.bytes_read))
 
 
-def _match_task(shared: Any, pairs: Iterable[tuple[int, Candidates]]) -> Iterator[Superseded | SegmentFound]:
+def _match_task(
+    shared: Any, pairs: Iterable[tuple[int, Candidates | SegmentFound]]
+) -> Iterator[Superseded | SegmentFound]:
     job: LogJob = shared.value
+    parts = [part for _, part in pairs]
+    failed = [part for part in parts if isinstance(part, SegmentFound)]
+    if failed:
+        yield from failed[:1]
+        return
     try:
-        yield from match(job, (candidates for _, candidates in pairs))
+        yield from match(job, (part for part in parts if isinstance(part, Candidates)))
     except Exception as failure:  # noqa: BLE001 - one log's fault must not fail the others
         yield SegmentFound(job.number, 0, None, reason(failure), Traffic())
 

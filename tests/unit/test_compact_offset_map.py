@@ -19,7 +19,7 @@ from keyfold_compactor.mapping import packed, unpacked
 from keyfold_compactor.retain import new_marks, retain
 from keyfold_compactor.settings import Encoding
 from keyfold_compactor.work import LogJob
-from tests.support.cleaning import PLACE, load, memory_log, patience, record
+from tests.support.cleaning import PLACE, clean, load, memory_log, patience, record
 
 Keys = list[bytes | None]
 
@@ -100,7 +100,7 @@ def test_masks_survive_as_bits(count: int) -> None:
 def test_a_map_by_buckets_is_the_map_of_one_task(seed: int) -> None:
     """The steps that Spark runs in many tasks, run here one after another, against the whole map."""
     random = Random(seed)
-    keys = [None, *(f"k{i}" for i in range(12)), "skewed", "skewed", "skewed"]
+    keys = [None, "", *(f"k{i}" for i in range(12)), "skewed", "skewed", "skewed"]
     offset = 0
     batches = []
     for _ in range(random.randrange(1, 6)):
@@ -109,12 +109,17 @@ def test_a_map_by_buckets_is_the_map_of_one_task(seed: int) -> None:
             batch.append(record(offset, random.choice(keys), random.choice([None, "v"])))
             offset += random.choice([1, 2])
         batches.append(batch)
-    store, _ = memory_log(*batches)
+    store, sink = memory_log(*batches)
+    if random.random() < 0.5:  # tombstones that are marked, and due
+        clean(store, seed=seed)
+        sink.append([record(offset + i, random.choice(keys), random.choice([None, "v"])) for i in range(9)])
     manifest = load(store)
-    first_dirty = random.choice([0, *(s.base_offset for s in manifest.segments), manifest.next_offset])
+    end = random.choice([manifest.next_offset, manifest.segments[-1].base_offset])
+    first_dirty = min(end, random.choice([random.randrange(end + 1), *(s.base_offset for s in manifest.segments), end]))
+    due = frozenset(p.epoch for p in manifest.passes if random.random() < 0.8)
+    entries = tuple(s for s in manifest.segments if s.next_offset <= end)
     job = LogJob(
-        0, PLACE, manifest.segments, first_dirty, manifest.next_offset, 9, manifest.sync_marker, frozenset(),
-        random.random() < 0.3, Encoding(),
+        0, PLACE, entries, first_dirty, end, 9, manifest.sync_marker, due, random.random() < 0.3, Encoding()
     )  # fmt: skip
     waiting = patience(ManualClock(), random)
     whole, masks = run_map(job, store, waiting)
