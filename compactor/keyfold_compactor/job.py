@@ -31,6 +31,7 @@ from keyfold_compactor.work import Executor
 
 ExecutorFactory = Callable[[], Executor]
 FAILED_BACKOFF = Backoff(first_ms=30_000, cap_ms=3_600_000)
+EXECUTOR_FAILURES_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +111,11 @@ class Job:
             for partition in catalog.partitions(self._store, directory, topic)
             if wanted.partition in {None, partition}
         ]
-        if wanted.partition is not None and not found:
-            raise KeyfoldError(f"there is no partition {wanted.partition} to clean", hint="see `keyfold log list`")
+        if not found and (wanted.topic is not None or wanted.partition is not None):
+            topic = wanted.topic or "the configured topics"
+            what = f"partition of {topic}" if wanted.partition is None else f"partition {wanted.partition} of {topic}"
+            hint = f"`keyfold log list {self._options.url}` shows what is there"
+            raise KeyfoldError(f"there is no {what} in the bucket", hint=hint)
         return found
 
     def look(self) -> list[Look]:
@@ -131,13 +135,19 @@ class Job:
         probe(self._store, self._options.topics_dir, self._random)
 
     def loop(self, stop: threading.Event, publish: Callable[[RunReport], None]) -> None:
-        """Run again and again until `stop`. A run that fails as a whole (no bucket, no network) is tried again too."""
+        """Run again and again until `stop`. A run that fails as a whole (no bucket, no network) is tried again too.
+
+        Spark that has failed several batches in a row is not coming back in this process: raises `KeyfoldError`.
+        """
         delays = self._delays()
+        failures = 0
         while not stop.is_set():
             pause_s = self._options.backoff_ms / 1000
             try:
-                publish(self.once(stop.is_set))
+                report = self.once(stop.is_set)
+                publish(report)
                 delays = self._delays()
+                failures = _executor_failures(failures, report)
             except KeyfoldError as error:
                 if not error.retriable:
                     raise
@@ -165,6 +175,18 @@ class Job:
 
     def _settings_of(self, topic: str, manifest: Manifest) -> TopicSettings:
         return self._options.settings_of(topic, manifest.settings)
+
+
+def _executor_failures(before: int, report: RunReport) -> int:
+    """How many runs in a row Spark has failed. Raises `KeyfoldError` when these are too many."""
+    if not report.executor_error:
+        return 0 if report.partitions else before
+    if before + 1 < EXECUTOR_FAILURES_MAX:
+        return before + 1
+    raise KeyfoldError(
+        f"Spark failed in {before + 1} runs in a row: {report.executor_error}",
+        hint="start the compactor again, which starts Spark anew; nothing was changed by the runs that failed",
+    )
 
 
 @contextlib.contextmanager

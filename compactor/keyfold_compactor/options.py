@@ -129,8 +129,8 @@ class CompactOptions(StoreOptions):
             re.compile(self.topics_regex)
         except re.error as error:
             raise ConfigError("topics.regex", f"is no regular expression: {error}") from None
-        policies = {word.strip() for word in self.cleanup_policy.split(",")}
-        if not policies or not policies <= {"compact", "delete"}:
+        # Kafka knows the empty policy: nothing is cleaned.
+        if not {word.strip() for word in self.cleanup_policy.split(",")} <= {"compact", "delete", ""}:
             raise ConfigError("cleanup.policy", f"must be compact, delete or both, not {self.cleanup_policy!r}")
         if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
             raise ConfigError("min.compaction.lag.ms", "must not exceed max.compaction.lag.ms")

@@ -110,11 +110,15 @@ class PartitionReport:
 
 @dataclass(slots=True)
 class RunReport:
-    """A whole run. `quiet_partitions` had nothing to do in any respect and are only counted."""
+    """A whole run. `quiet_partitions` had nothing to do in any respect and are only counted.
+
+    `executor_error` is why Spark failed a whole batch; its partitions say it too.
+    """
 
     by_place: dict[Place, PartitionReport] = field(default_factory=dict)
     quiet_partitions: int = 0
     seconds: float = 0.0
+    executor_error: str = ""
 
     @property
     def partitions(self) -> list[PartitionReport]:
@@ -168,12 +172,12 @@ class RunReport:
 
 
 def size_text(n_bytes: float) -> str:
-    """Bytes for people."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(n_bytes) < 1000:
+    """Bytes for people, in the units of `keyfold log`; what was freed may be negative."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(n_bytes) < 1024:
             return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.1f} {unit}"
-        n_bytes /= 1000
-    return f"{n_bytes:.1f} TB"
+        n_bytes /= 1024
+    return f"{n_bytes:.1f} TiB"
 
 
 def text_lines(report: RunReport) -> Iterable[str]:

@@ -164,6 +164,7 @@ class Run:
             try:
                 self._pass(claims)
             except Exception as error:  # noqa: BLE001 - what ends Spark's job ends this batch and not the run
+                self._report.executor_error = reason(error)
                 self._give_up(claims, reason(error))
         self._progress.begin("deleting", len(claims))
         self._parallel(lambda claim: self._sweep(claim.session, claim.settings), claims)
@@ -172,10 +173,10 @@ class Run:
         """The executor failed as a whole: nothing of what is not committed yet will be."""
         for claim in claims:
             with claim.lock:
-                is_open, claim.keep = claim.keep, False
-            if is_open:
-                self._report.add(PartitionReport(claim.job.place, Outcome.FAILED, why=why))
-                self._release(claim.session)
+                claim.keep = False
+            if claim.job.place not in self._report.by_place:
+                outcome = Outcome.FAILED if self._release(claim.session) else Outcome.LOST
+                self._report.add(PartitionReport(claim.job.place, outcome, why=why))
 
     def _claim(self, number: int, look: Look) -> Claim | None:
         """Claim one partition and judge it again by what the claim saw; None where that ends its part of the run.
@@ -226,7 +227,11 @@ class Run:
 
         def finish(claim: Claim) -> None:
             number = claim.job.number
-            self._finish(claim, answers[number], groups.get(number, []), made.get(number, []))
+            try:
+                self._finish(claim, answers[number], groups.get(number, []), made.get(number, []))
+            except Exception as error:  # noqa: BLE001 - a broken invariant fails its partition, and is never left out
+                self._release(claim.session)
+                self._report.add(PartitionReport(claim.job.place, Outcome.FAILED, why=reason(error)))
 
         self._progress.begin("committing", len(claims))
         self._parallel(finish, claims)

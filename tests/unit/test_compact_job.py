@@ -187,3 +187,79 @@ def test_the_report_as_text_says_what_happened() -> None:
     assert "users-0: 2 -> 1 records (1 superseded, 0 tombstones purged, 1 marked, 1 kept)" in first
     assert "1 partitions looked at, 1 cleaned, 0 failed; 1 records removed" in first
     assert "1 tombstones purged" in "\n".join(text_lines(job(store, clock).once()))
+
+
+class Forgetful(LocalExecutor):
+    """Loses the answer of every unit."""
+
+    def rewrite(self, hands: Sequence[Sequence[UnitJob]]) -> Iterator[UnitAnswer]:
+        list(super().rewrite(hands))
+        return iter(())
+
+
+def test_a_partition_whose_pass_meets_a_mistake_of_ours_is_reported_and_gives_its_lease_back() -> None:
+    clock = ManualClock()
+    store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")], clock=clock)
+    settings = RunSettings(settings_of=lambda *_: EAGER, threads=1)
+    executor = Forgetful(store, patience(clock, Random(1)))
+    report = Run(store, settings, lambda: executor, clock=clock, random=Random(1)).clean([PLACE])
+    assert [p.outcome for p in report.partitions] == [Outcome.FAILED]
+    assert (report.exit_code, load(store).compactor.lease_until_ms) == (1, 0)
+    assert [r.offset for r in read_all(store)] == [0, 1]
+
+
+def test_a_claim_that_was_lost_before_the_executor_died_is_reported_as_lost() -> None:
+    clock = ManualClock()
+    store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")], clock=clock)
+
+    class Overtaken(Dying):
+        def map_logs(self, jobs: Sequence[LogJob]) -> list[MapAnswer]:
+            clock.advance(60_001)
+            PartitionLog(store, PLACE, clock=clock, random=Random(4)).claim_compactor(lease_ms=1, holder="another")
+            return super().map_logs(jobs)
+
+    settings = RunSettings(settings_of=lambda *_: EAGER, threads=1)
+    report = Run(store, settings, Overtaken, clock=clock, random=Random(1)).clean([PLACE])
+    assert [p.outcome for p in report.partitions] == [Outcome.LOST]
+
+
+def test_masks_of_a_batch_that_failed_are_not_seen_by_the_next() -> None:
+    clock = ManualClock()
+    store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")], clock=clock)
+    executor = LocalExecutor(store, patience(clock, Random(1)))
+    executor.map_logs([claimed(store, clock).job])
+    assert executor._masks
+    executor.map_logs([])
+    assert not executor._masks
+
+
+def test_spark_that_fails_run_after_run_ends_the_loop() -> None:
+    clock = ManualClock()
+    store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")], clock=clock)
+    options = CompactOptions.parse({**CONFIG, "cleanup.policy": "compact"})
+    found = Job(options, Selection(), store, Dying, clock=clock, random=Random(2))
+    reports: list[RunReport] = []
+
+    def publish(report: RunReport) -> None:
+        reports.append(report)
+        clock.advance(3_600_000)  # beyond every penalty
+
+    with pytest.raises(KeyfoldError, match=r"Spark failed in 3 runs in a row.*lost its executors"):
+        found.loop(threading.Event(), publish)
+    assert [r.exit_code for r in reports] == [1, 1, 1]
+
+
+def test_a_topic_or_partition_that_is_asked_for_and_not_there_is_an_error() -> None:
+    clock = ManualClock()
+    store, _ = memory_log([record(0, "a", "1")], clock=clock)
+    with pytest.raises(KeyfoldError, match="no partition of orders in the bucket"):
+        job(store, clock, Selection(topic="orders")).places()
+    with pytest.raises(KeyfoldError, match="no partition 7 of users in the bucket"):
+        job(store, clock, Selection(topic="users", partition=7)).places()
+    assert job(store, clock, topics="orders").places() == [], "a configured topic may come later"
+
+
+def test_kafkas_empty_cleanup_policy_means_that_nothing_is_cleaned() -> None:
+    options = CompactOptions.parse(CONFIG)
+    assert not options.settings_of("users", {"cleanup.policy": ""}).compact
+    assert options.settings_of("users", {"cleanup.policy": "delete, compact"}).compact
