@@ -94,27 +94,17 @@ def group(
     """
     groups: list[Group] = []
     run: list[int] = []
-    for at in range(len(entries)):
-        if run and not _fits([*run, at], entries, stats, segment_bytes, unit_bytes):
-            groups.extend(_split(run, entries, stats))
-            run = []
+    kept_bytes = source_bytes = 0
+    for at, (entry, found) in enumerate(zip(entries, stats, strict=True)):
+        if found.kept_count:  # a segment with nothing left costs nothing and adds nothing
+            kept_bytes += found.kept_bytes
+            source_bytes += entry.size_bytes
+            if run and (kept_bytes > segment_bytes or source_bytes > unit_bytes):
+                groups.extend(_split(run, entries, stats))
+                run, kept_bytes, source_bytes = [], found.kept_bytes, entry.size_bytes
         run.append(at)
     groups.extend(_split(run, entries, stats))
     return groups
-
-
-def _fits(
-    run: list[int],
-    entries: Sequence[SegmentEntry],
-    stats: Sequence[SegmentStats],
-    segment_bytes: int,
-    unit_bytes: int,
-) -> bool:
-    if stats[run[-1]].kept_count == 0:
-        return True  # costs nothing and adds nothing
-    kept_bytes = sum(stats[at].kept_bytes for at in run)
-    source_bytes = sum(entries[at].size_bytes for at in run if stats[at].kept_count)
-    return kept_bytes <= segment_bytes and source_bytes <= unit_bytes
 
 
 def _split(run: list[int], entries: Sequence[SegmentEntry], stats: Sequence[SegmentStats]) -> list[Group]:
