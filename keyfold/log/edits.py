@@ -178,6 +178,50 @@ def replace_segments(epoch: int, replacement: Replacement) -> Edit:
     return edit
 
 
+def expire(epoch: int, expired: Sequence[SegmentEntry]) -> Edit:
+    """Take the first segments off the log: its start moves to where what is left begins.
+
+    The last segment may go too: then the log is empty, and starts and ends at `next_offset`. Requires that the log
+    begins with exactly these segments, so an append that comes between changes nothing. Nothing here can hide a record
+    from a reader: a tombstone never goes without everything before it, and whoever has not read these segments yet is
+    overtaken by the log start, which `keyfold.read.position` says.
+    """
+
+    def edit(manifest: Manifest, _seen_ms: int) -> Manifest:
+        _require_epoch(manifest, Role.COMPACTOR, epoch)
+        names = [(e.name, e.index_name) for e in expired]
+        if [(e.name, e.index_name) for e in manifest.segments[: len(names)]] != names:
+            raise SegmentsMoved(
+                manifest.topic,
+                manifest.partition,
+                f"{', '.join(name for name, _ in names)}: no longer the log's first segments, as when they expired",
+            )
+        shorter = without_first(manifest, len(names))
+        unlinked = sorted(n for pair in names for n in pair)
+        version = manifest.version + 1
+        return replace(
+            shorter, replaced=manifest.replaced + tuple(Replaced(name, version, UNSTAMPED) for name in unlinked)
+        )
+
+    return edit
+
+
+def without_first(manifest: Manifest, count: int) -> Manifest:
+    """The log that its first `count` segments have left, apart from `replaced`."""
+    if not count:
+        return manifest
+    segments = manifest.segments[count:]
+    log_start = segments[0].base_offset if segments else manifest.next_offset
+    marks = {e for s in segments for e in s.cleaned_epochs}
+    return replace(
+        manifest,
+        segments=segments,
+        log_start_offset=log_start,
+        first_dirty_offset=_first_dirty(max(manifest.first_dirty_offset, log_start), segments, manifest.next_offset),
+        passes=tuple(p for p in manifest.passes if p.epoch in marks),
+    )
+
+
 def renew(epoch: int, lease_ms: int) -> Edit:
     """Hold the compactor's lease for `lease_ms` from now; 0 gives it back."""
 

@@ -2,7 +2,7 @@
 
     PartitionLog          load, create, restore, and claim
     SinkSession           what the holder of the sink's epoch may do: append
-    CompactorSession      what the holder of the compactor's epoch may do: replace, renew its lease, forget
+    CompactorSession      what the holder of the compactor's epoch may do: replace, expire, renew its lease, forget
 
 A session remembers the newest manifest that it has seen, so a commit without a rival costs one request. Sessions of
 one role and partition must not be used by two threads at once.
@@ -239,6 +239,7 @@ class CompactorSession(_Session):
     def __init__(self, log: PartitionLog, pinned: Pinned) -> None:
         super().__init__(log, pinned)
         self._replacing: tuple[Replacement, set[str]] | None = None
+        self._expiring: tuple[frozenset[str], set[str]] | None = None
 
     def replace(self, replacement: Replacement) -> Manifest:
         """Commit a pass, or a part of one.
@@ -250,6 +251,16 @@ class CompactorSession(_Session):
         if self._replacing is None or self._replacing[0] is not replacement:
             self._replacing = (replacement, set())
         return self._commit(edits.replace_segments(self.epoch, replacement), replacement.objects(), self._replacing[1])
+
+    def expire(self, expired: Sequence[SegmentEntry]) -> Manifest:
+        """Take the log's first segments off it (`edits.expire`). Raises as `replace` does.
+
+        After `CommitUnknown` the same call may be made again; the objects go where replaced ones go.
+        """
+        names = frozenset(e.name for e in expired)
+        if self._expiring is None or self._expiring[0] != names:
+            self._expiring = (names, set())
+        return self._commit(edits.expire(self.epoch, expired), tried=self._expiring[1])
 
     def renew(self, lease_ms: int) -> Manifest:
         """Hold the lease for another `lease_ms` from the store's now. Raises `Fenced` when it was lost."""
