@@ -57,11 +57,13 @@ class Penalties:
         """Whether a partition is still to be left alone."""
         return self._until_s.get(place, 0.0) > self.clock.monotonic_s()
 
-    def learn(self, report: RunReport) -> None:
-        """Note who failed; everybody else who was tried starts afresh."""
+    def learn(self, report: RunReport, resting: frozenset[Place] = frozenset()) -> None:
+        """Note who failed; everybody else who was tried starts afresh. Who was not tried again goes on resting."""
         failed = {p.place for p in report.failed}
         for partition in report.partitions:
             place = partition.place
+            if place in resting:
+                continue
             if place not in failed:
                 self._until_s.pop(place, None)
                 self._delays.pop(place, None)
@@ -125,9 +127,15 @@ class Job:
     def once(self, should_stop: Callable[[], bool] = lambda: False) -> RunReport:
         """One run."""
         self._runs += 1
-        places = [p for p in self.places() if not self._penalties.is_out(p)]
-        report = self._run().clean(places, should_stop)
-        self._penalties.learn(report)
+        places: list[Place] = []
+        resting: list[Place] = []  # their retention goes on where they have one
+        for place in self.places():
+            if not self._penalties.is_out(place):
+                places.append(place)
+            elif self._options.has_retention(place.topic):
+                resting.append(place)
+        report = self._run().clean(places, should_stop, resting=resting)
+        self._penalties.learn(report, frozenset(resting))
         return report
 
     def prove_store(self) -> None:

@@ -32,7 +32,8 @@ class CompactOptions(StoreOptions):
     cleanup_policy: str = option(
         "cleanup.policy",
         "delete",
-        doc="`compact`, `delete` or both, by comma. Only logs with `compact` are cleaned. The sink follows it.",
+        doc="`compact`, `delete` or both, by comma. Only logs with `compact` are cleaned. The sink follows it. "
+        "`delete` counts only where it is set here: by the topic's own settings nothing is ever deleted.",
         importance="high",
         followed=True,
     )
@@ -63,6 +64,22 @@ class CompactOptions(StoreOptions):
         86_400_000,
         doc="A tombstone stays readable this long after the pass that removed what it deletes.",
         followed=True,
+    )
+    retention_ms: int = option(
+        "retention.ms",
+        -1,
+        doc="Segments appended, or with their newest record, longer ago than this go, whole and oldest first, where "
+        "`cleanup.policy` is set here and holds `delete`. -1: never. Not taken from the topic.",
+        per_topic=True,
+        ge=-1,
+    )
+    retention_bytes: int = option(
+        "retention.bytes",
+        -1,
+        doc="The oldest segments of a partition go while the rest has this many stored bytes, under the same "
+        "condition. -1: no limit. Not taken from the topic.",
+        per_topic=True,
+        ge=-1,
     )
     segment_bytes: int = option(
         "segment.bytes", 128 * MIB, doc="Neighbouring segments are merged up to this size.", per_topic=True, ge=1
@@ -121,6 +138,30 @@ class CompactOptions(StoreOptions):
     )
     spark: Overrides = option("spark.*", Overrides(), doc="Passed to Spark as it is, `spark.master` for one.")
 
+    @classmethod
+    def parse(cls, values: Mapping[str, str]) -> Self:
+        """See `Options.parse`; a retention that nothing in this configuration turns on is a mistake, too."""
+        parsed = super().parse(values)
+        own = {topic: parsed.for_topic(topic) for topic in parsed.topics_with_own_values}
+        deleting = {topic for topic, options in own.items() if options.deletes}
+        for key, field in (("retention.ms", "retention_ms"), ("retention.bytes", "retention_bytes")):
+            if getattr(parsed, field) >= 0 and not parsed.deletes and not deleting:
+                raise _idle_retention(key, "cleanup.policy")
+            for topic, options in own.items():
+                if getattr(options, field) != getattr(parsed, field) and topic not in deleting:
+                    raise _idle_retention(f"topic.{topic}.{key}", f"topic.{topic}.cleanup.policy")
+        return parsed
+
+    @property
+    def deletes(self) -> bool:
+        """Whether `cleanup.policy` was given, and holds `delete`. The default, Kafka's, deletes nothing here."""
+        return self.is_set("cleanup_policy") and self.holds("delete")
+
+    def has_retention(self, topic: str) -> bool:
+        """Whether segments of a topic may expire; nothing that is followed from Kafka can change that."""
+        own = self.for_topic(topic)
+        return own.deletes and (own.retention_ms >= 0 or own.retention_bytes >= 0)
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.topics and self.topics_regex:
@@ -140,7 +181,10 @@ class CompactOptions(StoreOptions):
         """One topic's settings, given what its manifest followed from Kafka. Raises `ConfigError`."""
         own = self.for_topic(topic, followed)
         return TopicSettings(
-            compact="compact" in own.cleanup_policy,
+            delete=self.for_topic(topic).deletes,  # without what is followed: that never deletes
+            retention_ms=own.retention_ms,
+            retention_bytes=own.retention_bytes,
+            compact=own.holds("compact"),
             min_cleanable_dirty_ratio=own.min_cleanable_dirty_ratio,
             min_compaction_lag_ms=own.min_compaction_lag_ms,
             max_compaction_lag_ms=own.max_compaction_lag_ms,
@@ -150,6 +194,10 @@ class CompactOptions(StoreOptions):
             remove_keyless=own.keyless_records == "remove",
             encoding=Encoding(own.avro_codec),
         )
+
+    def holds(self, policy: str) -> bool:
+        """Whether `cleanup.policy` holds `compact` or `delete`."""
+        return policy in {word.strip() for word in self.cleanup_policy.split(",")}
 
     def wants(self, topic: str) -> bool:
         """Whether this configuration covers a topic."""
@@ -168,3 +216,11 @@ class CompactOptions(StoreOptions):
             secret_access_key=None if secret is None else secret.get_secret_value(),
             max_connections=max(16, self.threads),
         )
+
+
+def _idle_retention(key: str, policy: str) -> ConfigError:
+    return ConfigError(
+        key,
+        "deletes nothing: `cleanup.policy` is not set to hold delete here, and the topic's own is not asked for that",
+        hint=f"set `{policy}` to delete or compact,delete, or leave out `{key}`",
+    )

@@ -19,11 +19,13 @@ a forecast; after the claim it is asked again with what the claim saw.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
+from keyfold.log.edits import without_first
 from keyfold.log.manifest import UNSTAMPED, Manifest, SegmentEntry, is_over
 from keyfold_compactor.janitor import due_names
+from keyfold_compactor.retention import Expiry, expiry
 from keyfold_compactor.settings import TopicSettings
 
 
@@ -40,6 +42,7 @@ class Reason(Enum):
 class Chore(Enum):
     """What a log needs apart from cleaning: a commit without any data."""
 
+    EXPIRE = "segments are past retention"
     STAMP = "times of an earlier commit are to be written down"
     DELETE = "replaced objects are due for deletion"
     COLLECT = "orphans are to be looked for"
@@ -67,7 +70,8 @@ class Verdict:
     """What is to be done with one log. `why_not` is a sentence for people where `reasons` is empty.
 
     `end` is how far a pass would go: the first uncleanable offset, or the first dirty one where only tombstones are
-    due. `overdue_ms` is by how much the oldest dirty segment exceeds max.compaction.lag.ms.
+    due. `overdue_ms` is by how much the oldest dirty segment exceeds max.compaction.lag.ms. `expiry` is what retention
+    takes, whether the log is cleaned or not.
     """
 
     range: CleanRange
@@ -76,6 +80,7 @@ class Verdict:
     chores: tuple[Chore, ...]
     overdue_ms: int
     why_not: str
+    expiry: Expiry
 
     @property
     def is_due(self) -> bool:
@@ -113,16 +118,24 @@ def due_epochs(manifest: Manifest, delete_retention_ms: int, now_ms: int) -> fro
     return frozenset(p.epoch for p in manifest.passes if is_over(p.committed_at_ms, delete_retention_ms, now_ms))
 
 
+def forecast(manifest: Manifest, settings: TopicSettings, now_ms: int, *, force: bool = False) -> Verdict:
+    """Decide about one log as a run does: retention first, then cleaning of what it leaves. See `judge`."""
+    found = expiry(manifest, settings, now_ms)
+    verdict = judge(without_first(manifest, len(found.segments)), settings, now_ms, force=force)
+    return replace(verdict, chores=_chores(manifest, settings, now_ms), expiry=found)
+
+
 def judge(manifest: Manifest, settings: TopicSettings, now_ms: int, *, force: bool = False) -> Verdict:
-    """Decide about one log. `now_ms` is a store time at which `manifest` had landed.
+    """Decide about the cleaning of a log as it is. `now_ms` is a store time at which `manifest` had landed.
 
     Times that are not stamped yet count as `now_ms`: that is what the claim would write.
     """
     parts = clean_range(manifest, settings, now_ms)
     overdue_ms = _overdue_ms(manifest, parts, settings, now_ms)
     chores = _chores(manifest, settings, now_ms)
+    expires = expiry(manifest, settings, now_ms)
     if not settings.compact:
-        return Verdict(parts, parts.first_dirty, (), chores, 0, "cleanup.policy does not hold compact")
+        return Verdict(parts, parts.first_dirty, (), chores, 0, "cleanup.policy does not hold compact", expires)
     reasons: list[Reason] = []
     if force:
         reasons.append(Reason.FORCED)
@@ -133,7 +146,7 @@ def judge(manifest: Manifest, settings: TopicSettings, now_ms: int, *, force: bo
     end = parts.end if reasons else parts.first_dirty
     reasons.extend(_tombstone_reasons(manifest, parts, settings, now_ms))
     why_not = "" if reasons else _why_not(manifest, parts, settings)
-    return Verdict(parts, end, tuple(reasons), chores, overdue_ms, why_not)
+    return Verdict(parts, end, tuple(reasons), chores, overdue_ms, why_not, expires)
 
 
 def _first_uncleanable(manifest: Manifest, first_dirty: int, lag_ms: int, now_ms: int) -> int:
@@ -169,11 +182,11 @@ def _tombstone_reasons(manifest: Manifest, parts: CleanRange, settings: TopicSet
 
 
 def _chores(manifest: Manifest, settings: TopicSettings, now_ms: int) -> tuple[Chore, ...]:
-    chores: list[Chore] = []
+    chores: list[Chore] = [Chore.EXPIRE] if expiry(manifest, settings, now_ms).segments else []
     unstamped = any(p.committed_at_ms == UNSTAMPED for p in manifest.passes) or any(
         r.unlinked_at_ms == UNSTAMPED for r in manifest.replaced
     )
-    if settings.compact and settings.needs_append_times:
+    if settings.needs_append_times:
         unstamped |= any(s.appended_at_ms == UNSTAMPED for s in manifest.segments)
     if unstamped:
         chores.append(Chore.STAMP)

@@ -17,6 +17,7 @@ class Outcome(Enum):
     """How a partition left the run."""
 
     CLEANED = "cleaned"
+    EXPIRED = "expired"
     UNCHANGED = "unchanged"
     SKIPPED = "skipped"
     LOST = "lost"
@@ -33,6 +34,7 @@ class LogSize:
     bytes: int = 0
     index_bytes: int = 0
     first_dirty_offset: int = 0
+    log_start_offset: int = 0
     next_offset: int = 0
 
 
@@ -45,13 +47,27 @@ def log_size(manifest: Manifest) -> LogSize:
         bytes=manifest.size_bytes,
         index_bytes=sum(s.index_size_bytes for s in manifest.segments),
         first_dirty_offset=manifest.first_dirty_offset,
+        log_start_offset=manifest.log_start_offset,
         next_offset=manifest.next_offset,
     )
 
 
 @dataclass(frozen=True, slots=True)
+class Expired:
+    """What retention took off a log's start: segments, records, stored bytes without indexes; or why it could not."""
+
+    segments: int = 0
+    records: int = 0
+    bytes: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionReport:
-    """One partition's part of a run. Removed records are `superseded + purged + keyless`."""
+    """One partition's part of a run. Cleaning removed `superseded + purged + keyless` records, retention `expired`.
+
+    `before` and `after` are the log's sizes before and after both.
+    """
 
     place: Place
     outcome: Outcome
@@ -67,18 +83,19 @@ class PartitionReport:
     indexes_written: int = 0
     segments_unlinked: int = 0
     traffic: Traffic = field(default_factory=Traffic)
+    expired: Expired = Expired()
     swept: Swept = field(default_factory=Swept)
     sweep_error: str = ""
 
     @property
     def removed(self) -> int:
-        """Records that are gone."""
+        """Records that cleaning has removed."""
         return self.superseded + self.purged_tombstones + self.keyless_removed
 
     @property
     def is_failure(self) -> bool:
         """Whether the run must end with exit code 1."""
-        return self.outcome is Outcome.FAILED or bool(self.sweep_error)
+        return self.outcome is Outcome.FAILED or bool(self.sweep_error or self.expired.error)
 
     def document(self) -> dict[str, Any]:
         """As it stands in the JSON report."""
@@ -95,6 +112,10 @@ class PartitionReport:
             "tombstones_purged": self.purged_tombstones,
             "tombstones_marked": self.marked_tombstones,
             "keyless_removed": self.keyless_removed,
+            "segments_expired": self.expired.segments,
+            "records_expired": self.expired.records,
+            "bytes_expired": self.expired.bytes,
+            "retention_error": self.expired.error,
             "segments_written": self.segments_written,
             "indexes_written": self.indexes_written,
             "segments_unlinked": self.segments_unlinked,
@@ -112,10 +133,12 @@ class PartitionReport:
 class RunReport:
     """A whole run. `quiet_partitions` had nothing to do in any respect and are only counted.
 
-    `executor_error` is why Spark failed a whole batch; its partitions say it too.
+    `by_retention` is what retention did before the rest of the run, and is part of `partitions`. `executor_error` is
+    why Spark failed a whole batch; its partitions say it too.
     """
 
     by_place: dict[Place, PartitionReport] = field(default_factory=dict)
+    by_retention: dict[Place, PartitionReport] = field(default_factory=dict)
     quiet_partitions: int = 0
     seconds: float = 0.0
     executor_error: str = ""
@@ -123,11 +146,31 @@ class RunReport:
     @property
     def partitions(self) -> list[PartitionReport]:
         """By topic and partition."""
-        return sorted(self.by_place.values(), key=lambda p: (p.place.topic, p.place.partition))
+        found = {**self.by_retention, **{place: self._whole(part) for place, part in self.by_place.items()}}
+        return sorted(found.values(), key=lambda p: (p.place.topic, p.place.partition))
+
+    @property
+    def reported(self) -> frozenset[Place]:
+        """The partitions that are in the report."""
+        return frozenset(self.by_place) | frozenset(self.by_retention)
+
+    def _whole(self, part: PartitionReport) -> PartitionReport:
+        """A partition's report with what retention had done before."""
+        first = self.by_retention.get(part.place)
+        if first is None:
+            return part
+        after = first.after if part.after == LogSize() else part.after
+        outcome = first.outcome if part.outcome is Outcome.UNCHANGED and not part.why else part.outcome
+        return replace(part, outcome=outcome, expired=first.expired, before=first.before, after=after)
 
     def add(self, partition: PartitionReport) -> None:
         """Report a partition; each is reported once. May be called by many threads."""
         self.by_place[partition.place] = partition
+
+    def expired(self, place: Place, expired: Expired, before: LogSize, after: LogSize) -> None:
+        """Report what retention did in a partition. May be called by many threads."""
+        outcome = Outcome.FAILED if expired.error else Outcome.EXPIRED
+        self.by_retention[place] = PartitionReport(place, outcome, expired=expired, before=before, after=after)
 
     @property
     def failed(self) -> list[PartitionReport]:
@@ -150,6 +193,9 @@ class RunReport:
         documents = [p.document() for p in parts]
         summed = (
             "records_removed",
+            "segments_expired",
+            "records_expired",
+            "bytes_expired",
             "tombstones_purged",
             "tombstones_marked",
             "segments_written",
@@ -190,7 +236,8 @@ def text_lines(report: RunReport) -> Iterable[str]:
     cleaned = sum(p.outcome is Outcome.CLEANED for p in parts)
     yield (
         f"{looked_at} partitions looked at, {cleaned} cleaned, {len(report.failed)} failed; "
-        f"{total['records_removed']} records removed, {size_text(total['bytes_freed'])} freed, "
+        f"{total['records_removed']} records removed, {total['records_expired']} expired, "
+        f"{size_text(total['bytes_freed'])} freed, "
         f"{size_text(total['bytes_read'])} read, {size_text(total['bytes_written'])} written, "
         f"{total['objects_deleted']} objects and {total['orphans_deleted']} orphans deleted, "
         f"{report.seconds:.1f} s ({total['throttle_wait_s']:.1f} s waited for the throttle)"
@@ -199,6 +246,14 @@ def text_lines(report: RunReport) -> Iterable[str]:
 
 def _partition_lines(part: PartitionReport) -> Sequence[str]:
     lines: list[str] = []
+    expired = part.expired
+    if expired.segments:
+        lines.append(
+            f"{part.place}: retention took {expired.segments} segments, {expired.records} records, "
+            f"{size_text(expired.bytes)}; the log starts at {part.after.log_start_offset}"
+        )
+    if expired.error:
+        lines.append(f"{part.place}: retention failed: {expired.error}")
     if part.outcome is Outcome.CLEANED:
         lines.append(
             f"{part.place}: {part.before.records} -> {part.after.records} records "

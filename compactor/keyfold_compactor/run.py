@@ -1,11 +1,13 @@
 """One run: read manifests, choose, claim, map, rewrite, commit, delete, report.
 
     look        every partition's manifest, in parallel; what has nothing to do costs this one GET
+    expire      segments past retention leave the start of every log that asks for it, in a claim of their own: also
+                where cleaning fails, and before the first long pass
     choose      `keyfold_compactor.policy`; overdue logs first, then the dirtiest
     clean       in batches of so many bytes, so that a partition is claimed shortly before its work begins:
                 claim, judge again with what the claim saw, map, plan, rewrite, commit
     sweep       objects that were replaced long enough ago, and orphans, in every partition that was claimed; a
-                partition that has only such chores is claimed for them without a lease
+                partition that has only such chores is claimed for them without a lease, as retention does
 
 The executor is asked for when the first batch has something to clean, so a run with nothing to do starts no Spark. A
 partition that fails is reported and holds up no other. Nothing here knows Spark.
@@ -13,7 +15,7 @@ partition that fails is reported and holds up no other. Nothing here knows Spark
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from random import Random
@@ -28,8 +30,9 @@ from keyfold.store.api import ObjectStore
 from keyfold_compactor import commit, plan
 from keyfold_compactor.claims import Claim, LeaseKeeper
 from keyfold_compactor.janitor import Swept, sweep
-from keyfold_compactor.policy import Verdict, due_epochs, judge
-from keyfold_compactor.report import Outcome, PartitionReport, RunReport, log_size
+from keyfold_compactor.policy import Chore, Verdict, due_epochs, forecast, judge
+from keyfold_compactor.report import Expired, LogSize, Outcome, PartitionReport, RunReport, log_size
+from keyfold_compactor.retention import expire
 from keyfold_compactor.settings import TopicSettings
 from keyfold_compactor.work import Executor, LogJob, MapAnswer, UnitAnswer, UnitJob, reason
 
@@ -112,10 +115,19 @@ class Run:
         self._progress.begin("reading manifests", len(places))
         return [look for look in self._parallel(self._look, places) if not isinstance(look.error, LogNotFound)]
 
-    def clean(self, places: Sequence[Place], should_stop: Callable[[], bool] = lambda: False) -> RunReport:
-        """The whole run. `should_stop` is asked between batches."""
+    def clean(
+        self,
+        places: Sequence[Place],
+        should_stop: Callable[[], bool] = lambda: False,
+        *,
+        resting: Collection[Place] = (),
+    ) -> RunReport:
+        """The whole run. `should_stop` is asked between batches. In `resting` partitions only segments expire."""
         started_s = self._clock.monotonic_s()
-        looks = self.look(places)
+        looks = self.look([*places, *resting])
+        self._retain(looks)
+        rested = frozenset(resting)
+        looks = [k for k in looks if k.place not in rested]
         for look in looks:
             if look.error is not None:
                 self._report.add(PartitionReport(look.place, Outcome.FAILED, why=str(look.error)))
@@ -128,7 +140,7 @@ class Run:
         if chores and not should_stop():
             self._progress.begin("deleting", len(chores))
             self._parallel(self._tidy, chores)
-        self._report.quiet_partitions = len(looks) - len(self._report.partitions)
+        self._report.quiet_partitions = sum(k.place not in self._report.reported for k in looks)
         self._report.seconds = self._clock.monotonic_s() - started_s
         return self._report
 
@@ -143,7 +155,7 @@ class Run:
 
     def _judge(self, pinned: Pinned) -> Verdict:
         topic_settings = self._settings.settings_of(pinned.manifest.topic, pinned.manifest)
-        return judge(pinned.manifest, topic_settings, pinned.seen_ms, force=self._settings.force)
+        return forecast(pinned.manifest, topic_settings, pinned.seen_ms, force=self._settings.force)
 
     def _has_chores(self, verdict: Verdict) -> bool:
         return bool(verdict.chores) or self._settings.collect_orphans
@@ -152,6 +164,32 @@ class Run:
         return PartitionLog(
             self._store, place, clock=self._clock, random=self._random, patience_s=self._settings.patience_s
         )
+
+    # Retention
+
+    def _retain(self, looks: Sequence[Look]) -> None:
+        due = [k for k in looks if k.verdict and Chore.EXPIRE in k.verdict.chores]
+        if due:
+            self._progress.begin("expiring", len(due))
+            self._parallel(self._expire, due)
+
+    def _expire(self, look: Look) -> None:
+        """Claim a partition for its retention alone, without a lease; report what went."""
+        place = look.place
+        try:
+            session = self._log(place).claim_compactor(lease_ms=0, holder=self._settings.holder)
+            self._expire_claimed(session)
+        except CommitRefused:
+            return  # another compactor is there and does it
+        except KeyfoldError as error:
+            self._report.expired(place, Expired(error=reason(error)), LogSize(), LogSize())
+
+    def _expire_claimed(self, session: CompactorSession) -> None:
+        before = session.manifest
+        found = expire(session, self._settings.settings_of(session.place.topic, before))
+        if found.segments:
+            expired = Expired(len(found.segments), found.record_count, found.size_bytes)
+            self._report.expired(session.place, expired, log_size(before), log_size(session.manifest))
 
     # Cleaning
 

@@ -2,7 +2,9 @@
 
 A value comes from the first of: `topic.<name>.<key>` in the configuration, the general key in the configuration, what
 the sink followed from Kafka into the manifest, Kafka's default (design section 5). Only the settings that Kafka keeps
-per topic are followed; deletion of a log's head, codec and delays of objects are keyfold's own.
+per topic are followed; codec and delays of objects are keyfold's own. So is the deletion of a log's oldest segments:
+both `delete` in `cleanup.policy` and `retention.*` count only where the configuration itself sets them, because an
+archive must not vanish when a topic is emptied by its settings (docs/decisions/0007).
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ class TopicSettings:
     """Kafka's topic settings that cleaning goes by, and keyfold's own beside them. Times in ms, sizes in stored bytes.
 
     `compact` is whether `cleanup.policy` holds `compact`. `remove_keyless` is Kafka's way with records without a key
-    in a compacted log; by default they are kept and counted.
+    in a compacted log; by default they are kept and counted. `delete` is whether this configuration's own
+    `cleanup.policy` holds `delete`; `retention_ms` and `retention_bytes` are -1 without limit, as in Kafka.
     """
 
     compact: bool = True
@@ -39,9 +42,18 @@ class TopicSettings:
     segment_bytes: int = 128 * 1024 * 1024
     file_delete_delay_ms: int = 3_600_000
     remove_keyless: bool = False
+    delete: bool = False
+    retention_ms: int = -1
+    retention_bytes: int = -1
     encoding: Encoding = field(default_factory=Encoding)
 
     @property
+    def has_retention(self) -> bool:
+        """Whether the log may lose its oldest segments at all."""
+        return self.delete and (self.retention_ms >= 0 or self.retention_bytes >= 0)
+
+    @property
     def needs_append_times(self) -> bool:
-        """Whether the decision depends on when segments were appended."""
-        return self.min_compaction_lag_ms > 0 or self.max_compaction_lag_ms < LONG_MAX
+        """Whether a decision depends on when segments were appended."""
+        has_lag = self.min_compaction_lag_ms > 0 or self.max_compaction_lag_ms < LONG_MAX
+        return (self.compact and has_lag) or (self.delete and self.retention_ms >= 0)

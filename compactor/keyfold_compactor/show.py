@@ -13,7 +13,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
+from keyfold_compactor.policy import Chore
 from keyfold_compactor.report import RunReport, size_text, text_lines
+from keyfold_compactor.retention import Expiry
 from keyfold_compactor.run import Look, NoProgress, Progress
 
 
@@ -75,8 +77,9 @@ def plan_lines(looks: Sequence[Look]) -> Iterable[str]:
             )
         else:
             yield f"{name}: leave: {found['why_not']}"
-        for chore in found.get("chores", ()):
-            yield f"{name}: {chore}"
+        yield from (f"{name}: {chore}" for chore in found.get("chores", ()) if chore != Chore.EXPIRE.value)
+        if look.verdict is not None and look.verdict.expiry.is_asked:
+            yield f"{name}: retention: {_retention_text(look.verdict.expiry)}"
     if not looks:
         yield "there is no log here"
 
@@ -100,7 +103,35 @@ def _document(look: Look) -> dict[str, Any]:
         "cleanable_bytes": parts.cleanable_bytes,
         "dirty_ratio": parts.dirty_ratio,
         "overdue_ms": look.verdict.overdue_ms,
+        "retention": _retention_document(look.verdict.expiry),
     }
+
+
+def _retention_document(found: Expiry) -> dict[str, Any]:
+    return {
+        "segments": len(found.segments),
+        "by_size": found.by_size,
+        "by_time": found.by_time,
+        "records": found.record_count,
+        "bytes": found.size_bytes,
+        "log_start_offset": found.log_start_offset,
+        "why_not_more": found.why_not,
+    }
+
+
+def _retention_text(found: Expiry) -> str:
+    if not found.segments:
+        return f"nothing expires: {found.why_not}"
+    causes = [
+        f"{count} by {key}"
+        for count, key in ((found.by_size, "retention.bytes"), (found.by_time, "retention.ms"))
+        if count
+    ]
+    text = (
+        f"{len(found.segments)} segments expire ({', '.join(causes)}), {found.record_count} records, "
+        f"{size_text(found.size_bytes)}; the log will start at {found.log_start_offset}"
+    )
+    return f"{text}; {found.why_not}" if found.why_not else text
 
 
 def _ordered(looks: Sequence[Look]) -> list[Look]:

@@ -1,0 +1,122 @@
+"""Which segments are past retention, and the commit that takes them off the log's start.
+
+Kafka's walk (UnifiedLog.deleteOldSegments): whole segments from the log start, and an end at the first that may stay.
+A segment goes
+
+    by size    when without it the log still has `retention.bytes` (stored bytes of segments, after compaction), or
+    by time    when its *age* is over `retention.ms`.
+
+Age is counted from the earlier of two times: when the segment was appended, and its largest record timestamp.
+
+* A record from the future blocks nothing: Kafka counts from its timestamp, and keeps it, its segment and everything
+  behind it until that day comes. Here nothing stays longer than `retention.ms` after it was appended.
+* A record from the past defeats nothing. Records that were old when they were appended (a backfill, a sink that was
+  away) go by their own time, as in Kafka: who promised that nothing older than 30 days is kept does not keep it another
+  30 days because it was archived late. And one old record among new ones takes nothing with it, since the largest
+  timestamp counts; nor does a segment of old records behind a younger one, since the walk has ended before it.
+* Records without any timestamp have no time of their own: the append's counts.
+
+An append whose time is not written down yet (`UNSTAMPED`) has happened "now", so it does not expire, whatever its
+records say; the next commit writes the time. Unlike in Kafka the last segment may go too, for what the sink has not
+flushed is the active segment; the log keeps its `next_offset`.
+
+Retention needs no Spark, asks nothing of cleaning, and holds only where keyfold's own configuration asks for it
+(`settings.TopicSettings`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from keyfold.log.manifest import UNSTAMPED, Manifest, SegmentEntry, is_over
+from keyfold.log.partition_log import CompactorSession
+from keyfold_compactor.settings import TopicSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """The segments that go, and where the log will start then.
+
+    `why_not` is why not more of them go, for people; `is_asked` whether the configuration asks for retention at all.
+    """
+
+    segments: tuple[SegmentEntry, ...]
+    by_size: int
+    by_time: int
+    log_start_offset: int
+    why_not: str
+    is_asked: bool
+
+    @property
+    def record_count(self) -> int:
+        """Records that go, tombstones included."""
+        return sum(s.record_count for s in self.segments)
+
+    @property
+    def size_bytes(self) -> int:
+        """Stored bytes that go, indexes apart."""
+        return sum(s.size_bytes for s in self.segments)
+
+
+def expiry(manifest: Manifest, settings: TopicSettings, now_ms: int) -> Expiry:
+    """What is past retention at the store time `now_ms`."""
+    if not settings.has_retention:
+        return Expiry((), 0, 0, manifest.log_start_offset, _no_retention(settings), is_asked=False)
+    above_bytes = manifest.size_bytes - settings.retention_bytes if settings.retention_bytes >= 0 else -1
+    by_size = by_time = 0
+    why_not = "" if manifest.segments else "the log is empty"
+    log_start = manifest.next_offset if manifest.segments else manifest.log_start_offset
+    for entry in manifest.segments:
+        if above_bytes >= entry.size_bytes:
+            by_size += 1
+        elif _is_old(entry, settings, now_ms):
+            by_time += 1
+        else:
+            log_start = entry.base_offset
+            why_not = _why_not(entry, settings, above_bytes, now_ms)
+            break
+        above_bytes -= entry.size_bytes
+    return Expiry(manifest.segments[: by_size + by_time], by_size, by_time, log_start, why_not, is_asked=True)
+
+
+def born_ms(entry: SegmentEntry) -> int:
+    """The time from which a segment's age is counted, in ms; `UNSTAMPED` while that of its append is not known."""
+    if entry.appended_at_ms == UNSTAMPED or entry.max_timestamp < 0:
+        return entry.appended_at_ms
+    return min(entry.appended_at_ms, entry.max_timestamp)
+
+
+def expire(session: CompactorSession, settings: TopicSettings) -> Expiry:
+    """Commit what is past retention in a claimed partition; without anything nothing is sent.
+
+    Raises `SegmentsMoved` and `Fenced` where the claim was lost, and `StoreError`.
+    """
+    found = expiry(session.manifest, settings, session.pinned.seen_ms)
+    if found.segments:
+        session.expire(found.segments)
+    return found
+
+
+def _is_old(entry: SegmentEntry, settings: TopicSettings, now_ms: int) -> bool:
+    return settings.retention_ms >= 0 and is_over(born_ms(entry), settings.retention_ms, now_ms)
+
+
+def _no_retention(settings: TopicSettings) -> str:
+    if not settings.delete:
+        return "cleanup.policy, as this configuration sets it, does not hold delete"
+    return "neither retention.ms nor retention.bytes is set"
+
+
+def _why_not(entry: SegmentEntry, settings: TopicSettings, above_bytes: int, now_ms: int) -> str:
+    reasons: list[str] = []
+    if settings.retention_ms >= 0:
+        born = born_ms(entry)
+        if born == UNSTAMPED:
+            reasons.append(f"the append time of the segment at {entry.base_offset} is not written down yet")
+        else:
+            left_ms = max(0, born + settings.retention_ms - now_ms)
+            reasons.append(f"the segment at {entry.base_offset} has {left_ms} ms left of retention.ms")
+    if settings.retention_bytes >= 0:
+        over = f"{max(0, above_bytes)} bytes above retention.bytes" if above_bytes > 0 else "not above retention.bytes"
+        reasons.append(f"the log is {over}, and that segment has {entry.size_bytes}")
+    return "; ".join(reasons)

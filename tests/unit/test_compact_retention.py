@@ -1,0 +1,348 @@
+"""Retention: what goes, what stays and why, who decides it, and that nothing else can stop it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from keyfold.clock import ManualClock
+from keyfold.errors import ConfigError
+from keyfold.log.manifest import UNSTAMPED, Manifest
+from keyfold.log.partition_log import PartitionLog
+from keyfold.store.api import STORE_TIME_RESOLUTION_MS, ObjectStore
+from keyfold.store.faulty import Fault, FaultyStore, Kind
+from keyfold.store.memory import MemoryStore
+from keyfold_compactor.executor import LocalExecutor
+from keyfold_compactor.job import Job, Selection
+from keyfold_compactor.options import CompactOptions
+from keyfold_compactor.policy import Chore, forecast, judge
+from keyfold_compactor.report import Outcome, text_lines
+from keyfold_compactor.retention import born_ms, expiry
+from keyfold_compactor.settings import TopicSettings
+from keyfold_compactor.show import plan_document, plan_lines
+from keyfold_compactor.work import Executor, LogJob, MapAnswer, UnitAnswer, UnitJob
+from tests.support.cleaning import PLACE, Sink, load, memory_log, object_names, patience, read_all, record
+from tests.support.manifests import empty_manifest, entry, sink_name
+
+NOW = 1_000_000_000
+SEEN = NOW + STORE_TIME_RESOLUTION_MS
+DELETE = TopicSettings(compact=False, delete=True, retention_ms=1_000)
+SIZED = TopicSettings(compact=False, delete=True, retention_bytes=100)
+
+
+def log(*segments: tuple[int, int, int], **changes: object) -> Manifest:
+    """Segments of ten offsets each: (stored bytes, appended_at, largest timestamp)."""
+    entries = tuple(
+        entry(sink_name(10 * i), 10 * i, 10 * i + 10, size_bytes=size, appended_at_ms=appended, max_timestamp=timestamp)
+        for i, (size, appended, timestamp) in enumerate(segments)
+    )
+    values: dict[str, Any] = {"next_offset": 10 * len(segments), "segments": entries, **changes}
+    return empty_manifest(**values)
+
+
+def gone(manifest: Manifest, settings: TopicSettings = DELETE, now_ms: int = SEEN) -> int:
+    return len(expiry(manifest, settings, now_ms).segments)
+
+
+# What goes
+
+
+def test_segments_go_oldest_first_up_to_the_first_that_may_stay() -> None:
+    old, young = (50, NOW - 1_000, NOW - 1_000), (50, NOW - 999, NOW - 999)
+    found = expiry(log(old, old, young, old), DELETE, SEEN)
+    assert (len(found.segments), found.by_time, found.log_start_offset) == (2, 2, 20)
+    assert (found.record_count, found.size_bytes) == (20, 100)
+    assert "1 ms left" not in found.why_not
+    assert "retention.ms" in found.why_not
+
+
+def test_the_last_segment_goes_too_and_the_log_starts_at_its_end() -> None:
+    found = expiry(log((50, 1, 1), (50, 1, 1)), DELETE, SEEN)
+    assert (len(found.segments), found.log_start_offset, found.why_not) == (2, 20, "")
+
+
+@pytest.mark.parametrize(
+    ("appended", "timestamp", "goes"),
+    [
+        (NOW - 1_000, NOW + 10**12, True),  # from the future: blocks nothing
+        (NOW - 999, NOW + 10**12, False),
+        (NOW - 5, NOW - 1_000, True),  # from the past: archived late, not kept longer
+        (NOW - 5, 0, True),  # 1970 is a time, as in Kafka
+        (NOW - 5, -1, False),  # no timestamp is no time: the append's counts
+        (NOW - 1_000, -1, True),
+        (UNSTAMPED, 0, False),  # appended "now", whatever the records say
+        (UNSTAMPED, -1, False),
+    ],
+)
+def test_age_counts_from_the_earlier_of_the_append_and_the_largest_timestamp(
+    appended: int, timestamp: int, goes: bool
+) -> None:
+    assert gone(log((50, appended, timestamp))) == goes
+
+
+def test_a_segment_from_the_future_does_not_keep_what_is_behind_it() -> None:
+    assert gone(log((50, 1, 2**60), (50, 1, 1), (50, NOW, NOW))) == 2
+
+
+def test_a_segment_from_the_past_behind_a_young_one_stays() -> None:
+    assert gone(log((50, NOW, NOW), (50, NOW, 0))) == 0
+
+
+def test_retention_of_nothing_takes_everything_that_is_stamped() -> None:
+    zero = replace(DELETE, retention_ms=0)
+    assert gone(log((50, NOW, 2**60), (50, NOW, NOW), (50, UNSTAMPED, NOW)), zero) == 2
+
+
+@pytest.mark.parametrize(("limit", "count"), [(150, 0), (101, 0), (100, 1), (51, 1), (50, 2), (1, 2), (0, 3)])
+def test_by_size_the_rest_keeps_at_least_the_limit_as_in_kafka(limit: int, count: int) -> None:
+    segments = [(50, UNSTAMPED, NOW)] * 3
+    found = expiry(log(*segments), replace(SIZED, retention_bytes=limit), SEEN)
+    assert (len(found.segments), found.by_size) == (count, count)
+    assert sum(s.size_bytes for s in log(*segments).segments[count:]) >= limit
+
+
+def test_size_goes_first_and_time_takes_from_there() -> None:
+    both = replace(DELETE, retention_bytes=100)
+    found = expiry(log((50, NOW, NOW), (50, 1, 1), (50, NOW, NOW), (50, NOW, NOW)), both, SEEN)
+    assert (found.by_size, found.by_time) == (2, 0)
+    found = expiry(log((50, NOW, NOW), (50, 1, 1), (50, NOW, NOW)), both, SEEN)
+    assert (found.by_size, found.by_time) == (1, 1)
+
+
+def test_every_log_without_both_policy_and_limit_keeps_everything() -> None:
+    manifest = log((10**12, 1, 1))
+    for settings in (
+        replace(DELETE, delete=False),
+        replace(DELETE, retention_ms=-1),
+        TopicSettings(compact=True, delete=True),
+    ):
+        found = expiry(manifest, settings, SEEN)
+        assert not found.segments
+        assert found.why_not
+        assert not found.is_asked
+    assert gone(empty_manifest()) == 0
+
+
+def test_an_unstamped_append_wants_its_stamp_where_time_decides_and_nowhere_else() -> None:
+    manifest = log((50, UNSTAMPED, 1))
+    assert judge(manifest, DELETE, SEEN).chores == (Chore.STAMP,)
+    assert judge(manifest, SIZED, SEEN).chores == ()
+    assert born_ms(manifest.segments[0]) == UNSTAMPED
+
+
+def test_a_forecast_judges_the_cleaning_of_what_retention_leaves() -> None:
+    manifest = log((90, 1, 1), (10, NOW, NOW), first_dirty_offset=10)
+    both = TopicSettings(min_cleanable_dirty_ratio=0.5, delete=True, retention_ms=1_000)
+    assert not judge(manifest, both, SEEN).is_due
+    found = forecast(manifest, both, SEEN)
+    assert found.is_due
+    assert found.range.log_start == 10
+    assert Chore.EXPIRE in found.chores
+
+
+# Who decides it
+
+BASE = {"s3.bucket.name": "b"}
+
+
+def settings_of(topic: str, followed: dict[str, str], **values: str) -> TopicSettings:
+    given = {key.replace("__", "\0").replace("_", ".").replace("\0", "_"): value for key, value in values.items()}
+    return CompactOptions.parse({**BASE, **given}).settings_of(topic, followed)
+
+
+FOLLOWED = {"cleanup.policy": "delete", "retention.ms": "1000", "retention.bytes": "1"}
+
+
+def test_nothing_that_is_followed_ever_deletes() -> None:
+    assert not settings_of("users", FOLLOWED).has_retention
+    ours = CompactOptions.parse({**BASE, "retention.ms": "1000", "topic.orders.cleanup.policy": "delete"})
+    assert ours.settings_of("orders", {}).has_retention
+    emptied = ours.settings_of("users", FOLLOWED)
+    assert not emptied.has_retention, "a topic that is emptied in Kafka keeps its archive"
+    assert not ours.has_retention("users")
+    assert ours.has_retention("orders")
+
+
+def test_what_is_followed_does_not_stop_it_either_nor_change_its_figures() -> None:
+    found = settings_of("users", {**FOLLOWED, "cleanup.policy": "compact"}, cleanup_policy="delete", retention_ms="7")
+    assert (found.compact, found.delete, found.retention_ms, found.retention_bytes) == (False, True, 7, -1)
+
+
+def test_a_topics_own_value_wins_over_the_general_one() -> None:
+    options = CompactOptions.parse(
+        {
+            **BASE,
+            "cleanup.policy": "compact,delete",
+            "retention.ms": "1000",
+            "topic.users.retention.ms": "-1",
+            "topic.orders.retention.bytes": "5",
+            "topic.keep.cleanup.policy": "compact",
+        }
+    )
+    assert options.settings_of("any", {}).retention_ms == 1_000
+    assert not options.settings_of("users", {}).has_retention
+    assert options.settings_of("orders", {}).retention_bytes == 5
+    assert not options.settings_of("keep", {}).has_retention
+    assert options.settings_of("any", {}).compact
+
+
+@pytest.mark.parametrize(
+    ("values", "key"),
+    [
+        ({"retention.ms": "1000"}, "retention.ms"),
+        ({"retention.bytes": "0", "cleanup.policy": "compact"}, "retention.bytes"),
+        ({"topic.users.retention.ms": "1000"}, "topic.users.retention.ms"),
+        ({"topic.users.retention.ms": "1000", "topic.orders.cleanup.policy": "delete"}, "topic.users.retention.ms"),
+    ],
+)
+def test_a_retention_that_nothing_turns_on_is_a_mistake(values: dict[str, str], key: str) -> None:
+    with pytest.raises(ConfigError, match="deletes nothing") as caught:
+        CompactOptions.parse({**BASE, **values})
+    assert key in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["-2", "1d", ""])
+def test_a_limit_that_is_no_limit_is_refused(value: str) -> None:
+    with pytest.raises(ConfigError, match="retention"):
+        CompactOptions.parse({**BASE, "cleanup.policy": "delete", "retention.ms": value})
+
+
+# The run
+
+HOUR_MS = 3_600_000
+CONFIG = {
+    **BASE,
+    "min.cleanable.dirty.ratio": "0",
+    "file.delete.delay.ms": "0",
+    "cleanup.policy": "delete",
+    "retention.ms": str(HOUR_MS),
+}
+
+
+def no_executor() -> Executor:
+    raise AssertionError("retention needs no Spark")
+
+
+def job(store: ObjectStore, clock: ManualClock, executor: Any = no_executor, **config: str) -> Job:
+    values = {**CONFIG, **{key.replace("_", "."): value for key, value in config.items()}}
+    return Job(CompactOptions.parse(values), Selection(), store, executor, clock=clock, random=Random(2))
+
+
+def hourly_log(clock: ManualClock, count: int = 3) -> tuple[MemoryStore, Sink]:
+    """One segment of two records an hour."""
+    store, sink = memory_log(clock=clock)
+    for i in range(count):
+        sink.append([record(2 * i, "a", f"v{i}", clock.now_ms()), record(2 * i + 1, f"b{i}", "v", clock.now_ms())])
+        clock.advance(HOUR_MS)
+    return store, sink
+
+
+def test_a_log_that_is_only_deleted_expires_without_spark_and_leaves_no_object_behind() -> None:
+    clock = ManualClock()
+    store, sink = hourly_log(clock)
+    job(store, clock, retention_ms=str(4 * HOUR_MS)).once()  # writes the last append's time
+    clock.advance(2_000)
+    report = job(store, clock, retention_ms=str(2 * HOUR_MS)).once()
+    (part,) = report.partitions
+    assert (part.outcome, part.expired.segments, part.expired.records) == (Outcome.EXPIRED, 2, 4)
+    assert part.expired.bytes == part.before.bytes - part.after.bytes > 0
+    assert report.document()["totals"]["records_expired"] == 4
+    assert "users-0: retention took 2 segments, 4 records" in "\n".join(text_lines(report))
+    assert [r.offset for r in read_all(store)] == [4, 5]
+    assert object_names(store) == load(store).object_names()
+    clock.advance(4 * HOUR_MS)
+    job(store, clock).once()
+    assert (load(store).segments, load(store).log_start_offset) == ((), 6)
+    assert object_names(store) == set()
+    assert job(store, clock).once().quiet_partitions == 1
+    sink.session.refresh()
+    sink.append([record(6, "a", "again", clock.now_ms())])
+    assert [r.offset for r in read_all(store)] == [6]
+
+
+def test_a_compacted_log_expires_and_is_cleaned_in_one_run() -> None:
+    clock = ManualClock()
+    store, _ = hourly_log(clock)
+
+    def executor() -> Executor:
+        return LocalExecutor(store, patience(clock, Random(1)))
+
+    both = job(store, clock, executor, cleanup_policy="compact,delete", retention_ms=str(2 * HOUR_MS + HOUR_MS // 2))
+    report = both.once()
+    (part,) = report.partitions
+    assert (part.outcome, part.expired.segments, part.superseded) == (Outcome.CLEANED, 1, 1)
+    assert (part.before.records, part.after.records) == (6, 3)
+    assert [r.offset for r in read_all(store)] == [3, 4, 5]
+    assert report.document()["partitions"][0]["bytes_freed"] == part.before.bytes - part.after.bytes
+
+
+class Dying:
+    slots = 1
+
+    def map_logs(self, jobs: Sequence[LogJob]) -> list[MapAnswer]:
+        raise RuntimeError(f"lost its executors over {len(jobs)} logs")
+
+    def rewrite(self, hands: Sequence[Sequence[UnitJob]]) -> Iterator[UnitAnswer]:
+        raise AssertionError(hands)
+
+
+def test_segments_expire_where_cleaning_fails_and_while_it_backs_off() -> None:
+    clock = ManualClock()
+    store, _ = hourly_log(clock)
+    runs = job(store, clock, Dying, cleanup_policy="compact,delete", retention_ms=str(2 * HOUR_MS + HOUR_MS // 2))
+    (part,) = runs.once().partitions
+    assert (part.outcome, part.expired.segments) == (Outcome.FAILED, 1)
+    assert "lost its executors" in part.why
+    assert load(store).log_start_offset == 2
+    runs._penalties._until_s[PLACE] = clock.monotonic_s() + 10**9  # resting for long
+    assert runs.once().partitions == []
+    clock.advance(HOUR_MS)
+    (part,) = runs.once().partitions
+    assert (part.outcome, part.expired.segments) == (Outcome.EXPIRED, 1)
+    assert runs.once().partitions == [], "a partition whose segments expired goes on resting"
+    assert [r.offset for r in read_all(store)] == [4, 5]
+
+
+def test_a_retention_that_fails_is_reported_and_stops_no_other_work() -> None:
+    clock = ManualClock()
+    store, _ = hourly_log(clock)
+    fault = Fault(
+        lambda call: call.operation == "put" and call.key == PLACE.manifest_key, Kind.UNAVAILABLE, times=10**6
+    )
+    broken = FaultyStore(store, (fault,))
+    report = job(broken, clock).once()
+    assert report.exit_code == 1
+    (part,) = report.partitions
+    assert part.expired.error
+    assert "retention failed" in "\n".join(text_lines(report))
+    assert len(read_all(store)) == 6
+
+
+def test_another_compactors_lease_is_respected() -> None:
+    clock = ManualClock()
+    store, _ = hourly_log(clock)
+    PartitionLog(store, PLACE, clock=clock, random=Random(5)).claim_compactor(lease_ms=HOUR_MS, holder="another")
+    assert job(store, clock).once().exit_code == 0
+    assert len(read_all(store)) == 6
+
+
+def test_the_plan_says_what_expires_and_why_not_more() -> None:
+    clock = ManualClock()
+    store, _ = hourly_log(clock)
+    looks = job(store, clock).look()
+    (text,) = [line for line in plan_lines(looks) if "retention" in line]
+    assert "2 segments expire (2 by retention.ms), 4 records" in text
+    assert "the log will start at 4" in text
+    assert "not written down yet" in text
+    found = plan_document(looks)["partitions"][0]["retention"]
+    assert (found["segments"], found["records"], found["log_start_offset"]) == (2, 4, 4)
+    json.dumps(found)
+    kept = job(store, clock, cleanup_policy="compact", retention_ms="-1").look()
+    assert "does not hold delete" in plan_document(kept)["partitions"][0]["retention"]["why_not_more"]
+    assert not [line for line in plan_lines(kept) if "retention" in line]
+    assert len(read_all(store)) == 6, "a plan changes nothing"
