@@ -10,14 +10,16 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import signal
 import sys
+import threading
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from pyspark import SparkConf
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 PACKAGES: Final = ("keyfold", "keyfold_compactor", "keyfold_schemas")
@@ -37,6 +39,9 @@ def spark_session(name: str, settings: Mapping[str, str]) -> Iterator[SparkSessi
     if active is not None:
         yield active
         return
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        # Under spark-submit its options are in the JVM that waits for us; without it SparkConf would see none of them.
+        SparkContext._ensure_initialized()  # noqa: SLF001 - there is no public way
     conf = SparkConf()
     if not conf.contains("spark.master") or "spark.master" in settings:
         conf.set("spark.master", settings.get("spark.master", "local[*]"))
@@ -50,7 +55,7 @@ def spark_session(name: str, settings: Mapping[str, str]) -> Iterator[SparkSessi
             conf.set(key, value)
     if not conf.contains("spark.app.name"):
         conf.set("spark.app.name", name)
-    session = SparkSession.builder.config(conf=conf).getOrCreate()
+    session = _started(conf)
     try:
         with TemporaryDirectory(prefix="keyfold-") as folder:
             if not is_local:
@@ -58,6 +63,17 @@ def spark_session(name: str, settings: Mapping[str, str]) -> Iterator[SparkSessi
             yield session
     finally:
         session.stop()
+
+
+def _started(conf: SparkConf) -> SparkSession:
+    """A session. SIGINT stays with whoever has it: pyspark would make an interrupt of it, in the middle of a commit."""
+    if threading.current_thread() is not threading.main_thread():
+        return SparkSession.builder.config(conf=conf).getOrCreate()
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        return SparkSession.builder.config(conf=conf).getOrCreate()
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def code_zip(folder: Path) -> Path:

@@ -149,3 +149,15 @@ def test_codecs_of_the_configuration_are_those_of_the_log() -> None:
     from keyfold_compactor.options import Codec
 
     assert get_args(Codec) == CODECS
+
+
+def test_the_module_is_a_script_as_spark_submit_runs_it(tmp_path: Path, location: S3Location) -> None:
+    """A script's own folder comes first on sys.path: no module of ours may hide another's."""
+    import keyfold_compactor
+
+    fill(location)
+    script = Path(str(keyfold_compactor.__file__)).with_name("__main__.py")
+    command = [sys.executable, str(script), "plan", config(tmp_path, location)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "users-0" in done.stdout

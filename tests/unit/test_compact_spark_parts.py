@@ -1,0 +1,214 @@
+"""What the Spark modules decide by themselves, without a JVM."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from keyfold.clock import ManualClock
+from keyfold.store.api import ObjectStore
+from keyfold.store.faulty import Fault, FaultyStore, Kind
+from keyfold.store.pace import Pacer
+from keyfold_compactor.large_map import Candidates
+from keyfold_compactor.settings import Encoding
+from keyfold_compactor.spark_tasks import SegmentFound, TaskEnvironment
+from keyfold_compactor.work import LogJob
+from tests.support.cleaning import PLACE, load, memory_log, record
+
+pytest.importorskip("pyspark")
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A store that is there already."""
+
+    store: ObjectStore
+
+    def open(self, pacer: Pacer | None = None) -> ObjectStore:
+        return self.store
+
+
+def two_segments() -> tuple[ObjectStore, LogJob]:
+    store, _ = memory_log([record(0, "a", "1"), record(1, "b", "1")], [record(2, "a", None)], clock=ManualClock())
+    manifest = load(store)
+    return store, LogJob(
+        0, PLACE, manifest.segments, 0, manifest.next_offset, 9, manifest.sync_marker, frozenset(), False, Encoding()
+    )
+
+
+def test_a_segment_that_could_not_be_split_is_known_to_every_bucket() -> None:
+    """Without its tombstone the map would keep `a` at 0 and let the tombstone at 2 be marked: `a` would come back."""
+    from keyfold_compactor.spark_map import _match_task, _split_task
+
+    store, job = two_segments()
+    tombstone_index = PLACE.key(job.entries[1].index_name)
+    faulty = FaultyStore(store, [Fault(lambda call: call.key == tombstone_index, Kind.UNAVAILABLE, times=10**6)])
+    shared = SimpleNamespace(value=job)
+    environment = TaskEnvironment(Source(faulty), None, 0.01)
+    out = list(_split_task(environment, shared, 3, iter([[0, 1]])))
+    by_bucket: dict[int, list[Candidates | SegmentFound]] = {}
+    for bucket, part in out:
+        if bucket >= 0:
+            assert isinstance(part, Candidates | SegmentFound)
+            by_bucket.setdefault(bucket, []).append(part)
+    assert set(by_bucket) == {0, 1, 2}
+    for parts in by_bucket.values():
+        (failed,) = _match_task(shared, iter([(0, part) for part in parts]))
+        assert isinstance(failed, SegmentFound)
+        assert failed.position == 1
+        assert failed.error
+
+
+def test_a_map_of_nothing_dirty_reads_only_the_indexes_that_matter() -> None:
+    from keyfold_compactor.spark_map import _decide_task, _split_task
+
+    store, job = two_segments()
+    clean = LogJob(0, PLACE, job.entries, job.end, job.end, 9, job.sync_marker, frozenset(), False, Encoding())
+    read: list[str] = []
+    watched = FaultyStore(store, on_call=lambda call: read.append(call.key))
+    environment = TaskEnvironment(Source(watched), None, 0.01)
+    shared = SimpleNamespace(value=clean)
+    found = [part for _, part in _split_task(environment, shared, 3, iter([[0, 1]]))]
+    assert all(isinstance(part, SegmentFound) and not part.error for part in found)
+    assert read == []
+    decided = list(_decide_task(environment, shared, iter([(0, 0), (0, 1)])))
+    assert [part.stats.mark_count for part in decided if isinstance(part, SegmentFound) and part.stats] == [0, 1]
+    assert read == [PLACE.key(job.entries[1].index_name)], "the other has no tombstone without a mark"
+
+
+class FakeRdd:
+    """Runs at once, or fails."""
+
+    def __init__(self, items: Iterable[Any], error: Exception | None = None) -> None:
+        self.items = list(items)
+        self.error = error
+        self.is_kept = False
+
+    def mapPartitions(self, function: Any) -> FakeRdd:  # noqa: N802 - Spark's name
+        return FakeRdd(function(iter(self.items)), self.error)
+
+    def persist(self, _level: object) -> FakeRdd:
+        self.is_kept = True
+        return self
+
+    def unpersist(self) -> None:
+        self.is_kept = False
+
+    def filter(self, function: Any) -> FakeRdd:
+        return FakeRdd(filter(function, self.items), self.error)
+
+    def collect(self) -> list[Any]:
+        if self.error is not None:
+            raise self.error
+        return self.items
+
+
+class FakeContext:
+    """A SparkContext whose first job fails."""
+
+    defaultParallelism = 2  # noqa: N815 - Spark's name
+
+    def __init__(self) -> None:
+        self.errors: list[Exception] = [RuntimeError("an executor was lost")]
+
+    def setJobDescription(self, _text: str) -> None:  # noqa: N802 - Spark's name
+        pass
+
+    def parallelize(self, items: Iterable[Any], _count: int) -> FakeRdd:
+        return FakeRdd(items, self.errors.pop() if self.errors else None)
+
+
+def test_masks_of_a_batch_that_failed_are_not_seen_by_the_next() -> None:
+    """Masks are known by a log's number in its batch: another log's of the same number would remove other records."""
+    from keyfold_compactor.spark_executor import SparkExecutor
+
+    store, job = two_segments()
+    spark: Any = SimpleNamespace(sparkContext=FakeContext())
+    executor = SparkExecutor(spark, TaskEnvironment(Source(store), None, 0.01), map_bytes=10**9)
+    with pytest.raises(RuntimeError, match="an executor was lost"):
+        executor.map_logs([job])
+    stale: list[Any] = list(executor._mapped)
+    assert len(stale) == 1
+    assert [answer.error for answer in executor.map_logs([job])] == [""]
+    assert len(executor._mapped) == 1
+    assert not stale[0].is_kept
+
+
+@pytest.fixture
+def sigint() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_stays_with_the_command_when_spark_starts(monkeypatch: pytest.MonkeyPatch, sigint: None) -> None:
+    """Pyspark takes SIGINT when a context begins, and would raise in the middle of a commit."""
+    from pyspark import SparkConf
+    from pyspark.sql import SparkSession
+
+    from keyfold_compactor.spark_session import _started
+
+    def mine(_number: int, _frame: object) -> None:
+        pass
+
+    class Builder:
+        def config(self, *, conf: SparkConf) -> Builder:
+            return self
+
+        def getOrCreate(self) -> str:  # noqa: N802 - Spark's name
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            return "a session"
+
+    monkeypatch.setattr(SparkSession, "builder", Builder())
+    signal.signal(signal.SIGINT, mine)
+    assert str(_started(SparkConf(loadDefaults=False))) == "a session"
+    assert signal.getsignal(signal.SIGINT) is mine
+
+
+def test_what_spark_submit_was_given_is_not_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its options are in the JVM; a SparkConf that is made before the JVM is reached knows none of them."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    from keyfold_compactor import spark_session as module
+
+    reached: list[bool] = []
+    seen: list[dict[str, str]] = []
+
+    class Conf(dict[str, str]):
+        def __init__(self) -> None:
+            super().__init__({"spark.master": "k8s://given", "spark.driver.host": "driver"} if reached else {})
+
+        def contains(self, key: str) -> bool:
+            return key in self
+
+        def set(self, key: str, value: str) -> None:
+            self[key] = value
+
+    class Stop(Exception):
+        pass
+
+    def started(conf: Conf) -> None:
+        seen.append(dict(conf))
+        raise Stop
+
+    monkeypatch.setattr(module, "SparkConf", Conf)
+    monkeypatch.setattr(module, "_started", started)
+    monkeypatch.setattr(SparkContext, "_ensure_initialized", classmethod(lambda _: reached.append(True)))
+    monkeypatch.setattr(SparkSession, "getActiveSession", staticmethod(lambda: None))
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    with pytest.raises(Stop), module.spark_session("name", {"spark.executor.memory": "1g"}):
+        pass
+    assert seen[0]["spark.master"] == "k8s://given"
+    assert (seen[0]["spark.driver.host"], seen[0]["spark.executor.memory"]) == ("driver", "1g")
+    del os.environ["PYSPARK_GATEWAY_PORT"]
+    reached.clear()
+    with pytest.raises(Stop), module.spark_session("name", {"spark.master": "local[1]"}):
+        pass
+    assert (reached, seen[1]["spark.master"]) == ([], "local[1]")
