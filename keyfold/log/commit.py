@@ -28,6 +28,7 @@ from keyfold.clock import Clock
 from keyfold.errors import (
     CommitUnknown,
     ConditionUndecided,
+    Fenced,
     KeyfoldError,
     ManifestLost,
     ObjectNotFound,
@@ -115,6 +116,7 @@ class Committer:
             current = self._read_again()
             if any(_landed(current.manifest, role, commit_id, objects) for commit_id in tried):
                 return current
+            require_same_log(base.manifest, current.manifest)
             base = current
         raise AssertionError
 
@@ -160,6 +162,14 @@ def _landed(manifest: Manifest, role: Role, commit_id: str, objects: frozenset[s
     if manifest.role(role).commit_id == commit_id:
         return True
     return bool(objects & (manifest.object_names() | {r.name for r in manifest.replaced}))
+
+
+def require_same_log(before: Manifest, now: Manifest) -> None:
+    """Raise `Fenced` where a log was made anew (reset, repair): its epochs say nothing about the old one's."""
+    if before.log_id != now.log_id:
+        raise Fenced(
+            now.topic, now.partition, f"the log was made anew: log id {before.log_id} became {now.log_id} meanwhile"
+        )
 
 
 def manifest_lost(place: Place, what: str) -> ManifestLost:

@@ -18,7 +18,7 @@ from keyfold.backoff import Backoff
 from keyfold.clock import Clock
 from keyfold.errors import AlreadyExists, Fenced, LogNotFound, ObjectNotFound
 from keyfold.log import edits
-from keyfold.log.commit import Committer, Patience, Pinned, manifest_lost
+from keyfold.log.commit import Committer, Patience, Pinned, manifest_lost, require_same_log
 from keyfold.log.edits import Edit, Replacement, Swap
 from keyfold.log.manifest import Gap, Manifest, SegmentEntry
 from keyfold.log.manifest_codec import encode_manifest
@@ -158,9 +158,11 @@ class _Session:
     def refresh(self) -> Manifest:
         """Read the newest manifest. Raises `ManifestLost`, and `Fenced` when the epoch was taken over."""
         try:
-            self.pinned = self._log._committer.read()  # noqa: SLF001 - a session is the log's own
+            pinned = self._log._committer.read()  # noqa: SLF001 - a session is the log's own
         except ObjectNotFound:
             raise manifest_lost(self.place, "was there and is gone") from None
+        require_same_log(self.manifest, pinned.manifest)
+        self.pinned = pinned
         claimed = self.manifest.role(self.role).epoch
         if claimed != self.epoch:
             raise Fenced(

@@ -274,3 +274,19 @@ def test_a_hole_at_the_end_of_a_clean_log_is_clean(log: PartitionLog) -> None:
     assert sink.advance(6).first_dirty_offset == 6
     appended(sink, 1)
     assert sink.manifest.first_dirty_offset == 6
+
+
+def test_a_log_that_was_made_anew_takes_nothing_from_who_wrote_the_old_one(
+    log: PartitionLog, store: MemoryStore, clock: ManualClock
+) -> None:
+    """A claim that uploaded nothing leaves no name behind, so a repaired log may come to the same epoch once more."""
+    log.create()
+    session = log.claim_sink()
+    anew = replace(session.manifest, log_id="another", sink=replace(session.manifest.sink, commit_id="x"))
+    store.delete(PLACE.manifest_key)
+    make_log(store, clock, seed=9).restore(anew)
+    with pytest.raises(Fenced, match="made anew"):
+        appended(session, 3)
+    with pytest.raises(Fenced, match="made anew"):
+        session.refresh()
+    assert log.load().manifest == anew
