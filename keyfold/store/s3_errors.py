@@ -32,11 +32,13 @@ _UNKNOWN_CODES: Final = frozenset({
     "InternalError", "InternalServerError", "OperationTimedOut", "RequestTimeout", "RequestTimeoutException",
     "ServiceUnavailable", "SlowDown", "SlowDownRead", "SlowDownWrite", "Throttling", "ThrottlingException",
     "RequestThrottled", "RequestLimitExceeded", "TooManyRequests", "503 SlowDown",
+    "BadDigest", "IncompleteBody", "XAmzContentChecksumMismatch",  # broken on its way: the same bytes may do next time
 })  # fmt: skip
 _DENIED_CODES: Final = frozenset({
     "AccessDenied", "AllAccessDisabled", "AccountProblem", "ExpiredToken", "InvalidAccessKeyId", "InvalidToken",
-    "RequestTimeTooSkewed", "SignatureDoesNotMatch",
+    "SignatureDoesNotMatch",
 })  # fmt: skip
+_CLOCK_IS_OFF: Final = "RequestTimeTooSkewed"
 _WRONG_REGION_CODES: Final = frozenset(
     {"PermanentRedirect", "TemporaryRedirect", "AuthorizationHeaderMalformed", "301"}
 )
@@ -100,6 +102,7 @@ def _of_answer(error: boto.ClientError, *, bucket: str, key: str, action: str, m
         (code == "NoSuchBucket", BucketMissing, f"create bucket {bucket}, or check s3.bucket.name"),
         (code == "NoSuchUpload", UploadLost, None),
         (unknown, StoreUnavailable, None),
+        (code == _CLOCK_IS_OFF, AccessDenied, "this machine's clock and the store's differ too much: set it right"),
         (code in _DENIED_CODES or status in {401, 403}, AccessDenied, f"the credentials need {action} on this key"),
         (status == 412, condition_false, None),
         (status == 409 and code not in _NAME_CONFLICTS, ConditionUndecided, None),

@@ -162,6 +162,7 @@ REFUSALS = [
     (error(500, "InternalError"), UPDATE, StoreUnavailable),
     (error(502, "BadGateway"), UPDATE, StoreUnavailable),
     (error(503, "SlowDown"), CREATE, StoreUnavailable),
+    (error(400, "BadDigest"), CREATE, StoreUnavailable),
     (error(503, "ServiceUnavailable"), UPDATE, StoreUnavailable),
     (error(504, "GatewayTimeout"), UPDATE, StoreUnavailable),
     (error(429, "TooManyRequests"), UPDATE, StoreUnavailable),
