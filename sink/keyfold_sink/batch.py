@@ -19,7 +19,8 @@ from typing import Final
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
-from keyfold.log.record import NO_LEADER_EPOCH, RecordColumns
+from keyfold.errors import SourceError
+from keyfold.log.record import NO_LEADER_EPOCH, Header, RecordColumns
 
 TopicPartitionKey = tuple[str, int]
 
@@ -83,9 +84,32 @@ def columns(records: Sequence[Message]) -> RecordColumns:
         timestamp_types=timestamp_types,
         keys=list(map(Message.key, records)),
         values=list(map(Message.value, records)),
-        headers=list(map(Message.headers, records)),  # type: ignore[arg-type]  # a consumer gives lists of pairs
+        headers=_headers(records),
         leader_epochs=leader_epochs,  # type: ignore[arg-type]
     )
+
+
+def _headers(records: Sequence[Message]) -> list[list[Header] | None]:
+    try:
+        return list(map(Message.headers, records))  # type: ignore[arg-type]  # a consumer gives lists of pairs
+    except (SystemError, UnicodeDecodeError):  # the former is what the client raises (seen with 2.16)
+        for record in records:
+            _require_readable_headers(record)
+        raise
+
+
+def _require_readable_headers(record: Message) -> None:
+    try:
+        Message.headers(record)
+    except (SystemError, UnicodeDecodeError) as error:
+        raise SourceError(
+            Message.topic(record) or "",
+            Message.partition(record) or 0,
+            f"the record at offset {Message.offset(record)} has a header whose name is not UTF-8; the Kafka client "
+            "cannot hand it over",
+            hint="what came before it is in the log; delete the topic's records up to and including it "
+            "(kafka-delete-records.sh), and set source.gap.policy=record to note the gap and go on",
+        ) from error
 
 
 def cut(batch: RecordColumns, begin: int, end: int) -> RecordColumns:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from random import Random
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, Message
 
+from keyfold.errors import SourceError
 from keyfold.log.record import NO_LEADER_EPOCH
+from keyfold_sink import batch as batch_module
 from keyfold_sink.batch import Slice, columns, cut, slices, value_bytes
 
 
@@ -71,3 +74,20 @@ def test_a_cut_takes_all_columns() -> None:
 def test_sizes_are_those_of_values() -> None:
     assert value_bytes([message("t", 0, 1000), Message(topic="t", partition=0, offset=1, value=None)]) == 4
     assert list(slices([])) == []
+
+
+def test_a_header_name_that_the_client_cannot_read_is_an_error_that_names_the_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The client raises SystemError for a header name that is not UTF-8 (seen with confluent-kafka 2.16)."""
+
+    class Unreadable(Message):
+        def headers(self) -> Any:
+            if self.offset() == 8:
+                raise SystemError("returned a result with an exception set")
+            return super().headers()
+
+    monkeypatch.setattr(batch_module, "Message", Unreadable)
+    records = [Unreadable(topic="t", partition=3, offset=n, timestamp=(1, 1)) for n in (7, 8, 9)]
+    with pytest.raises(SourceError, match=r"t-3: the record at offset 8 has a header whose name is not UTF-8"):
+        columns(records)
