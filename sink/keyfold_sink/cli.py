@@ -59,6 +59,7 @@ def run(world: Surroundings, config: Path, *, until_caught_up: bool, as_json: bo
         return
     if task is not None:
         logs.bind(task=task)
+        options = options.for_task(task)
         threading.Thread(target=_stop_with_supervisor, args=(stop,), daemon=True).start()
     with progress:
         run_task(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, cast
 
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, KafkaException
 
+from keyfold.errors import ConfigError
 from keyfold_sink.budget import MemoryPlan
 from keyfold_sink.group import GroupConsumer
 from keyfold_sink.options import SinkOptions
@@ -14,6 +15,8 @@ from keyfold_sink.options import SinkOptions
 # librdkafka's default of a second leaves the sink idle whenever its queue was full for a moment.
 _FETCH_BACKOFF_MS: Final = 5
 _PARTITION_FETCH_BYTES: Final = 1024 * 1024
+_RECEIVE: Final = "receive.message.max.bytes"
+_LEAST_RECEIVE_BYTES: Final = 100_000_000
 
 
 def consumer_config(options: SinkOptions, plan: MemoryPlan) -> dict[str, Any]:
@@ -36,8 +39,15 @@ def consumer_config(options: SinkOptions, plan: MemoryPlan) -> dict[str, Any]:
         "queued.min.messages": plan.queue_records,
         "fetch.max.bytes": plan.fetch_bytes,
         # A record that is larger than one fetch still arrives; the client only wants this bound to be the larger one.
-        "receive.message.max.bytes": max(100_000_000, plan.fetch_bytes + 1024 * 1024),
+        _RECEIVE: max(_LEAST_RECEIVE_BYTES, plan.fetch_bytes + 1024 * 1024, _receive_bytes(options)),
     }
+
+
+def _receive_bytes(options: SinkOptions) -> int:
+    text = options.consumer.get(_RECEIVE, "0")
+    if not text.isdecimal():
+        raise ConfigError(f"consumer.override.{_RECEIVE}", f"must be a number of bytes, not {text!r}")
+    return int(text)
 
 
 def admin_config(options: SinkOptions) -> dict[str, str]:
@@ -51,6 +61,9 @@ def admin_config(options: SinkOptions) -> dict[str, str]:
 
 
 def open_consumer(options: SinkOptions, plan: MemoryPlan, on_commit: Callable[[Any, Any], None]) -> GroupConsumer:
-    """A consumer that has not subscribed yet."""
-    consumer = Consumer({**consumer_config(options, plan), "on_commit": on_commit})
+    """A consumer that has not subscribed yet. Raises `ConfigError` for keys or values that the client refuses."""
+    try:
+        consumer = Consumer({**consumer_config(options, plan), "on_commit": on_commit})
+    except KafkaException as error:
+        raise ConfigError("consumer.override.*", f"the Kafka client refuses it: {error.args[0].str()}") from error
     return cast("GroupConsumer", consumer)  # its stubs spell the same calls out as overloads

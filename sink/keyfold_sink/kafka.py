@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, Final, TypeVar
 
@@ -18,6 +19,7 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.admin._resource import ResourceType
 
 from keyfold.clock import Clock
+from keyfold.errors import ConfigError
 from keyfold_sink.batch import TopicPartitionKey
 from keyfold_sink.source import FOLLOWED_SETTINGS, SourceFacts, SourceForbidden, SourceUnavailable, TopicGone
 
@@ -54,10 +56,14 @@ class AdminSource:
     """`Source` over an `AdminClient`; may be used by many threads."""
 
     def __init__(self, config: Mapping[str, str], clock: Clock) -> None:
-        self._admin = AdminClient({"log_level": 3, **config})
+        try:
+            self._admin = AdminClient({"log_level": 3, **config})
+        except KafkaException as error:
+            raise ConfigError("admin.override.*", f"the Kafka client refuses it: {error.args[0].str()}") from error
         self._clock = clock
         self._lock = threading.Lock()
         self._kept: dict[tuple[str, str], tuple[float, Any]] = {}
+        self._asking: dict[tuple[str, str], Future[None]] = {}
 
     def topic_id(self, topic: str) -> str:
         """See `Source.topic_id`."""
@@ -137,16 +143,34 @@ class AdminSource:
         return {key: str(entries[key].value) for key in FOLLOWED_SETTINGS if key in entries}
 
     def _fresh(self, key: tuple[str, str], age_s: float, ask: Callable[[], T]) -> T:
-        with self._lock:
-            kept = self._kept.get(key)
-            if kept is not None and self._clock.monotonic_s() - kept[0] < age_s:
-                value: T = kept[1]
-                return value
-            # The lock is held while asking: the others wait for this answer instead of asking too.
-            asked_s = self._clock.monotonic_s()
+        """The answer, at most `age_s` old. One asks; the others wait for its answer, or fail with it.
+
+        If each asked in its turn, a cluster that is away would keep the last of them waiting for all their time-outs.
+        """
+        while True:
+            with self._lock:
+                asked_s = self._clock.monotonic_s()
+                kept = self._kept.get(key)
+                if kept is not None and asked_s - kept[0] < age_s:
+                    value: T = kept[1]
+                    return value
+                theirs = self._asking.get(key)
+                if theirs is None:
+                    mine = self._asking[key] = Future[None]()
+                    break
+            theirs.result()  # and look whether it is fresh enough
+        try:
             value = ask()
+        except BaseException as error:
+            with self._lock:
+                del self._asking[key]
+            mine.set_exception(error)
+            raise
+        with self._lock:
             self._kept[key] = (asked_s, value)
-            return value
+            del self._asking[key]
+        mine.set_result(None)
+        return value
 
 
 def _answer(what: str, future: Any) -> Any:
@@ -161,7 +185,10 @@ def _answer(what: str, future: Any) -> Any:
 def translate(error: KafkaError, what: str) -> SourceUnavailable | TopicGone | SourceForbidden:
     """What a Kafka error means for the sink."""
     if error.code() in GONE:
-        return TopicGone(f"Kafka knows nothing about {what}: {error.str()}")
+        return TopicGone(
+            f"Kafka knows nothing about {what}: {error.str()}",
+            hint="what was read of it is in the log; create it, or take it out of the sink's topics",
+        )
     if error.code() in FORBIDDEN:
         return SourceForbidden(
             f"Kafka refuses to answer about {what}: {error.str()}", hint="check the client's credentials and ACLs"

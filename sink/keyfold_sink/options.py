@@ -157,6 +157,14 @@ class SinkOptions(StoreOptions):
             read_timeout_s=_STORE_TIMEOUT_S,
         )
 
+    def for_task(self, number: int) -> SinkOptions:
+        """The options of one of several tasks: a static member of the group must have an id of its own."""
+        own_id = self.consumer.get("group.instance.id")
+        if own_id is None or self.tasks_max == 1:
+            return self
+        consumer = Overrides({**self.consumer, "group.instance.id": f"{own_id}-{number}"})
+        return self.model_copy(update={"consumer": consumer})
+
     def roll_policy(self, topic: str) -> RollPolicy:
         """When segments of this topic are finished."""
         own = self.for_topic(topic)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from keyfold.clock import ManualClock
 from keyfold.errors import ConfigError
 from keyfold_sink import budget
-from keyfold_sink.consumer import admin_config, consumer_config
+from keyfold_sink.consumer import admin_config, consumer_config, open_consumer
+from keyfold_sink.kafka import AdminSource
 from keyfold_sink.options import SinkOptions
 
 BASE = {
@@ -115,3 +117,30 @@ def test_a_regular_expression_matches_whole_names() -> None:
     options = parse(topics=None, topics__regex="user.|orders")
     assert options.choose_topics(["users", "users2", "orders", "xorders"]) == ["orders", "users"]
     assert parse(topics="b, a").choose_topics([]) == ["b", "a"]
+
+
+def test_a_larger_receive_limit_of_the_user_holds() -> None:
+    plan = budget.plan(64 * 1024 * 1024)
+    key = "receive.message.max.bytes"
+    assert consumer_config(parse(), plan)[key] == 100_000_000
+    assert (
+        consumer_config(parse(consumer__override__receive__message__max__bytes="300000000"), plan)[key] == 300_000_000
+    )
+    with pytest.raises(ConfigError, match=key):
+        consumer_config(parse(consumer__override__receive__message__max__bytes="much"), plan)
+
+
+def test_a_key_that_the_kafka_client_does_not_know_is_a_wrong_configuration() -> None:
+    options = parse(consumer__override__no__such__key="1")
+    with pytest.raises(ConfigError, match=r"no\.such\.key"):
+        open_consumer(options, budget.plan(64 * 1024 * 1024), lambda _error, _offsets: None)
+    with pytest.raises(ConfigError, match=r"no\.such\.key"):
+        AdminSource(admin_config(parse(admin__override__no__such__key="1")), ManualClock())
+
+
+def test_each_task_is_a_static_member_of_its_own() -> None:
+    options = parse(tasks__max="2", consumer__override__group__instance__id="pod")
+    assert options.for_task(1).consumer == {"group.instance.id": "pod-1"}
+    assert options.consumer == {"group.instance.id": "pod"}
+    assert parse(consumer__override__group__instance__id="pod").for_task(0).consumer == {"group.instance.id": "pod"}
+    assert parse(tasks__max="2").for_task(1).consumer == {}
