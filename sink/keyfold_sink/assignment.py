@@ -103,6 +103,7 @@ class Assigned:
     retry: Retry
     log: PartitionLog
     set_backs: int = 0
+    fences: int = 0
     load_at_s: float = 0.0
     is_loading: bool = False
     stage: Stage = Stage.LOADING
@@ -201,7 +202,7 @@ class Claims:
     def _facts(self, owner: Assigned) -> SourceFacts:
         topic, partition = owner.key
         try:
-            return owner.retry(lambda: self.source.facts(topic, partition))
+            return owner.retry.believing(TopicGone, lambda: self.source.facts(topic, partition))
         except TopicGone as error:
             raise SourceError(
                 topic, partition, "the topic does not exist any more", hint="what was read of it is in the log"

@@ -218,7 +218,7 @@ class PartitionWriter:
         """Raise when the topic is another one now. One that is gone may still be committed: these records were its."""
         topic = self.key[0]
         try:
-            topic_id = self._retry(lambda: self._tools.source.topic_id(topic))
+            topic_id = self._retry.believing(TopicGone, lambda: self._tools.source.topic_id(topic))
         except TopicGone as error:
             return error
         check_identity(self._session.manifest, topic_id=topic_id, cluster_id="")

@@ -10,13 +10,14 @@ is open; an upload that the store has lost raises `UploadLost`, and the records 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import Final, TypeVar
 
 from keyfold.backoff import Backoff
-from keyfold.errors import AlreadyExists, StoreError
+from keyfold.errors import AlreadyExists, KeyfoldError, ObjectNotFound, StoreError, UploadLost
 from keyfold.log.assembly import FinishedSegment
 from keyfold.log.manifest import SegmentEntry
 from keyfold.log.names import ObjectName, Place
@@ -28,6 +29,8 @@ T = TypeVar("T")
 
 PART_BYTES: Final = 8 * 1024 * 1024
 _DELAYS: Final = Backoff(first_ms=100, cap_ms=10_000)
+_LOOKS: Final = 3
+_LOOK_AGAIN_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,14 @@ class Retry:
     def __call__(self, call: Callable[[], T]) -> T:
         """See `Lane.retry`."""
         return self.lane.retry(call, self.backoff, self.random)
+
+    def believing(self, error: type[KeyfoldError], call: Callable[[], T]) -> T:
+        """The same, but `error` counts only at the third look: a broker that has just started may not know better."""
+        for _ in range(_LOOKS - 1):
+            with contextlib.suppress(error):
+                return self(call)
+            self.lane.wait(_LOOK_AGAIN_S)
+        return self(call)
 
 
 class SegmentSender:
@@ -93,7 +104,10 @@ class SegmentSender:
 
     def _require_size(self, key: str, size_bytes: int) -> None:
         """A name stands for one byte string: one that exists is mine, its answer was lost."""
-        found = self._retry(lambda: self._store.head(key))
+        try:
+            found = self._retry(lambda: self._store.head(key))
+        except ObjectNotFound as error:
+            raise UploadLost(key, "was uploaded and is gone: the collector took it from a fenced writer") from error
         if found.size_bytes != size_bytes:
             raise StoreError(
                 key,

@@ -1,0 +1,90 @@
+"""Questions to the cluster: one asks, the others wait for its answer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from random import Random
+
+import pytest
+
+from keyfold.backoff import Backoff
+from keyfold.clock import ManualClock
+from keyfold.errors import ObjectNotFound, StoreUnavailable, UploadLost
+from keyfold.log.names import Place, Role, new_name
+from keyfold.store.api import PutMode, PutResult
+from keyfold.store.memory import MemoryStore
+from keyfold_sink.kafka import AdminSource
+from keyfold_sink.lane import Lane
+from keyfold_sink.sender import Retry, SegmentSender
+from keyfold_sink.source import SourceUnavailable, TopicGone
+
+
+def test_those_who_wait_for_an_answer_share_it_and_share_its_failure() -> None:
+    """With the cluster away each question takes its whole time-out: they must not be asked one after another."""
+    clock = ManualClock()
+    source = AdminSource({"bootstrap.servers": "127.0.0.1:9", "log_level": "0"}, clock)
+    for error in (None, SourceUnavailable("away")):
+        clock.advance(5000)
+        asked, answer = [0], threading.Event()
+
+        def ask(error: Exception | None = error, asked: list[int] = asked, answer: threading.Event = answer) -> str:
+            asked[0] += 1
+            assert answer.wait(10)
+            if error is not None:
+                raise error
+            return "id"
+
+        def call(ask: Callable[[], str] = ask) -> str:
+            return source._fresh(("topic id", "t"), 1.0, ask)
+
+        with ThreadPoolExecutor(6) as pool:
+            calls: list[Future[str]] = [pool.submit(call) for _ in range(6)]
+            while pool._work_queue.qsize() or not asked[0]:
+                pass
+            threading.Event().wait(0.05)  # the others have come to wait by now
+            answer.set()
+            if error is None:
+                assert [c.result(10) for c in calls] == ["id"] * 6
+            else:
+                assert [type(c.exception(10)) for c in calls] == [SourceUnavailable] * 6
+        assert asked == [1]
+
+
+def test_a_topic_is_gone_only_when_three_looks_say_so() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        retry = Retry(Lane(pool, lambda _: None), Random(0), Backoff(1, 2))
+        answers: Iterator[TopicGone | str] = iter([TopicGone("t"), TopicGone("t"), "id"])
+
+        def topic_id() -> str:
+            answer = next(answers)
+            if isinstance(answer, TopicGone):
+                raise answer
+            return answer
+
+        assert retry.believing(TopicGone, topic_id) == "id"
+        answers = iter([TopicGone("t")] * 3)
+        with pytest.raises(TopicGone):
+            retry.believing(TopicGone, topic_id)
+
+
+def test_an_upload_that_was_collected_before_its_answer_is_lost_and_no_end_of_the_task() -> None:
+    """The PUT landed and its answer was lost; a paused writer repeats it just as the collector takes the object."""
+
+    class Collected(MemoryStore):
+        def put(self, key: str, data: bytes | bytearray | memoryview, mode: PutMode) -> PutResult:
+            try:
+                super().put(key, data, mode)
+            except Exception:
+                self.delete(key)
+                raise
+            raise StoreUnavailable(key, "the answer was lost")
+
+    with ThreadPoolExecutor(1) as pool:
+        retry = Retry(Lane(pool, lambda _: None), Random(0), Backoff(1, 2))
+        name = new_name(0, 1, Role.SINK, Random(1))
+        sender = SegmentSender(Collected(), Place("topics", "t", 0), name, retry)
+        with pytest.raises(UploadLost) as lost:
+            sender._create("key", b"bytes")
+        assert isinstance(lost.value.__cause__, ObjectNotFound)
