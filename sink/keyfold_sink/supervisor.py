@@ -57,6 +57,8 @@ def _wait(processes: list[subprocess.Popen[bytes]], stop: threading.Event, clock
                     process.send_signal(signal.SIGTERM)
         for number, process in enumerate(processes):
             code = process.poll()
+            if told and code == -signal.SIGTERM:
+                code = 0  # it was told to stop before it could listen: nothing was begun
             if code is not None and number not in codes:
                 codes[number] = code
                 if code != 0:
