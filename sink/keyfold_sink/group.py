@@ -34,6 +34,9 @@ Event = Loaded | Claimed | Stopped | Committed
 
 _CONFIRM_AGAIN_S: Final = 10.0
 _REFUSED_AGAIN_S: Final = 0.5
+# A process that was stopped and wakes fences the owner once. Whoever is fenced this often without a commit in between
+# has a rival that claims as rightfully as itself.
+_FENCES_MAX: Final = 10
 
 # What another attempt from the log's end puts right.
 SET_BACK: Final = (Fenced, OffsetMoved, UploadLost, CommitUnknown)
@@ -135,7 +138,7 @@ class Group:
             return
         self._events.warning("partition set back", topic=owner.key[0], partition=owner.key[1], why=why)
         self._drop([owner])
-        self._begin(owner.key, owner.set_backs + 1)
+        self._begin(owner.key, owner.set_backs + 1, owner.fences)
 
     def commit_lag(self, *, wait: bool = False) -> None:
         """Tell the group where the logs end."""
@@ -161,12 +164,15 @@ class Group:
     def on_commit(self, error: KafkaError | None, offsets: list[TopicPartition]) -> None:
         """The client's answer to a commit of group offsets."""
         for offset in offsets:
-            owner = self.assigned.get((offset.topic, offset.partition))
+            key = (offset.topic, offset.partition)
+            owner = self.assigned.get(key)
+            refused = error or offset.error
+            if owner is not None and refused is not None and not offset.metadata:
+                self._lag.setdefault(key, offset.offset)  # a newer one may be waiting already
             if owner is None or owner.stage is not Stage.CONFIRMING or not offset.metadata:
                 continue
             if offset.metadata != owner.token:
                 continue
-            refused = error or offset.error
             if refused is None:
                 owner.stage = Stage.CLAIMING
                 owner.lane.submit(lambda owner=owner: self._claims.claim(owner))  # type: ignore[misc]
@@ -183,9 +189,9 @@ class Group:
 
     # Stages
 
-    def _begin(self, key: TopicPartitionKey, set_backs: int) -> None:
+    def _begin(self, key: TopicPartitionKey, set_backs: int = 0, fences: int = 0) -> None:
         lane = Lane(self._executor, lambda error: self._inbox.put(Stopped(owner, error)))
-        owner = Assigned(key, lane, Retry(lane, self._random), self._open_log(key), set_backs)
+        owner = Assigned(key, lane, Retry(lane, self._random), self._open_log(key), set_backs, fences)
         owner.load_at_s = self._clock.monotonic_s() + set_back_s(set_backs, self._random)
         self.assigned[key] = owner
 
@@ -233,12 +239,16 @@ class Group:
         owner.is_fetched = True
         if self.is_paused:
             self.consumer.pause([start])
+        else:
+            # The client remembers a pause beyond unassigning (seen with librdkafka 2.16): it may be of an attempt
+            # that was given up before reading was resumed.
+            self.consumer.resume([start])
 
     def _committed(self, event: Committed) -> None:
         self.log_ends[event.key] = self._lag[event.key] = event.next_offset
         owner = self.assigned.get(event.key)
         if owner is not None:
-            owner.set_backs = 0
+            owner.set_backs = owner.fences = 0
         self._on_committed(event)
         self._events.info(
             "segment committed" if event.record_count else "log end moved",
@@ -251,6 +261,8 @@ class Group:
         )
 
     def _stopped(self, event: Stopped) -> None:
+        if isinstance(event.error, Fenced):
+            self._fenced(event.owner)
         if isinstance(event.error, SET_BACK):
             self.set_back(event.owner, str(event.error))
         elif isinstance(event.error, KeyfoldError):
@@ -258,6 +270,15 @@ class Group:
         else:
             topic, partition = event.owner.key
             raise RuntimeError(f"a sender of {topic}-{partition} broke") from event.error  # noqa: TRY004 - a defect
+
+    def _fenced(self, owner: Assigned) -> None:
+        owner.fences += 1
+        if owner.fences >= _FENCES_MAX:
+            raise Fenced(
+                *owner.key,
+                f"another sink has claimed the partition {owner.fences} times before anything could be committed here",
+                hint="two sinks write the same log: stop one of them, or give it another topics.dir",
+            )
 
     def _drop(self, owners: Iterable[Assigned]) -> None:
         """Stop writing and fetching; a commit that is on its way may land, or be fenced."""
@@ -283,14 +304,16 @@ class Group:
             key = (place.topic, place.partition)
             if key in self.assigned:
                 self._drop([self.assigned[key]])
-            self._begin(key, 0)
+            self._begin(key)
 
     def _on_revoke(self, consumer: GroupConsumer, partitions: list[TopicPartition]) -> None:
         owners = self._owners(partitions)
         try:
             self._before_revoke(owners)
         finally:
-            self._give_up(consumer, owners)  # the client waits for it, whatever went wrong
+            # Looked up again: the flush may have set one back, and its new attempt must not outlive the assignment.
+            # The client waits for it, whatever went wrong.
+            self._give_up(consumer, self._owners(partitions))
 
     def _on_lost(self, consumer: GroupConsumer, partitions: list[TopicPartition]) -> None:
         self._give_up(consumer, self._owners(partitions))

@@ -31,7 +31,7 @@ from keyfold_sink.assignment import Assigned, Claimed, Claims, require_same_bran
 from keyfold_sink.batch import Slice, TopicPartitionKey, columns, slices, value_bytes
 from keyfold_sink.catchup import CatchUp
 from keyfold_sink.group import Event, Group, GroupConsumer
-from keyfold_sink.kafka import FORBIDDEN, AdminSource
+from keyfold_sink.kafka import FORBIDDEN, GONE, AdminSource
 from keyfold_sink.lane import Lane
 from keyfold_sink.options import SinkOptions
 from keyfold_sink.partition import Committed, PartitionWriter, Tools
@@ -123,9 +123,11 @@ class SinkTask:
                 raise ClientFailed(f"the Kafka client cannot go on: {error.args[0].str()}") from error
             self._end()
         finally:
-            self._group.abandon()
-            consumer.close()
-            self._pool.shutdown(wait=True, cancel_futures=True)
+            try:
+                self._group.abandon()
+                consumer.close()
+            finally:
+                self._pool.shutdown(wait=True, cancel_futures=True)
 
     # The loop
 
@@ -177,7 +179,9 @@ class SinkTask:
             raise SourceForbidden(f"the Kafka client cannot go on: {error.str()}")
         owner = self._group.running((topic, partition)) if topic is not None and partition is not None else None
         if owner is None or owner.writer is None:
-            self._events.info("kafka reports", error=error.str(), topic=topic)
+            # A topic that does not exist is waited for; whoever has misspelt it must be able to see that.
+            say = self._events.warning if error.code() in GONE else self._events.info
+            say("kafka reports", error=error.str(), topic=topic)
         elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
             owner.writer.read_to(offset or 0)
         else:

@@ -1,0 +1,131 @@
+"""A Kafka consumer in this process, as far as the sink uses one: a group's callbacks, a position for each partition.
+
+It is strict where the client is: what is unassigned must be assigned, callbacks come inside `consume` and `close`. And
+it remembers, as the client does (librdkafka 2.16), that a partition was paused when that is unassigned and assigned.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from confluent_kafka import KafkaError, Message, TopicPartition
+
+from keyfold_sink.source import SourceFacts
+
+Key = tuple[str, int]
+
+
+class FakeSource:
+    """The cluster that the admin client asks."""
+
+    def __init__(self, kafka: FakeConsumer, topic_id: str = "T") -> None:
+        self.kafka, self.id = kafka, topic_id
+
+    def facts(self, topic: str, partition: int) -> SourceFacts:
+        return SourceFacts(self.id, "C", 0, self.kafka.end((topic, partition)), self.settings(topic))
+
+    def topic_id(self, topic: str) -> str:
+        return self.id
+
+    def settings(self, topic: str) -> Mapping[str, str]:
+        return {"cleanup.policy": "delete"}
+
+    def topics(self) -> frozenset[str]:
+        return frozenset(topic for topic, _ in self.kafka.records)
+
+
+class FakeConsumer:
+    """`GroupConsumer` over lists of messages."""
+
+    def __init__(self) -> None:
+        self.records: dict[Key, list[Message]] = {}
+        self.fetched: dict[Key, int] = {}
+        self.paused: set[Key] = set()
+        self.group_offsets: dict[Key, int] = {}
+        self.refuse: Callable[[TopicPartition], KafkaError | None] = lambda _offset: None
+        self.closed = False
+        self.on_commit: Callable[[Any, Any], None] = lambda _error, _offsets: None
+        self._calls: deque[Callable[[], None]] = deque()
+        self._told_end: set[Key] = set()
+        self._lock = threading.Lock()
+        self._on: dict[str, Callable[[Any, list[TopicPartition]], None]] = {}
+
+    def produce(self, key: Key, offsets: range, value: bytes = b"v") -> None:
+        """Records at these offsets."""
+        fresh = [
+            Message(
+                topic=key[0], partition=key[1], offset=n, key=b"k%d" % n, value=value, timestamp=(1, n), leader_epoch=0
+            )
+            for n in offsets
+        ]
+        with self._lock:
+            self.records.setdefault(key, []).extend(fresh)
+            self._told_end.discard(key)
+
+    def end(self, key: Key) -> int:
+        """The end offset."""
+        with self._lock:
+            rows = self.records.get(key)
+            return (rows[-1].offset() or 0) + 1 if rows else 0
+
+    def tell(self, what: str, *keys: Key) -> None:
+        """Let the next `consume` call `on_assign`, `on_revoke` or `on_lost`."""
+        places = [TopicPartition(*key) for key in keys]
+        self._calls.append(lambda: self._on[what](self, places))
+
+    # What the sink calls
+
+    def subscribe(self, topics: list[str], **callbacks: Callable[[Any, list[TopicPartition]], None]) -> None:
+        self._on = callbacks
+
+    def consume(self, num_messages: int, timeout: float) -> list[Any]:
+        while self._calls:
+            self._calls.popleft()()
+        batch: list[Any] = []
+        with self._lock:
+            for key, position in self.fetched.items():
+                if key in self.paused:
+                    continue
+                rows = [m for m in self.records.get(key, []) if (m.offset() or 0) >= position][: num_messages // 2 + 1]
+                batch += rows
+                if rows:
+                    self.fetched[key] = (rows[-1].offset() or 0) + 1
+                elif key not in self._told_end:
+                    self._told_end.add(key)
+                    error = KafkaError(KafkaError._PARTITION_EOF)
+                    batch.append(Message(topic=key[0], partition=key[1], offset=position, error=error))
+        if not batch:
+            time.sleep(min(timeout, 0.002))
+        return batch
+
+    def incremental_assign(self, partitions: list[TopicPartition]) -> None:
+        for place in partitions:
+            key = (place.topic, place.partition)
+            assert key not in self.fetched, f"{key} is assigned already"
+            self.fetched[key] = place.offset
+            self._told_end.discard(key)
+
+    def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
+        for place in partitions:
+            del self.fetched[place.topic, place.partition]
+
+    def commit(self, *, offsets: list[TopicPartition], asynchronous: bool) -> Any:
+        for offset in offsets:
+            error = self.refuse(offset)
+            if error is None:
+                self.group_offsets[offset.topic, offset.partition] = offset.offset
+            if asynchronous:
+                self._calls.append(lambda error=error, offset=offset: self.on_commit(error, [offset]))  # type: ignore[misc]
+
+    def pause(self, partitions: list[TopicPartition]) -> None:
+        self.paused |= {(place.topic, place.partition) for place in partitions}
+
+    def resume(self, partitions: list[TopicPartition]) -> None:
+        self.paused -= {(place.topic, place.partition) for place in partitions}
+
+    def close(self) -> None:
+        self.closed = True

@@ -1,0 +1,261 @@
+"""A whole task over a consumer in this process: partitions that come, go and come back while the store misbehaves."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any, cast
+
+import pytest
+from confluent_kafka import KafkaError, TopicPartition
+
+from keyfold.clock import SystemClock
+from keyfold.errors import Fenced, StoreUnavailable
+from keyfold.log.names import Place
+from keyfold.log.partition_log import PartitionLog
+from keyfold.store.api import ObjectStore
+from keyfold.store.faulty import Chaos, FaultyStore
+from keyfold.store.memory import MemoryStore
+from keyfold_sink import group
+from keyfold_sink.assignment import Stage
+from keyfold_sink.kafka import AdminSource
+from keyfold_sink.options import SinkOptions
+from keyfold_sink.worker import SinkTask
+from tests.support.fake_group import FakeConsumer, FakeSource, Key
+from tests.support.proof import read_segments
+
+T0: Key = ("t", 0)
+T1: Key = ("t", 1)
+
+
+class Rig:
+    """A task that runs in a thread of its own."""
+
+    def __init__(self, store: ObjectStore, **changes: str) -> None:
+        values = {"name": "s", "bootstrap.servers": "x", "topics": "t", "s3.bucket.name": "b", "topics.dir": "topics"}
+        values |= {key.replace("__", "."): value for key, value in changes.items()}
+        self.store = store
+        self.stop = threading.Event()
+        self.error: BaseException | None = None
+        self.kafka = FakeConsumer()
+        self.task = SinkTask(
+            SinkOptions.parse(values),
+            store=store,
+            source=cast("AdminSource", FakeSource(self.kafka)),
+            open_consumer=self._open_consumer,
+            clock=SystemClock(),
+            random=Random(1),
+            stop=self.stop,
+        )
+        self._thread = threading.Thread(target=self._run)
+
+    def _open_consumer(self, on_commit: Callable[[Any, Any], None]) -> FakeConsumer:
+        self.kafka.on_commit = on_commit
+        return self.kafka
+
+    def _run(self) -> None:
+        try:
+            self.task.run()
+        except BaseException as error:  # noqa: BLE001 - the test looks at it
+            self.error = error
+
+    def start(self) -> None:
+        self._thread.start()
+        self.until(lambda: bool(self.kafka._on))
+
+    def end(self) -> None:
+        self.stop.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+    def until(self, what: Callable[[], bool], within_s: float = 20.0) -> None:
+        deadline_s = time.monotonic() + within_s
+        while not what():
+            assert self.error is None, self.error
+            assert time.monotonic() < deadline_s, "it does not come to this"
+            time.sleep(0.002)
+
+    def runs(self, key: Key = T0) -> bool:
+        return key in self.kafka.fetched
+
+    def log(self, key: Key = T0) -> PartitionLog:
+        return PartitionLog(self.store, Place("topics", *key), clock=SystemClock(), random=Random(7))
+
+    def next_offset(self, key: Key = T0) -> int:
+        return self.log(key).load().manifest.next_offset
+
+
+MakeRig = Callable[..., Rig]
+
+
+@pytest.fixture
+def make() -> Iterator[MakeRig]:
+    rigs: list[Rig] = []
+
+    def build(store: ObjectStore | None = None, **changes: str) -> Rig:
+        rigs.append(Rig(store or MemoryStore(), **changes))
+        rigs[-1].start()
+        return rigs[-1]
+
+    yield build
+    for rig in rigs:
+        rig.end()
+
+
+def test_records_come_in_and_the_rest_is_committed_at_the_end(make: MakeRig) -> None:
+    rig = make(segment__ms="100")
+    rig.kafka.produce(T0, range(10))
+    rig.kafka.tell("on_assign", T0)
+    rig.until(lambda: rig.kafka.group_offsets.get(T0) == 10)
+    rig.kafka.produce(T0, range(12, 15))
+    rig.end()
+    assert rig.error is None
+    assert rig.kafka.closed
+    assert [r.offset for r in read_segments(rig.store, "t", 0)][:10] == list(range(10))
+
+
+def test_a_partition_set_back_while_it_is_revoked_is_not_claimed_again(make: MakeRig) -> None:
+    """The flush of a revocation finds a new owner's claim: that must not begin another attempt."""
+    rig = make()
+    rig.kafka.produce(T0, range(10))
+    rig.kafka.tell("on_assign", T0)
+    rig.until(lambda: rig.kafka.fetched.get(T0) == 10)
+    rival = rig.log().claim_sink()
+    rig.kafka.tell("on_revoke", T0)
+    rig.until(lambda: not rig.task._group.assigned)
+    time.sleep(0.7)  # a set-back would have begun by now
+    assert rig.task._group.assigned == {}
+    assert rig.kafka.fetched == {}
+    assert rival.refresh().sink.epoch == rival.epoch
+
+
+def test_a_partition_that_was_paused_when_it_went_is_read_when_it_comes_back(make: MakeRig) -> None:
+    rig = make(segment__ms="100")
+    rig.kafka.tell("on_assign", T0)
+    rig.until(rig.runs)
+    rig.kafka.pause([TopicPartition(*T0)])
+    rig.kafka.tell("on_revoke", T0)
+    rig.until(lambda: not rig.runs())
+    rig.kafka.produce(T0, range(5))
+    rig.kafka.tell("on_assign", T0)
+    rig.until(lambda: rig.kafka.group_offsets.get(T0) == 5)
+
+
+def test_who_is_fenced_again_and_again_says_that_two_sinks_write_one_log(
+    make: MakeRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group, "set_back_s", lambda _set_backs, _random: 0.0)
+    rig = make(segment__ms="100")
+    rig.kafka.produce(T0, range(5))
+    rig.kafka.tell("on_assign", T0)
+    deadline_s = time.monotonic() + 30
+    while rig.error is None and time.monotonic() < deadline_s:
+        owner = rig.task._group.assigned.get(T0)
+        if owner is not None and owner.stage is Stage.RUNNING:
+            rig.log().claim_sink()
+            rig.until(lambda owner=owner: rig.error is not None or rig.task._group.assigned.get(T0) is not owner)  # type: ignore[misc]
+        time.sleep(0.001)
+    assert isinstance(rig.error, Fenced)
+    assert "two sinks write the same log" in str(rig.error)
+    assert rig.next_offset() == 0
+
+
+def test_group_offsets_that_were_refused_are_committed_again(make: MakeRig) -> None:
+    rig = make(segment__ms="100", offset__flush__interval__ms="20")
+    refusals = iter([KafkaError(KafkaError.REBALANCE_IN_PROGRESS)] * 2)
+    rig.kafka.refuse = lambda offset: None if offset.metadata else next(refusals, None)
+    rig.kafka.produce(T0, range(5))
+    rig.kafka.tell("on_assign", T0)
+    rig.until(lambda: rig.kafka.group_offsets.get(T0) == 5)
+
+
+def test_a_task_ends_at_every_stage_when_it_is_told_to(make: MakeRig) -> None:
+    class Away:
+        url = "memory://away"
+
+        def __getattr__(self, _name: str) -> Any:
+            def call(*_arguments: Any, **_options: Any) -> Any:
+                raise StoreUnavailable("k", "away")
+
+            return call
+
+    loading = make(cast("ObjectStore", Away()), task__shutdown__graceful__timeout__ms="500")
+    loading.kafka.tell("on_assign", T0)
+    confirming = make(task__shutdown__graceful__timeout__ms="500")
+    confirming.kafka.refuse = lambda _offset: KafkaError(KafkaError.REBALANCE_IN_PROGRESS)
+    confirming.kafka.tell("on_assign", T0)
+    confirming.until(
+        lambda: (
+            confirming.task._group.assigned[T0].stage is Stage.CONFIRMING if confirming.task._group.assigned else False
+        )
+    )
+    for rig in (loading, confirming):
+        rig.end()
+        assert rig.error is None
+        assert rig.kafka.closed
+
+
+class Storm:
+    """Partitions come, go and are paused, rivals claim, records arrive with holes between them."""
+
+    def __init__(self, rig: Rig, store: ObjectStore, random: Random) -> None:
+        self.rig, self.store, self.random = rig, store, random
+        self.owned: set[Key] = set()
+        self.expected: dict[Key, list[int]] = {T0: [], T1: []}
+        self.actions = (self.produce, self.produce, self.produce, self.swap, self.rival, self.pause)
+
+    def log(self, key: Key) -> PartitionLog:
+        return PartitionLog(self.store, Place("topics", *key), clock=SystemClock(), random=self.random)
+
+    def produce(self, key: Key) -> None:
+        begin = self.rig.kafka.end(key) + self.random.choice((0, 0, 2))
+        fresh = range(begin, begin + self.random.randrange(1, 60))
+        self.rig.kafka.produce(key, fresh)
+        self.expected[key] += fresh
+
+    def swap(self, key: Key) -> None:
+        was_owned = key in self.owned
+        if was_owned:
+            self.rig.kafka.tell(self.random.choice(("on_revoke", "on_lost")), key)
+            self.owned.discard(key)
+        if not was_owned or self.random.random() < 0.7:
+            self.rig.kafka.tell("on_assign", key)
+            self.owned.add(key)
+
+    def rival(self, key: Key) -> None:
+        if self.random.random() < 0.3:
+            self.log(key).create(topic_id="T", cluster_id="C")
+            self.log(key).claim_sink()
+
+    def pause(self, key: Key) -> None:
+        call = self.random.choice((self.rig.kafka.pause, self.rig.kafka.resume))
+        call([TopicPartition(*key)])
+
+    def settle(self) -> None:
+        for key in {T0, T1} - self.owned:
+            self.rig.kafka.tell("on_assign", key)
+        self.rig.kafka.resume([TopicPartition(*T0), TopicPartition(*T1)])
+
+    def is_done(self) -> bool:
+        return all(self.log(k).create().manifest.next_offset >= self.rig.kafka.end(k) for k in (T0, T1))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_partitions_that_come_and_go_in_a_storm_lose_and_repeat_nothing(make: MakeRig, seed: int) -> None:
+    inner, random = MemoryStore(), Random(seed)
+    store = FaultyStore(inner, chaos=Chaos(Random(seed), rate=0.1))
+    rig = make(store, segment__ms="100", flush__size="50", offset__flush__timeout__ms="50")
+    storm = Storm(rig, inner, random)
+    for _ in range(60):
+        random.choice(storm.actions)(random.choice((T0, T1)))
+        time.sleep(random.random() * 0.02)
+        assert rig.error is None
+    storm.settle()
+    rig.until(storm.is_done, 60)
+    rig.end()
+    store.land()
+    for key in (T0, T1):
+        assert [r.offset for r in read_segments(inner, *key)] == storm.expected[key]
+    assert rig.task._in_flight.size_bytes == 0
