@@ -214,7 +214,7 @@ def spark_executor(options: CompactOptions) -> Iterator[ExecutorFactory]:
 def _start_spark(options: CompactOptions, stack: contextlib.ExitStack) -> Executor:
     # Importing pyspark costs a second that a run with nothing to do does not have.
     from keyfold_compactor.spark_executor import SparkExecutor
-    from keyfold_compactor.spark_session import spark_session, throttle_host
+    from keyfold_compactor.spark_session import driver_addresses, spark_session
     from keyfold_compactor.spark_tasks import TaskEnvironment
     from keyfold_compactor.throttle import ThrottleService
 
@@ -222,7 +222,8 @@ def _start_spark(options: CompactOptions, stack: contextlib.ExitStack) -> Execut
     session = stack.enter_context(spark_session(options.name, settings))
     throttle = None
     if options.io_max_bytes_per_second is not None:
-        service = ThrottleService(options.io_max_bytes_per_second, host=throttle_host(session))
+        host, bind = driver_addresses(session)
+        service = ThrottleService(options.io_max_bytes_per_second, host=host, bind=bind)
         throttle = stack.enter_context(service).address
     environment = TaskEnvironment(options.location(), throttle, patience_s=60.0)
     return SparkExecutor(session, environment, map_bytes=options.map_bytes)

@@ -90,7 +90,8 @@ def code_zip(folder: Path) -> Path:
     return path
 
 
-def throttle_host(session: SparkSession) -> str:
-    """The address at which tasks reach the driver."""
-    host = session.sparkContext.getConf().get("spark.driver.host")
-    return host or "127.0.0.1"
+def driver_addresses(session: SparkSession) -> tuple[str, str]:
+    """The address at which tasks reach the driver, and the one to listen at (behind NAT they differ)."""
+    conf = session.sparkContext.getConf()
+    host = conf.get("spark.driver.host") or "127.0.0.1"
+    return host, conf.get("spark.driver.bindAddress") or host

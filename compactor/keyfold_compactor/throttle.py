@@ -167,12 +167,14 @@ class ThrottleClient:
 
 
 class ThrottleService:
-    """The driver's end: one bucket, one thread per connected task."""
+    """The driver's end: one bucket, one thread per connected task. Listens at `bind`, which tasks know as `host`."""
 
-    def __init__(self, rate: float, *, host: str = "127.0.0.1", clock: Clock | None = None) -> None:
+    def __init__(
+        self, rate: float, *, host: str = "127.0.0.1", bind: str | None = None, clock: Clock | None = None
+    ) -> None:
         self.bucket = TokenBucket(rate, SystemClock() if clock is None else clock)
         self._token = secrets.token_bytes(32)
-        self._listener = socket.create_server((host, 0))
+        self._listener = socket.create_server((bind or host, 0))
         self._connections: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []

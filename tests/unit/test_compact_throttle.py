@@ -156,3 +156,11 @@ def test_rates_beyond_all_measure_are_taken_as_they_are() -> None:
         client.reserve(10**6)
         assert client.reserve(10**6) > 86_400, "an answer, though no clock can sleep as long as it should be"
         client.close()
+
+
+def test_the_service_may_listen_elsewhere_than_tasks_know_it() -> None:
+    with ThrottleService(1e9, host="localhost", bind="127.0.0.1") as service:
+        assert service.address.host == "localhost"
+        client = service.address.connect()
+        assert client.reserve(1) == 0.0
+        client.close()
