@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -187,3 +188,55 @@ def test_jobs_can_be_pickled() -> None:
 
     job = LogJob(0, Place("t", "u", 0), (), 0, 0, 1, b"x" * 16, frozenset(), False, Encoding())
     assert pickle.loads(pickle.dumps(job)) == job
+
+
+def without_master(path: Path) -> Path:
+    values = json.loads(path.read_text())
+    del values["spark.master"]
+    path.write_text(json.dumps(values))
+    return path
+
+
+def test_spark_submit_runs_the_script_with_its_own_settings(
+    location: S3Location, store: S3Store, tmp_path: Path
+) -> None:
+    """The command of docs/operations-compactor.md; master and name come from spark-submit, not from our defaults."""
+    import keyfold_compactor
+
+    place = Place("topics", "users", 0)
+    appended = fill(store, place, seed=1, segments=2)
+    config = without_master(write_config(tmp_path / "c.json", location, log_cleaner_io_max_bytes_per_second="50000000"))
+    events = tmp_path / "events"
+    events.mkdir()
+    command = [
+        str(Path(sys.executable).with_name("spark-submit")),
+        *("--master", "local[1]", "--name", "from-submit"),
+        *("--conf", "spark.eventLog.enabled=true", "--conf", f"spark.eventLog.dir=file://{events}"),
+        *("--conf", "spark.eventLog.compress=false", "--conf", "spark.eventLog.rolling.enabled=false"),
+        str(Path(keyfold_compactor.__path__[0], "__main__.py")),
+        *("run", str(config), "--once", "--json"),
+    ]
+    env = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, env=env, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["partitions_cleaned"] == 1
+    assert read_all(store, place=place) == last_per_key(appended)
+    log = "".join(path.read_text() for path in events.iterdir())
+    assert '"spark.master":"local[1]"' in log
+    assert '"spark.app.name":"from-submit"' in log
+
+
+def test_ctrl_c_ends_a_loop_after_its_run_when_spark_is_there(
+    location: S3Location, store: S3Store, tmp_path: Path
+) -> None:
+    place = Place("topics", "users", 0)
+    fill(store, place, seed=1, segments=2)
+    config = write_config(tmp_path / "c.json", location, spark_master="local[1]", log_cleaner_backoff_ms="600000")
+    command = [sys.executable, "-c", "from keyfold.cli import main; main()", "compact", "run", str(config), "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["partitions_cleaned"] == 1
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert load(store, place).compactor.lease_until_ms == 0
