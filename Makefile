@@ -58,7 +58,7 @@ test-real: java go jars ## Tests against versitygw, built by Go once
 
 soak: java go jars ## Long storms: kills, fights and pauses for many minutes
 	@$(PY) -m tests.support.versitygw
-	$(PYTEST) -m soak --timeout 7200 $(ARGS)
+	$(PYTEST) -m soak --timeout 7200 -o faulthandler_timeout=1800 $(ARGS)
 
 lint: lint-style lint-types lint-imports lint-tidy ## ruff, mypy, import-linter and the tidy test
 
