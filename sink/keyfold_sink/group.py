@@ -10,6 +10,7 @@ never read.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from queue import Empty, SimpleQueue
@@ -140,16 +141,24 @@ class Group:
         self._drop([owner])
         self._begin(owner.key, owner.set_backs + 1, owner.fences)
 
-    def commit_lag(self, *, wait: bool = False) -> None:
+    def commit_lag(self) -> None:
         """Tell the group where the logs end."""
-        offsets = [TopicPartition(*key, offset) for key, offset in self._lag.items() if key in self.assigned]
-        self._lag.clear()
-        if not offsets:
-            return
-        try:
-            self.consumer.commit(offsets=offsets, asynchronous=not wait)
-        except KafkaException as error:
-            self._events.info("group offsets not committed", error=error.args[0].str())
+        offsets = self._take_lag()
+        if offsets:
+            self._commit_lag(self.consumer, offsets, wait=False)
+
+    def leave(self, consumer: GroupConsumer, within_s: float) -> bool:
+        """Give up everything, tell the group where the logs end and leave it; False when Kafka took too long for that.
+
+        A broker that is frozen or cut off keeps the client waiting for minutes, so this is done in a thread that the
+        process need not wait for. The group then finds out by `session.timeout.ms`.
+        """
+        offsets = self._take_lag()
+        self.abandon()
+        leaving = threading.Thread(target=self._leave, args=(consumer, offsets), name="keyfold-leave", daemon=True)
+        leaving.start()
+        leaving.join(within_s)
+        return not leaving.is_alive()
 
     def pause(self) -> None:
         """Stop fetching; the group membership goes on."""
@@ -186,6 +195,25 @@ class Group:
                 )
                 if refused.code() in GONE:
                     owner.lane.submit(lambda owner=owner: self._claims.require_topic(owner))  # type: ignore[misc]
+
+    def _take_lag(self) -> list[TopicPartition]:
+        offsets = [TopicPartition(*key, offset) for key, offset in self._lag.items() if key in self.assigned]
+        self._lag.clear()
+        return offsets
+
+    def _commit_lag(self, consumer: GroupConsumer, offsets: list[TopicPartition], *, wait: bool) -> None:
+        try:
+            consumer.commit(offsets=offsets, asynchronous=not wait)
+        except KafkaException as error:
+            self._events.info("group offsets not committed", error=error.args[0].str())
+
+    def _leave(self, consumer: GroupConsumer, offsets: list[TopicPartition]) -> None:
+        if offsets:
+            self._commit_lag(consumer, offsets, wait=True)
+        try:
+            consumer.close()
+        except KafkaException as error:
+            self._events.info("the group was not left", error=error.args[0].str())
 
     # Stages
 

@@ -46,6 +46,7 @@ _TOPICS_INTERVAL_S: Final = 15.0
 _ELSEWHERE_INTERVAL_S: Final = 1.0
 # A commit that stays unknown for this long is asked for again; shutdown looks in between.
 _COMMIT_PATIENCE_S: Final = 10.0
+_LEAVE_WAIT_S: Final = 5.0
 
 OpenConsumer = Callable[[Callable[[Any, Any], None]], GroupConsumer]
 
@@ -124,8 +125,8 @@ class SinkTask:
             self._end()
         finally:
             try:
-                self._group.abandon()
-                consumer.close()
+                if not self._group.leave(consumer, _LEAVE_WAIT_S):
+                    self._events.warning("Kafka did not let the task leave its group in time; it goes all the same")
             finally:
                 self._pool.shutdown(wait=True, cancel_futures=True)
 
@@ -295,7 +296,6 @@ class SinkTask:
     def _end(self) -> None:
         owners = list(self._group.assigned.values())
         done = self._flush(owners, RollReason.SHUTDOWN, self._options.shutdown_timeout_ms)
-        self._group.commit_lag(wait=True)
         if not done:
             raise ShutdownTimeout(
                 f"not everything was committed within {self._options.shutdown_timeout_ms} ms of being told to stop",

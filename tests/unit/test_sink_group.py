@@ -18,7 +18,7 @@ from keyfold.log.partition_log import PartitionLog
 from keyfold.store.api import ObjectStore
 from keyfold.store.faulty import Chaos, FaultyStore
 from keyfold.store.memory import MemoryStore
-from keyfold_sink import group
+from keyfold_sink import group, worker
 from keyfold_sink.assignment import Stage
 from keyfold_sink.kafka import AdminSource
 from keyfold_sink.options import SinkOptions
@@ -169,6 +169,21 @@ def test_group_offsets_that_were_refused_are_committed_again(make: MakeRig) -> N
     rig.kafka.produce(T0, range(5))
     rig.kafka.tell("on_assign", T0)
     rig.until(lambda: rig.kafka.group_offsets.get(T0) == 5)
+
+
+def test_a_task_ends_although_kafka_does_not_let_it_go(make: MakeRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A frozen broker holds up the client's commit and close for minutes (seen with librdkafka 2.16)."""
+    monkeypatch.setattr(worker, "_LEAVE_WAIT_S", 0.2)
+    thawed = threading.Event()
+    rig = make(segment__ms="100")
+    monkeypatch.setattr(rig.kafka, "close", lambda: thawed.wait(30))
+    rig.kafka.tell("on_assign", T0)
+    rig.until(rig.runs)
+    began_s = time.monotonic()
+    rig.end()
+    assert rig.error is None
+    assert time.monotonic() - began_s < 10
+    thawed.set()
 
 
 def test_a_task_ends_at_every_stage_when_it_is_told_to(make: MakeRig) -> None:
