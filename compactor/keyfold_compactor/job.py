@@ -23,6 +23,7 @@ from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
 from keyfold.store.api import ObjectStore
 from keyfold.store.probe import probe
+from keyfold_compactor.floor import Settled
 from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.report import RunReport
 from keyfold_compactor.run import Look, Progress, Run, RunSettings
@@ -95,6 +96,7 @@ class Job:
         self._progress = progress
         self._penalties = Penalties(clock, random)
         self._holder = f"{options.name}-{random.getrandbits(32):08x}"
+        self._settled = Settled()
         self._runs = 0
 
     def places(self) -> list[Place]:
@@ -176,6 +178,7 @@ class Job:
             threads=self._options.threads,
             force=self._selection.force,
             collect_orphans=collect,
+            settled=self._settled,
         )
         return Run(
             self._store, settings, self._executor, clock=self._clock, random=self._random, progress=self._progress

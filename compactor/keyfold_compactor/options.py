@@ -84,6 +84,15 @@ class CompactOptions(StoreOptions):
     segment_bytes: int = option(
         "segment.bytes", 128 * MIB, doc="Neighbouring segments are merged up to this size.", per_topic=True, ge=1
     )
+    segment_min_garbage_ratio: float = option(
+        "segment.min.garbage.ratio",
+        0.0,
+        doc="A segment of which cleaning would free a smaller share of bytes is left as it is: fewer bytes moved, more "
+        "kept, deleted keys included, until more of it is garbage, `max.compaction.lag.ms` or `--force`. 0: as Kafka.",
+        per_topic=True,
+        ge=0,
+        le=1,
+    )
     file_delete_delay_ms: Millis = option(
         "file.delete.delay.ms",
         3_600_000,
@@ -190,6 +199,7 @@ class CompactOptions(StoreOptions):
             max_compaction_lag_ms=own.max_compaction_lag_ms,
             delete_retention_ms=own.delete_retention_ms,
             segment_bytes=own.segment_bytes,
+            segment_min_garbage_ratio=own.segment_min_garbage_ratio,
             file_delete_delay_ms=own.file_delete_delay_ms,
             remove_keyless=own.keyless_records == "remove",
             encoding=Encoding(own.avro_codec),

@@ -66,7 +66,8 @@ class Expired:
 class PartitionReport:
     """One partition's part of a run. Cleaning removed `superseded + purged + keyless` records, retention `expired`.
 
-    `before` and `after` are the log's sizes before and after both.
+    `before` and `after` are the log's sizes before and after both. `segments_left` are those whose garbage was below
+    `segment.min.garbage.ratio`.
     """
 
     place: Place
@@ -82,6 +83,7 @@ class PartitionReport:
     segments_written: int = 0
     indexes_written: int = 0
     segments_unlinked: int = 0
+    segments_left: int = 0
     traffic: Traffic = field(default_factory=Traffic)
     expired: Expired = Expired()
     swept: Swept = field(default_factory=Swept)
@@ -119,6 +121,7 @@ class PartitionReport:
             "segments_written": self.segments_written,
             "indexes_written": self.indexes_written,
             "segments_unlinked": self.segments_unlinked,
+            "segments_left": self.segments_left,
             "bytes_read": self.traffic.read_bytes,
             "bytes_written": self.traffic.written_bytes,
             "bytes_freed": self.before.bytes - self.after.bytes,
@@ -262,6 +265,8 @@ def _partition_lines(part: PartitionReport) -> Sequence[str]:
             f"{part.before.segments} -> {part.after.segments} segments, "
             f"{size_text(part.before.bytes)} -> {size_text(part.after.bytes)}"
         )
+        if part.segments_left:
+            lines.append(f"{part.place}: left {part.segments_left} segments below segment.min.garbage.ratio")
     elif part.why:
         lines.append(f"{part.place}: {part.outcome.value}: {part.why}")
     if part.swept.object_count:

@@ -77,6 +77,11 @@ def retain(rows: pa.Table, superseded: Bools, *, due_epochs: Collection[int], re
     )
 
 
+def old_marks(rows: pa.Table, keep: Bools) -> pa.Array:
+    """The `cleaned_epoch` of the rows that stay, as it was."""
+    return rows["cleaned_epoch"].filter(pa.array(keep)).combine_chunks()
+
+
 def new_marks(rows: pa.Table, keep: Bools, epoch: int) -> pa.Array:
     """The `cleaned_epoch` of the rows that stay: as it was, or `epoch` for tombstones that had none."""
     kept = rows.select(["is_tombstone", "cleaned_epoch"]).filter(pa.array(keep))

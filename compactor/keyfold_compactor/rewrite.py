@@ -24,7 +24,7 @@ from keyfold.log.objects import create_object
 from keyfold.log.rewrite import SegmentRewriter
 from keyfold.store.api import ObjectStore
 from keyfold_compactor.mapping import unpacked
-from keyfold_compactor.retain import Bools, new_marks
+from keyfold_compactor.retain import Bools, new_marks, old_marks
 from keyfold_compactor.work import MaskKey, UnitJob
 
 
@@ -45,7 +45,7 @@ def rewrite_unit(unit: UnitJob, masks: Mapping[MaskKey, bytes], store: ObjectSto
         index = _index(unit, at, store, patience)
         keep = _keep(unit, at, kept_count, masks)
         key = job.place.key(entry.name)
-        marks = new_marks(index.rows, keep, job.epoch)
+        marks = new_marks(index.rows, keep, job.epoch) if unit.is_marking else old_marks(index.rows, keep)
         try:
             rewriter.add(index, None, keep, marks, _fetch(store, key, patience), origin=key)
         except SegmentDamaged as error:

@@ -15,9 +15,9 @@ partition that fails is reported and holds up no other. Nothing here knows Spark
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final, Protocol, TypeVar
 
@@ -29,6 +29,7 @@ from keyfold.log.partition_log import CompactorSession, PartitionLog, Pinned
 from keyfold.store.api import ObjectStore
 from keyfold_compactor import commit, plan
 from keyfold_compactor.claims import Claim, LeaseKeeper
+from keyfold_compactor.floor import Choice, Settled, choose, floor_of
 from keyfold_compactor.janitor import Swept, sweep
 from keyfold_compactor.policy import Chore, Verdict, due_epochs, forecast, judge
 from keyfold_compactor.report import Expired, LogSize, Outcome, PartitionReport, RunReport, log_size
@@ -65,7 +66,10 @@ class NoProgress:
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """What a run goes by apart from the topics' settings. `batch_bytes` are stored bytes claimed at once."""
+    """What a run goes by apart from the topics' settings. `batch_bytes` are stored bytes claimed at once.
+
+    `settled` is what earlier runs of this process have found not worth cleaning.
+    """
 
     settings_of: Callable[[str, Manifest], TopicSettings]
     lease_ms: int = 60_000
@@ -76,6 +80,7 @@ class RunSettings:
     force: bool = False
     collect_orphans: bool = False
     patience_s: float = 60.0
+    settled: Settled = field(default_factory=Settled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +154,17 @@ class Run:
     def _look(self, place: Place) -> Look:
         try:
             pinned = self._log(place).load()
-            return Look(place, pinned, self._judge(pinned))
+            return Look(place, pinned, self._judge(place, pinned))
         except KeyfoldError as error:
             return Look(place, error=error)
 
-    def _judge(self, pinned: Pinned) -> Verdict:
+    def _judge(self, place: Place, pinned: Pinned) -> Verdict:
         topic_settings = self._settings.settings_of(pinned.manifest.topic, pinned.manifest)
-        return forecast(pinned.manifest, topic_settings, pinned.seen_ms, force=self._settings.force)
+        verdict = forecast(pinned.manifest, topic_settings, pinned.seen_ms, force=self._settings.force)
+        if self._settings.settled.knows(place, pinned.manifest, verdict, topic_settings, pinned.seen_ms):
+            why_not = "what is left to clean is below segment.min.garbage.ratio"
+            return replace(verdict, reasons=(), why_not=why_not)
+        return verdict
 
     def _has_chores(self, verdict: Verdict) -> bool:
         return bool(verdict.chores) or self._settings.collect_orphans
@@ -251,22 +260,17 @@ class Run:
         self._progress.step(len(claims))
         total_bytes = sum(e.size_bytes for c in claims for e in c.job.entries)
         unit_bytes = max(UNIT_BYTES_MIN, total_bytes // (2 * executor.slots))
-        groups = {
-            c.job.number: plan.group(
-                c.job.entries,
-                answers[c.job.number].stats,
-                segment_bytes=c.settings.segment_bytes,
-                unit_bytes=unit_bytes,
-            )
+        choices = {
+            c.job.number: self._choose(c, answers[c.job.number], unit_bytes)
             for c in claims
             if not answers[c.job.number].error
         }
-        made = self._rewrite(executor, claims, answers, groups)
+        made = self._rewrite(executor, claims, choices)
 
         def finish(claim: Claim) -> None:
             number = claim.job.number
             try:
-                self._finish(claim, answers[number], groups.get(number, []), made.get(number, []))
+                self._finish(claim, answers[number], choices.get(number), made.get(number, []))
             except Exception as error:  # noqa: BLE001 - a broken invariant fails its partition, and is never left out
                 self._release(claim.session)
                 self._report.add(PartitionReport(claim.job.place, Outcome.FAILED, why=reason(error)))
@@ -274,20 +278,26 @@ class Run:
         self._progress.begin("committing", len(claims))
         self._parallel(finish, claims)
 
+    def _choose(self, claim: Claim, answer: MapAnswer, unit_bytes: int) -> Choice:
+        groups = plan.group(
+            claim.job.entries, answer.stats, segment_bytes=claim.settings.segment_bytes, unit_bytes=unit_bytes
+        )
+        return choose(claim.job, groups, answer.stats, floor_of(claim.verdict, claim.settings))
+
     def _rewrite(
         self,
         executor: Executor,
         claims: Sequence[Claim],
-        answers: dict[int, MapAnswer],
-        groups: dict[int, list[plan.Group]],
+        choices: Mapping[int, Choice],
     ) -> dict[int, list[UnitAnswer]]:
         jobs: list[UnitJob] = []
         costs: list[int] = []
         for claim in claims:
-            number = claim.job.number
-            units = commit.units(claim.job, groups.get(number, []), answers[number].stats)
-            jobs.extend(units)
-            costs.extend(groups[number][unit.group].moved_bytes for unit in units)
+            choice = choices.get(claim.job.number)
+            if choice is not None:
+                units = commit.units(claim.job, choice)
+                jobs.extend(units)
+                costs.extend(choice.groups[unit.group].moved_bytes for unit in units)
         hands = [[jobs[at] for at in hand] for hand in plan.deal(costs, executor.slots * TASKS_PER_SLOT)]
         self._progress.begin("rewriting", len(jobs))
         made: dict[int, list[UnitAnswer]] = {}
@@ -296,9 +306,7 @@ class Run:
             self._progress.step()
         return made
 
-    def _finish(
-        self, claim: Claim, answer: MapAnswer, groups: Sequence[plan.Group], made: Sequence[UnitAnswer]
-    ) -> None:
+    def _finish(self, claim: Claim, answer: MapAnswer, choice: Choice | None, made: Sequence[UnitAnswer]) -> None:
         """Commit one partition's pass, and report it."""
         with claim.lock:
             claim.keep = False
@@ -312,36 +320,36 @@ class Run:
             traffic=sum((a.traffic for a in made), answer.traffic),
         )
         errors = [text for text in (answer.error, *(a.error for a in made)) if text]
-        if errors:
+        if errors or choice is None:
             # Who was overtaken meets objects that the other one has deleted: that is no fault of the log.
             outcome = Outcome.FAILED if self._release(claim.session) else Outcome.LOST
             self._report.add(replace(report, outcome=outcome, why=errors[0]))
             return
         entries = {a.group: a.entry for a in made if a.entry is not None}
         try:
-            changed = self._commit(claim, answer, groups, entries)
+            changed = self._commit(claim, choice, entries)
         except CommitRefused as error:
             self._report.add(replace(report, outcome=Outcome.LOST, why=str(error)))
             return
         except KeyfoldError as error:
             self._report.add(replace(report, why=str(error)))
             return
-        report = _described(report, answer, groups)
+        self._settings.settled.learn(claim.session.manifest, claim.job, choice, floor_of(claim.verdict, claim.settings))
+        report = _described(report, choice)
         outcome = Outcome.CLEANED if changed else Outcome.UNCHANGED
         self._report.add(replace(report, outcome=outcome, after=log_size(claim.session.manifest)))
 
     def _commit(
         self,
         claim: Claim,
-        answer: MapAnswer,
-        groups: Sequence[plan.Group],
+        choice: Choice,
         made: dict[int, SegmentEntry],
     ) -> bool:
         """One commit for the whole pass; where nothing changed, only the lease goes back."""
-        if not groups and claim.job.end <= claim.session.manifest.first_dirty_offset:
+        if not choice.groups and choice.first_dirty <= claim.session.manifest.first_dirty_offset:
             claim.session.release()
             return False
-        claim.session.replace(commit.replacement(claim.job, groups, answer.stats, made))
+        claim.session.replace(commit.replacement(claim.job, choice, made))
         return True
 
     def _release(self, session: CompactorSession) -> bool:
@@ -434,8 +442,8 @@ def _batches(looks: Iterable[Look], settings: RunSettings) -> Iterator[list[Look
         yield batch
 
 
-def _described(report: PartitionReport, answer: MapAnswer, groups: Sequence[plan.Group]) -> PartitionReport:
-    stats = answer.stats
+def _described(report: PartitionReport, choice: Choice) -> PartitionReport:
+    stats, groups = choice.stats, choice.groups
     return replace(
         report,
         superseded=sum(s.superseded_count for s in stats),
@@ -444,5 +452,6 @@ def _described(report: PartitionReport, answer: MapAnswer, groups: Sequence[plan
         marked_tombstones=sum(s.mark_count for s in stats),
         segments_written=sum(not g.is_unlink and not g.is_remark for g in groups),
         indexes_written=sum(not g.is_unlink for g in groups),
+        segments_left=len(choice.left),
         segments_unlinked=sum(g.last - g.first + 1 for g in groups if not g.is_remark),
     )

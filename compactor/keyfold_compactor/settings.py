@@ -45,6 +45,7 @@ class TopicSettings:
     delete: bool = False
     retention_ms: int = -1
     retention_bytes: int = -1
+    segment_min_garbage_ratio: float = 0.0
     encoding: Encoding = field(default_factory=Encoding)
 
     @property

@@ -92,7 +92,10 @@ MaskKey = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class UnitJob:
-    """One output of one log: `positions` are the segments that still have records, `kept_counts` how many each."""
+    """One output of one log: `positions` are the segments that still have records, `kept_counts` how many each.
+
+    Without `is_marking` tombstones keep the marks that they have: an older record of their key may be left in the log.
+    """
 
     log: LogJob
     group: int
@@ -101,6 +104,7 @@ class UnitJob:
     base_offset: int
     next_offset: int
     is_remark: bool
+    is_marking: bool = True
 
     def mask_keys(self) -> list[MaskKey]:
         """The masks that this unit needs: those of segments that lose a record."""

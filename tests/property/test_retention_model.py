@@ -2,45 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from random import Random
 
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from keyfold.clock import ManualClock
-from keyfold.errors import OffsetOutOfRange
 from keyfold.log.manifest import Manifest, faults
 from keyfold.log.record import Record
-from keyfold.read.position import Anchor, anchor_of, check_resumed
 from keyfold.store.api import STORE_TIME_RESOLUTION_MS
 from keyfold.store.memory import MemoryStore
 from keyfold_compactor.policy import Chore, forecast
 from keyfold_compactor.retention import born_ms
 from keyfold_compactor.settings import TopicSettings
 from tests.support.cleaning import clean, latest, load, memory_log, read_all, record
+from tests.support.slow_reader import Reader, read_on
 
 KEYS = [None, b"a", b"b", b"c", b"d"]
-
-
-@dataclass
-class Reader:
-    """Reads a pinned version a little, and goes on in a newer one."""
-
-    anchor: Anchor
-    start: int
-    position: int
-    seen: list[Record]
-
-    @staticmethod
-    def begin(manifest: Manifest) -> Reader:
-        return Reader(anchor_of(manifest), manifest.log_start_offset, manifest.log_start_offset, [])
-
-    def read(self, records: list[Record], count: int) -> None:
-        ahead = [r for r in records if r.offset >= self.position][:count]
-        self.seen += ahead
-        if ahead:
-            self.position = ahead[-1].offset + 1
 
 
 def batch(offset: int, now_ms: int, random: Random) -> list[Record]:
@@ -70,13 +48,17 @@ def test_retention_takes_what_is_old_and_nothing_else(data: st.DataObject, seed:
         delete=True,
         retention_ms=data.draw(st.sampled_from([-1, 0, 4_000, 15_000])),
         retention_bytes=data.draw(st.sampled_from([-1, 0, 500, 2_000])),
+        segment_min_garbage_ratio=data.draw(st.sampled_from([0.0, 0.0, 0.4])),
     )
     reader = Reader.begin(load(store))
-    for step in data.draw(st.lists(st.sampled_from(["append", "append", "run", "wait", "read"]), max_size=20)):
+    for step in data.draw(
+        st.lists(st.sampled_from(["append", "append", "run", "wait", "read"]), min_size=4, max_size=20)
+    ):
         if step == "wait":
             clock.advance(random.randrange(10, 9_000))
         elif step == "read":
             reader = read_on(store, reader, appended, random)
+            event("a reader was overtaken" if reader.was_refused else "a reader went on")
         elif step == "append":
             records = batch(sink.session.refresh().next_offset, clock.now_ms(), random)
             sink.append(records)
@@ -87,22 +69,6 @@ def test_retention_takes_what_is_old_and_nothing_else(data: st.DataObject, seed:
             assert report.exit_code == 0
             check(before, load(store), topic, clock.now_ms())
             check_records(store, appended)
-
-
-def read_on(store: MemoryStore, reader: Reader, appended: list[Record], random: Random) -> Reader:
-    """A little of the newest version: refused, or never deceived."""
-    manifest = load(store)
-    try:
-        check_resumed(reader.anchor, reader.position, manifest)
-    except OffsetOutOfRange:
-        event("a reader was overtaken")
-        return Reader.begin(manifest)
-    reader.read(read_all(store), random.choice([1, 2, 99]))
-    if all(r.offset < reader.position for r in read_all(store)):
-        promised = [r for r in appended if r.offset >= reader.start]
-        assert latest(reader.seen) == latest(promised)
-        return Reader.begin(manifest)
-    return reader
 
 
 def check(before: Manifest, after: Manifest, topic: TopicSettings, now_ms: int) -> None:

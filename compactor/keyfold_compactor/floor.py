@@ -1,0 +1,116 @@
+"""Segments with too little garbage to be worth rewriting: `segment.min.garbage.ratio`.
+
+Kafka rewrites a segment for a single superseded record. With a floor, a segment whose garbage is a smaller share of its
+bytes is left as it is, and what that means for the rest of the pass is decided here, from figures alone:
+
+    what is left            segments that would be rewritten each for itself. One that loses nothing, or everything, or
+                            goes into a larger one anyway costs the same with or without a floor
+    tombstones              not marked from the first left segment with superseded records on: an older record of their
+                            key may be in it. So they cannot become due before their values have gone. A tombstone that
+                            was marked before has none, wherever the pass leaves garbage now
+    first_dirty_offset      goes no further than that segment, and nowhere when it is in the clean part, for what
+                            supersedes its records must stay in the dirty part to be found by the next pass
+
+A floor gives way to a promise: a pass that is forced, or overdue by `max.compaction.lag.ms`, knows none.
+
+What was left keeps the log dirty, and would make it due in every run. `Settled` remembers, for as long as the process
+lives, that nothing there was worth it; it is asked again when something has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from keyfold.log.manifest import Manifest, SegmentEntry
+from keyfold.log.names import Place
+from keyfold_compactor.plan import Group, SegmentStats, untouched
+from keyfold_compactor.policy import Reason, Verdict, due_epochs
+from keyfold_compactor.settings import TopicSettings
+from keyfold_compactor.work import LogJob
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a pass does after all. `stats` say of left segments that they keep everything.
+
+    `left` are positions of segments below the floor; from position `unmarked_from` on no tombstone is marked;
+    `first_dirty` is the offset below which nothing superseded is left.
+    """
+
+    groups: tuple[Group, ...]
+    stats: tuple[SegmentStats, ...]
+    left: tuple[int, ...]
+    unmarked_from: int
+    first_dirty: int
+
+
+def choose(job: LogJob, groups: Sequence[Group], stats: Sequence[SegmentStats], floor: float) -> Choice:
+    """Take out of a pass's groups what is below `floor`, a share of stored bytes; 0 takes out nothing."""
+    left = tuple(
+        g.first for g in groups if _is_single(g) and garbage_ratio(job.entries[g.first], stats[g.first]) < floor
+    )
+    held = next((at for at in left if stats[at].superseded_count), None)
+    if held is None:
+        unmarked_from, first_dirty = len(job.entries), job.end
+    else:
+        unmarked_from, first_dirty = held, min(job.end, max(job.first_dirty, job.entries[held].base_offset))
+    dropped = frozenset(left)
+    return Choice(
+        groups=tuple(g for g in groups if g.first not in dropped and not (g.is_remark and g.first >= unmarked_from)),
+        stats=tuple(
+            untouched(entry) if at in dropped else found if at < unmarked_from else replace(found, mark_count=0)
+            for at, (entry, found) in enumerate(zip(job.entries, stats, strict=True))
+        ),
+        left=left,
+        unmarked_from=unmarked_from,
+        first_dirty=first_dirty,
+    )
+
+
+def garbage_ratio(entry: SegmentEntry, found: SegmentStats) -> float:
+    """The share of a segment's stored bytes that cleaning would free, as the map estimates it."""
+    return (entry.size_bytes - found.kept_bytes) / entry.size_bytes
+
+
+def floor_of(verdict: Verdict, settings: TopicSettings) -> float:
+    """The floor of one pass."""
+    if {Reason.FORCED, Reason.OVERDUE}.intersection(verdict.reasons):
+        return 0.0
+    return settings.segment_min_garbage_ratio
+
+
+def _is_single(group: Group) -> bool:
+    return group.first == group.last and not group.is_unlink and not group.is_remark
+
+
+Signature: TypeAlias = tuple[tuple[str, ...], int, frozenset[int], float]
+"""All that a pass's choice depends on: segments by name, how far it goes, which marks are due, and the floor."""
+
+
+@dataclass(slots=True)
+class Settled:
+    """Logs in which everything that is left to clean was below the floor."""
+
+    _known: dict[Place, Signature] = field(default_factory=dict)
+
+    def learn(self, manifest: Manifest, job: LogJob, choice: Choice, floor: float) -> None:
+        """Note what a pass of `job` has left, given the manifest after it. May be called by many threads."""
+        if choice.left:
+            self._known[job.place] = _signature(manifest, job.end, job.due_epochs, floor)
+        else:
+            self._known.pop(job.place, None)
+
+    def knows(self, place: Place, manifest: Manifest, verdict: Verdict, settings: TopicSettings, now_ms: int) -> bool:
+        """Whether a pass now would find only what the last one has left."""
+        known = self._known.get(place)
+        if known is None or Reason.UNMARKED in verdict.reasons:
+            return False
+        due = due_epochs(manifest, settings.delete_retention_ms, now_ms)
+        return known == _signature(manifest, verdict.end, due, floor_of(verdict, settings))
+
+
+def _signature(manifest: Manifest, end: int, due: frozenset[int], floor: float) -> Signature:
+    marks = {e for s in manifest.segments for e in s.cleaned_epochs}
+    return tuple(s.index_name for s in manifest.segments), end, due & marks, floor

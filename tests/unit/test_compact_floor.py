@@ -1,0 +1,277 @@
+"""`segment.min.garbage.ratio`: what is left as it is, and what must then not happen to tombstones and offsets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from keyfold.clock import ManualClock
+from keyfold.errors import ConfigError
+from keyfold.log.index import read_index
+from keyfold.log.record import Record
+from keyfold.read.verify import verify_partition
+from keyfold.store.counted import CountedStore
+from keyfold.store.memory import MemoryStore
+from keyfold_compactor.executor import LocalExecutor
+from keyfold_compactor.floor import Settled, choose, floor_of, garbage_ratio
+from keyfold_compactor.job import Job, Selection
+from keyfold_compactor.options import CompactOptions
+from keyfold_compactor.plan import SegmentStats, group, untouched
+from keyfold_compactor.policy import judge
+from keyfold_compactor.report import Outcome, RunReport, text_lines
+from keyfold_compactor.settings import Encoding, TopicSettings
+from keyfold_compactor.work import Executor, LogJob
+from tests.support.cleaning import EAGER, PLACE, Sink, clean, latest, load, memory_log, patience, read_all, record
+from tests.support.manifests import entry, sink_name
+
+FLOOR = replace(EAGER, segment_min_garbage_ratio=0.3, segment_bytes=1)  # a segment is never merged with another
+
+
+def big(offset: int, *firsts: Record) -> list[Record]:
+    """A segment in which `firsts` are a small part."""
+    base = offset + len(firsts)
+    return [*firsts, *(record(base + i, f"only-{base + i}", "x" * 100) for i in range(10))]
+
+
+def marks(store: MemoryStore) -> dict[int, int | None]:
+    """The mark of each tombstone, by offset."""
+    found: dict[int, int | None] = {}
+    for segment in load(store).segments:
+        rows = read_index(store, PLACE, segment).rows.to_pylist()
+        found.update({row["offset"]: row["cleaned_epoch"] for row in rows if row["is_tombstone"]})
+    return found
+
+
+def is_sound(store: MemoryStore) -> bool:
+    return verify_partition(store, PLACE, clock=ManualClock(), random=Random(0)).is_sound
+
+
+def deleted_key() -> tuple[MemoryStore, Sink]:
+    """A value in a segment that is hardly worth rewriting, and its tombstone in one that is."""
+    return memory_log(
+        big(0, record(0, "gone", "value")),
+        [record(11, "a", "1" * 500), record(12, "a", "2"), record(13, "gone", None), record(14, "other", None)],
+        [record(15, "b", "1" * 500), record(16, "b", "2")],
+    )
+
+
+def test_a_tombstone_never_goes_before_its_value_however_often_the_log_is_cleaned() -> None:
+    store, _ = deleted_key()
+    for seed in range(5):
+        clean(store, FLOOR, seed=seed)
+        offsets = {r.offset for r in read_all(store)}
+        assert {0, 13, 14} <= offsets
+        assert marks(store) == {13: None, 14: None}
+        assert load(store).first_dirty_offset == 0
+        assert is_sound(store)
+    assert offsets == {*range(11), 12, 13, 14, 16}, "what is worth it is cleaned all the same"
+    clean(store, EAGER, seed=8)
+    assert 0 not in {r.offset for r in read_all(store)}
+    assert None not in marks(store).values(), "the value has gone, and the tombstone's time begins"
+    clean(store, EAGER, seed=9)
+    assert marks(store) == {}
+    assert is_sound(store)
+
+
+def test_a_segment_in_the_clean_part_that_is_left_holds_first_dirty_where_it_is() -> None:
+    store, sink = memory_log(big(0, record(0, "k", "old")))
+    clean(store, FLOOR)
+    assert load(store).first_dirty_offset == 11
+    sink.append([record(11, "k", None), record(12, "z", "1")])
+    sink.append([record(13, "z", "2")])
+    clean(store, FLOOR, seed=2)
+    assert load(store).first_dirty_offset == 11
+    assert [r.offset for r in read_all(store)] == [*range(12), 13]
+    assert marks(store) == {11: None}
+    clean(store, EAGER, seed=3)
+    assert load(store).first_dirty_offset == 14
+    assert [r.offset for r in read_all(store)] == [*range(1, 12), 13]
+
+
+def test_what_is_before_the_left_segment_is_clean_and_marked() -> None:
+    store, sink = memory_log([record(0, "t", "v"), record(1, "t", None), record(2, "k", "v")])
+    sink.append(big(3, record(3, "k", "newer")))
+    sink.append([record(14, "k", None)])
+    clean(store, FLOOR)
+    manifest = load(store)
+    assert manifest.first_dirty_offset == 3
+    assert marks(store) == {1: manifest.last_pass_epoch, 14: None}
+    assert is_sound(store)
+
+
+def test_tombstones_that_are_due_alone_hold_nothing_back_and_go_with_the_next_rewrite() -> None:
+    store, sink = memory_log(big(0, record(0, "t", None)))
+    clean(store, FLOOR)
+    report = clean(store, FLOOR, seed=2)
+    assert report.partitions[0].segments_left == 1
+    assert report.partitions[0].purged_tombstones == 0
+    assert load(store).purged_to == -1
+    assert load(store).first_dirty_offset == 11
+    sink.append([record(11 + i, f"only-{1 + i}", "y") for i in range(6)])
+    clean(store, FLOOR, seed=3)
+    assert 0 not in {r.offset for r in read_all(store)}
+    assert load(store).purged_to == 0
+
+
+def test_merging_takes_the_garbage_along() -> None:
+    store, sink = memory_log(big(0, record(0, "k", "old")))
+    sink.append(big(11, record(11, "k", "new")))
+    sink.append(big(22))
+    clean(store, replace(FLOOR, segment_bytes=10**6))
+    assert len(load(store).segments) == 1
+    assert 0 not in {r.offset for r in read_all(store)}
+    assert load(store).first_dirty_offset == 32
+
+
+def test_force_and_an_overdue_record_know_no_floor() -> None:
+    for changes, settings in (
+        ({"force": True}, FLOOR),
+        ({}, replace(FLOOR, max_compaction_lag_ms=1_000)),
+    ):
+        clock = ManualClock()
+        store, _ = memory_log(big(0, record(0, "k", "old")), [record(11, "k", "new")], clock=clock)
+        clean(store, replace(FLOOR, min_cleanable_dirty_ratio=0.99), clock=clock)
+        clock.advance(60_000)
+        clean(store, settings, clock=clock, seed=2, **changes)
+        assert 0 not in {r.offset for r in read_all(store)}
+
+
+def job(store: MemoryStore | CountedStore, clock: ManualClock) -> Job:
+    options = CompactOptions.parse(
+        {
+            "s3.bucket.name": "b",
+            "cleanup.policy": "compact",
+            "min.cleanable.dirty.ratio": "0",
+            "segment.bytes": "1",
+            "segment.min.garbage.ratio": "0.3",
+            "delete.retention.ms": "0",
+            "file.delete.delay.ms": "0",
+        }
+    )
+
+    def executor() -> Executor:
+        return LocalExecutor(store, patience(clock, Random(1)))
+
+    return Job(options, Selection(), store, executor, clock=clock, random=Random(2))
+
+
+def test_a_log_whose_garbage_is_not_worth_it_is_left_alone_until_something_changes() -> None:
+    clock = ManualClock()
+    store, sink = memory_log(big(0, record(0, "k", "old")), [record(11, "k", "new")], clock=clock)
+    counted = CountedStore(store)
+    runs = job(counted, clock)
+    (part,) = runs.once().partitions
+    assert (part.outcome, part.segments_left) == (Outcome.UNCHANGED, 1)
+    runs.once()
+    before = dict(counted.calls)
+    assert runs.once().quiet_partitions == 1
+    calls = {name: count - before[name] for name, count in counted.calls.items() if count != before[name]}
+    assert {name for name in calls if name != "list_folders"} == {"get"}, "one manifest, and nothing else"
+    assert "below segment.min.garbage.ratio" in runs.look()[0].verdict.why_not  # type: ignore[union-attr]
+    sink.session.refresh()
+    sink.append([record(12 + i, f"only-{1 + i}", "y") for i in range(6)])
+    (part,) = runs.once().partitions
+    assert (part.outcome, part.segments_left) == (Outcome.CLEANED, 0)
+    assert load(store).first_dirty_offset == load(store).next_offset
+
+
+def test_the_report_says_how_many_segments_were_left() -> None:
+    store, _ = deleted_key()
+    report = clean(store, FLOOR)
+    assert "left 1 segments below segment.min.garbage.ratio" in "\n".join(text_lines(report))
+    assert report.document()["partitions"][0]["segments_left"] == 1
+    assert report.partitions[0].marked_tombstones == 0
+
+
+# The choice by itself
+
+
+def log(*stats: SegmentStats, first_dirty: int = 0) -> LogJob:
+    entries = tuple(
+        entry(sink_name(10 * i), 10 * i, 10 * i + 10, size_bytes=100, record_count=10) for i in range(len(stats))
+    )
+    end = 10 * len(stats)
+    return LogJob(0, PLACE, entries, first_dirty, end, 9, b"", frozenset(), False, Encoding())
+
+
+def loses(share: float, *, superseded: int = 1, marks: int = 0) -> SegmentStats:
+    kept = round(100 * (1 - share))
+    return SegmentStats(10, 10 - superseded, kept, superseded_count=superseded, mark_count=marks)
+
+
+KEPT = SegmentStats(10, 10, 100)
+
+
+@pytest.mark.parametrize(
+    ("floor", "left"), [(0.0, ()), (0.1, ()), (0.2, (0,)), (0.21, (0,)), (0.5, (0, 2)), (1.0, (0, 2))]
+)
+def test_only_less_than_the_floor_is_left(floor: float, left: tuple[int, ...]) -> None:
+    stats = (loses(0.1), KEPT, loses(0.4))
+    work = log(*stats)
+    found = choose(work, group(work.entries, stats, segment_bytes=1, unit_bytes=10**9), stats, floor)
+    assert found.left == left
+    assert garbage_ratio(work.entries[0], stats[0]) == pytest.approx(0.1)
+    assert all(g.first not in left for g in found.groups)
+
+
+def test_without_a_floor_the_pass_is_kafkas() -> None:
+    stats = (loses(0.001), replace(KEPT, mark_count=1), SegmentStats(10, 0, 0, superseded_count=10))
+    work = log(*stats)
+    groups = group(work.entries, stats, segment_bytes=1, unit_bytes=10**9)
+    found = choose(work, groups, stats, 0.0)
+    assert (list(found.groups), found.stats, found.first_dirty) == (groups, stats, 30)
+
+
+def test_from_the_left_segment_on_nothing_is_marked_and_what_is_emptied_still_goes() -> None:
+    marking = replace(KEPT, mark_count=1)
+    stats = (marking, loses(0.1, marks=2), marking, SegmentStats(10, 0, 0, superseded_count=10), loses(0.9, marks=1))
+    work = log(*stats)
+    found = choose(work, group(work.entries, stats, segment_bytes=1, unit_bytes=10**9), stats, 0.5)
+    assert [(g.first, g.is_remark, g.is_unlink) for g in found.groups] == [
+        (0, True, False),
+        (3, False, True),
+        (4, False, False),
+    ]
+    assert [s.mark_count for s in found.stats] == [1, 0, 0, 0, 0]
+    assert found.stats[1] == untouched(work.entries[1])
+    assert (found.first_dirty, found.unmarked_from, found.left) == (10, 1, (1,))
+
+
+def test_first_dirty_never_goes_back() -> None:
+    stats = (loses(0.1), KEPT, loses(0.9))
+    work = log(*stats, first_dirty=15)
+    found = choose(work, group(work.entries, stats, segment_bytes=1, unit_bytes=10**9), stats, 0.5)
+    assert (found.first_dirty, found.unmarked_from) == (15, 0)
+
+
+def test_the_floor_is_set_for_all_topics_or_one_and_never_followed() -> None:
+    options = CompactOptions.parse(
+        {"s3.bucket.name": "b", "segment.min.garbage.ratio": "0.1", "topic.users.segment.min.garbage.ratio": "0.4"}
+    )
+    assert options.settings_of("users", {}).segment_min_garbage_ratio == 0.4
+    assert options.settings_of("orders", {"segment.min.garbage.ratio": "0.9"}).segment_min_garbage_ratio == 0.1
+    assert TopicSettings().segment_min_garbage_ratio == 0.0
+    with pytest.raises(ConfigError, match="must be at most 1"):
+        CompactOptions.parse({"s3.bucket.name": "b", "segment.min.garbage.ratio": "1.5"})
+
+
+def test_what_is_settled_is_not_settled_for_another_floor() -> None:
+    store, _ = memory_log(big(0, record(0, "k", "old")), [record(11, "k", "new")])
+    settled = Settled()
+    report: RunReport = clean(store, FLOOR, settled=settled)
+    assert report.partitions[0].segments_left == 1
+    clock = ManualClock()
+    manifest = load(store)
+    for settings, is_known in (
+        (FLOOR, True),
+        (replace(FLOOR, segment_min_garbage_ratio=0.01), False),
+        (EAGER, False),
+    ):
+        verdict = judge(manifest, settings, clock.now_ms())
+        assert settled.knows(PLACE, manifest, verdict, settings, clock.now_ms()) is is_known
+    forced = judge(manifest, FLOOR, clock.now_ms(), force=True)
+    assert floor_of(forced, FLOOR) == 0.0
+    assert not settled.knows(PLACE, manifest, forced, FLOOR, clock.now_ms())
+    assert latest(read_all(store))[b"k"].value == b"new"
