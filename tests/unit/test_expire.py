@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 
+from keyfold.clock import ManualClock
 from keyfold.errors import CommitUnknown, Fenced, OffsetOutOfRange, SegmentsMoved
 from keyfold.log.edits import without_first
 from keyfold.log.manifest import UNSTAMPED, Pass, faults
+from keyfold.log.names import Place
 from keyfold.log.partition_log import Replacement, Swap
+from keyfold.read.log import Log
 from keyfold.read.position import anchor_of, check_resumed, start_offset
+from keyfold.read.verify import verify_partition
 from keyfold.store.faulty import Kind
 from keyfold_compactor.janitor import sweep
+from keyfold_compactor.settings import TopicSettings
+from tests.support import cleaning
 from tests.support.bucket import Bucket, appended, merge, uploaded
 from tests.support.manifests import compactor_name, empty_manifest, entry, sink_name
 
@@ -166,3 +173,53 @@ def test_what_a_fenced_sink_uploaded_below_the_new_start_is_an_orphan_and_nothin
     swept = sweep(bucket.store, session, 0)
     assert {lost.name, lost.index_name} <= set(swept.orphans)
     assert bucket.names() == set()
+
+
+def test_reading_verifying_and_cleaning_go_on_behind_a_moved_log_start() -> None:
+    clock = ManualClock()
+    store, sink = cleaning.memory_log(
+        [cleaning.record(0, "a", "1"), cleaning.record(1, "b", "1")], [cleaning.record(2, "a", "2")], clock=clock
+    )
+    log = Log(store, "topics", "users")
+    halfway, beyond = log.read(), log.read(from_offset=2)
+    assert next(halfway).offset == 0
+    sized = TopicSettings(
+        min_cleanable_dirty_ratio=1.0, file_delete_delay_ms=0, delete=True, retention_bytes=1, delete_retention_ms=0
+    )
+    cleaning.clean(store, sized, clock=clock)
+    assert cleaning.load(store).log_start_offset == 2
+    assert [r.offset for r in beyond] == [2]
+    assert [r.offset for r in halfway] == [1, 2], "it had the segment in hand, and what follows is there"
+    with pytest.raises(OffsetOutOfRange):
+        list(log.read(from_offset=1))
+    assert [r.offset for r in log.read()] == [2]
+    assert [r.key for r in log.latest()] == [b"a"]
+
+    def is_sound() -> bool:
+        place = Place("topics", "users", 0)
+        return verify_partition(store, place, clock=clock, random=Random(0)).is_sound
+
+    assert is_sound()
+    sink.session.refresh()
+    sink.append([cleaning.record(3, "a", None)])
+    for seed in range(3):
+        cleaning.clean(store, cleaning.EAGER, clock=clock, seed=seed)
+        assert is_sound()
+    assert (cleaning.load(store).log_start_offset, cleaning.load(store).next_offset) == (2, 4)
+    assert list(log.read()) == []
+
+
+def test_a_reader_whose_segments_expired_under_it_gets_an_error_and_no_hole() -> None:
+    clock = ManualClock()
+    batches = [[cleaning.record(i, f"k{i}", "v")] for i in range(6)]
+    store, _ = cleaning.memory_log(*batches, clock=clock)
+    reading = Log(store, "topics", "users").read()
+    assert next(reading).offset == 0
+    clock.advance(10_000)
+    settings = TopicSettings(
+        compact=False, file_delete_delay_ms=0, delete=True, retention_bytes=cleaning.load(store).segments[-1].size_bytes
+    )
+    cleaning.clean(store, settings, clock=clock)
+    assert cleaning.load(store).log_start_offset == 5
+    with pytest.raises(OffsetOutOfRange, match="log start moved to 5"):
+        list(reading)
