@@ -66,10 +66,10 @@ class Batch:
     next_offset: int
 
 
-def prefix_states(appended: Iterable[Record], start: int, ends: Iterable[int]) -> list[dict[bytes, Record]]:
-    """The states that the log has had: of the records from `start` on, up to each of `ends`."""
-    records = [r for r in appended if r.offset >= start]
-    return [latest(r for r in records if r.offset < end) for end in sorted(set(ends))]
+def states(appended: Iterable[Record], ranges: Iterable[tuple[int, int]]) -> list[dict[bytes, Record]]:
+    """The states of a log that had these ranges, from log start to log end."""
+    records = list(appended)
+    return [latest(r for r in records if start <= r.offset < end) for start, end in sorted(set(ranges))]
 
 
 @dataclass
@@ -83,7 +83,8 @@ class SpecStore(MemoryStore):
     """What the sinks try to append, by the name of the segment."""
     appended: list[Record] = field(default_factory=list)
     appended_at: dict[int, int] = field(default_factory=dict)
-    ends: set[int] = field(default_factory=lambda: {0})
+    ranges: list[tuple[int, int]] = field(default_factory=list)
+    """Log start and log end of each version, in the order of the versions."""
     alone_since: dict[int, int] = field(default_factory=dict)
     """Store time at which a tombstone was first seen without an older record of its key."""
     unlinked: dict[str, int] = field(default_factory=dict)
@@ -135,12 +136,13 @@ class SpecStore(MemoryStore):
         """The newest segment of a sink is the append that has just landed: its records are the log's from now on."""
         for entry in manifest.segments[-1:]:
             batch = self.attempts.get(entry.name)
-            if batch is not None and batch.records[-1].offset >= max(self.ends):
-                assert batch.records[0].offset >= max(self.ends)
+            end = self.ranges[-1][1] if self.ranges else 0
+            if batch is not None and batch.records[-1].offset >= end:
+                assert batch.records[0].offset >= end
                 self.appended += batch.records
                 now_ms = self.clock.now_ms()
                 self.appended_at |= {r.offset: now_ms for r in batch.records}
-        self.ends.add(manifest.next_offset)
+        self.ranges.append((manifest.log_start_offset, manifest.next_offset))
 
     def _check_progress(self, manifest: Manifest) -> None:
         if self.before is not None:
