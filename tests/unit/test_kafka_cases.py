@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,7 @@ from keyfold.log.record import Record
 from keyfold_compactor.settings import LONG_MAX, TopicSettings
 from tests.support.cleaning import EAGER, SMALL, clean, load, memory_log, read_all, record
 
+ROOT = Path(__file__).parents[2]
 HOUR_MS = 3_600_000
 KEPT = replace(EAGER, delete_retention_ms=LONG_MAX // 4)
 
@@ -176,3 +179,11 @@ def test_cleaning_again_changes_nothing() -> None:
     names = load(store).object_names()
     clean(store, settings, seed=2, force=True)
     assert load(store).object_names() == names
+
+
+def test_every_test_that_the_page_names_is_there() -> None:
+    page = (ROOT / "docs/kafka-cleaner.md").read_text()
+    code = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    named = set(re.findall(r"`(test_\w+)`", page))
+    assert len(named) > 50
+    assert sorted(name for name in named if f"def {name}(" not in code) == []
