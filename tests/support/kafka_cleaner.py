@@ -10,6 +10,7 @@ is where the pass ends.
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -40,7 +41,6 @@ HELD: Final = {
 """Settings of a topic whose cleaner waits."""
 
 _WAIT_S: Final = 60.0
-_CANARY: Final = "canary"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +69,7 @@ class Lab:
             "batch.size": 1_500,  # a batch must fit into the smallest segment
             "log_level": 2,
         })  # fmt: skip
+        self._canary = f"canary-{uuid.uuid4().hex[:12]}"  # a broker may have had another lab
         self._canary_rounds = 0
 
     def create(self, topic: str, config: Mapping[str, str] | None = None) -> None:
@@ -135,18 +136,18 @@ class Lab:
         has been cleaned, no other topic was due.
         """
         if not self._canary_rounds:
-            self.create(_CANARY, {"min.cleanable.dirty.ratio": "0"})
+            self.create(self._canary, {"min.cleanable.dirty.ratio": "0"})
             self._chirp(200)
         self._chirp(1)
         self._chirp(1)
 
     def _chirp(self, count: int) -> None:
         at = BASE_MS + self._canary_rounds * SENTINEL_STEP_MS
-        end = self.ends([_CANARY])[_CANARY][1] + count
+        end = self.ends([self._canary])[self._canary][1] + count
         rows = [Message(b"%d-%d" % (self._canary_rounds, i), bytes(500), at) for i in range(count)]
         self._canary_rounds += 1
-        self.produce({_CANARY: [rows, [sentinel(self._canary_rounds)]]})
-        self.wait_for_passes({_CANARY: end})
+        self.produce({self._canary: [rows, [sentinel(self._canary_rounds)]]})
+        self.wait_for_passes({self._canary: end})
 
     def ends(self, topics: Iterable[str]) -> dict[str, tuple[int, int]]:
         """Log start and log end offset by topic."""
@@ -180,12 +181,20 @@ class Lab:
 
     def dirty_ratio(self, topic: str, first_dirty: int, active_base: int) -> float:
         """Kafka's ratio (LogToClean), from the sizes of its files."""
-        files = sorted((self.broker.folder / "data" / f"{topic}-0").glob("*.log"))
-        sizes = {int(path.stem): path.stat().st_size for path in files}
+        sizes = self.segments(topic)
         clean_bytes = sum(size for base, size in sizes.items() if base < first_dirty)
         dirty_bytes = sum(size for base, size in sizes.items() if first_dirty <= base < active_base)
         total = clean_bytes + dirty_bytes
         return dirty_bytes / total if total else 0.0
+
+    def segments(self, topic: str) -> dict[int, int]:
+        """Bytes of Kafka's segments by base offset, ascending; the last one is active."""
+        files = sorted((self.broker.folder / "data" / f"{topic}-0").glob("*.log"))
+        return {int(path.stem): path.stat().st_size for path in files}
+
+    def wait_for_log_start(self, topic: str, offset: int) -> None:
+        """Wait until retention has moved the log start to an offset; that it stays there is for the caller to see."""
+        self._until(lambda: self.ends([topic])[topic][0] >= offset, f"log start of {topic} at {offset}")
 
     def _consumer(self) -> Consumer:
         return Consumer({

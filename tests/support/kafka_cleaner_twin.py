@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from random import Random
 from typing import Final
 
@@ -69,6 +70,13 @@ class Twin:
             self.sink.append(records[at : at + size])
             self.clock.advance(10)
             at += size
+
+    def append_cut(self, records: Sequence[Record], bases: Sequence[int]) -> None:
+        """Append, cut into segments at these base offsets: retention takes whole segments."""
+        self.appended += records
+        for begin, end in pairwise((*bases, records[-1].offset + 1)):
+            self.sink.append([r for r in records if begin <= r.offset < end])
+            self.clock.advance(10)
 
     def clean(self, **changes: object) -> PartitionReport | None:
         """One run of the compactor; None where it had nothing to do here."""
