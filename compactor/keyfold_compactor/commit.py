@@ -46,6 +46,7 @@ def replacement(job: LogJob, choice: Choice, made: Mapping[int, SegmentEntry]) -
     return Replacement(
         swaps=swaps,
         first_dirty_offset=choice.first_dirty,
+        whole=not choice.is_merge,
         purged_to=max((s.purged_to for s in choice.stats), default=-1),
         purged_epoch=max((s.purged_epoch for s in choice.stats), default=0),
     )

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from keyfold.log.manifest import Manifest, SegmentEntry
+from keyfold.log.manifest import NO_OFFSET, Manifest, SegmentEntry
 from keyfold.log.names import Place
 from keyfold_compactor.plan import Group, SegmentStats, untouched
 from keyfold_compactor.policy import Reason, Verdict, due_epochs
@@ -36,7 +36,7 @@ class Choice:
     """What a pass does after all. `stats` say of left segments that they keep everything.
 
     `left` are positions of segments below the floor; from position `unmarked_from` on no tombstone is marked;
-    `first_dirty` is the offset below which nothing superseded is left.
+    `first_dirty` is the offset below which nothing superseded is left. `is_merge`: a pass that looked at no record.
     """
 
     groups: tuple[Group, ...]
@@ -44,6 +44,13 @@ class Choice:
     left: tuple[int, ...]
     unmarked_from: int
     first_dirty: int
+    is_merge: bool = False
+
+
+def only_merge(job: LogJob, groups: Sequence[Group]) -> Choice:
+    """Put segments together and decide about no record: nothing is marked, and `first_dirty_offset` stays."""
+    stats = tuple(untouched(entry) for entry in job.entries)
+    return Choice(tuple(groups), stats, (), 0, NO_OFFSET, is_merge=True)
 
 
 def choose(job: LogJob, groups: Sequence[Group], stats: Sequence[SegmentStats], floor: float) -> Choice:

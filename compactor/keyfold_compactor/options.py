@@ -84,6 +84,13 @@ class CompactOptions(StoreOptions):
     segment_bytes: int = option(
         "segment.bytes", 128 * MIB, doc="Neighbouring segments are merged up to this size.", per_topic=True, ge=1
     )
+    segment_merge_span_ms: Millis = option(
+        "segment.merge.span.ms",
+        86_400_000,
+        doc="In logs that are only `delete`, small neighbours whose ages are counted from the same span of this length "
+        "are merged. Retention takes whole segments, so a record may stay this much longer. 0: nothing is merged.",
+        per_topic=True,
+    )
     segment_min_garbage_ratio: float = option(
         "segment.min.garbage.ratio",
         0.0,
@@ -199,6 +206,7 @@ class CompactOptions(StoreOptions):
             max_compaction_lag_ms=own.max_compaction_lag_ms,
             delete_retention_ms=own.delete_retention_ms,
             segment_bytes=own.segment_bytes,
+            merge_span_ms=own.segment_merge_span_ms if own.holds("delete") else 0,
             segment_min_garbage_ratio=own.segment_min_garbage_ratio,
             file_delete_delay_ms=own.file_delete_delay_ms,
             remove_keyless=own.keyless_records == "remove",

@@ -25,6 +25,7 @@ from enum import Enum
 from keyfold.log.edits import without_first
 from keyfold.log.manifest import UNSTAMPED, Manifest, SegmentEntry, is_over
 from keyfold_compactor.janitor import due_names
+from keyfold_compactor.merge import merges
 from keyfold_compactor.retention import Expiry, expiry
 from keyfold_compactor.settings import TopicSettings
 
@@ -37,6 +38,7 @@ class Reason(Enum):
     DIRTY = "dirty ratio above min.cleanable.dirty.ratio"
     HORIZON = "tombstones are past their delete horizon"
     UNMARKED = "clean tombstones without a mark"
+    MERGE = "small segments are worth a merge"
 
 
 class Chore(Enum):
@@ -88,9 +90,15 @@ class Verdict:
         return bool(self.reasons)
 
     @property
+    def is_merge(self) -> bool:
+        """Whether segments are only put together (`keyfold_compactor.merge`), and no record goes."""
+        return self.reasons == (Reason.MERGE,)
+
+    @property
     def rank(self) -> tuple[int, int, float]:
-        """Sort key: forced first, then overdue by how much, then the dirtiest."""
-        return (0 if Reason.FORCED in self.reasons else 1, -self.overdue_ms, -self.range.dirty_ratio)
+        """Sort key: forced first, then overdue by how much, then the dirtiest; what is only merged comes last."""
+        first = 0 if Reason.FORCED in self.reasons else 2 if self.is_merge else 1
+        return (first, -self.overdue_ms, -self.range.dirty_ratio)
 
 
 def clean_range(manifest: Manifest, settings: TopicSettings, now_ms: int) -> CleanRange:
@@ -135,7 +143,9 @@ def judge(manifest: Manifest, settings: TopicSettings, now_ms: int, *, force: bo
     chores = _chores(manifest, settings, now_ms)
     expires = expiry(manifest, settings, now_ms)
     if not settings.compact:
-        return Verdict(parts, parts.first_dirty, (), chores, 0, "cleanup.policy does not hold compact", expires)
+        merging = (Reason.MERGE,) if merges(manifest.segments, parts.first_dirty, settings) else ()
+        why_not = "" if merging else "cleanup.policy does not hold compact"
+        return Verdict(parts, manifest.next_offset, merging, chores, 0, why_not, expires)
     reasons: list[Reason] = []
     if force:
         reasons.append(Reason.FORCED)

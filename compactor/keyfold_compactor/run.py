@@ -29,8 +29,9 @@ from keyfold.log.partition_log import CompactorSession, PartitionLog, Pinned
 from keyfold.store.api import ObjectStore
 from keyfold_compactor import commit, plan
 from keyfold_compactor.claims import Claim, LeaseKeeper
-from keyfold_compactor.floor import Choice, Settled, choose, floor_of
+from keyfold_compactor.floor import Choice, Settled, choose, floor_of, only_merge
 from keyfold_compactor.janitor import Swept, sweep
+from keyfold_compactor.merge import merges
 from keyfold_compactor.policy import Chore, Verdict, due_epochs, forecast, judge
 from keyfold_compactor.report import Expired, LogSize, Outcome, PartitionReport, RunReport, log_size
 from keyfold_compactor.retention import expire
@@ -256,7 +257,9 @@ class Run:
         """Map, plan, rewrite and commit what was claimed."""
         executor = self._executor = self._executor or self._make_executor()
         self._progress.begin("mapping", len(claims))
-        answers = {a.number: a for a in executor.map_logs([c.job for c in claims])}
+        mapped = [c.job for c in claims if not c.verdict.is_merge]
+        answers = {c.job.number: MapAnswer(c.job.number) for c in claims if c.verdict.is_merge}
+        answers.update((a.number, a) for a in executor.map_logs(mapped))
         self._progress.step(len(claims))
         total_bytes = sum(e.size_bytes for c in claims for e in c.job.entries)
         unit_bytes = max(UNIT_BYTES_MIN, total_bytes // (2 * executor.slots))
@@ -279,6 +282,10 @@ class Run:
         self._parallel(finish, claims)
 
     def _choose(self, claim: Claim, answer: MapAnswer, unit_bytes: int) -> Choice:
+        if claim.verdict.is_merge:
+            return only_merge(
+                claim.job, merges(claim.job.entries, claim.job.first_dirty, claim.settings, unit_bytes=unit_bytes)
+            )
         groups = plan.group(
             claim.job.entries, answer.stats, segment_bytes=claim.settings.segment_bytes, unit_bytes=unit_bytes
         )

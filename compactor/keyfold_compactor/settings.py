@@ -46,6 +46,7 @@ class TopicSettings:
     retention_ms: int = -1
     retention_bytes: int = -1
     segment_min_garbage_ratio: float = 0.0
+    merge_span_ms: int = 86_400_000
     encoding: Encoding = field(default_factory=Encoding)
 
     @property

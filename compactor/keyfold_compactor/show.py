@@ -70,8 +70,9 @@ def plan_lines(looks: Sequence[Look]) -> Iterable[str]:
         if look.error is not None:
             yield f"{name}: error: {found['error']}"
         elif found["will_clean"]:
+            verb = "merge" if look.verdict is not None and look.verdict.is_merge else "clean"
             yield (
-                f"{name}: clean [{found['log_start_offset']}, {found['end_offset']}): "
+                f"{name}: {verb} [{found['log_start_offset']}, {found['end_offset']}): "
                 f"{'; '.join(found['reasons'])} (dirty ratio {found['dirty_ratio']:.3f}, "
                 f"{size_text(found['clean_bytes'])} clean, {size_text(found['cleanable_bytes'])} cleanable)"
             )
