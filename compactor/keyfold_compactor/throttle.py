@@ -21,7 +21,6 @@ import secrets
 import socket
 import struct
 import threading
-import time
 from dataclasses import dataclass, field
 from typing import Final, Protocol, Self
 
@@ -178,7 +177,7 @@ class ThrottleService:
         self._connections: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
-        self._closed = False
+        self._closing = threading.Event()
         self.address = ThrottleAddress(host, self._listener.getsockname()[1], self._token, rate)
         self._start(self._accept)
 
@@ -191,7 +190,7 @@ class ThrottleService:
     def close(self) -> None:
         """Stop: clients that are still there get an error at their next request."""
         with self._lock:
-            self._closed = True
+            self._closing.set()
             connections = list(self._connections)
         for connection in (self._listener, *connections):
             with contextlib.suppress(OSError):  # not connected any more
@@ -210,12 +209,11 @@ class ThrottleService:
             try:
                 connection, _ = self._listener.accept()
             except OSError:
-                if self._closed:
+                if self._closing.wait(ACCEPT_AGAIN_S):
                     return
-                time.sleep(ACCEPT_AGAIN_S)  # a client that went away, or no file handle is left: others wait for us
-                continue
+                continue  # a client that went away, or no file handle is left: others wait for us
             with self._lock:
-                if self._closed:
+                if self._closing.is_set():
                     connection.close()
                     return
                 self._connections.add(connection)
