@@ -73,6 +73,7 @@ PASS_SETTINGS = st.builds(
     delete=st.sampled_from([False, False, True]),
     retention_ms=st.sampled_from([-1, 20_000, 150_000]),
     retention_bytes=st.sampled_from([-1, -1, 1_000]),
+    merge_span_ms=st.sampled_from([0, 10_000, 86_400_000]),
 )
 
 
