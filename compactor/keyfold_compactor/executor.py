@@ -77,4 +77,7 @@ class LocalExecutor:
         for hand in hands:
             for unit in hand:
                 yield run_unit(unit, self._masks, self._store, self._patience)
+
+    def forget(self) -> None:
+        """See `Executor.forget`."""
         self._masks.clear()

@@ -25,8 +25,9 @@ from keyfold.store.api import ObjectStore
 from keyfold.store.probe import probe
 from keyfold_compactor.floor import Settled
 from keyfold_compactor.options import CompactOptions
+from keyfold_compactor.progress import Progress
 from keyfold_compactor.report import RunReport
-from keyfold_compactor.run import Look, Progress, Run, RunSettings
+from keyfold_compactor.run import Look, Run, RunSettings
 from keyfold_compactor.settings import TopicSettings
 from keyfold_compactor.work import Executor
 
@@ -175,6 +176,7 @@ class Job:
             lease_ms=self._options.lease_ms,
             holder=self._holder,
             batch_bytes=self._options.batch_bytes,
+            pass_bytes=self._options.pass_max_bytes,
             threads=self._options.threads,
             force=self._selection.force,
             collect_orphans=collect,

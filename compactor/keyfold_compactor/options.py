@@ -133,6 +133,13 @@ class CompactOptions(StoreOptions):
         importance="low",
         ge=1,
     )
+    pass_max_bytes: int = option(
+        "log.cleaner.pass.max.bytes",
+        16 * 1024 * MIB,
+        doc="Stored bytes that one commit of a pass may move; what moves more is cut into parts, oldest first.",
+        importance="low",
+        ge=1,
+    )
     map_bytes: int = option(
         "log.cleaner.map.bytes",
         64 * MIB,

@@ -67,7 +67,8 @@ class PartitionReport:
     """One partition's part of a run. Cleaning removed `superseded + purged + keyless` records, retention `expired`.
 
     `before` and `after` are the log's sizes before and after both. `segments_left` are those whose garbage was below
-    `segment.min.garbage.ratio`.
+    `segment.min.garbage.ratio`. `parts` are the commits that the pass was cut into, and
+    `parts_committed` those of them that were made.
     """
 
     place: Place
@@ -84,6 +85,8 @@ class PartitionReport:
     indexes_written: int = 0
     segments_unlinked: int = 0
     segments_left: int = 0
+    parts: int = 0
+    parts_committed: int = 0
     traffic: Traffic = field(default_factory=Traffic)
     expired: Expired = Expired()
     swept: Swept = field(default_factory=Swept)
@@ -122,6 +125,8 @@ class PartitionReport:
             "indexes_written": self.indexes_written,
             "segments_unlinked": self.segments_unlinked,
             "segments_left": self.segments_left,
+            "parts": self.parts,
+            "parts_committed": self.parts_committed,
             "bytes_read": self.traffic.read_bytes,
             "bytes_written": self.traffic.written_bytes,
             "bytes_freed": self.before.bytes - self.after.bytes,
@@ -265,6 +270,8 @@ def _partition_lines(part: PartitionReport) -> Sequence[str]:
             f"{part.before.segments} -> {part.after.segments} segments, "
             f"{size_text(part.before.bytes)} -> {size_text(part.after.bytes)}"
         )
+        if part.parts > 1:
+            lines.append(f"{part.place}: {part.parts_committed} of {part.parts} parts committed; {part.why or 'done'}")
         if part.segments_left:
             lines.append(f"{part.place}: left {part.segments_left} segments below segment.min.garbage.ratio")
     elif part.why:

@@ -5,7 +5,7 @@
                 where cleaning fails, and before the first long pass
     choose      `keyfold_compactor.policy`; overdue logs first, then the dirtiest
     clean       in batches of so many bytes, so that a partition is claimed shortly before its work begins:
-                claim, judge again with what the claim saw, map, plan, rewrite, commit
+                claim, judge again with what the claim saw, and pass (`keyfold_compactor.passes`)
     sweep       objects that were replaced long enough ago, and orphans, in every partition that was claimed; a
                 partition that has only such chores is claimed for them without a lease, as retention does
 
@@ -15,60 +15,40 @@ partition that fails is reported and holds up no other. Nothing here knows Spark
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from keyfold.clock import Clock
 from keyfold.errors import CommitRefused, KeyfoldError, LeaseHeld, LogNotFound
-from keyfold.log.manifest import Manifest, SegmentEntry
+from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
 from keyfold.log.partition_log import CompactorSession, PartitionLog, Pinned
 from keyfold.store.api import ObjectStore
-from keyfold_compactor import commit, plan
 from keyfold_compactor.claims import Claim, LeaseKeeper
-from keyfold_compactor.floor import Choice, Settled, choose, floor_of, only_merge
+from keyfold_compactor.floor import Settled
 from keyfold_compactor.janitor import Swept, sweep
-from keyfold_compactor.merge import merges
+from keyfold_compactor.passes import Passes, release
 from keyfold_compactor.policy import Chore, Verdict, due_epochs, forecast, judge
+from keyfold_compactor.progress import NoProgress, Progress
 from keyfold_compactor.report import Expired, LogSize, Outcome, PartitionReport, RunReport, log_size
 from keyfold_compactor.retention import expire
 from keyfold_compactor.settings import TopicSettings
-from keyfold_compactor.work import Executor, LogJob, MapAnswer, UnitAnswer, UnitJob, reason
+from keyfold_compactor.work import Executor, LogJob, reason
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-TASKS_PER_SLOT: Final = 4
-UNIT_BYTES_MIN: Final = 32 * 1024 * 1024
-
-
-class Progress(Protocol):
-    """Whoever wants to watch a run."""
-
-    def begin(self, stage: str, total: int) -> None:
-        """A stage begins; `total` steps."""
-
-    def step(self, count: int = 1) -> None:
-        """Steps of the stage are done."""
-
-
-class NoProgress:
-    """Nobody watches."""
-
-    def begin(self, stage: str, total: int) -> None:
-        """See `Progress.begin`."""
-
-    def step(self, count: int = 1) -> None:
-        """See `Progress.step`."""
+PASS_BYTES_MAX: Final = 16 * 1024**3
 
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """What a run goes by apart from the topics' settings. `batch_bytes` are stored bytes claimed at once.
+    """What a run goes by apart from the topics' settings, in stored bytes.
 
+    `batch_bytes` are claimed at once, `pass_bytes` is what one part of a pass may move.
     `settled` is what earlier runs of this process have found not worth cleaning.
     """
 
@@ -77,6 +57,7 @@ class RunSettings:
     holder: str = "keyfold-compactor"
     batch_bytes: int = 4 * 1024**3
     batch_logs: int = 500
+    pass_bytes: int = PASS_BYTES_MAX
     threads: int = 16
     force: bool = False
     collect_orphans: bool = False
@@ -141,7 +122,7 @@ class Run:
         for batch in _batches(due, self._settings):
             if should_stop():
                 break
-            self._clean_batch(batch)
+            self._clean_batch(batch, should_stop)
         chores = [k for k in looks if k.verdict and not k.verdict.is_due and self._has_chores(k.verdict)]
         if chores and not should_stop():
             self._progress.begin("deleting", len(chores))
@@ -203,14 +184,14 @@ class Run:
 
     # Cleaning
 
-    def _clean_batch(self, batch: Sequence[Look]) -> None:
+    def _clean_batch(self, batch: Sequence[Look], should_stop: Callable[[], bool]) -> None:
         self._progress.begin("claiming", len(batch))
         claims = [c for c in self._parallel(lambda pair: self._claim(*pair), list(enumerate(batch))) if c is not None]
         if not claims:
             return
         with LeaseKeeper(claims, self._settings.lease_ms):
             try:
-                self._pass(claims)
+                self._pass(claims, should_stop)
             except Exception as error:  # noqa: BLE001 - what ends Spark's job ends this batch and not the run
                 self._report.executor_error = reason(error)
                 self._give_up(claims, reason(error))
@@ -223,7 +204,7 @@ class Run:
             with claim.lock:
                 claim.keep = False
             if claim.job.place not in self._report.by_place:
-                outcome = Outcome.FAILED if self._release(claim.session) else Outcome.LOST
+                outcome = Outcome.FAILED if release(claim.session) else Outcome.LOST
                 self._report.add(PartitionReport(claim.job.place, outcome, why=why))
 
     def _claim(self, number: int, look: Look) -> Claim | None:
@@ -248,126 +229,22 @@ class Run:
         verdict = judge(pinned.manifest, settings, pinned.seen_ms, force=self._settings.force)
         if not verdict.is_due:
             self._report.add(PartitionReport(place, Outcome.UNCHANGED, why="another run has just cleaned it"))
-            self._release(session)
+            release(session)
             return None
         job = log_job(number, place, pinned, verdict, settings, session.epoch)
         return Claim(session, job, verdict, settings)
 
-    def _pass(self, claims: Sequence[Claim]) -> None:
+    def _pass(self, claims: Sequence[Claim], should_stop: Callable[[], bool]) -> None:
         """Map, plan, rewrite and commit what was claimed."""
-        executor = self._executor = self._executor or self._make_executor()
-        self._progress.begin("mapping", len(claims))
-        mapped = [c.job for c in claims if not c.verdict.is_merge]
-        answers = {c.job.number: MapAnswer(c.job.number) for c in claims if c.verdict.is_merge}
-        answers.update((a.number, a) for a in executor.map_logs(mapped))
-        self._progress.step(len(claims))
-        total_bytes = sum(e.size_bytes for c in claims for e in c.job.entries)
-        unit_bytes = max(UNIT_BYTES_MIN, total_bytes // (2 * executor.slots))
-        choices = {
-            c.job.number: self._choose(c, answers[c.job.number], unit_bytes)
-            for c in claims
-            if not answers[c.job.number].error
-        }
-        made = self._rewrite(executor, claims, choices)
-
-        def finish(claim: Claim) -> None:
-            number = claim.job.number
-            try:
-                self._finish(claim, answers[number], choices.get(number), made.get(number, []))
-            except Exception as error:  # noqa: BLE001 - a broken invariant fails its partition, and is never left out
-                self._release(claim.session)
-                self._report.add(PartitionReport(claim.job.place, Outcome.FAILED, why=reason(error)))
-
-        self._progress.begin("committing", len(claims))
-        self._parallel(finish, claims)
-
-    def _choose(self, claim: Claim, answer: MapAnswer, unit_bytes: int) -> Choice:
-        if claim.verdict.is_merge:
-            return only_merge(
-                claim.job, merges(claim.job.entries, claim.job.first_dirty, claim.settings, unit_bytes=unit_bytes)
-            )
-        groups = plan.group(
-            claim.job.entries, answer.stats, segment_bytes=claim.settings.segment_bytes, unit_bytes=unit_bytes
-        )
-        return choose(claim.job, groups, answer.stats, floor_of(claim.verdict, claim.settings))
-
-    def _rewrite(
-        self,
-        executor: Executor,
-        claims: Sequence[Claim],
-        choices: Mapping[int, Choice],
-    ) -> dict[int, list[UnitAnswer]]:
-        jobs: list[UnitJob] = []
-        costs: list[int] = []
-        for claim in claims:
-            choice = choices.get(claim.job.number)
-            if choice is not None:
-                units = commit.units(claim.job, choice)
-                jobs.extend(units)
-                costs.extend(choice.groups[unit.group].moved_bytes for unit in units)
-        hands = [[jobs[at] for at in hand] for hand in plan.deal(costs, executor.slots * TASKS_PER_SLOT)]
-        self._progress.begin("rewriting", len(jobs))
-        made: dict[int, list[UnitAnswer]] = {}
-        for answer in executor.rewrite(hands):
-            made.setdefault(answer.log, []).append(answer)
-            self._progress.step()
-        return made
-
-    def _finish(self, claim: Claim, answer: MapAnswer, choice: Choice | None, made: Sequence[UnitAnswer]) -> None:
-        """Commit one partition's pass, and report it."""
-        with claim.lock:
-            claim.keep = False
-        before = claim.session.manifest
-        report = PartitionReport(
-            claim.job.place,
-            Outcome.FAILED,
-            reasons=tuple(r.value for r in claim.verdict.reasons),
-            before=log_size(before),
-            after=log_size(before),
-            traffic=sum((a.traffic for a in made), answer.traffic),
-        )
-        errors = [text for text in (answer.error, *(a.error for a in made)) if text]
-        if errors or choice is None:
-            # Who was overtaken meets objects that the other one has deleted: that is no fault of the log.
-            outcome = Outcome.FAILED if self._release(claim.session) else Outcome.LOST
-            self._report.add(replace(report, outcome=outcome, why=errors[0]))
-            return
-        entries = {a.group: a.entry for a in made if a.entry is not None}
-        try:
-            changed = self._commit(claim, choice, entries)
-        except CommitRefused as error:
-            self._report.add(replace(report, outcome=Outcome.LOST, why=str(error)))
-            return
-        except KeyfoldError as error:
-            self._report.add(replace(report, why=str(error)))
-            return
-        self._settings.settled.learn(claim.session.manifest, claim.job, choice, floor_of(claim.verdict, claim.settings))
-        report = _described(report, choice)
-        outcome = Outcome.CLEANED if changed else Outcome.UNCHANGED
-        self._report.add(replace(report, outcome=outcome, after=log_size(claim.session.manifest)))
-
-    def _commit(
-        self,
-        claim: Claim,
-        choice: Choice,
-        made: dict[int, SegmentEntry],
-    ) -> bool:
-        """One commit for the whole pass; where nothing changed, only the lease goes back."""
-        if not choice.groups and choice.first_dirty <= claim.session.manifest.first_dirty_offset:
-            claim.session.release()
-            return False
-        claim.session.replace(commit.replacement(claim.job, choice, made))
-        return True
-
-    def _release(self, session: CompactorSession) -> bool:
-        """Give the lease back; False where the claim was lost before."""
-        try:
-            session.release()
-        except CommitRefused:
-            return False
-        except KeyfoldError:
-            return True  # the lease runs out by itself
-        return True
+        self._executor = self._executor or self._make_executor()
+        Passes(
+            self._executor,
+            max_bytes=self._settings.pass_bytes,
+            settled=self._settings.settled,
+            report=self._report,
+            progress=self._progress,
+            parallel=self._parallel,
+        ).clean(claims, should_stop)
 
     # Deleting
 
@@ -447,18 +324,3 @@ def _batches(looks: Iterable[Look], settings: RunSettings) -> Iterator[list[Look
         size_bytes += log_bytes
     if batch:
         yield batch
-
-
-def _described(report: PartitionReport, choice: Choice) -> PartitionReport:
-    stats, groups = choice.stats, choice.groups
-    return replace(
-        report,
-        superseded=sum(s.superseded_count for s in stats),
-        purged_tombstones=sum(s.purged_count for s in stats),
-        keyless_removed=sum(s.keyless_count for s in stats),
-        marked_tombstones=sum(s.mark_count for s in stats),
-        segments_written=sum(not g.is_unlink and not g.is_remark for g in groups),
-        indexes_written=sum(not g.is_unlink for g in groups),
-        segments_left=len(choice.left),
-        segments_unlinked=sum(g.last - g.first + 1 for g in groups if not g.is_remark),
-    )

@@ -14,9 +14,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 
 from keyfold_compactor.policy import Chore
+from keyfold_compactor.progress import NoProgress, Progress
 from keyfold_compactor.report import RunReport, size_text, text_lines
 from keyfold_compactor.retention import Expiry
-from keyfold_compactor.run import Look, NoProgress, Progress
+from keyfold_compactor.run import Look
 
 
 class TerminalProgress:

@@ -45,7 +45,7 @@ class SparkExecutor:
 
     def map_logs(self, jobs: Sequence[LogJob]) -> list[MapAnswer]:
         """See `Executor.map_logs`."""
-        self._forget()  # masks are known by a log's number in its batch: those of a batch that failed must not be seen
+        self.forget()  # masks are known by a log's number in its batch: those of a batch that failed must not be seen
         small = [j for j in jobs if j.index_bytes <= self._map_bytes]
         large = [j for j in jobs if j.index_bytes > self._map_bytes]
         if small:
@@ -66,14 +66,12 @@ class SparkExecutor:
 
     def rewrite(self, hands: Sequence[Sequence[UnitJob]]) -> Iterator[UnitAnswer]:
         """See `Executor.rewrite`."""
-        try:
-            if hands:
-                self._context.setJobDescription(f"rewrite {sum(map(len, hands))} segments")
-                yield from self._parts(hands).mapPartitions(partial(unit_task, self._environment)).collect()
-        finally:
-            self._forget()
+        if hands:
+            self._context.setJobDescription(f"rewrite {sum(map(len, hands))} segments")
+            yield from self._parts(hands).mapPartitions(partial(unit_task, self._environment)).collect()
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """See `Executor.forget`."""
         mapped, self._mapped = self._mapped + self._below, []
         shared, self._shared = self._shared, []
         self._below = []

@@ -137,7 +137,10 @@ class Executor(Protocol):
         """Map every log; answers in any order. A log that fails says so in its answer."""
 
     def rewrite(self, hands: Sequence[Sequence[UnitJob]]) -> Iterator[UnitAnswer]:
-        """Do all units, one task per hand; answers as they come. Ends with the masks of this batch forgotten."""
+        """Do all units, one task per hand; answers as they come. A batch may ask several times, for its parts."""
+
+    def forget(self) -> None:
+        """The batch is over: its masks are not needed any more."""
 
 
 def reason(error: BaseException) -> str:

@@ -11,7 +11,7 @@ from keyfold.log.names import Role, new_name
 from keyfold.log.partition_log import PartitionLog
 from keyfold.store.api import STORE_TIME_RESOLUTION_MS, Create
 from keyfold.store.faulty import Call, Fault, FaultyStore, Kind
-from keyfold_compactor import commit, plan
+from keyfold_compactor import parts, plan
 from keyfold_compactor.executor import run_map
 from keyfold_compactor.floor import choose
 from keyfold_compactor.janitor import due_names, orphan_names
@@ -241,7 +241,9 @@ def test_the_pass_reads_what_it_claimed_and_not_what_came_later() -> None:
     answer, masks = run_map(job, store, patience(clock, Random(0)))
     assert not masks
     groups = plan.group(job.entries, answer.stats, segment_bytes=10**9, unit_bytes=10**9)
-    session.replace(commit.replacement(job, choose(job, groups, answer.stats, 0.0), {}))
+    choice = choose(job, groups, answer.stats, 0.0)
+    (part,) = parts.cut(choice, 1 << 40)
+    session.replace(parts.replacement(job, choice, part, {}, {}))
     manifest = load(store)
     assert (manifest.first_dirty_offset, manifest.next_offset) == (1, 2)
     clean(store, clock=clock, seed=4)

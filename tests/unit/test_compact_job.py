@@ -97,6 +97,9 @@ class Dying:
     def rewrite(self, hands: Sequence[Sequence[UnitJob]]) -> Iterator[UnitAnswer]:
         raise AssertionError(hands)
 
+    def forget(self) -> None:
+        """Nothing is kept."""
+
 
 def test_an_executor_that_dies_fails_the_batch_and_gives_the_leases_back() -> None:
     clock = ManualClock()

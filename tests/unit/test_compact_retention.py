@@ -290,6 +290,9 @@ class Dying:
     def rewrite(self, hands: Sequence[Sequence[UnitJob]]) -> Iterator[UnitAnswer]:
         raise AssertionError(hands)
 
+    def forget(self) -> None:
+        """Nothing is kept."""
+
 
 def test_segments_expire_where_cleaning_fails_and_while_it_backs_off() -> None:
     clock = ManualClock()

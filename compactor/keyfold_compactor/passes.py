@@ -1,0 +1,255 @@
+"""The passes of one batch: map all its logs, choose, then rewrite and commit part by part, all logs side by side.
+
+    map        every log of the batch once
+    choose     what of it is worth rewriting, and the parts that this is cut into (`keyfold_compactor.parts`)
+    round r    the r-th part of every log that has one: its units are dealt to tasks by bytes, then each log commits
+
+A log that fails leaves the rounds and holds up no other; what its earlier parts have committed is whole and stays. When
+the run is asked to stop it does so between two rounds, and a later run does the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Protocol
+
+from keyfold.errors import CommitRefused, KeyfoldError
+from keyfold.log.manifest import SegmentEntry
+from keyfold.log.partition_log import CompactorSession
+from keyfold_compactor import parts, plan
+from keyfold_compactor.claims import Claim
+from keyfold_compactor.floor import Choice, Settled, choose, floor_of, only_merge
+from keyfold_compactor.merge import merges
+from keyfold_compactor.parts import Part
+from keyfold_compactor.progress import Progress
+from keyfold_compactor.report import LogSize, Outcome, PartitionReport, RunReport, log_size
+from keyfold_compactor.work import Executor, MapAnswer, Traffic, UnitAnswer, UnitJob, reason
+
+TASKS_PER_SLOT: Final = 4
+UNIT_BYTES_MIN: Final = 32 * 1024 * 1024
+
+
+class Parallel(Protocol):
+    """Calls a function with each item, many at a time, each a step of the stage's progress."""
+
+    def __call__(self, work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+        """The results, in order."""
+
+
+@dataclass(slots=True)
+class _Pass:
+    """One log's pass on its way. `written` is what its committed parts have made, by group."""
+
+    claim: Claim
+    answer: MapAnswer
+    before: LogSize
+    choice: Choice | None = None
+    parts: tuple[Part, ...] = ()
+    committed: int = 0
+    is_over: bool = False
+    traffic: Traffic = field(default_factory=Traffic)
+    written: dict[int, SegmentEntry] = field(default_factory=dict)
+
+    @property
+    def number(self) -> int:
+        return self.claim.job.number
+
+    @property
+    def part(self) -> Part:
+        return self.parts[self.committed]
+
+
+class Passes:
+    """Cleans the claimed partitions of one batch and reports each of them once."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        *,
+        max_bytes: int,
+        settled: Settled,
+        report: RunReport,
+        progress: Progress,
+        parallel: Parallel,
+    ) -> None:
+        self._executor = executor
+        self._max_bytes = max_bytes
+        self._settled = settled
+        self._report = report
+        self._progress = progress
+        self._parallel = parallel
+
+    def clean(self, claims: Sequence[Claim], should_stop: Callable[[], bool]) -> None:
+        """Map, plan, rewrite and commit what was claimed."""
+        waiting = self._map(claims)
+        while waiting:
+            self._round(waiting)
+            waiting = [each for each in waiting if not each.is_over]
+            if waiting and should_stop():
+                for each in waiting:
+                    self._stop(each)
+                break
+        self._executor.forget()
+
+    def _map(self, claims: Sequence[Claim]) -> list[_Pass]:
+        self._progress.begin("mapping", len(claims))
+        mapped = [c.job for c in claims if not c.verdict.is_merge]
+        answers = {c.job.number: MapAnswer(c.job.number) for c in claims if c.verdict.is_merge}
+        answers.update((a.number, a) for a in self._executor.map_logs(mapped))
+        self._progress.step(len(claims))
+        total_bytes = sum(e.size_bytes for c in claims for e in c.job.entries)
+        unit_bytes = max(UNIT_BYTES_MIN, total_bytes // (2 * self._executor.slots))
+        passes: list[_Pass] = []
+        for claim in claims:
+            answer = answers[claim.job.number]
+            made = _Pass(claim, answer, log_size(claim.session.manifest), traffic=answer.traffic)
+            if not answer.error:
+                made.choice = _choose(claim, answer, unit_bytes)
+                made.parts = parts.cut(made.choice, self._max_bytes)
+            passes.append(made)
+        return passes
+
+    def _round(self, passes: Sequence[_Pass]) -> None:
+        """The next part of each pass: rewrite, then commit."""
+        made = self._rewrite(passes)
+
+        def finish(each: _Pass) -> None:
+            try:
+                self._finish(each, made.get(each.number, []))
+            except Exception as error:  # noqa: BLE001 - a broken invariant fails its partition, and is never left out
+                self._end(each, Outcome.FAILED, reason(error))
+                release(each.claim.session)
+
+        self._progress.begin("committing", len(passes))
+        self._parallel(finish, passes)
+
+    def _rewrite(self, passes: Iterable[_Pass]) -> Mapping[int, list[UnitAnswer]]:
+        jobs: list[UnitJob] = []
+        costs: list[int] = []
+        for each in passes:
+            if each.choice is None:
+                continue
+            groups = each.choice.groups
+            for unit in parts.units(each.claim.job, each.choice, each.part, each.written):
+                jobs.append(unit)
+                costs.append(
+                    groups[unit.group].moved_bytes
+                    if unit.group < len(groups)
+                    else 2 * unit.log.entries[0].index_size_bytes
+                )
+        hands = [[jobs[at] for at in hand] for hand in plan.deal(costs, self._executor.slots * TASKS_PER_SLOT)]
+        self._progress.begin("rewriting", len(jobs))
+        made: dict[int, list[UnitAnswer]] = {}
+        for answer in self._executor.rewrite(hands):
+            made.setdefault(answer.log, []).append(answer)
+            self._progress.step()
+        return made
+
+    def _finish(self, each: _Pass, made: Sequence[UnitAnswer]) -> None:
+        """Commit one part of one pass, and report the pass where it was the last."""
+        claim = each.claim
+        each.traffic = sum((a.traffic for a in made), each.traffic)
+        errors = [text for text in (each.answer.error, *(a.error for a in made)) if text]
+        with claim.lock:
+            claim.keep = claim.keep and not errors and each.choice is not None and not each.part.is_last
+        if errors or each.choice is None:
+            # Who was overtaken meets objects that the other one has deleted: that is no fault of the log.
+            self._end(each, Outcome.FAILED if release(claim.session) else Outcome.LOST, errors[0])
+            return
+        entries = {a.group: a.entry for a in made if a.entry is not None}
+        try:
+            with claim.lock:
+                changed = _commit(each, each.choice, entries)
+        except CommitRefused as error:
+            self._end(each, Outcome.LOST, str(error))
+            return
+        except KeyfoldError as error:
+            self._end(each, Outcome.FAILED, str(error))
+            return
+        is_last = each.part.is_last
+        each.committed += 1
+        if not is_last:
+            each.written.update(entries)
+            return
+        self._settled.learn(claim.session.manifest, claim.job, each.choice, floor_of(claim.verdict, claim.settings))
+        self._end(each, Outcome.CLEANED if changed else Outcome.UNCHANGED, "")
+
+    def _stop(self, each: _Pass) -> None:
+        """The run is asked to stop between two parts: the lease goes back, and what was committed stays."""
+        with each.claim.lock:
+            each.claim.keep = False
+        kept = release(each.claim.session)
+        self._end(each, Outcome.CLEANED if kept else Outcome.LOST, "stopped; the next run does the rest")
+
+    def _end(self, each: _Pass, outcome: Outcome, why: str) -> None:
+        """The pass is over: one report."""
+        with each.claim.lock:
+            each.claim.keep = False
+        each.is_over = True
+        report = PartitionReport(
+            each.claim.job.place,
+            outcome,
+            why=why,
+            reasons=tuple(r.value for r in each.claim.verdict.reasons),
+            before=each.before,
+            after=log_size(each.claim.session.manifest) if each.committed else each.before,
+            parts=len(each.parts),
+            parts_committed=each.committed,
+            traffic=each.traffic,
+        )
+        if each.choice is not None and each.committed:
+            report = _described(report, each, each.choice)
+        self._report.add(report)
+
+
+def release(session: CompactorSession) -> bool:
+    """Give the lease back; False where the claim was lost before."""
+    try:
+        session.release()
+    except CommitRefused:
+        return False
+    except KeyfoldError:
+        return True  # the lease runs out by itself
+    return True
+
+
+def _choose(claim: Claim, answer: MapAnswer, unit_bytes: int) -> Choice:
+    if claim.verdict.is_merge:
+        return only_merge(
+            claim.job, merges(claim.job.entries, claim.job.first_dirty, claim.settings, unit_bytes=unit_bytes)
+        )
+    groups = plan.group(
+        claim.job.entries, answer.stats, segment_bytes=claim.settings.segment_bytes, unit_bytes=unit_bytes
+    )
+    return choose(claim.job, groups, answer.stats, floor_of(claim.verdict, claim.settings))
+
+
+def _commit(each: _Pass, choice: Choice, made: Mapping[int, SegmentEntry]) -> bool:
+    """Commit one part; where a whole pass changes nothing, only the lease goes back."""
+    session = each.claim.session
+    if not choice.groups and choice.first_dirty <= session.manifest.first_dirty_offset:
+        session.release()
+        return False
+    session.replace(parts.replacement(each.claim.job, choice, each.part, made, each.written))
+    return True
+
+
+def _described(report: PartitionReport, each: _Pass, choice: Choice) -> PartitionReport:
+    """The report with what the committed parts have done."""
+    done = each.parts[: each.committed]
+    groups = [choice.groups[n] for part in done for n in part.groups]
+    stats = [choice.stats[at] for part in done for at in parts.positions(choice, part)]
+    is_whole = done[-1].is_last
+    marked_again = len(parts.remarks(choice, done[-1], each.written))
+    return replace(
+        report,
+        superseded=sum(s.superseded_count for s in stats),
+        purged_tombstones=sum(s.purged_count for s in stats),
+        keyless_removed=sum(s.keyless_count for s in stats),
+        marked_tombstones=sum(s.mark_count for s in choice.stats) if is_whole else 0,
+        segments_written=sum(not g.is_unlink and not g.is_remark for g in groups),
+        indexes_written=sum(not g.is_unlink for g in groups) + marked_again,
+        segments_left=len(choice.left) if is_whole else 0,
+        segments_unlinked=sum(g.last - g.first + 1 for g in groups if not g.is_remark),
+    )
