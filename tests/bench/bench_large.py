@@ -1,0 +1,176 @@
+"""Ten million records of 1 KB over one and over 16 partitions: what each process of a pass needs of memory.
+
+    python -m tests.bench.bench_large [--records 1000000] [--partitions 1,16] [--garbage 50] [--limit-mb 4096]
+
+The goal is for `--records 10000000` (10 GB of records, 6 GB of disk while it runs): driver, JVM and each worker stay
+below 4 GB. The peaks are those that the kernel keeps (VmHWM); the log is written by other processes beforehand.
+Exit code 1 where a process needed more.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Final, Self
+
+import click
+
+from keyfold.clock import SystemClock
+from keyfold.log.names import Place
+from keyfold.log.partition_log import PartitionLog
+from keyfold_compactor.run import Run, RunSettings
+from keyfold_compactor.settings import TopicSettings
+from keyfold_compactor.spark_executor import SparkExecutor
+from keyfold_compactor.spark_session import spark_session
+from keyfold_compactor.spark_tasks import TaskEnvironment
+from tests.bench._folder_store import FolderStore
+from tests.bench._records import Recipe, fill
+
+MIB: Final = 1024 * 1024
+MAP_BYTES: Final = 64 * MIB
+"""The default of `log.cleaner.map.bytes`."""
+_SAMPLE_S: Final = 0.1
+
+
+def children() -> Iterator[int]:
+    """Every process below this one."""
+    below: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            except OSError:
+                continue
+            below.setdefault(parent, []).append(int(entry.name))
+    pending = [os.getpid()]
+    while pending:
+        for pid in below.get(pending.pop(), []):
+            yield pid
+            pending.append(pid)
+
+
+def peak_bytes(pid: int | str) -> int:
+    """The most that a process ever had resident; 0 where it has gone."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    found = [line for line in status.splitlines() if line.startswith("VmHWM")]
+    return int(found[0].split()[1]) * 1024 if found else 0
+
+
+def _role(pid: int) -> str:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return ""
+    if Path(words[0].decode(errors="replace")).name == "java":
+        return "JVM"
+    return "worker" if b"pyspark.daemon" in words else ""
+
+
+@dataclass(slots=True)
+class Peaks:
+    """Highest resident memory of each process below this one, looked at ten times a second."""
+
+    by_process: dict[tuple[str, int], int] = field(default_factory=dict)
+    _over: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        Path("/proc/self/clear_refs").write_text("5")  # the driver's peak begins here
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        assert self._thread is not None
+        self._thread.join()
+        self._look()
+
+    def of(self, role: str) -> list[int]:
+        """Peaks of all processes of one role, the highest first."""
+        return sorted((peak for (found, _), peak in self.by_process.items() if found == role), reverse=True)
+
+    def _watch(self) -> None:
+        while not self._over.wait(_SAMPLE_S):
+            self._look()
+
+    def _look(self) -> None:
+        self.by_process["driver", os.getpid()] = peak_bytes("self")
+        for pid in children():
+            role = _role(pid)
+            if role:
+                self.by_process[role, pid] = max(peak_bytes(pid), self.by_process.get((role, pid), 0))
+
+
+def measure(root: Path, records: int, partitions: int, garbage: int, codec: str, heap: str) -> Peaks:
+    """Write the logs, clean them in a fresh session, check what is left, print what it took."""
+    store = FolderStore(str(root))
+    recipe = Recipe(records // partitions, garbage)
+    places = [Place("topics", "large", p) for p in range(partitions)]
+    begun = time.monotonic()
+    before = fill(store, [(p, Recipe(recipe.count, garbage, p.partition)) for p in places], codec=codec)
+    filled_s = time.monotonic() - begun
+    stored = sum(s.size_bytes for m in before for s in m.segments)
+    indexes = sum(s.index_size_bytes for m in before for s in m.segments)
+    print(
+        f"{recipe.count * partitions:,} records over {partitions} partitions, {garbage} % garbage: "
+        f"{recipe.raw_bytes * partitions / 1e9:.1f} GB of records, {stored / 1e9:.2f} GB stored, "
+        f"indexes of {indexes / 1e6:.0f} MB ({indexes / partitions / MAP_BYTES:.1f} times map.bytes a log), "
+        f"written in {filled_s:.0f} s",
+        flush=True,
+    )
+    conf = {"spark.master": "local[2]", "spark.driver.memory": heap}
+    with spark_session("bench", conf) as spark, Peaks() as peaks:
+        executor = SparkExecutor(spark, TaskEnvironment(store, None, 5.0), map_bytes=MAP_BYTES)
+        settings = RunSettings(settings_of=lambda *_: TopicSettings(min_cleanable_dirty_ratio=0.0))
+        run = Run(store, settings, lambda: executor, clock=SystemClock(), random=Random())
+        begun = time.monotonic()
+        report = run.clean(places)
+        took_s = time.monotonic() - begun
+    assert report.exit_code == 0, report.document()
+    left = [PartitionLog(store, p, clock=SystemClock(), random=Random()).load().manifest for p in places]
+    assert [m.record_count for m in left] == [recipe.key_count] * partitions
+    print(f"  cleaned in {took_s:.1f} s, {recipe.raw_bytes * partitions / 1e6 / took_s:.0f} MB of records a second")
+    return peaks
+
+
+@click.command()
+@click.option("--records", default=1_000_000)
+@click.option("--partitions", default="1,16")
+@click.option("--garbage", default=50, help="Percent of records that are superseded.")
+@click.option("--codec", default="zstandard")
+@click.option("--heap", default="3g", help="spark.driver.memory")
+@click.option("--limit-mb", default=4096, help="What no process may exceed, MiB.")
+@click.option("--folder", default=None, help="Where the logs are written; a temporary folder otherwise.")
+def main(records: int, partitions: str, garbage: int, codec: str, heap: str, limit_mb: int, folder: str | None) -> None:
+    """Print peaks of memory by process."""
+    os.environ["PYTHONPATH"] = str(Path.cwd())
+    fits = True
+    for count in map(int, partitions.split(",")):
+        root = Path(tempfile.mkdtemp(prefix="keyfold-large-", dir=folder))
+        try:
+            peaks = measure(root, records, count, garbage, codec, heap)
+        finally:
+            shutil.rmtree(root)
+        for role in ("driver", "JVM", "worker"):
+            found = peaks.of(role)
+            good = bool(found) and found[0] < limit_mb * MIB
+            fits &= good
+            text = ", ".join(f"{peak / MIB:,.0f}" for peak in found)
+            print(f"  {role:<7} peak {text} MiB: below {limit_mb:,} MiB: {'yes' if good else 'no'}", flush=True)
+    sys.exit(0 if fits else 1)
+
+
+if __name__ == "__main__":
+    main()
