@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -35,6 +35,8 @@ from tests.support.cleaning import (
 )
 
 DELAYED = TopicSettings(min_cleanable_dirty_ratio=0.0, delete_retention_ms=1_000, file_delete_delay_ms=500)
+PARTED = replace(EAGER, segment_bytes=1)
+"""No two segments are merged, and each that is rewritten is a part of its own."""
 BATCHES = [
     [record(0, "a", "1"), record(1, "b", "2"), record(2, None, "x")],
     [record(3, "a", None), record(4, "c", "3"), record(5, "d", "4")],
@@ -90,9 +92,13 @@ def prepared(passes: int = 0, settings: TopicSettings = EAGER) -> Watched:
     return store
 
 
+def pass_bytes(settings: TopicSettings) -> int:
+    return 1 if settings is PARTED else 1 << 40
+
+
 def calls_of(store: Watched, settings: TopicSettings) -> list[Call]:
     faulty = FaultyStore(store)
-    report = clean(faulty, settings, clock=store.clock)
+    report = clean(faulty, settings, clock=store.clock, pass_bytes=pass_bytes(settings))
     assert report.exit_code == 0, report.document()
     return faulty.calls
 
@@ -109,6 +115,7 @@ CASES = [
         ("pass-with-delays", 0, DELAYED),
         ("stamp", 1, DELAYED),
         ("delete-and-purge", 2, DELAYED),
+        ("parts", 0, PARTED),
     )
     for fault in faults_of(passes, settings)
 ]
@@ -121,7 +128,7 @@ def test_a_fault_at_any_call_leaves_the_log_and_the_next_run_finishes(
     store = prepared(passes, settings)
     faulty = FaultyStore(store, [fault])
     with contextlib.suppress(SimulatedCrash):
-        clean(faulty, settings, clock=store.clock, seed=1)
+        clean(faulty, settings, clock=store.clock, seed=1, pass_bytes=pass_bytes(settings))
     store.look(load(store))
     finish(store, faulty, settings)
 
@@ -134,7 +141,7 @@ def test_a_request_that_lands_late_changes_nothing(
     store = prepared(passes, settings)
     faulty = FaultyStore(store, [fault])
     with contextlib.suppress(SimulatedCrash):
-        clean(faulty, settings, clock=store.clock, seed=1)
+        clean(faulty, settings, clock=store.clock, seed=1, pass_bytes=pass_bytes(settings))
     if land_when == "after the next run":
         store.clock.advance(120_000)
         clean(store, settings, clock=store.clock, seed=2)

@@ -82,7 +82,9 @@ class Twin:
         """One run of the compactor; None where it had nothing to do here."""
         self.clock.advance(1_000)
         settings = replace(self.settings, **changes)  # type: ignore[arg-type]
-        report = clean(self.store, settings, clock=self.clock, seed=self._random.getrandbits(32))
+        pass_bytes = self._random.choice([1, 1 << 40])  # cut into parts or not, the result is the same
+        seed = self._random.getrandbits(32)
+        report = clean(self.store, settings, clock=self.clock, seed=seed, pass_bytes=pass_bytes)
         assert report.exit_code == 0, report.document()
         self.clock.advance(1_000)
         return report.by_place.get(PLACE)
