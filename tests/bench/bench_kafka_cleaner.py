@@ -50,6 +50,8 @@ CLEANER: Final = "kafka-log-cleaner-thread-0"[:15]
 AVRO_CODECS: Final = {"zstd": "zstandard", "none": "null", "snappy": "snappy"}
 SEGMENT_BYTES: Final = 128 * 1024 * 1024
 WARM_GARBAGE: Final = 50
+WARM_SPARK_RUNS: Final = 3
+"""Over several logs each, so that all workers are there and have imported what they need."""
 _TICK: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -130,21 +132,27 @@ def kafka_side(recipes: list[Recipe], codec: str) -> list[Cleaned]:
 
 
 def keyfold_pass(
-    folder: Path, recipe: Recipe, codec: str, level: int, executor: Callable[[FolderStore], Executor]
+    folder: Path,
+    recipe: Recipe,
+    codec: str,
+    level: int,
+    executor: Callable[[FolderStore], Executor],
+    *,
+    partitions: int = 1,
 ) -> Cleaned:
-    """Write a log, clean it, and see what this process and those below it needed."""
+    """Write logs, clean them, and see what this process and those below it needed."""
     with tempfile.TemporaryDirectory(dir=folder) as root:
-        store, place = FolderStore(root), Place("topics", "bench", 0)
-        (manifest,) = fill(store, [(place, recipe)], codec=codec)
+        store, places = FolderStore(root), [Place("topics", "bench", p) for p in range(partitions)]
+        manifests = fill(store, [(place, recipe) for place in places], codec=codec)
         topic = TopicSettings(min_cleanable_dirty_ratio=0.0, encoding=Encoding(codec, level))
         settings, made = RunSettings(settings_of=lambda *_: topic), executor(store)
         begun, cpu = time.monotonic(), cpu_s()
-        report = Run(store, settings, lambda: made, clock=SystemClock(), random=Random()).clean([place])
-        stored = sum(s.size_bytes for s in manifest.segments)
-        found = Cleaned(recipe.raw_bytes, stored, time.monotonic() - begun, cpu_s() - cpu)
+        report = Run(store, settings, lambda: made, clock=SystemClock(), random=Random()).clean(places)
+        stored = sum(s.size_bytes for m in manifests for s in m.segments)
+        found = Cleaned(recipe.raw_bytes * partitions, stored, time.monotonic() - begun, cpu_s() - cpu)
         assert report.exit_code == 0, report.document()
-        left = PartitionLog(store, place, clock=SystemClock(), random=Random()).load().manifest
-        assert left.record_count == recipe.key_count
+        left = [PartitionLog(store, p, clock=SystemClock(), random=Random()).load().manifest for p in places]
+        assert [m.record_count for m in left] == [recipe.key_count] * partitions
         return found
 
 
@@ -166,7 +174,8 @@ def spark_side(folder: Path, recipes: list[Recipe], codec: str) -> list[Cleaned]
         def executor(store: FolderStore) -> Executor:
             return SparkExecutor(spark, TaskEnvironment(store, None, 5.0), map_bytes=64 * 1024 * 1024)
 
-        keyfold_pass(folder, Recipe(50_000, WARM_GARBAGE, 99), codec, 1, executor)
+        for _ in range(WARM_SPARK_RUNS):
+            keyfold_pass(folder, Recipe(5_000, WARM_GARBAGE, 99), codec, 1, executor, partitions=8)
         return [keyfold_pass(folder, recipe, codec, 1, executor) for recipe in recipes]
 
 
