@@ -5,8 +5,8 @@ crash or a lost claim throws away is one part. What a part may do follows from t
 
     marks                an epoch marks tombstones in one commit. Parts remove and merge; the last one marks, also in
                          what earlier ones have written: their segments stay, and only get new indexes
-    first_dirty_offset   stays until the last part. Whoever goes on after a crash maps the same dirty range again, finds
-                         nothing to do where the parts were, and does the rest
+    first_dirty_offset   goes to where the next part begins: below it nothing superseded is left, from it on nothing has
+                         gone yet. Whoever goes on after a crash does the rest, and the marks
 
 Oldest first: a tombstone that is superseded never goes before the older values of its key.
 """
@@ -24,9 +24,13 @@ from keyfold_compactor.work import LogJob, UnitJob
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One commit of a pass: positions in `Choice.groups`, and whether it is the one that ends the pass."""
+    """One commit of a pass: positions in `Choice.groups`, and whether it is the one that ends the pass.
+
+    `first_dirty` is the offset below which nothing superseded is left after it.
+    """
 
     groups: tuple[int, ...]
+    first_dirty: int
     is_last: bool
 
 
@@ -38,14 +42,14 @@ class Remark:
     entry: SegmentEntry
 
 
-def cut(choice: Choice, max_bytes: int) -> tuple[Part, ...]:
+def cut(job: LogJob, choice: Choice, max_bytes: int) -> tuple[Part, ...]:
     """The parts of a pass, oldest first; each moves at most `max_bytes` stored bytes, or is one group.
 
     Always at least one. New indexes for segments that stay as they are wait for the last part.
     """
     everything = tuple(range(len(choice.groups)))
     if sum(g.moved_bytes for g in choice.groups) <= max_bytes:
-        return (Part(everything, is_last=True),)
+        return (Part(everything, choice.first_dirty, is_last=True),)
     marking = tuple(n for n in everything if choice.groups[n].is_remark)
     parts: list[list[int]] = []
     moved_bytes = max_bytes + 1
@@ -59,9 +63,13 @@ def cut(choice: Choice, max_bytes: int) -> tuple[Part, ...]:
         parts[-1].append(number)
         moved_bytes += group.moved_bytes
     if not parts:
-        return (Part(everything, is_last=True),)
-    last = tuple(sorted((*parts[-1], *marking)))
-    return (*(Part(tuple(p), is_last=False) for p in parts[:-1]), Part(last, is_last=True))
+        return (Part(everything, choice.first_dirty, is_last=True),)
+    begins = [job.entries[choice.groups[p[0]].first].base_offset for p in parts[1:]]
+    earlier = [
+        Part(tuple(p), min(choice.first_dirty, begin), is_last=False)
+        for p, begin in zip(parts[:-1], begins, strict=True)
+    ]
+    return (*earlier, Part(tuple(sorted((*parts[-1], *marking))), choice.first_dirty, is_last=True))
 
 
 def units(job: LogJob, choice: Choice, part: Part, written: Mapping[int, SegmentEntry]) -> list[UnitJob]:
@@ -109,7 +117,7 @@ def replacement(
     stats = [choice.stats[at] for at in positions(choice, part)]
     return Replacement(
         swaps=tuple(swaps),
-        first_dirty_offset=choice.first_dirty if part.is_last else NO_OFFSET,
+        first_dirty_offset=part.first_dirty,
         whole=part.is_last and not choice.is_merge,
         purged_to=max((s.purged_to for s in stats), default=NO_OFFSET),
         purged_epoch=max((s.purged_epoch for s in stats), default=NO_EPOCH),

@@ -106,7 +106,7 @@ class Passes:
             made = _Pass(claim, answer, log_size(claim.session.manifest), traffic=answer.traffic)
             if not answer.error:
                 made.choice = _choose(claim, answer, unit_bytes)
-                made.parts = parts.cut(made.choice, self._max_bytes)
+                made.parts = parts.cut(claim.job, made.choice, self._max_bytes)
             passes.append(made)
         return passes
 

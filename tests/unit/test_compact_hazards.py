@@ -242,7 +242,7 @@ def test_the_pass_reads_what_it_claimed_and_not_what_came_later() -> None:
     assert not masks
     groups = plan.group(job.entries, answer.stats, segment_bytes=10**9, unit_bytes=10**9)
     choice = choose(job, groups, answer.stats, 0.0)
-    (part,) = parts.cut(choice, 1 << 40)
+    (part,) = parts.cut(job, choice, 1 << 40)
     session.replace(parts.replacement(job, choice, part, {}, {}))
     manifest = load(store)
     assert (manifest.first_dirty_offset, manifest.next_offset) == (1, 2)
