@@ -43,11 +43,12 @@ _HEX_BYTES: Final = VALUE_BYTES - _NUMBER_BYTES - _WORDS * _WORD_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A log of `count` records of which `garbage` percent are superseded."""
+    """A log of `count` records of which `garbage` percent are superseded. Keys of more bytes all begin alike."""
 
     count: int
     garbage: int
     seed: int = 0
+    key_bytes: int = KEY_BYTES
 
     @property
     def key_count(self) -> int:
@@ -57,18 +58,19 @@ class Recipe:
     @property
     def raw_bytes(self) -> int:
         """Keys and values, before compression."""
-        return self.count * RECORD_BYTES
+        return self.count * (self.key_bytes + VALUE_BYTES)
 
     def columns(self, start: int, end: int) -> RecordColumns:
         """The records with offsets `[start, end)`."""
         numbers = _key_numbers(self)[start:end].tolist()
         texts, step = _texts(), 7919 + self.seed
         size = end - start
+        front = b"user-" + bytes(self.key_bytes - KEY_BYTES).replace(b"\0", b"/")
         return RecordColumns(
             range(start, end),
             [BASE_MS + i // 3 for i in range(start, end)],
             [1] * size,
-            [b"user-%012d" % number for number in numbers],
+            [front + b"%012d" % number for number in numbers],
             [b"%016d" % i + texts[i * step % _POOL] for i in range(start, end)],
             [None] * size,
             [0] * size,

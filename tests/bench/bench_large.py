@@ -1,9 +1,12 @@
 """Ten million records of 1 KB over one and over 16 partitions: what each process of a pass needs of memory.
 
-    python -m tests.bench.bench_large [--records 1000000] [--partitions 1,16] [--garbage 50] [--limit-mb 4096]
+    python -m tests.bench.bench_large [--records 1000000] [--partitions 1,16] [--garbage 50] [--key-bytes 17]
+                                      [--limit-mb 4096]
 
-The goal is for `--records 10000000` (10 GB of records, 6 GB of disk while it runs): driver, JVM and each worker stay
+The goal is for `--records 10000000` (10 GB of records, 7 GB of disk while it runs): driver, JVM and each worker stay
 below 4 GB. The peaks are those that the kernel keeps (VmHWM); the log is written by other processes beforehand.
+`--key-bytes` makes keys longer by what they have in common, which an index hardly stores, but memory does, and
+`log.cleaner.map.bytes` counts stored bytes.
 Exit code 1 where a process needed more.
 """
 
@@ -16,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Final, Self
@@ -32,7 +35,7 @@ from keyfold_compactor.spark_executor import SparkExecutor
 from keyfold_compactor.spark_session import spark_session
 from keyfold_compactor.spark_tasks import TaskEnvironment
 from tests.bench._folder_store import FolderStore
-from tests.bench._records import Recipe, fill
+from tests.bench._records import KEY_BYTES, Recipe, fill
 
 MIB: Final = 1024 * 1024
 MAP_BYTES: Final = 64 * MIB
@@ -113,18 +116,17 @@ class Peaks:
                 self.by_process[role, pid] = max(peak_bytes(pid), self.by_process.get((role, pid), 0))
 
 
-def measure(root: Path, records: int, partitions: int, garbage: int, codec: str, heap: str) -> Peaks:
+def measure(root: Path, recipe: Recipe, partitions: int, codec: str, heap: str) -> Peaks:
     """Write the logs, clean them in a fresh session, check what is left, print what it took."""
     store = FolderStore(str(root))
-    recipe = Recipe(records // partitions, garbage)
     places = [Place("topics", "large", p) for p in range(partitions)]
     begun = time.monotonic()
-    before = fill(store, [(p, Recipe(recipe.count, garbage, p.partition)) for p in places], codec=codec)
+    before = fill(store, [(p, replace(recipe, seed=p.partition)) for p in places], codec=codec)
     filled_s = time.monotonic() - begun
     stored = sum(s.size_bytes for m in before for s in m.segments)
     indexes = sum(s.index_size_bytes for m in before for s in m.segments)
     print(
-        f"{recipe.count * partitions:,} records over {partitions} partitions, {garbage} % garbage: "
+        f"{recipe.count * partitions:,} records over {partitions} partitions, {recipe.garbage} % garbage: "
         f"{recipe.raw_bytes * partitions / 1e9:.1f} GB of records, {stored / 1e9:.2f} GB stored, "
         f"indexes of {indexes / 1e6:.0f} MB ({indexes / partitions / MAP_BYTES:.1f} times map.bytes a log), "
         f"written in {filled_s:.0f} s",
@@ -150,17 +152,27 @@ def measure(root: Path, records: int, partitions: int, garbage: int, codec: str,
 @click.option("--partitions", default="1,16")
 @click.option("--garbage", default=50, help="Percent of records that are superseded.")
 @click.option("--codec", default="zstandard")
+@click.option("--key-bytes", default=KEY_BYTES)
 @click.option("--heap", default="3g", help="spark.driver.memory")
 @click.option("--limit-mb", default=4096, help="What no process may exceed, MiB.")
 @click.option("--folder", default=None, help="Where the logs are written; a temporary folder otherwise.")
-def main(records: int, partitions: str, garbage: int, codec: str, heap: str, limit_mb: int, folder: str | None) -> None:
+def main(
+    records: int,
+    partitions: str,
+    garbage: int,
+    codec: str,
+    key_bytes: int,
+    heap: str,
+    limit_mb: int,
+    folder: str | None,
+) -> None:
     """Print peaks of memory by process."""
     os.environ["PYTHONPATH"] = str(Path.cwd())
     fits = True
     for count in map(int, partitions.split(",")):
         root = Path(tempfile.mkdtemp(prefix="keyfold-large-", dir=folder))
         try:
-            peaks = measure(root, records, count, garbage, codec, heap)
+            peaks = measure(root, Recipe(records // count, garbage, key_bytes=key_bytes), count, codec, heap)
         finally:
             shutil.rmtree(root)
         for role in ("driver", "JVM", "worker"):
