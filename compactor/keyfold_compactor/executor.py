@@ -44,8 +44,8 @@ def run_unit(unit: UnitJob, masks: Mapping[MaskKey, bytes], store: ObjectStore, 
     except ThrottleLost:
         raise
     except Exception as error:  # noqa: BLE001 - whatever is wrong with one log must not fail the others
-        return UnitAnswer(unit.log.number, unit.group, error=reason(error), traffic=_traffic(counted))
-    return UnitAnswer(unit.log.number, unit.group, entry, traffic=_traffic(counted))
+        return UnitAnswer(unit.log, unit.group, error=reason(error), traffic=_traffic(counted))
+    return UnitAnswer(unit.log, unit.group, entry, traffic=_traffic(counted))
 
 
 def _traffic(counted: CountedStore) -> Traffic:

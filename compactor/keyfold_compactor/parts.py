@@ -13,13 +13,17 @@ Oldest first: a tombstone that is superseded never goes before the older values 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from keyfold.log.manifest import NO_EPOCH, NO_OFFSET, SegmentEntry
 from keyfold.log.partition_log import Replacement, Swap
 from keyfold_compactor.floor import Choice
-from keyfold_compactor.work import LogJob, UnitJob
+from keyfold_compactor.work import LogJob, UnitJob, UnitSource
+
+# The position of a segment that this pass has written: it keeps all its records, so no mask is asked for it.
+_NOT_OF_THE_JOB: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +79,10 @@ def cut(job: LogJob, choice: Choice, max_bytes: int) -> tuple[Part, ...]:
 def units(job: LogJob, choice: Choice, part: Part, written: Mapping[int, SegmentEntry]) -> list[UnitJob]:
     """What tasks have to do for one part; what is only unlinked needs no task. `written` is what earlier parts made."""
     found = [
-        UnitJob(
-            log=job,
-            group=number,
-            positions=group.kept,
-            kept_counts=tuple(choice.stats[at].kept_count for at in group.kept),
+        _unit(
+            job,
+            number,
+            [UnitSource(at, job.entries[at], choice.stats[at].kept_count) for at in group.kept],
             base_offset=job.entries[group.first].base_offset,
             next_offset=job.entries[group.last].next_offset,
             is_remark=group.is_remark,
@@ -133,23 +136,37 @@ def positions(choice: Choice, part: Part) -> list[int]:
 
 def _remark_unit(job: LogJob, remark: Remark) -> UnitJob:
     entry = remark.entry
-    return UnitJob(
-        log=LogJob(
-            number=job.number,
-            place=job.place,
-            entries=(entry,),
-            first_dirty=job.first_dirty,
-            end=job.end,
-            epoch=job.epoch,
-            sync_marker=job.sync_marker,
-            due_epochs=job.due_epochs,
-            remove_keyless=job.remove_keyless,
-            encoding=job.encoding,
-        ),
-        group=remark.group,
-        positions=(0,),
-        kept_counts=(entry.record_count,),
+    return _unit(
+        job,
+        remark.group,
+        [UnitSource(_NOT_OF_THE_JOB, entry, entry.record_count)],
         base_offset=entry.base_offset,
         next_offset=entry.next_offset,
         is_remark=True,
+        is_marking=True,
+    )
+
+
+def _unit(
+    job: LogJob,
+    group: int,
+    sources: Sequence[UnitSource],
+    *,
+    base_offset: int,
+    next_offset: int,
+    is_remark: bool,
+    is_marking: bool,
+) -> UnitJob:
+    return UnitJob(
+        log=job.number,
+        group=group,
+        place=job.place,
+        epoch=job.epoch,
+        sync_marker=job.sync_marker,
+        encoding=job.encoding,
+        sources=tuple(sources),
+        base_offset=base_offset,
+        next_offset=next_offset,
+        is_remark=is_remark,
+        is_marking=is_marking,
     )

@@ -136,7 +136,7 @@ class Passes:
                 costs.append(
                     groups[unit.group].moved_bytes
                     if unit.group < len(groups)
-                    else 2 * unit.log.entries[0].index_size_bytes
+                    else 2 * unit.sources[0].entry.index_size_bytes
                 )
         hands = [[jobs[at] for at in hand] for hand in plan.deal(costs, self._executor.slots * TASKS_PER_SLOT)]
         self._progress.begin("rewriting", len(jobs))

@@ -25,7 +25,7 @@ from keyfold.log.rewrite import SegmentRewriter
 from keyfold.store.api import ObjectStore
 from keyfold_compactor.mapping import unpacked
 from keyfold_compactor.retain import Bools, new_marks, old_marks
-from keyfold_compactor.work import MaskKey, UnitJob
+from keyfold_compactor.work import MaskKey, UnitJob, UnitSource
 
 
 def rewrite_unit(unit: UnitJob, masks: Mapping[MaskKey, bytes], store: ObjectStore, patience: Patience) -> SegmentEntry:
@@ -35,46 +35,42 @@ def rewrite_unit(unit: UnitJob, masks: Mapping[MaskKey, bytes], store: ObjectSto
     """
     if unit.is_remark:
         return _remarked(unit, store, patience)
-    job = unit.log
-    encoding = job.encoding
+    encoding = unit.encoding
     rewriter = SegmentRewriter(
-        sync_marker=job.sync_marker, codec=encoding.codec, level=encoding.level, block_bytes=encoding.block_bytes
+        sync_marker=unit.sync_marker, codec=encoding.codec, level=encoding.level, block_bytes=encoding.block_bytes
     )
-    for at, kept_count in zip(unit.positions, unit.kept_counts, strict=True):
-        entry = job.entries[at]
-        index = _index(unit, at, store, patience)
-        keep = _keep(unit, at, kept_count, masks)
-        key = job.place.key(entry.name)
-        marks = new_marks(index.rows, keep, job.epoch) if unit.is_marking else old_marks(index.rows, keep)
+    for source in unit.sources:
+        index = _index(unit, source.entry, store, patience)
+        keep = _keep(unit, source, masks)
+        key = unit.place.key(source.entry.name)
+        marks = new_marks(index.rows, keep, unit.epoch) if unit.is_marking else old_marks(index.rows, keep)
         try:
             rewriter.add(index, None, keep, marks, _fetch(store, key, patience), origin=key)
         except SegmentDamaged as error:
             hint = "run `keyfold log verify`; nothing was changed"
-            raise Corrupt(job.place.topic, job.place.partition, str(error), hint=hint) from error
+            raise Corrupt(unit.place.topic, unit.place.partition, str(error), hint=hint) from error
     finished = rewriter.finish()
-    name = new_name(unit.base_offset, job.epoch, Role.COMPACTOR, patience.random)
-    create_object(store, job.place.key(str(name)), b"".join(finished.data), patience)
-    create_object(store, job.place.key(str(name.index)), finished.index_data, patience)
-    sources = [job.entries[at] for at in unit.positions]
+    name = new_name(unit.base_offset, unit.epoch, Role.COMPACTOR, patience.random)
+    create_object(store, unit.place.key(str(name)), b"".join(finished.data), patience)
+    create_object(store, unit.place.key(str(name.index)), finished.index_data, patience)
     made = finished.entry(
         str(name),
         str(name.index),
         base_offset=unit.base_offset,
         next_offset=unit.next_offset,
-        appended_at_ms=max(e.appended_at_ms for e in sources),
+        appended_at_ms=max(s.entry.appended_at_ms for s in unit.sources),
     )
-    return replace(made, schema_ids=tuple(sorted({i for e in sources for i in e.schema_ids})))
+    return replace(made, schema_ids=tuple(sorted({i for s in unit.sources for i in s.entry.schema_ids})))
 
 
 def _remarked(unit: UnitJob, store: ObjectStore, patience: Patience) -> SegmentEntry:
     """The same segment with a new index, in which its tombstones are marked."""
-    job = unit.log
-    entry = job.entries[unit.positions[0]]
-    index = _index(unit, unit.positions[0], store, patience)
-    marks = new_marks(index.rows, np.ones(len(index.rows), np.bool_), job.epoch)
+    entry = unit.sources[0].entry
+    index = _index(unit, entry, store, patience)
+    marks = new_marks(index.rows, np.ones(len(index.rows), np.bool_), unit.epoch)
     data = remark(index, marks).encode()
-    name = new_name(entry.base_offset, job.epoch, Role.COMPACTOR, patience.random, is_index=True)
-    create_object(store, job.place.key(str(name)), data, patience)
+    name = new_name(entry.base_offset, unit.epoch, Role.COMPACTOR, patience.random, is_index=True)
+    create_object(store, unit.place.key(str(name)), data, patience)
     return replace(
         entry,
         index_name=str(name),
@@ -85,17 +81,18 @@ def _remarked(unit: UnitJob, store: ObjectStore, patience: Patience) -> SegmentE
     )
 
 
-def _index(unit: UnitJob, at: int, store: ObjectStore, patience: Patience) -> Index:
-    return patience.repeat(lambda: read_index(store, unit.log.place, unit.log.entries[at]))
+def _index(unit: UnitJob, entry: SegmentEntry, store: ObjectStore, patience: Patience) -> Index:
+    return patience.repeat(lambda: read_index(store, unit.place, entry))
 
 
-def _keep(unit: UnitJob, at: int, kept_count: int, masks: Mapping[MaskKey, bytes]) -> Bools:
+def _keep(unit: UnitJob, source: UnitSource, masks: Mapping[MaskKey, bytes]) -> Bools:
     """The mask of one segment. It was made from the same index, so a count that differs is a fault of ours."""
-    count = unit.log.entries[at].record_count
-    if kept_count == count:
+    count = source.entry.record_count
+    if source.kept_count == count:
         return np.ones(count, np.bool_)
-    keep = unpacked(masks[unit.log.number, at], count)
-    assert int(np.count_nonzero(keep)) == kept_count, f"{unit.log.place}: the mask of segment {at} is another pass's"
+    keep = unpacked(masks[unit.log, source.position], count)
+    found = int(np.count_nonzero(keep))
+    assert found == source.kept_count, f"{unit.place}: the mask of `{source.entry.name}` is another pass's"
     return keep
 
 

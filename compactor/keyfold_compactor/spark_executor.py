@@ -1,11 +1,12 @@
-"""The executor on Spark: maps in one stage, units in the next, masks shuffled in between and nothing else.
+"""The executor on Spark: maps in one stage, units in the next.
 
     map        logs are dealt to tasks by the bytes of their indexes. A log whose indexes exceed `map_bytes` is mapped
                by many tasks (`keyfold_compactor.spark_map`); the result is the same
-    rewrite    units are dealt to tasks by the bytes that they move; each task gets the masks of its segments from the
-               cached map, by a shuffle of bits
+    rewrite    units are dealt to tasks by the bytes that they move; each task gets the masks of its segments
 
-Only figures and names of finished segments come to the driver.
+A mask has a bit per record, so those of a batch are small, and go through the driver: with a shuffle in their place the
+stages of two gigabytes cost three times as much. Masks of logs with more records than `MASKS_MAX_BYTES` has bits stay
+with the executors and are shuffled. Nothing else but figures and names of finished segments comes to the driver.
 """
 
 from __future__ import annotations
@@ -19,23 +20,33 @@ from pyspark.sql import SparkSession
 
 from keyfold_compactor import plan
 from keyfold_compactor.spark_map import map_large
-from keyfold_compactor.spark_tasks import Mapped, Mask, SegmentFound, TaskEnvironment, map_task, unit_task
-from keyfold_compactor.work import LogJob, MapAnswer, Traffic, UnitAnswer, UnitJob
+from keyfold_compactor.spark_tasks import Hand, Mapped, Mask, SegmentFound, TaskEnvironment, map_task, unit_task
+from keyfold_compactor.work import LogJob, MapAnswer, MaskKey, Traffic, UnitAnswer, UnitJob
 
 MAP_TASKS_PER_SLOT: Final = 4
 # A log costs this much whatever its size: requests, set-up of the map.
 LOG_COST_BYTES: Final = 256 * 1024
+# What the masks of one batch may take of the driver's memory. Spark's own limit for results is 1 GiB.
+MASKS_MAX_BYTES: Final = 64 * 1024 * 1024
 
 
 class SparkExecutor:
     """See `keyfold_compactor.work.Executor`."""
 
-    def __init__(self, spark: SparkSession, environment: TaskEnvironment, *, map_bytes: int) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        environment: TaskEnvironment,
+        *,
+        map_bytes: int,
+        masks_bytes: int = MASKS_MAX_BYTES,
+    ) -> None:
         self._context: SparkContext = spark.sparkContext
         self._environment = environment
         self._map_bytes = map_bytes
+        self._masks_bytes = masks_bytes
+        self._masks: dict[MaskKey, bytes] = {}
         self._mapped: list[RDD[Any]] = []
-        self._below: list[RDD[Any]] = []
         self._shared: list[Broadcast[Any]] = []
 
     @property
@@ -46,22 +57,24 @@ class SparkExecutor:
     def map_logs(self, jobs: Sequence[LogJob]) -> list[MapAnswer]:
         """See `Executor.map_logs`."""
         self.forget()  # masks are known by a log's number in its batch: those of a batch that failed must not be seen
+        carried = _carried(jobs, self._masks_bytes)
         small = [j for j in jobs if j.index_bytes <= self._map_bytes]
         large = [j for j in jobs if j.index_bytes > self._map_bytes]
-        if small:
-            self._context.setJobDescription(f"map {len(small)} logs")
-            self._keep(self._map_small(small))
+        figures: list[MapAnswer | SegmentFound] = []
+        for through_driver in (True, False):
+            chosen = [j for j in small if (j.number in carried) == through_driver]
+            if chosen:
+                self._context.setJobDescription(f"map {len(chosen)} logs")
+                figures += self._collected(self._map_small(chosen), through_driver=through_driver)
         for job in large:
             self._context.setJobDescription(f"map {job.place} in {self.slots} tasks or more")
             shared = self._context.broadcast(job)
             self._shared.append(shared)
             found, below = map_large(self._context, self._environment, shared, self._map_bytes, self.slots)
-            self._below.append(below)
-            self._keep(found)
-        figures = [figure for rdd in self._mapped for figure in rdd.filter(_is_figure).collect()]
-        for rdd in self._below:
-            rdd.unpersist()
-        self._below.clear()
+            try:
+                figures += self._collected(found, through_driver=job.number in carried)
+            finally:
+                below.unpersist()
         return _answers(jobs, figures)
 
     def rewrite(self, hands: Sequence[Sequence[UnitJob]]) -> Iterator[UnitAnswer]:
@@ -72,16 +85,23 @@ class SparkExecutor:
 
     def forget(self) -> None:
         """See `Executor.forget`."""
-        mapped, self._mapped = self._mapped + self._below, []
+        mapped, self._mapped = self._mapped, []
         shared, self._shared = self._shared, []
-        self._below = []
+        self._masks = {}
         for rdd in mapped:
             rdd.unpersist()
         for value in shared:
             value.destroy()  # each holds a file in the driver, and a loop runs for months
 
-    def _keep(self, rdd: RDD[Any]) -> None:
-        self._mapped.append(rdd.persist(StorageLevel.MEMORY_AND_DISK))
+    def _collected(self, rdd: RDD[Any], *, through_driver: bool) -> list[MapAnswer | SegmentFound]:
+        """The figures of a map; its masks are kept, here or in the executors."""
+        if not through_driver:
+            self._mapped.append(rdd.persist(StorageLevel.MEMORY_AND_DISK))
+            figures: list[MapAnswer | SegmentFound] = rdd.filter(_is_figure).collect()
+            return figures
+        found: list[Mapped] = rdd.collect()
+        self._masks.update((item.key, item.bits) for item in found if isinstance(item, Mask))
+        return [item for item in found if not isinstance(item, Mask)]
 
     def _map_small(self, jobs: list[LogJob]) -> RDD[Any]:
         costs = [job.index_bytes + LOG_COST_BYTES for job in jobs]
@@ -90,14 +110,30 @@ class SparkExecutor:
 
     def _parts(self, hands: Sequence[Sequence[UnitJob]]) -> RDD[Any]:
         """Units and their masks, by the number of the hand that they belong to."""
-        units = self._context.parallelize([(n, list(hand)) for n, hand in enumerate(hands)], len(hands))
         hand_of = {key: number for number, hand in enumerate(hands) for unit in hand for key in unit.mask_keys()}
-        parts: list[RDD[Any]] = [units]
-        if hand_of:
-            wanted = self._context.broadcast(hand_of)
-            self._shared.append(wanted)
-            parts += [rdd.mapPartitions(partial(_masks_for, wanted)) for rdd in self._mapped]
+        masks: list[dict[MaskKey, bytes]] = [{} for _ in hands]
+        for key in hand_of.keys() & self._masks.keys():
+            masks[hand_of[key]][key] = self._masks[key]
+        numbered = [(n, Hand(list(hand), masks[n])) for n, hand in enumerate(hands)]
+        units = self._context.parallelize(numbered, len(hands))
+        shuffled = hand_of.keys() - self._masks.keys()
+        if not shuffled:
+            return units
+        wanted = self._context.broadcast({key: hand_of[key] for key in shuffled})
+        self._shared.append(wanted)
+        parts = [units, *(rdd.mapPartitions(partial(_masks_for, wanted)) for rdd in self._mapped)]
         return self._context.union(parts).partitionBy(len(hands), _same)
+
+
+def _carried(jobs: Sequence[LogJob], masks_bytes: int) -> frozenset[int]:
+    """Numbers of the logs whose masks go through the driver: the smallest, as many as may."""
+    numbers: set[int] = set()
+    for count, number in sorted((sum(e.record_count for e in job.entries), job.number) for job in jobs):
+        masks_bytes -= count // 8 + 1
+        if masks_bytes < 0:
+            break
+        numbers.add(number)
+    return frozenset(numbers)
 
 
 def _masks_for(wanted: Any, mapped: Iterator[Mapped]) -> Iterator[tuple[int, Mask]]:

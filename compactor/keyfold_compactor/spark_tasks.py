@@ -30,6 +30,13 @@ class Mask(NamedTuple):
     bits: bytes
 
 
+class Hand(NamedTuple):
+    """The units of one task, and those of their masks that went through the driver."""
+
+    units: list[UnitJob]
+    masks: dict[MaskKey, bytes]
+
+
 class SegmentFound(NamedTuple):
     """One segment's part of a map that was made by many tasks; `stats` is None where it failed."""
 
@@ -105,7 +112,7 @@ def map_task(environment: TaskEnvironment, hands: Iterable[list[LogJob]]) -> Ite
                     yield Mask(key, bits)
 
 
-def unit_task(environment: TaskEnvironment, parts: Iterable[tuple[int, Mask | list[UnitJob]]]) -> Iterator[UnitAnswer]:
+def unit_task(environment: TaskEnvironment, parts: Iterable[tuple[int, Mask | Hand]]) -> Iterator[UnitAnswer]:
     """Do the units of one hand; their masks arrive with them, in any order."""
     masks: dict[MaskKey, bytes] = {}
     units: list[UnitJob] = []
@@ -113,7 +120,8 @@ def unit_task(environment: TaskEnvironment, parts: Iterable[tuple[int, Mask | li
         if isinstance(part, Mask):
             masks[part.key] = part.bits
         else:
-            units.extend(part)
+            units.extend(part.units)
+            masks.update(part.masks)
     if not units:
         return
     with environment.open() as (store, pacer):

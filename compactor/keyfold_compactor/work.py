@@ -91,16 +91,29 @@ MaskKey = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class UnitJob:
-    """One output of one log: `positions` are the segments that still have records, `kept_counts` how many each.
+class UnitSource:
+    """One segment that a unit reads: its position in the log's job, and how many of its records stay."""
 
-    Without `is_marking` tombstones keep the marks that they have: an older record of their key may be left in the log.
+    position: int
+    entry: SegmentEntry
+    kept_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnitJob:
+    """One output of one log: `sources` are the segments that still have records.
+
+    It holds nothing of the log's other segments: a log of thousands has a unit for each few of them. Without
+    `is_marking` tombstones keep the marks that they have: an older record of their key may be left in the log.
     """
 
-    log: LogJob
+    log: int
     group: int
-    positions: tuple[int, ...]
-    kept_counts: tuple[int, ...]
+    place: Place
+    epoch: int
+    sync_marker: bytes
+    encoding: Encoding
+    sources: tuple[UnitSource, ...]
     base_offset: int
     next_offset: int
     is_remark: bool
@@ -108,11 +121,7 @@ class UnitJob:
 
     def mask_keys(self) -> list[MaskKey]:
         """The masks that this unit needs: those of segments that lose a record."""
-        return [
-            (self.log.number, at)
-            for at, kept in zip(self.positions, self.kept_counts, strict=True)
-            if kept < self.log.entries[at].record_count
-        ]
+        return [(self.log, s.position) for s in self.sources if s.kept_count < s.entry.record_count]
 
 
 @dataclass(frozen=True, slots=True)

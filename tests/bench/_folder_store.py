@@ -1,6 +1,7 @@
 """A folder as an `ObjectStore`, for benchmarks only: no server between the measured code and the disk.
 
-Conditions are judged under one file lock. Picklable, so that Spark's workers open the same folder.
+A new name is a link, which the file system refuses where there is one; updates are judged under one file lock.
+Picklable, so that Spark's workers open the same folder.
 """
 
 from __future__ import annotations
@@ -8,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import os
 import time
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,18 +67,27 @@ class FolderStore:
         """See `ObjectStore.put`."""
         path = self.path(key)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with self._lock():
+        part = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        part.write_bytes(data)
+        try:
             if isinstance(mode, Create):
-                if path.exists():
-                    raise AlreadyExists(key, "the name is taken")
-            elif not path.exists():
-                raise ObjectNotFound(key, "is gone")
-            elif _etag(path.read_bytes()) != mode.etag:
-                raise PreconditionFailed(key, "another version")
-            part = path.with_name(f".{path.name}.part")
-            part.write_bytes(data)
-            part.rename(path)
+                os.link(part, path)
+                part.unlink()
+            else:
+                self._replace(key, part, mode.etag)
+        except FileExistsError:
+            part.unlink()
+            raise AlreadyExists(key, "the name is taken") from None
         return PutResult(_etag(data) if key.endswith("_manifest.avro") else "-", _now_ms())
+
+    def _replace(self, key: str, part: Path, etag: str) -> None:
+        path = self.path(key)
+        with self._lock():
+            if not path.exists():
+                raise ObjectNotFound(key, "is gone")
+            if _etag(path.read_bytes()) != etag:
+                raise PreconditionFailed(key, "another version")
+            part.rename(path)
 
     def start_upload(self, key: str) -> Upload:
         """Not needed here."""

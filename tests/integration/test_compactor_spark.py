@@ -126,30 +126,38 @@ def test_two_runs_of_the_command_clean_every_partition(location: S3Location, sto
     assert third.stdout.count("everything is clean") == PARTITIONS
 
 
-def test_a_large_log_mapped_by_many_tasks_gives_the_same_result(location: S3Location, store: S3Store) -> None:
-    """The same records in two partitions, one mapped in one task and one by the aggregation: same masks, same log."""
+def test_however_a_log_is_mapped_and_its_masks_travel_the_result_is_the_same(
+    location: S3Location, store: S3Store
+) -> None:
+    """The same records in many partitions: mapped in one task or many, masks through the driver, shuffled, or both."""
     from keyfold_compactor.spark_executor import SparkExecutor
     from keyfold_compactor.spark_session import spark_session
     from keyfold_compactor.spark_tasks import TaskEnvironment
 
-    places = [Place("topics", "users", p) for p in range(2)]
-    appended = [fill(store, place, seed=7) for place in places]
-    assert appended[0] == appended[1]
+    whole, split, driver, shuffled = 10**9, 8_000, 10**9, 0
     topic = replace(EAGER, encoding=Encoding("zstandard", 1, 4096))
+    places = [Place("topics", "users", p) for p in range(8)]
+    appended = [fill(store, place, seed=7) for place in places]
+    half = len(appended[0]) // 8 + 2  # masks of one log of a run fit, those of the other do not
+    ways = [(whole, driver), (whole, shuffled), (split, driver), (split, shuffled), (whole, half), (split, half)]
     with spark_session("test", {"spark.master": "local[2]"}) as spark:
         environment = TaskEnvironment(location, None, 5.0)
-        for place, map_bytes in zip(places, (10**9, 8_000), strict=True):
-            executor = SparkExecutor(spark, environment, map_bytes=map_bytes)
+        for number, (map_bytes, masks_bytes) in enumerate(ways):
+            cleaned = [places[number]] if number < 4 else [places[2 * number - 4], places[2 * number - 3]]
+            executor = SparkExecutor(spark, environment, map_bytes=map_bytes, masks_bytes=masks_bytes)
             settings = RunSettings(settings_of=lambda *_: topic)
             for seed in (1, 2):
                 run = Run(store, settings, partial(_same, executor), clock=SystemClock(), random=Random(seed))
-                report = run.clean([place])
+                report = run.clean(cleaned)
                 assert report.exit_code == 0, report.document()
-    whole, split = (load(store, place) for place in places)
-    assert read_all(store, whole, places[0]) == read_all(store, split, places[1]) == live_only(appended[0])
-    assert [s.record_count for s in whole.segments] == [s.record_count for s in split.segments]
-    assert [s.checksum for s in whole.segments] != []
-    assert (whole.purged_to, whole.first_dirty_offset) == (split.purged_to, split.first_dirty_offset)
+    manifests = [load(store, place) for place in places]
+    for manifest, place, records in zip(manifests, places, appended, strict=True):
+        assert read_all(store, manifest, place) == live_only(records)
+        assert [s.record_count for s in manifest.segments] == [s.record_count for s in manifests[0].segments]
+        assert (manifest.purged_to, manifest.first_dirty_offset) == (
+            manifests[0].purged_to,
+            manifests[0].first_dirty_offset,
+        )
 
 
 def _same(executor: Executor) -> Executor:

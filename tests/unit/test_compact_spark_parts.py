@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,10 @@ from keyfold.clock import ManualClock
 from keyfold.store.api import ObjectStore
 from keyfold.store.faulty import Fault, FaultyStore, Kind
 from keyfold.store.pace import Pacer
+from keyfold_compactor.floor import Choice
 from keyfold_compactor.large_map import Candidates
+from keyfold_compactor.parts import cut, units
+from keyfold_compactor.plan import Group, SegmentStats
 from keyfold_compactor.settings import Encoding
 from keyfold_compactor.spark_tasks import SegmentFound, TaskEnvironment
 from keyfold_compactor.work import LogJob
@@ -130,7 +134,7 @@ def test_masks_of_a_batch_that_failed_are_not_seen_by_the_next() -> None:
 
     store, job = two_segments()
     spark: Any = SimpleNamespace(sparkContext=FakeContext())
-    executor = SparkExecutor(spark, TaskEnvironment(Source(store), None, 0.01), map_bytes=10**9)
+    executor = SparkExecutor(spark, TaskEnvironment(Source(store), None, 0.01), map_bytes=10**9, masks_bytes=0)
     with pytest.raises(RuntimeError, match="an executor was lost"):
         executor.map_logs([job])
     stale: list[Any] = list(executor._mapped)
@@ -138,6 +142,50 @@ def test_masks_of_a_batch_that_failed_are_not_seen_by_the_next() -> None:
     assert [answer.error for answer in executor.map_logs([job])] == [""]
     assert len(executor._mapped) == 1
     assert not stale[0].is_kept
+
+
+def test_masks_that_went_through_the_driver_are_forgotten_with_their_batch() -> None:
+    from keyfold_compactor.spark_executor import SparkExecutor
+
+    store, job = two_segments()
+    context = FakeContext()
+    context.errors.clear()
+    spark: Any = SimpleNamespace(sparkContext=context)
+    executor = SparkExecutor(spark, TaskEnvironment(Source(store), None, 0.01), map_bytes=10**9)
+    assert [answer.error for answer in executor.map_logs([job])] == [""]
+    assert executor._masks
+    assert not executor._mapped
+    context.errors.append(RuntimeError("an executor was lost"))
+    with pytest.raises(RuntimeError, match="an executor was lost"):
+        executor.map_logs([job])
+    assert not executor._masks
+
+
+def test_the_smallest_masks_go_through_the_driver_as_many_as_may() -> None:
+    from keyfold_compactor.spark_executor import _carried
+
+    _, job = two_segments()
+    count = sum(e.record_count for e in job.entries)
+    twice = replace(job, number=1, entries=job.entries * 2)
+    one, two = count // 8 + 1, 2 * count // 8 + 1
+    assert _carried([twice, job], one + two) == {0, 1}
+    assert _carried([twice, job], one + two - 1) == {0}
+    assert _carried([twice, job], one - 1) == set()
+
+
+def test_what_a_unit_sends_to_its_task_does_not_grow_with_its_log() -> None:
+    """A log of thousands of segments has thousands of units: each with all of them would be too much for a driver."""
+    _, job = two_segments()
+    long = replace(job, entries=job.entries * 500)
+    sizes = []
+    for each in (job, long):
+        stats = tuple(SegmentStats(e.record_count, e.record_count - 1, e.size_bytes - 1) for e in each.entries)
+        groups = tuple(Group(at, at, (at,), False, 1, 1) for at in range(len(each.entries)))
+        choice = Choice(groups, stats, (), unmarked_from=10**9, first_dirty=job.end)
+        found = units(each, choice, cut(each, choice, 10**9)[0], {})
+        assert len(found) == len(each.entries)
+        sizes.append(max(len(pickle.dumps(unit)) for unit in found))
+    assert sizes[1] <= sizes[0] + 100
 
 
 @pytest.fixture
