@@ -5,7 +5,7 @@ Here a fault of one log is turned into an answer, so that it fails its own parti
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from keyfold.log.commit import Patience
 from keyfold.store.api import ObjectStore
@@ -13,7 +13,7 @@ from keyfold.store.counted import CountedStore
 from keyfold_compactor.mapping import READ_THREADS, map_log
 from keyfold_compactor.rewrite import rewrite_unit
 from keyfold_compactor.throttle import ThrottleLost
-from keyfold_compactor.work import LogJob, MapAnswer, MaskKey, Traffic, UnitAnswer, UnitJob, reason
+from keyfold_compactor.work import Done, LogJob, MapAnswer, MaskKey, Traffic, UnitAnswer, UnitJob, reason
 
 
 def run_map(
@@ -52,6 +52,10 @@ def _traffic(counted: CountedStore) -> Traffic:
     return Traffic(counted.bytes_read, counted.bytes_written)
 
 
+def _nobody(_count: int) -> None:
+    """Nobody watches."""
+
+
 class LocalExecutor:
     """Everything in this process, one log and one unit after another: what tests and the specification use."""
 
@@ -62,7 +66,7 @@ class LocalExecutor:
         self._patience = patience
         self._masks: dict[MaskKey, bytes] = {}
 
-    def map_logs(self, jobs: Iterable[LogJob]) -> list[MapAnswer]:
+    def map_logs(self, jobs: Iterable[LogJob], done: Done = _nobody) -> list[MapAnswer]:
         """See `Executor.map_logs`."""
         self._masks.clear()
         answers: list[MapAnswer] = []
@@ -70,13 +74,16 @@ class LocalExecutor:
             answer, masks = run_map(job, self._store, self._patience, threads=1)
             self._masks.update(masks)
             answers.append(answer)
+            done(1)
         return answers
 
-    def rewrite(self, hands: Sequence[Sequence[UnitJob]]) -> Iterator[UnitAnswer]:
+    def rewrite(self, hands: Sequence[Sequence[UnitJob]], done: Done = _nobody) -> list[UnitAnswer]:
         """See `Executor.rewrite`."""
-        for hand in hands:
-            for unit in hand:
-                yield run_unit(unit, self._masks, self._store, self._patience)
+        answers: list[UnitAnswer] = []
+        for unit in (unit for hand in hands for unit in hand):
+            answers.append(run_unit(unit, self._masks, self._store, self._patience))
+            done(1)
+        return answers
 
     def forget(self) -> None:
         """See `Executor.forget`."""

@@ -96,8 +96,8 @@ class Passes:
         self._progress.begin("mapping", len(claims))
         mapped = [c.job for c in claims if not c.verdict.is_merge]
         answers = {c.job.number: MapAnswer(c.job.number) for c in claims if c.verdict.is_merge}
-        answers.update((a.number, a) for a in self._executor.map_logs(mapped))
-        self._progress.step(len(claims))
+        answers.update((a.number, a) for a in self._executor.map_logs(mapped, self._progress.step))
+        self._progress.step(len(claims) - len(mapped))
         total_bytes = sum(e.size_bytes for c in claims for e in c.job.entries)
         unit_bytes = max(UNIT_BYTES_MIN, total_bytes // (2 * self._executor.slots))
         passes: list[_Pass] = []
@@ -141,9 +141,8 @@ class Passes:
         hands = [[jobs[at] for at in hand] for hand in plan.deal(costs, self._executor.slots * TASKS_PER_SLOT)]
         self._progress.begin("rewriting", len(jobs))
         made: dict[int, list[UnitAnswer]] = {}
-        for answer in self._executor.rewrite(hands):
+        for answer in self._executor.rewrite(hands, self._progress.step):
             made.setdefault(answer.log, []).append(answer)
-            self._progress.step()
         return made
 
     def _finish(self, each: _Pass, made: Sequence[UnitAnswer]) -> None:

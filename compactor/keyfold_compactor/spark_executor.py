@@ -11,23 +11,26 @@ with the executors and are shuffled. Nothing else but figures and names of finis
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
-from pyspark import RDD, Broadcast, SparkContext, StorageLevel
+from pyspark import RDD, Accumulator, Broadcast, SparkContext, StorageLevel
 from pyspark.sql import SparkSession
 
 from keyfold_compactor import plan
 from keyfold_compactor.spark_map import map_large
 from keyfold_compactor.spark_tasks import Hand, Mapped, Mask, SegmentFound, TaskEnvironment, map_task, unit_task
-from keyfold_compactor.work import LogJob, MapAnswer, MaskKey, Traffic, UnitAnswer, UnitJob
+from keyfold_compactor.work import Done, LogJob, MapAnswer, MaskKey, Traffic, UnitAnswer, UnitJob
 
 MAP_TASKS_PER_SLOT: Final = 4
 # A log costs this much whatever its size: requests, set-up of the map.
 LOG_COST_BYTES: Final = 256 * 1024
 # What the masks of one batch may take of the driver's memory. Spark's own limit for results is 1 GiB.
 MASKS_MAX_BYTES: Final = 64 * 1024 * 1024
+WATCH_S: Final = 0.5
 
 
 class SparkExecutor:
@@ -48,13 +51,14 @@ class SparkExecutor:
         self._masks: dict[MaskKey, bytes] = {}
         self._mapped: list[RDD[Any]] = []
         self._shared: list[Broadcast[Any]] = []
+        self._counter: Accumulator[int] = self._context.accumulator(0)  # one for good: pyspark never forgets any
 
     @property
     def slots(self) -> int:
         """Tasks that run at once."""
         return max(1, int(self._context.defaultParallelism))
 
-    def map_logs(self, jobs: Sequence[LogJob]) -> list[MapAnswer]:
+    def map_logs(self, jobs: Sequence[LogJob], done: Done) -> list[MapAnswer]:
         """See `Executor.map_logs`."""
         self.forget()  # masks are known by a log's number in its batch: those of a batch that failed must not be seen
         carried = _carried(jobs, self._masks_bytes)
@@ -65,7 +69,8 @@ class SparkExecutor:
             chosen = [j for j in small if (j.number in carried) == through_driver]
             if chosen:
                 self._context.setJobDescription(f"map {len(chosen)} logs")
-                figures += self._collected(self._map_small(chosen), through_driver=through_driver)
+                with self._watched(done, len(chosen)):
+                    figures += self._collected(self._map_small(chosen), through_driver=through_driver)
         for job in large:
             self._context.setJobDescription(f"map {job.place} in {self.slots} tasks or more")
             shared = self._context.broadcast(job)
@@ -75,13 +80,19 @@ class SparkExecutor:
                 figures += self._collected(found, through_driver=job.number in carried)
             finally:
                 below.unpersist()
+            done(1)
         return _answers(jobs, figures)
 
-    def rewrite(self, hands: Sequence[Sequence[UnitJob]]) -> Iterator[UnitAnswer]:
+    def rewrite(self, hands: Sequence[Sequence[UnitJob]], done: Done) -> list[UnitAnswer]:
         """See `Executor.rewrite`."""
-        if hands:
-            self._context.setJobDescription(f"rewrite {sum(map(len, hands))} segments")
-            yield from self._parts(hands).mapPartitions(partial(unit_task, self._environment)).collect()
+        if not hands:
+            return []
+        count = sum(map(len, hands))
+        self._context.setJobDescription(f"rewrite {count} segments")
+        with self._watched(done, count):
+            task = partial(unit_task, self._environment, self._counter)
+            answers: list[UnitAnswer] = self._parts(hands).mapPartitions(task).collect()
+            return answers
 
     def forget(self) -> None:
         """See `Executor.forget`."""
@@ -103,10 +114,39 @@ class SparkExecutor:
         self._masks.update((item.key, item.bits) for item in found if isinstance(item, Mask))
         return [item for item in found if not isinstance(item, Mask)]
 
+    @contextlib.contextmanager
+    def _watched(self, done: Done, total: int) -> Iterator[None]:
+        """Tell `done` what tasks have counted while they run, and the rest when all is well.
+
+        A task that runs twice counts twice, and Spark may deliver a count late: it is a picture, not a figure.
+        """
+        told = 0
+        before = self._counter.value
+        over = threading.Event()
+
+        def watch() -> None:
+            nonlocal told
+            while not over.wait(WATCH_S):
+                seen = min(self._counter.value - before, total)
+                if seen > told:
+                    done(seen - told)
+                    told = seen
+
+        watcher = threading.Thread(target=watch, name="keyfold-progress", daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watcher.join()
+        done(total - told)
+
     def _map_small(self, jobs: list[LogJob]) -> RDD[Any]:
         costs = [job.index_bytes + LOG_COST_BYTES for job in jobs]
         hands = [[jobs[at] for at in hand] for hand in plan.deal(costs, self.slots * MAP_TASKS_PER_SLOT)]
-        return self._context.parallelize(hands, len(hands)).mapPartitions(partial(map_task, self._environment))
+        return self._context.parallelize(hands, len(hands)).mapPartitions(
+            partial(map_task, self._environment, self._counter)
+        )
 
     def _parts(self, hands: Sequence[Sequence[UnitJob]]) -> RDD[Any]:
         """Units and their masks, by the number of the hand that they belong to."""

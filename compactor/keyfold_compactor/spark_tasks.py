@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from random import SystemRandom
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from keyfold.backoff import Backoff
 from keyfold.clock import SystemClock
@@ -100,7 +100,14 @@ class TaskEnvironment:
             client.close()
 
 
-def map_task(environment: TaskEnvironment, hands: Iterable[list[LogJob]]) -> Iterator[Mapped]:
+class Counter(Protocol):
+    """What tasks count with, for the progress: a Spark accumulator."""
+
+    def add(self, term: int) -> None:
+        """So many more are done."""
+
+
+def map_task(environment: TaskEnvironment, done: Counter, hands: Iterable[list[LogJob]]) -> Iterator[Mapped]:
     """Map whole logs, one after another."""
     with environment.open() as (store, pacer):
         for hand in hands:
@@ -110,9 +117,12 @@ def map_task(environment: TaskEnvironment, hands: Iterable[list[LogJob]]) -> Ite
                 yield waited(answer, (pacer.wait_s if pacer else 0.0) - before_s)
                 for key, bits in masks.items():
                     yield Mask(key, bits)
+                done.add(1)
 
 
-def unit_task(environment: TaskEnvironment, parts: Iterable[tuple[int, Mask | Hand]]) -> Iterator[UnitAnswer]:
+def unit_task(
+    environment: TaskEnvironment, done: Counter, parts: Iterable[tuple[int, Mask | Hand]]
+) -> Iterator[UnitAnswer]:
     """Do the units of one hand; their masks arrive with them, in any order."""
     masks: dict[MaskKey, bytes] = {}
     units: list[UnitJob] = []
@@ -128,4 +138,5 @@ def unit_task(environment: TaskEnvironment, parts: Iterable[tuple[int, Mask | Ha
         for unit in units:
             before_s = pacer.wait_s if pacer else 0.0
             answer = run_unit(unit, masks, store, environment.patience())
+            done.add(1)
             yield waited(answer, (pacer.wait_s if pacer else 0.0) - before_s)

@@ -7,7 +7,7 @@ it from there. The driver never gets a key or a record. An answer with an `error
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
@@ -135,6 +135,10 @@ class UnitAnswer:
     traffic: Traffic = Traffic()
 
 
+Done = Callable[[int], None]
+"""Told how many more logs or units are done, while the others are at work; from any thread, but from one at a time."""
+
+
 class Executor(Protocol):
     """Runs the two steps of a batch. `slots` is how many tasks run at once."""
 
@@ -142,11 +146,11 @@ class Executor(Protocol):
     def slots(self) -> int:
         """Tasks that run at the same time."""
 
-    def map_logs(self, jobs: Sequence[LogJob]) -> list[MapAnswer]:
+    def map_logs(self, jobs: Sequence[LogJob], done: Done) -> list[MapAnswer]:
         """Map every log; answers in any order. A log that fails says so in its answer."""
 
-    def rewrite(self, hands: Sequence[Sequence[UnitJob]]) -> Iterator[UnitAnswer]:
-        """Do all units, one task per hand; answers as they come. A batch may ask several times, for its parts."""
+    def rewrite(self, hands: Sequence[Sequence[UnitJob]], done: Done) -> list[UnitAnswer]:
+        """Do all units, one task per hand; answers in any order. A batch may ask several times, for its parts."""
 
     def forget(self) -> None:
         """The batch is over: its masks are not needed any more."""

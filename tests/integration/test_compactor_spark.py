@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -147,9 +148,11 @@ def test_however_a_log_is_mapped_and_its_masks_travel_the_result_is_the_same(
             executor = SparkExecutor(spark, environment, map_bytes=map_bytes, masks_bytes=masks_bytes)
             settings = RunSettings(settings_of=lambda *_: topic)
             for seed in (1, 2):
-                run = Run(store, settings, partial(_same, executor), clock=SystemClock(), random=Random(seed))
+                clock, watcher = SystemClock(), Watcher()
+                run = Run(store, settings, partial(_same, executor), clock=clock, random=Random(seed), progress=watcher)
                 report = run.clean(cleaned)
                 assert report.exit_code == 0, report.document()
+                assert watcher.steps == watcher.totals
     manifests = [load(store, place) for place in places]
     for manifest, place, records in zip(manifests, places, appended, strict=True):
         assert read_all(store, manifest, place) == live_only(records)
@@ -158,6 +161,22 @@ def test_however_a_log_is_mapped_and_its_masks_travel_the_result_is_the_same(
             manifests[0].purged_to,
             manifests[0].first_dirty_offset,
         )
+
+
+class Watcher:
+    """Counts the steps of each stage."""
+
+    def __init__(self) -> None:
+        self.stage = ""
+        self.steps: Counter[str] = Counter()
+        self.totals: Counter[str] = Counter()
+
+    def begin(self, stage: str, total: int) -> None:
+        self.stage = stage
+        self.totals[stage] += total
+
+    def step(self, count: int = 1) -> None:
+        self.steps[self.stage] += count
 
 
 def _same(executor: Executor) -> Executor:

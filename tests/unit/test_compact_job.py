@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from random import Random
 
 import pytest
@@ -22,7 +22,7 @@ from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.policy import judge
 from keyfold_compactor.report import Outcome, RunReport, text_lines
 from keyfold_compactor.run import Run, RunSettings, log_job
-from keyfold_compactor.work import Executor, LogJob, MapAnswer, UnitAnswer, UnitJob
+from keyfold_compactor.work import Done, Executor, LogJob, MapAnswer, UnitAnswer, UnitJob
 from tests.support.cleaning import EAGER, FAST, PLACE, Sink, load, memory_log, patience, read_all, record
 
 CONFIG = {
@@ -91,10 +91,10 @@ class Dying:
 
     slots = 2
 
-    def map_logs(self, jobs: Sequence[LogJob]) -> list[MapAnswer]:
+    def map_logs(self, jobs: Sequence[LogJob], done: Done) -> list[MapAnswer]:
         raise RuntimeError(f"the driver lost its executors while it mapped {len(jobs)} logs")
 
-    def rewrite(self, hands: Sequence[Sequence[UnitJob]]) -> Iterator[UnitAnswer]:
+    def rewrite(self, hands: Sequence[Sequence[UnitJob]], done: Done) -> list[UnitAnswer]:
         raise AssertionError(hands)
 
     def forget(self) -> None:
@@ -195,9 +195,9 @@ def test_the_report_as_text_says_what_happened() -> None:
 class Forgetful(LocalExecutor):
     """Loses the answer of every unit."""
 
-    def rewrite(self, hands: Sequence[Sequence[UnitJob]]) -> Iterator[UnitAnswer]:
-        list(super().rewrite(hands))
-        return iter(())
+    def rewrite(self, hands: Sequence[Sequence[UnitJob]], done: Done = lambda _: None) -> list[UnitAnswer]:
+        super().rewrite(hands, done)
+        return []
 
 
 def test_a_partition_whose_pass_meets_a_mistake_of_ours_is_reported_and_gives_its_lease_back() -> None:
@@ -216,10 +216,10 @@ def test_a_claim_that_was_lost_before_the_executor_died_is_reported_as_lost() ->
     store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")], clock=clock)
 
     class Overtaken(Dying):
-        def map_logs(self, jobs: Sequence[LogJob]) -> list[MapAnswer]:
+        def map_logs(self, jobs: Sequence[LogJob], done: Done) -> list[MapAnswer]:
             clock.advance(60_001)
             PartitionLog(store, PLACE, clock=clock, random=Random(4)).claim_compactor(lease_ms=1, holder="another")
-            return super().map_logs(jobs)
+            return super().map_logs(jobs, done)
 
     settings = RunSettings(settings_of=lambda *_: EAGER, threads=1)
     report = Run(store, settings, Overtaken, clock=clock, random=Random(1)).clean([PLACE])

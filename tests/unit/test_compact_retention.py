@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -25,7 +25,7 @@ from keyfold_compactor.report import Outcome, text_lines
 from keyfold_compactor.retention import born_ms, expiry
 from keyfold_compactor.settings import TopicSettings
 from keyfold_compactor.show import plan_document, plan_lines
-from keyfold_compactor.work import Executor, LogJob, MapAnswer, UnitAnswer, UnitJob
+from keyfold_compactor.work import Done, Executor, LogJob, MapAnswer, UnitAnswer, UnitJob
 from tests.support.cleaning import PLACE, Sink, load, memory_log, object_names, patience, read_all, record
 from tests.support.manifests import empty_manifest, entry, sink_name
 
@@ -284,10 +284,10 @@ def test_a_compacted_log_expires_and_is_cleaned_in_one_run() -> None:
 class Dying:
     slots = 1
 
-    def map_logs(self, jobs: Sequence[LogJob]) -> list[MapAnswer]:
+    def map_logs(self, jobs: Sequence[LogJob], done: Done) -> list[MapAnswer]:
         raise RuntimeError(f"lost its executors over {len(jobs)} logs")
 
-    def rewrite(self, hands: Sequence[Sequence[UnitJob]]) -> Iterator[UnitAnswer]:
+    def rewrite(self, hands: Sequence[Sequence[UnitJob]], done: Done) -> list[UnitAnswer]:
         raise AssertionError(hands)
 
     def forget(self) -> None:

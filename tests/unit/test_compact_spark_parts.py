@@ -121,6 +121,9 @@ class FakeContext:
     def __init__(self) -> None:
         self.errors: list[Exception] = [RuntimeError("an executor was lost")]
 
+    def accumulator(self, value: int) -> SimpleNamespace:
+        return SimpleNamespace(value=value, add=lambda _count: None)
+
     def setJobDescription(self, _text: str) -> None:  # noqa: N802 - Spark's name
         pass
 
@@ -133,31 +136,34 @@ def test_masks_of_a_batch_that_failed_are_not_seen_by_the_next() -> None:
     from keyfold_compactor.spark_executor import SparkExecutor
 
     store, job = two_segments()
+    steps: list[int] = []
     spark: Any = SimpleNamespace(sparkContext=FakeContext())
     executor = SparkExecutor(spark, TaskEnvironment(Source(store), None, 0.01), map_bytes=10**9, masks_bytes=0)
     with pytest.raises(RuntimeError, match="an executor was lost"):
-        executor.map_logs([job])
+        executor.map_logs([job], steps.append)
     stale: list[Any] = list(executor._mapped)
     assert len(stale) == 1
-    assert [answer.error for answer in executor.map_logs([job])] == [""]
+    assert [answer.error for answer in executor.map_logs([job], steps.append)] == [""]
     assert len(executor._mapped) == 1
     assert not stale[0].is_kept
+    assert steps == [1], "only the batch that was mapped is counted"
 
 
 def test_masks_that_went_through_the_driver_are_forgotten_with_their_batch() -> None:
     from keyfold_compactor.spark_executor import SparkExecutor
 
     store, job = two_segments()
+    steps: list[int] = []
     context = FakeContext()
     context.errors.clear()
     spark: Any = SimpleNamespace(sparkContext=context)
     executor = SparkExecutor(spark, TaskEnvironment(Source(store), None, 0.01), map_bytes=10**9)
-    assert [answer.error for answer in executor.map_logs([job])] == [""]
+    assert [answer.error for answer in executor.map_logs([job], steps.append)] == [""]
     assert executor._masks
     assert not executor._mapped
     context.errors.append(RuntimeError("an executor was lost"))
     with pytest.raises(RuntimeError, match="an executor was lost"):
-        executor.map_logs([job])
+        executor.map_logs([job], steps.append)
     assert not executor._masks
 
 
