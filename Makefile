@@ -18,8 +18,11 @@ WORKERS ?= 2
 PYTEST := $(PY) -m pytest
 # `make test ARGS="tests/unit -k roll"`
 ARGS ?=
+# A version of Spark for `test-spark`, in a venv of its own.
+SPARK ?= 3.5.9
+SPARK_VENV := .cache/spark-$(SPARK)
 
-.PHONY: help venv java go jars demo test test-real soak lint lint-style lint-types lint-imports lint-tidy bench docs dist clean clean-all
+.PHONY: help venv java go jars demo test test-spark test-real soak lint lint-style lint-types lint-imports lint-tidy bench docs dist clean clean-all
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -51,6 +54,20 @@ demo: jars ## The whole story on this machine: Kafka, S3 and Spark on loopback
 
 test: jars ## All tests that need Python and Java; long storms in their short form
 	$(PYTEST) -n $(WORKERS) --dist loadfile -m "not real and not soak" $(ARGS)
+
+test-spark: java $(SPARK_VENV)/.installed ## The compactor's Spark tests with another Spark: make test-spark SPARK=4.0.5
+	env -u SPARK_HOME $(SPARK_VENV)/bin/python -m pytest -m any_spark $(ARGS) tests
+
+# Pinned like .venv but for Spark; pyspark comes as source, 300 to 450 MB.
+$(SPARK_VENV)/.installed: pyproject.toml constraints.txt
+	@if [ -z "$(PYTHON)" ]; then echo "Python 3.11 or newer is needed and was not found on PATH; install it, or say make PYTHON=/path/to/python" >&2; exit 2; fi
+	@echo "installing pyspark $(SPARK) into $(SPARK_VENV)"
+	@$(PYTHON) -m venv $(SPARK_VENV)
+	@grep -viE '^(pyspark|py4j)==' constraints.txt > $(SPARK_VENV)/constraints.txt
+	@PIP_CONSTRAINT=$(SPARK_VENV)/constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
+		$(SPARK_VENV)/bin/python -m pip install --quiet -e '.[demo]' pyspark==$(SPARK) \
+		build hatchling hypothesis pytest pytest-randomly pytest-timeout pytest-xdist
+	@touch $@
 
 test-real: java go jars ## Tests against versitygw, built by Go once
 	@$(PY) -m tests.support.versitygw

@@ -32,6 +32,8 @@ def _selection(command: Callable[..., Any]) -> Callable[..., Any]:
 @compact.command(epilog="Example: keyfold compact run compact.json --once")
 @_selection
 @click.option("--once", is_flag=True, help="One run, then exit; 1 when a partition failed. For a CronJob.")
+@click.option("--master", help="Spark's master; wins over spark.master of the configuration.")
+@click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark; wins over the configuration's.")
 @click.option("--collect-orphans", is_flag=True, help="Look for orphans in every partition, not only in cleaned ones.")
 @click.pass_obj
 def run(
@@ -39,6 +41,8 @@ def run(
     config: str,
     topic: str | None,
     partition: int | None,
+    master: str | None,
+    conf: tuple[str, ...],
     *,
     force: bool,
     as_json: bool,
@@ -47,22 +51,26 @@ def run(
 ) -> None:
     """Clean what is due: once, or again and again with log.cleaner.backoff.ms between runs."""
     from keyfold.logs import configure
-    from keyfold_compactor.job import Job, Selection, spark_executor
+    from keyfold_compactor.job import Job, Selection
     from keyfold_compactor.options import CompactOptions
     from keyfold_compactor.show import print_report, progress
+    from keyfold_compactor.spark_keeper import SparkKeeper
+    from keyfold_compactor.spark_versions import check_pyspark, found_pyspark
 
-    options = CompactOptions.parse(_read(config))
+    options = CompactOptions.parse({**_read(config), **_spark_values(master, conf)})
+    check_pyspark(found_pyspark())
     configure(json=as_json, level=options.log_level)
     stop = _stop_on_signals()
-    with spark_executor(options) as executor, progress(is_wanted=not as_json) as shown:
+    with SparkKeeper(options) as keeper, progress(is_wanted=not as_json) as shown:
         job = Job(
             options,
             Selection(topic, partition, force, collect_orphans),
             options.location().open(),
-            executor,
+            keeper,
             clock=world.clock,
             random=Random(world.random.getrandbits(64)),
             progress=shown,
+            look_after=keeper.look_after,
         )
         job.prove_store()
         if once:
@@ -111,6 +119,20 @@ def _read(config: str) -> dict[str, str]:
     from keyfold.options import read_config
 
     return read_config(config)
+
+
+def _spark_values(master: str | None, pairs: tuple[str, ...]) -> dict[str, str]:
+    """What the command line says about Spark, as keys of the configuration."""
+    values: dict[str, str] = {}
+    for pair in pairs:
+        key, is_pair, value = pair.partition("=")
+        if not is_pair or not key.startswith("spark."):
+            # The value may be a secret, so only the key is shown.
+            raise click.BadParameter(f"{key!r} must be spark.<key>=<value>", param_hint="--conf")
+        values[key] = value
+    if master is not None:
+        values["spark.master"] = master
+    return values
 
 
 def _stop_on_signals() -> threading.Event:

@@ -4,12 +4,12 @@
     loop        runs with `log.cleaner.backoff.ms` between them until SIGTERM or SIGINT; a partition that failed is left
                 alone for a while that doubles, and then tried again: it never stays uncleanable
 
-Spark is started by the first run that has something to clean, and kept for the following ones.
+Spark is started by the first run that has something to clean, and kept for the following ones; see
+`keyfold_compactor.spark_keeper` for what happens when it dies.
 """
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -87,7 +87,9 @@ class Job:
         clock: Clock,
         random: Random,
         progress: Progress | None = None,
+        look_after: Callable[[], None] = lambda: None,
     ) -> None:
+        """`look_after` is called between runs, to see to the executor; what it raises ends the loop."""
         self._options = options
         self._selection = selection
         self._store = store
@@ -95,6 +97,7 @@ class Job:
         self._clock = clock
         self._random = random
         self._progress = progress
+        self._look_after = look_after
         self._penalties = Penalties(clock, random)
         self._holder = f"{options.name}-{random.getrandbits(32):08x}"
         self._settled = Settled()
@@ -159,6 +162,7 @@ class Job:
                 publish(report)
                 delays = self._delays()
                 failures = _executor_failures(failures, report)
+                self._look_after()
             except KeyfoldError as error:
                 if not error.retriable:
                     raise
@@ -200,35 +204,3 @@ def _executor_failures(before: int, report: RunReport) -> int:
         f"Spark failed in {before + 1} runs in a row: {report.executor_error}",
         hint="start the compactor again, which starts Spark anew; nothing was changed by the runs that failed",
     )
-
-
-@contextlib.contextmanager
-def spark_executor(options: CompactOptions) -> Iterator[ExecutorFactory]:
-    """A factory that starts Spark (and the throttle) when it is first called; both end with the context."""
-    with contextlib.ExitStack() as stack:
-        started: list[Executor] = []
-
-        def start() -> Executor:
-            if not started:
-                started.append(_start_spark(options, stack))
-            return started[0]
-
-        yield start
-
-
-def _start_spark(options: CompactOptions, stack: contextlib.ExitStack) -> Executor:
-    # Importing pyspark costs a second that a run with nothing to do does not have.
-    from keyfold_compactor.spark_executor import SparkExecutor
-    from keyfold_compactor.spark_session import driver_addresses, spark_session
-    from keyfold_compactor.spark_tasks import TaskEnvironment
-    from keyfold_compactor.throttle import ThrottleService
-
-    settings = {f"spark.{key}": value for key, value in options.spark.items()}
-    session = stack.enter_context(spark_session(options.name, settings))
-    throttle = None
-    if options.io_max_bytes_per_second is not None:
-        host, bind = driver_addresses(session)
-        service = ThrottleService(options.io_max_bytes_per_second, host=host, bind=bind)
-        throttle = stack.enter_context(service).address
-    environment = TaskEnvironment(options.location(), throttle, patience_s=60.0)
-    return SparkExecutor(session, environment, map_bytes=options.map_bytes)

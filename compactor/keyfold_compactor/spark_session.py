@@ -1,8 +1,11 @@
-"""Spark as a run needs it: an existing session (spark-submit, a notebook), or a quiet local one.
+"""Spark as a run needs it: an existing session (a notebook), spark-submit's, or a quiet local one.
 
 In local mode everything listens on loopback and the workers run this very interpreter. On a cluster executors get the
 code as one zip of the installed packages (`addPyFile` cannot take a wheel); they need pyarrow, numpy, boto3 and
-fastavro, which hold native code and so belong into the image.
+fastavro, which hold native code and so belong into the image. Code that came as a zip itself (`--py-files`) is shipped
+by Spark already.
+
+Whose setting holds: spark-submit's (its options, its spark-defaults.conf), then `settings`, then ours.
 """
 
 from __future__ import annotations
@@ -11,18 +14,27 @@ import contextlib
 import importlib
 import os
 import signal
+import subprocess
 import sys
 import threading
+import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+import structlog
 from pyspark import SparkConf, SparkContext
-from pyspark.sql import SparkSession
+from pyspark import __version__ as pyspark_version
+from pyspark.sql import SparkSession, SQLContext
+
+from keyfold_compactor.spark_versions import check_jvm
+
+log = structlog.get_logger(__name__)
 
 PACKAGES: Final = ("keyfold", "keyfold_compactor", "keyfold_schemas")
+JVM_ENDS_S: Final = 10
 _QUIET: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -32,37 +44,122 @@ _QUIET: Final = {
 _LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
+def is_given() -> bool:
+    """Whether Spark was started by somebody else: spark-submit or its like, or a session that runs already."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ or _running() is not None
+
+
+def _running() -> SparkSession | None:
+    """The session that is there already; one for the context, where there is only that."""
+    active = SparkSession.getActiveSession()
+    if active is None and SparkContext._active_spark_context is not None:  # noqa: SLF001 - there is no public way
+        return SparkSession.builder.getOrCreate()
+    return active
+
+
 @contextlib.contextmanager
 def spark_session(name: str, settings: Mapping[str, str]) -> Iterator[SparkSession]:
-    """A session with `settings` (keys with `spark.`); stopped at the end unless it was there before."""
-    active = SparkSession.getActiveSession()
-    if active is not None:
-        yield active
+    """A session with `settings` (keys with `spark.`); stopped at the end unless it was there before.
+
+    Raises `ConfigError` where the JVM is another Spark's than pyspark's.
+    """
+    running = _running()
+    if running is not None:
+        if settings:
+            log.warning("spark runs already, so its settings hold and not these", settings=sorted(settings))
+        check_jvm(running.version, pyspark_version)
+        yield running
         return
-    if "PYSPARK_GATEWAY_PORT" in os.environ:
-        # Under spark-submit its options are in the JVM that waits for us; without it SparkConf would see none of them.
-        SparkContext._ensure_initialized()  # noqa: SLF001 - there is no public way
-    conf = SparkConf()
-    if not conf.contains("spark.master") or "spark.master" in settings:
-        conf.set("spark.master", settings.get("spark.master", "local[*]"))
-    is_local = str(conf.get("spark.master")).startswith("local")
-    defaults = {**_QUIET, **(_LOOPBACK if is_local else {})}
-    if is_local:
-        # Spark takes the workers' interpreter from the environment alone, and `python3` from PATH without it.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    for key, value in {**defaults, **settings}.items():
-        if key in settings or not conf.contains(key):
-            conf.set(key, value)
-    if not conf.contains("spark.app.name"):
-        conf.set("spark.app.name", name)
+    conf = _conf(name, settings)
     session = _started(conf)
     try:
+        check_jvm(session.version, pyspark_version)
         with TemporaryDirectory(prefix="keyfold-") as folder:
-            if not is_local:
+            if not _is_local(conf) and not is_shipped():
                 session.sparkContext.addPyFile(str(code_zip(Path(folder))))
             yield session
     finally:
+        _end(session)
+
+
+def _conf(name: str, settings: Mapping[str, str]) -> SparkConf:
+    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if is_submitted:
+        # Under spark-submit its options are in the JVM that waits for us; without it SparkConf would see none of them.
+        SparkContext._ensure_initialized()  # noqa: SLF001 - there is no public way
+    conf = SparkConf()
+    overruled: list[str] = []
+    for key, value in settings.items():
+        if not (is_submitted and conf.contains(key)):
+            conf.set(key, value)
+        elif conf.get(key) != value:
+            overruled.append(key)
+    if overruled:
+        log.warning("spark-submit's settings hold, not the configuration's", settings=sorted(overruled))
+    if not conf.contains("spark.master"):
+        conf.set("spark.master", "local[*]")
+    is_local = _is_local(conf)
+    if is_local:
+        # Spark takes the workers' interpreter from the environment alone, and `python3` from PATH without it.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    for key, value in {**_QUIET, **(_LOOPBACK if is_local else {}), "spark.app.name": name}.items():
+        if not conf.contains(key):
+            conf.set(key, value)
+    return conf
+
+
+def _is_local(conf: SparkConf) -> bool:
+    master = str(conf.get("spark.master"))
+    return master == "local" or master.startswith("local[")
+
+
+def is_alive(session: SparkSession) -> bool:
+    """Whether a session's context can run jobs: its JVM answers, and has not been told by its cluster to stop."""
+    context = session.sparkContext._jsc  # noqa: SLF001 - there is no public way
+    if context is None:
+        return False
+    try:
+        return not context.sc().isStopped()
+    except Exception:  # noqa: BLE001 - py4j raises what it likes when its JVM is gone
+        return False
+
+
+def _end(session: SparkSession) -> None:
+    """Stop a session of ours. Where its JVM has died pyspark is made to forget it, so that a new one can begin."""
+    if is_alive(session):
         session.stop()
+        return
+    with warnings.catch_warnings(), contextlib.suppress(Exception):
+        warnings.simplefilter("ignore")
+        session.sparkContext.stop()  # also closes what pyspark listens at in this process
+    with contextlib.suppress(Exception):
+        session.stop()
+    # pyspark keeps all of these for the life of the process, and has no way to give them up.
+    SparkContext._active_spark_context = None  # noqa: SLF001
+    SparkSession._instantiatedSession = None  # noqa: SLF001
+    if hasattr(SparkSession, "_activeSession"):
+        SparkSession._activeSession = None  # noqa: SLF001
+    SQLContext._instantiatedContext = None  # noqa: SLF001
+    gateway = SparkContext._gateway  # noqa: SLF001
+    process = getattr(gateway, "proc", None)
+    if gateway is None or process is None:
+        return
+    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+    with contextlib.suppress(Exception):
+        gateway.shutdown()
+    _reap(process)
+
+
+def _reap(process: subprocess.Popen[bytes]) -> None:
+    """A JVM that pyspark started ends when its standard input does; one that does not is ended."""
+    with contextlib.suppress(OSError):
+        assert process.stdin is not None
+        process.stdin.close()
+    try:
+        process.wait(JVM_ENDS_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _started(conf: SparkConf) -> SparkSession:
@@ -74,6 +171,11 @@ def _started(conf: SparkConf) -> SparkSession:
         return SparkSession.builder.config(conf=conf).getOrCreate()
     finally:
         signal.signal(signal.SIGINT, handler)
+
+
+def is_shipped() -> bool:
+    """Whether this code runs from a zip: then Spark has it from `--py-files`, and gives it to executors by itself."""
+    return not Path(str(importlib.import_module(PACKAGES[0]).__file__)).is_file()
 
 
 def code_zip(folder: Path) -> Path:

@@ -12,6 +12,7 @@ from tests.support.moto import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, LocalS3
 
 
 @pytest.mark.spark
+@pytest.mark.any_spark
 def test_a_compactor_that_is_killed_three_times_leaves_the_log_whole(tmp_path: Path) -> None:
     with LocalS3Process() as s3:
         s3.create_bucket("storm")

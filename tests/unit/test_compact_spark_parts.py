@@ -26,6 +26,7 @@ from keyfold_compactor.work import LogJob
 from tests.support.cleaning import PLACE, load, memory_log, record
 
 pytest.importorskip("pyspark")
+pytestmark = pytest.mark.any_spark
 
 
 @dataclass(frozen=True, eq=False)

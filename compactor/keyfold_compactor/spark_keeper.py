@@ -1,0 +1,113 @@
+"""Spark for one process: started when it is first asked for, kept for later runs, started anew when it has died.
+
+Whose Spark it is decides what its death means. One that this process started is started again by the next run that
+needs it. One that was there before (spark-submit, a notebook) is not ours to replace: its master, its resources and its
+supervisor are elsewhere, so the process ends with an error, and whoever started it starts it again. Either way the run
+under way has given its partitions back, and nothing of it was committed by halves: commits are made by the driver, of
+finished segments.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import structlog
+
+from keyfold.errors import KeyfoldError
+from keyfold.store.s3 import S3Location
+from keyfold_compactor.options import CompactOptions
+from keyfold_compactor.work import Executor
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = structlog.get_logger(__name__)
+
+
+class SparkLost(KeyfoldError):
+    """The Spark that this process was given has ended."""
+
+
+class SparkKeeper:
+    """An executor factory, and what looks after it between runs; Spark and the throttle end with the context."""
+
+    def __init__(self, options: CompactOptions) -> None:
+        self._options = options
+        self._stack = contextlib.ExitStack()
+        self._session: SparkSession | None = None
+        self._executor: Executor | None = None
+        self._is_given = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def __call__(self) -> Executor:
+        """The executor. Raises `ConfigError` for a Spark that is none of ours, and whatever Spark raises."""
+        self.look_after()
+        if self._executor is None:
+            self._executor = self._start()
+        return self._executor
+
+    def look_after(self) -> None:
+        """Clear away a Spark of ours that has died. Raises `SparkLost` for one that was given."""
+        if self._session is None:
+            return
+        from keyfold_compactor.spark_session import is_alive
+
+        if is_alive(self._session):
+            return
+        if self._is_given:
+            raise SparkLost(
+                "the Spark that this process was started in has ended",
+                hint="start the compactor again as it was started; what was not committed is done by its next run",
+            )
+        log.warning("spark has died and is started anew when it is needed")
+        self._end()
+
+    def _end(self) -> None:
+        stack, self._stack = self._stack, contextlib.ExitStack()
+        self._session = self._executor = None
+        stack.close()
+
+    def _start(self) -> Executor:
+        # Importing pyspark costs a second that a run with nothing to do does not have.
+        from keyfold_compactor.spark_executor import SparkExecutor
+        from keyfold_compactor.spark_session import driver_addresses, is_given, spark_session
+        from keyfold_compactor.spark_tasks import TaskEnvironment
+        from keyfold_compactor.throttle import ThrottleService
+
+        options = self._options
+        self._is_given = is_given()
+        settings = {f"spark.{key}": value for key, value in options.spark.items()}
+        with contextlib.ExitStack() as stack:
+            session = stack.enter_context(spark_session(options.name, settings))
+            throttle = None
+            if options.io_max_bytes_per_second is not None:
+                host, bind = driver_addresses(session)
+                service = ThrottleService(options.io_max_bytes_per_second, host=host, bind=bind)
+                throttle = stack.enter_context(service).address
+            environment = TaskEnvironment(as_here(options.location()), throttle, patience_s=60.0)
+            executor = SparkExecutor(session, environment, map_bytes=options.map_bytes)
+            self._stack = stack.pop_all()
+        self._session = session
+        return executor
+
+
+def as_here(location: S3Location) -> S3Location:
+    """A location with the endpoint and region that this process resolves: tasks must not go to another bucket's host.
+
+    Keys that the configuration does not give stay out of it: each task finds its own (an instance's role), and nothing
+    secret travels.
+    """
+    store = location.open()
+    try:
+        return store.location
+    finally:
+        store.close()
