@@ -52,8 +52,8 @@ from keyfold_compactor.spark_executor import SparkExecutor
 from keyfold_compactor.spark_session import spark_session
 from keyfold_compactor.spark_tasks import TaskEnvironment
 from keyfold_compactor.throttle import ThrottleService
+from tests.bench._processes import cpu_s
 from tests.bench._records import Recipe, fill
-from tests.bench.bench_compactor import cpu_s
 from tests.bench.bench_sink import CpuFromFirstRecord, ask, base_config, rows
 from tests.support.kafka import KafkaBroker, produce_all
 from tests.support.versitygw import Versitygw

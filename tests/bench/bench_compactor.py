@@ -1,6 +1,8 @@
 """A pass of keyfold against the Spark job that a user would write, on the same segments, in one warm session.
 
-    python -m tests.bench.bench_compactor [--records 2000000] [--garbage 90,10] [--partitions 1] [--json]
+    python -m tests.bench.bench_compactor [--records 2000000] [--garbage 90,10] [--partitions 4,1] [--json]
+
+The log is in memory where there is room for it: what a disk's cache does meanwhile differs from run to run.
 
 Both read the same Avro segments from a folder: the peer with Spark's own Avro source (`row_number()` by key, keep one,
 sort by offset, write Avro with zstandard), keyfold from indexes, by bytes, and writes new indexes too. Compare the
@@ -15,7 +17,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -33,12 +35,15 @@ from keyfold.log.objects import create_object
 from keyfold.log.partition_log import PartitionLog
 from keyfold.log.record import RecordColumns
 from keyfold.log.segment import SegmentWriter
+from keyfold_compactor.report import RunReport
 from keyfold_compactor.run import Run, RunSettings
 from keyfold_compactor.settings import TopicSettings
 from keyfold_compactor.spark_executor import SparkExecutor
 from keyfold_compactor.spark_session import spark_session
 from keyfold_compactor.spark_tasks import TaskEnvironment
+from keyfold_compactor.work import Traffic
 from tests.bench._folder_store import FolderStore
+from tests.bench._processes import ROLES, Peaks, cpu_s, event_log, memory_folder, spark_traffic
 
 BATCH = 20_000
 # A value of 1,000 bytes: words, as text has them, and digits that say nothing. zstd makes about a third of it.
@@ -51,10 +56,19 @@ SETTINGS = TopicSettings(min_cleanable_dirty_ratio=0.0)
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """One side's run."""
+    """One side's run. `peak_bytes` are resident memory by role, of all its processes together; bytes are stored ones.
+
+    The peer's bytes are those that Spark counts, keyfold's those of its report; what is shuffled Spark counts for both.
+    """
 
     wall_s: float
     cpu_s: float
+    peak_bytes: tuple[int, ...]
+    read_bytes: int = 0
+    written_bytes: int = 0
+    shuffled_bytes: int = 0
+    begin_ms: float = 0.0
+    end_ms: float = 0.0
 
 
 def fill(store: FolderStore, place: Place, records: int, garbage: int, seed: int) -> Manifest:
@@ -111,40 +125,22 @@ def peer(spark: SparkSession, topic: str, paths: list[str], partitions: int, out
     kept.write.format(AVRO).option("compression", "zstandard").save(out)
 
 
-def keyfold_pass(store: FolderStore, executor: SparkExecutor, places: list[Place]) -> None:
+def keyfold_pass(store: FolderStore, executor: SparkExecutor, places: list[Place]) -> RunReport:
     """One run of the compactor."""
     settings = RunSettings(settings_of=lambda *_: SETTINGS)
     run = Run(store, settings, lambda: executor, clock=SystemClock(), random=Random())
     report = run.clean(places)
     assert report.exit_code == 0, report.document()
+    return report
 
 
-def cpu_s() -> float:
-    """CPU seconds of this process and all below it, the dead ones included."""
-    ticks = 0
-    parents: dict[int, list[tuple[int, int]]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
-            except OSError:
-                continue
-            parents.setdefault(int(fields[1]), []).append((int(entry.name), sum(map(int, fields[11:15]))))
-    own = Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()
-    ticks += sum(map(int, own[11:15]))
-    pending = [os.getpid()]
-    while pending:
-        for pid, used in parents.get(pending.pop(), []):
-            ticks += used
-            pending.append(pid)
-    return ticks / os.sysconf("SC_CLK_TCK")
-
-
-def measured(work: Callable[[], None]) -> Cost:
-    """Wall and CPU time of one call."""
-    wall, cpu = time.monotonic(), cpu_s()
-    work()
-    return Cost(time.monotonic() - wall, cpu_s() - cpu)
+def measured(work: Callable[[], object]) -> Cost:
+    """What one call costs, but for the bytes."""
+    with Peaks() as peaks:
+        begin_ms, wall, cpu = time.time() * 1000, time.monotonic(), cpu_s()
+        work()
+        wall_s, used_s, end_ms = time.monotonic() - wall, cpu_s() - cpu, time.time() * 1000
+    return Cost(wall_s, used_s, tuple(sum(peaks.of(role)) for role in ROLES), begin_ms=begin_ms, end_ms=end_ms)
 
 
 def compare(
@@ -160,40 +156,79 @@ def compare(
     executor = SparkExecutor(spark, TaskEnvironment(store, None, 5.0), map_bytes=64 * 1024 * 1024)
     out, topic = str(root / "peer"), str(root / "topics" / name)
     theirs = measured(lambda: peer(spark, topic, paths, partitions, out))
-    ours = measured(lambda: keyfold_pass(store, executor, places))
+    reports: list[RunReport] = []
+    ours = measured(lambda: reports.append(keyfold_pass(store, executor, places)))
     log = [PartitionLog(store, p, clock=SystemClock(), random=Random()).load().manifest for p in places]
     expected = spark.read.format(AVRO).load(out).count()
     assert sum(m.record_count for m in log) == expected
     shutil.rmtree(root)
-    return theirs, ours
+    traffic = sum((p.traffic for p in reports[0].partitions), Traffic())
+    return theirs, replace(ours, read_bytes=traffic.read_bytes, written_bytes=traffic.written_bytes)
+
+
+def _counted(cost: Cost, events: Path) -> tuple[int, int, int]:
+    found = spark_traffic(events, cost.begin_ms, cost.end_ms)
+    return found.read_bytes, found.written_bytes, found.shuffled_bytes
+
+
+def _with_peers_bytes(cost: Cost, events: Path) -> Cost:
+    read, written, shuffled = _counted(cost, events)
+    return replace(cost, read_bytes=read, written_bytes=written, shuffled_bytes=shuffled)
+
+
+def show(title: str, theirs: Cost, ours: Cost) -> None:
+    """Two lines of figures and one of ratios."""
+    print(title)
+    for side, cost in (("peer", theirs), ("keyfold", ours)):
+        memory = ", ".join(f"{role} {peak / 2**20:,.0f}" for role, peak in zip(ROLES, cost.peak_bytes, strict=True))
+        print(
+            f"  {side:<8}{cost.wall_s:6.1f} s {cost.cpu_s:7.1f} CPU s   read {cost.read_bytes / 1e6:7,.0f} MB, written "
+            f"{cost.written_bytes / 1e6:6,.0f} MB, shuffled {cost.shuffled_bytes / 1e6:6,.1f} MB   "
+            f"memory at most, MiB: {memory}"
+        )
+    print(
+        f"  {theirs.wall_s / ours.wall_s:.1f} times faster, {theirs.cpu_s / ours.cpu_s:.1f} times less CPU", flush=True
+    )
 
 
 @click.command()
 @click.option("--records", default=2_000_000)
 @click.option("--garbage", default="90,10", help="Percent of records that are superseded.")
-@click.option("--partitions", default=1)
+@click.option("--partitions", default="4,1", help="Counts of partitions that share the records.")
 @click.option("--json", "as_json", is_flag=True)
-def main(records: int, garbage: str, partitions: int, *, as_json: bool) -> None:
-    """Print wall and CPU ratios."""
+def main(records: int, garbage: str, partitions: str, *, as_json: bool) -> None:
+    """Print costs and ratios."""
     os.environ["PYTHONPATH"] = str(Path.cwd())
-    found: dict[str, object] = {}
-    settings = {"spark.master": "local[2]", "spark.driver.memory": "3g", "spark.sql.shuffle.partitions": "8"}
-    with tempfile.TemporaryDirectory() as temporary, spark_session("bench", settings) as spark:
-        folder = Path(temporary)
-        compare(spark, folder, "warm", 40_000, 50, 2)
-        for percent in map(int, garbage.split(",")):
-            theirs, ours = compare(spark, folder, f"log{percent}", records, percent, partitions)
-            ratios = {"wall": theirs.wall_s / ours.wall_s, "cpu": theirs.cpu_s / ours.cpu_s}
-            found[str(percent)] = {"peer": asdict(theirs), "keyfold": asdict(ours), "ratios": ratios}
-            if not as_json:
-                print(
-                    f"{percent} % garbage, {partitions} partitions: "
-                    f"peer {theirs.wall_s:.1f} s ({theirs.cpu_s:.1f} CPU), "
-                    f"keyfold {ours.wall_s:.1f} s ({ours.cpu_s:.1f} CPU): {ratios['wall']:.1f} times faster, "
-                    f"{ratios['cpu']:.1f} times less CPU"
-                )
+    costs: dict[tuple[int, int], tuple[Cost, Cost]] = {}
+    with tempfile.TemporaryDirectory(dir=memory_folder(3 * records * 1024)) as temporary:
+        folder, events = Path(temporary, "logs"), Path(temporary, "events")
+        folder.mkdir()
+        events.mkdir()
+        settings = {"spark.master": "local[2]", "spark.driver.memory": "3g", "spark.sql.shuffle.partitions": "8"}
+        with spark_session("bench", {**settings, **event_log(events)}) as spark:
+            for garbage_of_warm in (90, 10):
+                compare(spark, folder, f"warm{garbage_of_warm}", 100_000, garbage_of_warm, 4)
+            for count in map(int, partitions.split(",")):
+                for percent in map(int, garbage.split(",")):
+                    found = compare(spark, folder, f"log{percent}-{count}", records, percent, count)
+                    costs[percent, count] = found
+        for key, (theirs, ours) in costs.items():
+            costs[key] = _with_peers_bytes(theirs, events), replace(ours, shuffled_bytes=_counted(ours, events)[2])
+    for (percent, count), (theirs, ours) in costs.items():
+        if not as_json:
+            show(f"{percent} % garbage, {count} partitions", theirs, ours)
     if as_json:
-        print(json.dumps(found))
+        found_json = [
+            {
+                "garbage_percent": percent,
+                "partitions": count,
+                "peer": asdict(theirs),
+                "keyfold": asdict(ours),
+                "ratios": {"wall": theirs.wall_s / ours.wall_s, "cpu": theirs.cpu_s / ours.cpu_s},
+            }
+            for (percent, count), (theirs, ours) in costs.items()
+        ]
+        print(json.dumps(found_json))
 
 
 if __name__ == "__main__":

@@ -40,8 +40,8 @@ from keyfold_compactor.spark_session import spark_session
 from keyfold_compactor.spark_tasks import TaskEnvironment
 from keyfold_compactor.work import Executor
 from tests.bench._folder_store import FolderStore
+from tests.bench._processes import cpu_s
 from tests.bench._records import BASE_MS, RECORD_BYTES, Recipe, fill
-from tests.bench.bench_compactor import cpu_s
 from tests.support.kafka import KafkaBroker, produce_all
 from tests.support.kafka_cleaner import DAY_MS, HELD, Lab
 

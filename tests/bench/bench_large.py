@@ -16,13 +16,11 @@ import os
 import shutil
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Final, Self
+from typing import Final
 
 import click
 
@@ -35,85 +33,12 @@ from keyfold_compactor.spark_executor import SparkExecutor
 from keyfold_compactor.spark_session import spark_session
 from keyfold_compactor.spark_tasks import TaskEnvironment
 from tests.bench._folder_store import FolderStore
+from tests.bench._processes import ROLES, Peaks
 from tests.bench._records import KEY_BYTES, Recipe, fill
 
 MIB: Final = 1024 * 1024
 MAP_BYTES: Final = 64 * MIB
 """The default of `log.cleaner.map.bytes`."""
-_SAMPLE_S: Final = 0.1
-
-
-def children() -> Iterator[int]:
-    """Every process below this one."""
-    below: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
-            except OSError:
-                continue
-            below.setdefault(parent, []).append(int(entry.name))
-    pending = [os.getpid()]
-    while pending:
-        for pid in below.get(pending.pop(), []):
-            yield pid
-            pending.append(pid)
-
-
-def peak_bytes(pid: int | str) -> int:
-    """The most that a process ever had resident; 0 where it has gone."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return 0
-    found = [line for line in status.splitlines() if line.startswith("VmHWM")]
-    return int(found[0].split()[1]) * 1024 if found else 0
-
-
-def _role(pid: int) -> str:
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return ""
-    if Path(words[0].decode(errors="replace")).name == "java":
-        return "JVM"
-    return "worker" if b"pyspark.daemon" in words else ""
-
-
-@dataclass(slots=True)
-class Peaks:
-    """Highest resident memory of each process below this one, looked at ten times a second."""
-
-    by_process: dict[tuple[str, int], int] = field(default_factory=dict)
-    _over: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
-
-    def __enter__(self) -> Self:
-        Path("/proc/self/clear_refs").write_text("5")  # the driver's peak begins here
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        assert self._thread is not None
-        self._thread.join()
-        self._look()
-
-    def of(self, role: str) -> list[int]:
-        """Peaks of all processes of one role, the highest first."""
-        return sorted((peak for (found, _), peak in self.by_process.items() if found == role), reverse=True)
-
-    def _watch(self) -> None:
-        while not self._over.wait(_SAMPLE_S):
-            self._look()
-
-    def _look(self) -> None:
-        self.by_process["driver", os.getpid()] = peak_bytes("self")
-        for pid in children():
-            role = _role(pid)
-            if role:
-                self.by_process[role, pid] = max(peak_bytes(pid), self.by_process.get((role, pid), 0))
 
 
 def measure(root: Path, recipe: Recipe, partitions: int, codec: str, heap: str) -> Peaks:
@@ -175,7 +100,7 @@ def main(
             peaks = measure(root, Recipe(records // count, garbage, key_bytes=key_bytes), count, codec, heap)
         finally:
             shutil.rmtree(root)
-        for role in ("driver", "JVM", "worker"):
+        for role in ROLES:
             found = peaks.of(role)
             good = bool(found) and found[0] < limit_mb * MIB
             fits &= good
