@@ -84,7 +84,11 @@ class Passes:
         """Map, plan, rewrite and commit what was claimed."""
         waiting = self._map(claims)
         while waiting:
-            self._round(waiting)
+            try:
+                self._round(waiting)
+            except Exception as error:
+                self._give_up(waiting, reason(error))
+                raise
             waiting = [each for each in waiting if not each.is_over]
             if waiting and should_stop():
                 for each in waiting:
@@ -180,6 +184,15 @@ class Passes:
             each.claim.keep = False
         kept = release(each.claim.session)
         self._end(each, Outcome.CLEANED if kept else Outcome.LOST, "stopped; the next run does the rest")
+
+    def _give_up(self, passes: Iterable[_Pass], why: str) -> None:
+        """The executor failed as a whole: nothing of what is not committed yet will be, and what is stays."""
+        for each in passes:
+            if each.is_over:
+                continue
+            with each.claim.lock:
+                each.claim.keep = False
+            self._end(each, Outcome.FAILED if release(each.claim.session) else Outcome.LOST, why)
 
     def _end(self, each: _Pass, outcome: Outcome, why: str) -> None:
         """The pass is over: one report."""

@@ -1,0 +1,120 @@
+"""What a run does and reports when a pass in parts does not come to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from keyfold.clock import ManualClock
+from keyfold.log.partition_log import PartitionLog
+from keyfold.log.record import Record
+from keyfold.store.api import ObjectStore
+from keyfold.store.faulty import Call, Fault, FaultyStore, Kind
+from keyfold.store.memory import MemoryStore
+from keyfold_compactor.executor import LocalExecutor
+from keyfold_compactor.report import Outcome, RunReport
+from keyfold_compactor.run import Run, RunSettings
+from keyfold_compactor.work import Done, UnitAnswer, UnitJob
+from tests.support.cleaning import EAGER, PLACE, clean, last_per_key, load, memory_log, patience, read_all, record
+
+UNMERGED = replace(EAGER, segment_bytes=1)
+
+
+class DiesLater(LocalExecutor):
+    """Does the first part, and dies in the second."""
+
+    rounds = 0
+
+    def rewrite(self, hands: Sequence[Sequence[UnitJob]], done: Done = lambda _: None) -> list[UnitAnswer]:
+        self.rounds += 1
+        if self.rounds > 1:
+            self.before_death()
+            raise RuntimeError("the driver lost its executors")
+        return super().rewrite(hands, done)
+
+    def before_death(self) -> None:
+        """What happens meanwhile."""
+
+
+def run(store: ObjectStore, executor: LocalExecutor, clock: ManualClock) -> RunReport:
+    settings = RunSettings(settings_of=lambda *_: UNMERGED, threads=1, pass_bytes=1, patience_s=1.0)
+    return Run(store, settings, lambda: executor, clock=clock, random=Random(1)).clean([PLACE])
+
+
+def parted_log(clock: ManualClock) -> tuple[MemoryStore, list[Record]]:
+    """Every segment loses some records and keeps some, so each is a part."""
+    batches = [
+        [record(4 * n + i, key, f"{n}" * 200) for i, key in enumerate(["a", "b", "c", f"only-{n}"])] for n in range(4)
+    ]
+    store, _ = memory_log(*batches, clock=clock)
+    return store, [each for batch in batches for each in batch]
+
+
+def test_what_parts_have_committed_is_reported_when_the_executor_dies() -> None:
+    clock = ManualClock()
+    store, appended = parted_log(clock)
+    before = load(store)
+    report = run(store, DiesLater(store, patience(clock, Random(1))), clock)
+    (part,) = report.partitions
+    assert part.outcome is Outcome.FAILED
+    assert part.why == "RuntimeError: the driver lost its executors"
+    assert (part.parts_committed, part.segments_written) == (1, 1)
+    assert part.superseded == before.record_count - load(store).record_count > 0
+    assert part.after.records == load(store).record_count
+    assert (report.exit_code, load(store).compactor.lease_until_ms) == (1, 0)
+    assert report.executor_error == "RuntimeError: the driver lost its executors"
+    clean(store, clock=clock)
+    assert read_all(store) == last_per_key(appended)
+
+
+def test_who_was_overtaken_when_the_executor_died_is_reported_as_lost() -> None:
+    clock = ManualClock()
+    store, appended = parted_log(clock)
+
+    class Overtaken(DiesLater):
+        def before_death(self) -> None:
+            clock.advance(60_001)
+            PartitionLog(store, PLACE, clock=clock, random=Random(4)).claim_compactor(lease_ms=1, holder="another")
+
+    report = run(store, Overtaken(store, patience(clock, Random(1))), clock)
+    assert [(p.outcome, p.parts_committed) for p in report.partitions] == [(Outcome.LOST, 1)]
+    clock.advance(60_001)
+    clean(store, clock=clock, seed=3)
+    assert read_all(store) == last_per_key(appended)
+
+
+@pytest.mark.parametrize("part", [1, 2, 3])
+def test_a_commit_whose_result_stays_unknown_ends_the_pass_and_the_next_run_goes_on(part: int) -> None:
+    """The commit lands, its answer and every look afterwards are lost: no further part may build on it."""
+    clock = ManualClock()
+    inner, appended = parted_log(clock)
+    rounds = 0
+    is_away = False
+
+    def is_commit(call: Call) -> bool:
+        return is_away and call.operation == "put" and call.key.endswith("_manifest.avro")
+
+    faults = [Fault(is_commit, Kind.LOST_ANSWER), Fault(lambda _: is_away, Kind.UNAVAILABLE, times=10**6)]
+    store = FaultyStore(inner, faults)
+
+    class Watching(LocalExecutor):
+        def rewrite(self, hands: Sequence[Sequence[UnitJob]], done: Done = lambda _: None) -> list[UnitAnswer]:
+            nonlocal rounds, is_away
+            rounds += 1
+            answers = super().rewrite(hands, done)
+            is_away = rounds == part
+            return answers
+
+    versions = load(inner).version
+    report = run(store, Watching(store, patience(clock, Random(1))), clock)
+    is_away = False
+    (found,) = report.partitions
+    assert found.outcome is Outcome.FAILED
+    assert (found.parts_committed, rounds) == (part - 1, part)
+    assert load(inner).version == versions + 1 + part, "the claim, and each part, the last of them unheard"
+    clock.advance(60_001)
+    clean(inner, clock=clock, seed=3)
+    assert read_all(inner) == last_per_key(appended)
