@@ -26,7 +26,7 @@ from keyfold.store.probe import probe
 from keyfold_compactor.floor import Settled
 from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.progress import Progress
-from keyfold_compactor.report import RunReport
+from keyfold_compactor.report import NoWatch, RunReport, Watch
 from keyfold_compactor.run import Look, Run, RunSettings
 from keyfold_compactor.settings import TopicSettings
 from keyfold_compactor.work import Executor
@@ -59,17 +59,17 @@ class Penalties:
         """Whether a partition is still to be left alone."""
         return self._until_s.get(place, 0.0) > self.clock.monotonic_s()
 
+    @property
+    def failing(self) -> frozenset[Place]:
+        """Partitions whose last try failed."""
+        return frozenset(self._delays)
+
     def learn(self, report: RunReport, resting: frozenset[Place] = frozenset()) -> None:
-        """Note who failed; everybody else who was tried starts afresh. Who was not tried again goes on resting."""
-        failed = {p.place for p in report.failed}
-        for partition in report.partitions:
-            place = partition.place
-            if place in resting:
-                continue
-            if place not in failed:
-                self._until_s.pop(place, None)
-                self._delays.pop(place, None)
-                continue
+        """Note who failed; everybody else starts afresh, but for those in `resting`, who were not tried again."""
+        failed = {p.place for p in report.failed} - resting
+        for place in self.failing - failed - resting:
+            del self._until_s[place], self._delays[place]
+        for place in failed:
             delays = self._delays.setdefault(place, FAILED_BACKOFF.delays_s(self.random))
             self._until_s[place] = self.clock.monotonic_s() + next(delays)
 
@@ -88,6 +88,7 @@ class Job:
         random: Random,
         progress: Progress | None = None,
         look_after: Callable[[], None] = lambda: None,
+        watch: Watch | None = None,
     ) -> None:
         """`look_after` is called between runs, to see to the executor; what it raises ends the loop."""
         self._options = options
@@ -98,6 +99,7 @@ class Job:
         self._random = random
         self._progress = progress
         self._look_after = look_after
+        self._watch: Watch = watch or NoWatch()
         self._penalties = Penalties(clock, random)
         self._holder = f"{options.name}-{random.getrandbits(32):08x}"
         self._settled = Settled()
@@ -133,15 +135,25 @@ class Job:
     def once(self, should_stop: Callable[[], bool] = lambda: False) -> RunReport:
         """One run."""
         self._runs += 1
+        run = self._run()
+        self._watch.begin(run.report)
+        try:
+            report = self._clean(run, should_stop)
+        except KeyfoldError:
+            self._watch.fail()
+            raise
+        self._watch.end(report)
+        return report
+
+    def _clean(self, run: Run, should_stop: Callable[[], bool]) -> RunReport:
         places: list[Place] = []
-        resting: list[Place] = []  # their retention goes on where they have one
+        resting: list[Place] = []  # they are looked at, and their retention goes on where they have one
         for place in self.places():
-            if not self._penalties.is_out(place):
-                places.append(place)
-            elif self._options.has_retention(place.topic):
-                resting.append(place)
-        report = self._run().clean(places, should_stop, resting=resting)
+            (resting if self._penalties.is_out(place) else places).append(place)
+        run.report.uncleanable = self._penalties.failing
+        report = run.clean(places, should_stop, resting=resting)
         self._penalties.learn(report, frozenset(resting))
+        report.uncleanable = self._penalties.failing
         return report
 
     def prove_store(self) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
+from keyfold.clock import Clock
 from keyfold.errors import CommitRefused, KeyfoldError
 from keyfold.log.manifest import SegmentEntry
 from keyfold.log.partition_log import CompactorSession
@@ -48,6 +49,9 @@ class _Pass:
     parts: tuple[Part, ...] = ()
     committed: int = 0
     is_over: bool = False
+    begun_s: float = 0.0
+    replaced_bytes: int = 0
+    made_bytes: int = 0
     traffic: Traffic = field(default_factory=Traffic)
     written: dict[int, SegmentEntry] = field(default_factory=dict)
 
@@ -72,8 +76,10 @@ class Passes:
         report: RunReport,
         progress: Progress,
         parallel: Parallel,
+        clock: Clock,
     ) -> None:
         self._executor = executor
+        self._clock = clock
         self._max_bytes = max_bytes
         self._settled = settled
         self._report = report
@@ -97,6 +103,7 @@ class Passes:
         self._executor.forget()
 
     def _map(self, claims: Sequence[Claim]) -> list[_Pass]:
+        begun_s = self._clock.monotonic_s()
         self._progress.begin("mapping", len(claims))
         mapped = [c.job for c in claims if not c.verdict.is_merge]
         answers = {c.job.number: MapAnswer(c.job.number) for c in claims if c.verdict.is_merge}
@@ -107,7 +114,8 @@ class Passes:
         passes: list[_Pass] = []
         for claim in claims:
             answer = answers[claim.job.number]
-            made = _Pass(claim, answer, log_size(claim.session.manifest), traffic=answer.traffic)
+            before = log_size(claim.session.manifest)
+            made = _Pass(claim, answer, before, begun_s=begun_s, traffic=answer.traffic)
             if not answer.error:
                 made.choice = _choose(claim, answer, unit_bytes)
                 made.parts = parts.cut(claim.job, made.choice, self._max_bytes)
@@ -170,10 +178,12 @@ class Passes:
         except KeyfoldError as error:
             self._end(each, Outcome.FAILED, str(error))
             return
-        is_last = each.part.is_last
+        part = each.part
         each.committed += 1
-        if not is_last:
+        _weigh(each, each.choice, part, entries)
+        if not part.is_last:
             each.written.update(entries)
+            self._report.under_way[claim.job.place] = self._described(each, Outcome.CLEANED, "")
             return
         self._settled.learn(claim.session.manifest, claim.job, each.choice, floor_of(claim.verdict, claim.settings))
         self._end(each, Outcome.CLEANED if changed else Outcome.UNCHANGED, "")
@@ -199,6 +209,9 @@ class Passes:
         with each.claim.lock:
             each.claim.keep = False
         each.is_over = True
+        self._report.add(self._described(each, outcome, why))
+
+    def _described(self, each: _Pass, outcome: Outcome, why: str) -> PartitionReport:
         report = PartitionReport(
             each.claim.job.place,
             outcome,
@@ -209,10 +222,9 @@ class Passes:
             parts=len(each.parts),
             parts_committed=each.committed,
             traffic=each.traffic,
+            seconds=max(0.0, self._clock.monotonic_s() - each.begun_s),
         )
-        if each.choice is not None and each.committed:
-            report = _described(report, each, each.choice)
-        self._report.add(report)
+        return report if each.choice is None or not each.committed else _with_counts(report, each, each.choice)
 
 
 def release(session: CompactorSession) -> bool:
@@ -247,7 +259,16 @@ def _commit(each: _Pass, choice: Choice, made: Mapping[int, SegmentEntry]) -> bo
     return True
 
 
-def _described(report: PartitionReport, each: _Pass, choice: Choice) -> PartitionReport:
+def _weigh(each: _Pass, choice: Choice, part: Part, made: Mapping[int, SegmentEntry]) -> None:
+    """Note the stored bytes of the segments that a committed part has replaced, and of those in their place."""
+    for number in part.groups:
+        group = choice.groups[number]
+        if not group.is_remark:
+            each.replaced_bytes += sum(e.size_bytes for e in each.claim.job.entries[group.first : group.last + 1])
+            each.made_bytes += 0 if group.is_unlink else made[number].size_bytes
+
+
+def _with_counts(report: PartitionReport, each: _Pass, choice: Choice) -> PartitionReport:
     """The report with what the committed parts have done."""
     done = each.parts[: each.committed]
     groups = [choice.groups[n] for part in done for n in part.groups]
@@ -256,6 +277,9 @@ def _described(report: PartitionReport, each: _Pass, choice: Choice) -> Partitio
     marked_again = len(parts.remarks(choice, done[-1], each.written))
     return replace(
         report,
+        kept=sum(s.kept_count for s in (choice.stats if is_whole and not choice.is_merge else stats)),
+        replaced_bytes=each.replaced_bytes,
+        made_bytes=each.made_bytes,
         superseded=sum(s.superseded_count for s in stats),
         purged_tombstones=sum(s.purged_count for s in stats),
         keyless_removed=sum(s.keyless_count for s in stats),

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
 
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
 from keyfold_compactor.janitor import Swept
+from keyfold_compactor.standing import Standing
 from keyfold_compactor.work import Traffic
 
 
@@ -68,7 +69,9 @@ class PartitionReport:
 
     `before` and `after` are the log's sizes before and after both. `segments_left` are those whose garbage was below
     `segment.min.garbage.ratio`. `parts` are the commits that the pass was cut into, and
-    `parts_committed` those of them that were made.
+    `parts_committed` those of them that were made. `kept` are records that cleaning looked at and left. The segments
+    that it has replaced had `replaced_bytes`, those in their place have `made_bytes`. `seconds` is how long the pass
+    took, from the begin of its batch's map to its last commit.
     """
 
     place: Place
@@ -87,6 +90,10 @@ class PartitionReport:
     segments_left: int = 0
     parts: int = 0
     parts_committed: int = 0
+    kept: int = 0
+    replaced_bytes: int = 0
+    made_bytes: int = 0
+    seconds: float = 0.0
     traffic: Traffic = field(default_factory=Traffic)
     expired: Expired = Expired()
     swept: Swept = field(default_factory=Swept)
@@ -112,6 +119,7 @@ class PartitionReport:
             "why": self.why,
             "before": asdict(self.before),
             "after": asdict(self.after),
+            "records_kept": self.kept,
             "records_removed": self.removed,
             "superseded": self.superseded,
             "tombstones_purged": self.purged_tombstones,
@@ -127,6 +135,7 @@ class PartitionReport:
             "segments_left": self.segments_left,
             "parts": self.parts,
             "parts_committed": self.parts_committed,
+            "seconds": round(self.seconds, 3),
             "bytes_read": self.traffic.read_bytes,
             "bytes_written": self.traffic.written_bytes,
             "bytes_freed": self.before.bytes - self.after.bytes,
@@ -142,7 +151,9 @@ class RunReport:
     """A whole run. `quiet_partitions` had nothing to do in any respect and are only counted.
 
     `by_retention` is what retention did before the rest of the run, and is part of `partitions`. `executor_error` is
-    why Spark failed a whole batch; its partitions say it too.
+    why Spark failed a whole batch; its partitions say it too. `under_way` are passes of which a part is committed and
+    more are to come. `standings` is how every log stood when it was last looked at. `uncleanable` are partitions whose
+    last try failed, in this run or in one before.
     """
 
     by_place: dict[Place, PartitionReport] = field(default_factory=dict)
@@ -150,6 +161,9 @@ class RunReport:
     quiet_partitions: int = 0
     seconds: float = 0.0
     executor_error: str = ""
+    under_way: dict[Place, PartitionReport] = field(default_factory=dict)
+    standings: dict[Place, Standing] = field(default_factory=dict)
+    uncleanable: frozenset[Place] = frozenset()
 
     @property
     def partitions(self) -> list[PartitionReport]:
@@ -174,6 +188,15 @@ class RunReport:
     def add(self, partition: PartitionReport) -> None:
         """Report a partition; each is reported once. May be called by many threads."""
         self.by_place[partition.place] = partition
+        self.under_way.pop(partition.place, None)
+
+    def so_far(self) -> RunReport:
+        """A copy, of a run that may still be at work in other threads: what is under way counts as far as it got."""
+        # Copies of dicts are made in one step of the interpreter; walking them is not.
+        by_place = {**self.under_way, **self.by_place}
+        return replace(
+            self, by_place=by_place, by_retention=dict(self.by_retention), standings=dict(self.standings), under_way={}
+        )
 
     def expired(self, place: Place, expired: Expired, before: LogSize, after: LogSize) -> None:
         """Report what retention did in a partition. May be called by many threads."""
@@ -200,6 +223,7 @@ class RunReport:
         parts = self.partitions
         documents = [p.document() for p in parts]
         summed = (
+            "records_kept",
             "records_removed",
             "segments_expired",
             "records_expired",
@@ -225,6 +249,32 @@ class RunReport:
         }
 
 
+class Watch(Protocol):
+    """Whoever keeps figures over all runs of a process."""
+
+    def begin(self, report: RunReport) -> None:
+        """A run begins; it fills this report from its own threads."""
+
+    def end(self, report: RunReport) -> None:
+        """The run is over."""
+
+    def fail(self) -> None:
+        """The run failed as a whole; what it did until then is in its report."""
+
+
+class NoWatch:
+    """Nobody keeps figures."""
+
+    def begin(self, report: RunReport) -> None:
+        """See `Watch.begin`."""
+
+    def end(self, report: RunReport) -> None:
+        """See `Watch.end`."""
+
+    def fail(self) -> None:
+        """See `Watch.fail`."""
+
+
 def size_text(n_bytes: float) -> str:
     """Bytes for people, in the units of `keyfold log`; what was freed may be negative."""
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -245,6 +295,7 @@ def text_lines(report: RunReport) -> Iterable[str]:
     yield (
         f"{looked_at} partitions looked at, {cleaned} cleaned, {len(report.failed)} failed; "
         f"{total['records_removed']} records removed, {total['records_expired']} expired, "
+        f"{total['records_kept']} kept, "
         f"{size_text(total['bytes_freed'])} freed, "
         f"{size_text(total['bytes_read'])} read, {size_text(total['bytes_written'])} written, "
         f"{total['objects_deleted']} objects and {total['orphans_deleted']} orphans deleted, "

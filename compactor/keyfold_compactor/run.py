@@ -36,6 +36,7 @@ from keyfold_compactor.progress import NoProgress, Progress
 from keyfold_compactor.report import Expired, LogSize, Outcome, PartitionReport, RunReport, log_size
 from keyfold_compactor.retention import expire
 from keyfold_compactor.settings import TopicSettings
+from keyfold_compactor.standing import standing
 from keyfold_compactor.work import Executor, LogJob, reason
 
 T = TypeVar("T")
@@ -97,6 +98,11 @@ class Run:
         self._progress: Progress = progress or NoProgress()
         self._report = RunReport()
 
+    @property
+    def report(self) -> RunReport:
+        """What the run has done so far; `RunReport.so_far` gives a copy that other threads may read."""
+        return self._report
+
     def look(self, places: Sequence[Place]) -> list[Look]:
         """Read and judge every partition. An empty place is left out."""
         self._progress.begin("reading manifests", len(places))
@@ -136,17 +142,25 @@ class Run:
     def _look(self, place: Place) -> Look:
         try:
             pinned = self._log(place).load()
-            return Look(place, pinned, self._judge(place, pinned))
+            settings = self._settings.settings_of(pinned.manifest.topic, pinned.manifest)
+            verdict = self._judge(place, pinned, settings)
+            self._report.standings[place] = standing(place, pinned, verdict, settings)
+            return Look(place, pinned, verdict)
         except KeyfoldError as error:
             return Look(place, error=error)
 
-    def _judge(self, place: Place, pinned: Pinned) -> Verdict:
-        topic_settings = self._settings.settings_of(pinned.manifest.topic, pinned.manifest)
-        verdict = forecast(pinned.manifest, topic_settings, pinned.seen_ms, force=self._settings.force)
-        if self._settings.settled.knows(place, pinned.manifest, verdict, topic_settings, pinned.seen_ms):
+    def _judge(self, place: Place, pinned: Pinned, settings: TopicSettings) -> Verdict:
+        verdict = forecast(pinned.manifest, settings, pinned.seen_ms, force=self._settings.force)
+        if self._settings.settled.knows(place, pinned.manifest, verdict, settings, pinned.seen_ms):
             why_not = "what is left to clean is below segment.min.garbage.ratio"
             return replace(verdict, reasons=(), why_not=why_not)
         return verdict
+
+    def _look_back(self, claim: Claim) -> None:
+        """How a log stands after its pass."""
+        place, pinned = claim.job.place, claim.session.pinned
+        verdict = judge(pinned.manifest, claim.settings, pinned.seen_ms)
+        self._report.standings[place] = standing(place, pinned, verdict, claim.settings)
 
     def _has_chores(self, verdict: Verdict) -> bool:
         return bool(verdict.chores) or self._settings.collect_orphans
@@ -195,6 +209,8 @@ class Run:
             except Exception as error:  # noqa: BLE001 - what ends Spark's job ends this batch and not the run
                 self._report.executor_error = reason(error)
                 self._give_up(claims, reason(error))
+        for claim in claims:
+            self._look_back(claim)
         self._progress.begin("deleting", len(claims))
         self._parallel(lambda claim: self._sweep(claim.session, claim.settings), claims)
 
@@ -244,6 +260,7 @@ class Run:
             report=self._report,
             progress=self._progress,
             parallel=self._parallel,
+            clock=self._clock,
         ).clean(claims, should_stop)
 
     # Deleting

@@ -36,7 +36,7 @@ from keyfold.errors import (
     StoreUnavailable,
 )
 from keyfold.log.edits import Edit, with_commit_id
-from keyfold.log.manifest import Manifest, stamped
+from keyfold.log.manifest import UNSTAMPED, Manifest, stamped
 from keyfold.log.manifest_codec import decode_manifest, encode_manifest, require_writable
 from keyfold.log.names import Place, Role
 from keyfold.store.api import ObjectStore, Update
@@ -48,11 +48,16 @@ DEFAULT_BACKOFF = Backoff()
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """One version of a manifest: its ETag, and a store time (ms) at which it had certainly landed."""
+    """One version of a manifest: its ETag, and a store time (ms) at which it had certainly landed.
+
+    `modified_ms` is when it landed by the store's word (`Last-Modified`, whole seconds); `UNSTAMPED` for a version that
+    this process has just written. It serves to show people an age, never to wait by.
+    """
 
     manifest: Manifest
     etag: str
     seen_ms: int
+    modified_ms: int = UNSTAMPED
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +93,7 @@ class Committer:
     def read(self) -> Pinned:
         """The newest manifest. Raises `ObjectNotFound`, `Corrupt`, `FormatTooNew`."""
         blob = self.patience.repeat(lambda: self.store.get(self.place.manifest_key))
-        return Pinned(decode_manifest(blob.data, self.place), blob.etag, blob.date_ms)
+        return Pinned(decode_manifest(blob.data, self.place), blob.etag, blob.date_ms, blob.last_modified_ms)
 
     def commit(
         self,
