@@ -12,17 +12,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from keyfold.log.objects import PART_BYTES
+
 LONG_MAX: Final = 2**63 - 1
 """Kafka's "never" for a lag."""
 
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """How outputs are written: Avro's codec name, its level, and a block's size before compression."""
+    """How outputs are written: Avro's codec name, its level, a block's size before compression, an upload's parts."""
 
     codec: str = "zstandard"
     level: int = 1
     block_bytes: int = 65_536
+    part_bytes: int = PART_BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,23 @@
-"""Putting an immutable object into the bucket, for certain.
+"""New objects under names that nobody has used: whole, or in parts while their bytes are still being made.
 
-A fresh name stands for one byte string, so an upload may be repeated as it is until the store has answered: a 412
-means that the bytes are there. The size is compared all the same (a name that holds other bytes is a broken promise).
+A name stands for one byte string. So a request whose answer was lost is repeated as it was, and a name that is taken
+then is this writer's own object, if it has the size.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterable
+from typing import Final
+
 from keyfold.errors import AlreadyExists, ObjectNotFound, StoreError, UploadLost
 from keyfold.log.commit import Patience
-from keyfold.store.api import Bytes, Create, ObjectStore
+from keyfold.store.api import Bytes, Create, ObjectStore, Upload
+
+PART_BYTES: Final = 8 * 1024 * 1024
+PART_BYTES_MAX: Final = 512 * 1024 * 1024
+# A part has a thousandth of what went before it, so that 10,000 parts, which is all that S3 takes, hold any object.
+_PART_SHARE: Final = 1000
 
 
 def create_object(store: ObjectStore, key: str, data: Bytes, patience: Patience) -> None:
@@ -20,13 +29,109 @@ def create_object(store: ObjectStore, key: str, data: Bytes, patience: Patience)
     try:
         patience.repeat(lambda: store.put(key, data, Create()))
     except AlreadyExists as error:
+        _require_mine(store, key, len(data), patience, error)
+
+
+class ObjectStream:
+    """One new object, sent while it is made. For one thread.
+
+    Until it has outgrown a part nothing is sent at all. After an error of `write` or `finish` call `abandon`.
+    """
+
+    def __init__(self, store: ObjectStore, key: str, patience: Patience, *, part_bytes: int = PART_BYTES) -> None:
+        if part_bytes < 1:
+            raise ValueError(f"parts of {part_bytes} bytes")
+        self._store = store
+        self._key = key
+        self._patience = patience
+        self._part_bytes = part_bytes
+        self._upload: Upload | None = None
+        self._held: list[Bytes] = []
+        self._is_ending = False
+        self.held_bytes = 0
+        self.sent_bytes = 0
+
+    def write(self, pieces: Iterable[Bytes]) -> None:
+        """Take what comes next, and send what fills a part. Raises what the store does, when patience ends."""
+        for piece in pieces:
+            self._held.append(piece)
+            self.held_bytes += len(piece)
+            # More than a part: something is left for the last one, which `finish` sends.
+            while self.held_bytes > (size := part_bytes(self.sent_bytes, self._part_bytes)):
+                self._send(self._take(size))
+
+    def finish(self) -> None:
+        """Send the rest and make the object visible, create-only.
+
+        Raises `UploadLost` when the store has lost the parts, or wants them again: the object needs to be made anew,
+        under another name. Raises `StoreUnavailable` when patience ends: the object may be there, or come yet.
+        """
+        size_bytes = self.sent_bytes + self.held_bytes
+        if self._upload is None:
+            self._is_ending = True
+            create_object(self._store, self._key, self._take(size_bytes), self._patience)
+            return
+        self._send(self._take(self.held_bytes))
+        self._is_ending = True
         try:
-            found = patience.repeat(lambda: store.head(key))
-        except ObjectNotFound:
-            raise UploadLost(key, "was uploaded and is gone: the collector took it from a fenced writer") from error
-        if found.size_bytes != len(data):
-            raise StoreError(
-                key,
-                f"holds {found.size_bytes} bytes where this writer's {len(data)} bytes belong",
-                hint="object names are never reused; something else writes into this folder",
-            ) from error
+            self._patience.repeat(self._upload.complete)
+        except AlreadyExists as error:
+            _require_mine(self._store, self._key, size_bytes, self._patience, error)
+        except UploadLost as error:
+            # A `complete` whose answer was lost may have been under way when it was repeated; then nothing is lost.
+            _require_mine(self._store, self._key, size_bytes, self._patience, error)
+
+    def abandon(self) -> None:
+        """Let the parts go, in one try: what stays is the collector's, like all that a dead process leaves.
+
+        Does nothing once `finish` has asked for the object: then it may be there, or come yet.
+        """
+        self._held, self.held_bytes = [], 0
+        if self._upload is not None and not self._is_ending:
+            with contextlib.suppress(StoreError):
+                self._upload.abort()
+
+    def _send(self, part: bytes) -> None:
+        if self._upload is None:
+            self._upload = self._patience.repeat(lambda: self._store.start_upload(self._key))
+        upload = self._upload
+        self._patience.repeat(lambda: upload.write(part))
+        self.sent_bytes += len(part)
+
+    def _take(self, size_bytes: int) -> bytes:
+        """The first bytes of those held, in one piece."""
+        taken: list[Bytes] = []
+        left = size_bytes
+        for number, piece in enumerate(self._held):
+            if len(piece) > left:
+                view = memoryview(piece)
+                taken.append(view[:left])
+                self._held = [view[left:], *self._held[number + 1 :]]
+                break
+            taken.append(piece)
+            left -= len(piece)
+        else:
+            self._held = []
+        self.held_bytes -= size_bytes
+        return b"".join(taken)
+
+
+def part_bytes(sent_bytes: int, smallest: int = PART_BYTES) -> int:
+    """The size of the part that follows `sent_bytes`. All parts have one size up to a thousand of them."""
+    return max(smallest, min(sent_bytes // _PART_SHARE, PART_BYTES_MAX))
+
+
+def _require_mine(store: ObjectStore, key: str, size_bytes: int, patience: Patience, error: StoreError) -> None:
+    """The store says that the object is there already, or should be: it must be what was sent."""
+    try:
+        found = patience.repeat(lambda: store.head(key))
+    except ObjectNotFound:
+        if isinstance(error, UploadLost):
+            raise error from None
+        raise UploadLost(key, "was uploaded and is gone: the collector took it from a fenced writer") from error
+    if found.size_bytes != size_bytes:
+        raise StoreError(
+            key,
+            f"holds {found.size_bytes} bytes where this writer's {size_bytes} bytes belong",
+            hint="object names are never reused; something else writes into this folder",
+        ) from error

@@ -6,6 +6,9 @@ For each source the caller gives the index and a mask of the rows to keep. Then,
     all of it survives   the stored bytes move as they are (same codec, not small, no scrap waiting before it)
     some of it survives  it is decompressed, runs of survivors are collected until they fill a block, and compressed
 
+What is finished can be handed on while it is made (`take`), so a segment's size is not bounded by memory: held are one
+range of stored blocks, the block in the making, and index rows.
+
 Records are never decoded: where they are is in the index, and the new index is computed from the old rows with numpy.
 The survivors of one source block stay together, so an output block has at most 1.5 times `block_bytes`, or as many
 bytes as the largest source block.
@@ -35,6 +38,8 @@ Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 Fetch = Callable[[int, int], Bytes]
 """`fetch(start, length)` gives exactly that range of the source segment's bytes."""
+Take = Callable[[list[bytes]], None]
+"""Gets finished stored bytes, in order."""
 
 MAX_FETCH_BYTES: Final = 4 << 20
 # Unneeded bytes between two needed blocks that are read rather than asked around. Bytes are what a pass may spend.
@@ -42,7 +47,11 @@ MAX_GAP_BYTES: Final = 4096
 
 
 class SegmentRewriter:
-    """One new segment in the making. Not for several threads at once."""
+    """One new segment in the making. Not for several threads at once.
+
+    `take` gets stored bytes block by block as `add` goes on; what it raises ends the segment. Without it they wait for
+    `drain` or `finish`.
+    """
 
     def __init__(
         self,
@@ -51,7 +60,9 @@ class SegmentRewriter:
         codec: str = DEFAULT_CODEC,
         level: int = DEFAULT_LEVEL,
         block_bytes: int = DEFAULT_BLOCK_BYTES,
+        take: Take | None = None,
     ) -> None:
+        self._take = take
         self._assembly = Assembly(sync_marker=sync_marker, codec=codec, level=level)
         self._block_bytes = block_bytes
         self._last_offset = -1
@@ -134,6 +145,8 @@ class SegmentRewriter:
             block = _checked(index, number, stored, origin)
             size = int(plan.kept_bytes[number])
             count = int(plan.kept_count[number])
+            if self._take is not None:
+                self._take(self._assembly.drain())
             if is_same_codec and count == block.record_count and self._may_move(size):
                 self._flush()
                 blocks[number] = self._assembly.block_count

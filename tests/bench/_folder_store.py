@@ -69,16 +69,20 @@ class FolderStore:
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         part.write_bytes(data)
-        try:
-            if isinstance(mode, Create):
-                os.link(part, path)
-                part.unlink()
-            else:
-                self._replace(key, part, mode.etag)
-        except FileExistsError:
-            part.unlink()
-            raise AlreadyExists(key, "the name is taken") from None
+        if isinstance(mode, Create):
+            self.create(key, part)
+        else:
+            self._replace(key, part, mode.etag)
         return PutResult(_etag(data) if key.endswith("_manifest.avro") else "-", _now_ms())
+
+    def create(self, key: str, part: Path) -> None:
+        """Give a file that is whole its name, if nothing has it."""
+        try:
+            os.link(part, self.path(key))
+        except FileExistsError:
+            raise AlreadyExists(key, "the name is taken") from None
+        finally:
+            part.unlink()
 
     def _replace(self, key: str, part: Path, etag: str) -> None:
         path = self.path(key)
@@ -90,8 +94,10 @@ class FolderStore:
             part.rename(path)
 
     def start_upload(self, key: str) -> Upload:
-        """Not needed here."""
-        raise NotImplementedError(key)
+        """See `ObjectStore.start_upload`."""
+        path = self.path(key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return FolderUpload(self, key, path.with_name(f".{path.name}.{uuid.uuid4().hex}"))
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
         """See `ObjectStore.list`."""
@@ -111,18 +117,41 @@ class FolderStore:
         self.path(key).unlink(missing_ok=True)
 
     def list_uploads(self, prefix: str) -> Iterator[UploadInfo]:
-        """A folder has none."""
+        """A folder shows none."""
         del prefix
         return iter(())
 
     def abort_upload(self, key: str, upload_id: str) -> None:
-        """A folder has none."""
+        """A folder shows none."""
 
     @contextlib.contextmanager
     def _lock(self) -> Iterator[None]:
         with Path(self.root, ".lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
+
+
+@dataclass(frozen=True, slots=True)
+class FolderUpload:
+    """Parts are appended to a file without its name."""
+
+    store: FolderStore
+    key: str
+    part: Path
+
+    def write(self, part: Bytes) -> None:
+        """See `Upload.write`."""
+        with self.part.open("ab") as file:
+            file.write(part)
+
+    def complete(self) -> PutResult:
+        """See `Upload.complete`."""
+        self.store.create(self.key, self.part)
+        return PutResult("-", _now_ms())
+
+    def abort(self) -> None:
+        """See `Upload.abort`."""
+        self.part.unlink(missing_ok=True)
 
 
 def _etag(data: Bytes) -> str:
