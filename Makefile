@@ -99,9 +99,10 @@ bench: jars ## Ratios on this machine, each on the same data in one run
 docs: $(STAMP) ## Write docs/configuration.md from the code
 	$(PY) -m tests.support.configuration_docs
 
-dist: $(STAMP) ## Build wheel and sdist into dist/
+dist: $(STAMP) ## Build wheel, sdist and what spark-submit is given into dist/
 	@rm -rf dist
 	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(PY) -m build
+	@$(PY) -m keyfold_compactor.code_zip dist
 	@ls -l dist
 
 clean: ## Remove what was built, and the caches of the tools

@@ -11,14 +11,12 @@ Whose setting holds: spark-submit's (its options, its spark-defaults.conf), then
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import signal
 import subprocess
 import sys
 import threading
 import warnings
-import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,11 +27,11 @@ from pyspark import SparkConf, SparkContext
 from pyspark import __version__ as pyspark_version
 from pyspark.sql import SparkSession, SQLContext
 
+from keyfold_compactor.code_zip import is_shipped, write_code_zip
 from keyfold_compactor.spark_versions import check_jvm
 
 log = structlog.get_logger(__name__)
 
-PACKAGES: Final = ("keyfold", "keyfold_compactor", "keyfold_schemas")
 JVM_ENDS_S: Final = 10
 _QUIET: Final = {
     "spark.ui.enabled": "false",
@@ -76,7 +74,7 @@ def spark_session(name: str, settings: Mapping[str, str]) -> Iterator[SparkSessi
         check_jvm(session.version, pyspark_version)
         with TemporaryDirectory(prefix="keyfold-") as folder:
             if not _is_local(conf) and not is_shipped():
-                session.sparkContext.addPyFile(str(code_zip(Path(folder))))
+                session.sparkContext.addPyFile(str(write_code_zip(Path(folder) / "keyfold.zip")))
             yield session
     finally:
         _end(session)
@@ -171,25 +169,6 @@ def _started(conf: SparkConf) -> SparkSession:
         return SparkSession.builder.config(conf=conf).getOrCreate()
     finally:
         signal.signal(signal.SIGINT, handler)
-
-
-def is_shipped() -> bool:
-    """Whether this code runs from a zip: then Spark has it from `--py-files`, and gives it to executors by itself."""
-    return not Path(str(importlib.import_module(PACKAGES[0]).__file__)).is_file()
-
-
-def code_zip(folder: Path) -> Path:
-    """The installed packages as a zip that Python imports from."""
-    path = folder / "keyfold.zip"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for package in PACKAGES:
-            origin = importlib.import_module(package).__file__
-            assert origin is not None
-            root = Path(origin).parent
-            for file in sorted(root.rglob("*")):
-                if file.is_file() and "__pycache__" not in file.parts:
-                    archive.write(file, Path(package, file.relative_to(root)))
-    return path
 
 
 def driver_addresses(session: SparkSession) -> tuple[str, str]:
