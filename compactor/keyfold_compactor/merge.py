@@ -25,17 +25,15 @@ SEGMENTS_MIN: Final = 12
 """So many segments are worth a merge, however small the result is."""
 
 
-def merges(
-    segments: Sequence[SegmentEntry], first_dirty: int, settings: TopicSettings, *, unit_bytes: int | None = None
-) -> list[Group]:
-    """What of a log's segments is worth merging. `unit_bytes` bounds what one output is made from, if given."""
+def merges(segments: Sequence[SegmentEntry], first_dirty: int, settings: TopicSettings) -> list[Group]:
+    """What of a log's segments is worth merging: the same answer makes a log due and says what its pass does."""
     if settings.merge_span_ms <= 0:
         return []
     found: list[Group] = []
     for first, entries in _runs(segments, first_dirty, settings.merge_span_ms):
         stats = [untouched(e) for e in entries]
         limit = settings.segment_bytes
-        for made in group(entries, stats, segment_bytes=limit, unit_bytes=limit if unit_bytes is None else unit_bytes):
+        for made in group(entries, stats, segment_bytes=limit, unit_bytes=limit):
             size_bytes = sum(entries[at].size_bytes for at in made.kept)
             if len(made.kept) >= SEGMENTS_MIN or 2 * size_bytes >= limit:
                 found.append(_shifted(made, first))

@@ -240,9 +240,7 @@ def release(session: CompactorSession) -> bool:
 
 def _choose(claim: Claim, answer: MapAnswer, unit_bytes: int) -> Choice:
     if claim.verdict.is_merge:
-        return only_merge(
-            claim.job, merges(claim.job.entries, claim.job.first_dirty, claim.settings, unit_bytes=unit_bytes)
-        )
+        return only_merge(claim.job, merges(claim.job.entries, claim.job.first_dirty, claim.settings))
     groups = plan.group(
         claim.job.entries, answer.stats, segment_bytes=claim.settings.segment_bytes, unit_bytes=unit_bytes
     )

@@ -15,6 +15,7 @@ from keyfold.log.manifest import UNSTAMPED, Manifest
 from keyfold.log.partition_log import PartitionLog
 from keyfold.read.verify import verify_partition
 from keyfold.store.memory import MemoryStore
+from keyfold_compactor import passes
 from keyfold_compactor.merge import SEGMENTS_MIN, merges
 from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.policy import Reason, judge
@@ -117,6 +118,17 @@ def test_a_merge_changes_no_record_no_mark_and_no_offset() -> None:
     sink.append([record(60, "k", "new")])
     assert clean(store, topic, seed=2).partitions == []
     assert verify_partition(store, PLACE, clock=ManualClock(), random=Random(0)).is_sound
+
+
+def test_what_is_due_for_a_merge_is_merged_however_small_the_tasks_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log that is due, and whose pass then finds nothing to do, would be claimed in every run for ever."""
+    monkeypatch.setattr(passes, "UNIT_BYTES_MIN", 1)
+    store, _ = memory_log(*[[record(i, f"k{i}", "v" * 500)] for i in range(3)])
+    topic = replace(DELETE, segment_bytes=load(store).size_bytes + 100)
+    (part,) = clean(store, topic).partitions
+    assert part.outcome is Outcome.CLEANED
+    assert len(load(store).segments) == 1
+    assert clean(store, topic, seed=2).partitions == []
 
 
 @settings(max_examples=40, deadline=None)
