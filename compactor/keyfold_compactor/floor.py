@@ -5,9 +5,11 @@ bytes is left as it is, and what that means for the rest of the pass is decided 
 
     what is left            segments that would be rewritten each for itself. One that loses nothing, or everything, or
                             goes into a larger one anyway costs the same with or without a floor
-    tombstones              not marked from the first left segment with superseded records on: an older record of their
-                            key may be in it. So they cannot become due before their values have gone. A tombstone that
-                            was marked before has none, wherever the pass leaves garbage now
+    tombstones              in the dirty part not marked from the first left segment with superseded records on: an
+                            older record of their key may be in it. So they cannot become due before their values have
+                            gone. A tombstone in the clean part has none, nor has one that was marked before, wherever
+                            the pass leaves garbage now: those get their mark in a new index, also of a segment that
+                            is left
     first_dirty_offset      goes no further than that segment, and nowhere when it is in the clean part, for what
                             supersedes its records must stay in the dirty part to be found by the next pass
 
@@ -33,7 +35,7 @@ from keyfold_compactor.work import LogJob
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a pass does after all. `stats` say of left segments that they keep everything.
+    """What a pass does after all. `stats` say of left segments that they keep everything, marked or not.
 
     `left` are positions of segments below the floor; from position `unmarked_from` on no tombstone is marked;
     `first_dirty` is the offset below which nothing superseded is left. `is_merge`: a pass that looked at no record.
@@ -62,18 +64,52 @@ def choose(job: LogJob, groups: Sequence[Group], stats: Sequence[SegmentStats], 
     if held is None:
         unmarked_from, first_dirty = len(job.entries), job.end
     else:
-        unmarked_from, first_dirty = held, min(job.end, max(job.first_dirty, job.entries[held].base_offset))
+        unmarked_from = _unmarked_from(job, groups, held)
+        first_dirty = min(job.end, max(job.first_dirty, job.entries[held].base_offset))
     dropped = frozenset(left)
+    chosen: list[Group] = []
+    for made in groups:
+        if made.first not in dropped:
+            if not (made.is_remark and made.first >= unmarked_from):
+                chosen.append(made)
+        elif made.first < unmarked_from and job.entries[made.first].unmarked_tombstone_count:
+            chosen.append(_only_marked(made, job.entries[made.first]))
     return Choice(
-        groups=tuple(g for g in groups if g.first not in dropped and not (g.is_remark and g.first >= unmarked_from)),
+        groups=tuple(chosen),
         stats=tuple(
-            untouched(entry) if at in dropped else found if at < unmarked_from else replace(found, mark_count=0)
+            _as_left(entry, is_marked=at < unmarked_from)
+            if at in dropped
+            else found
+            if at < unmarked_from
+            else replace(found, mark_count=0)
             for at, (entry, found) in enumerate(zip(job.entries, stats, strict=True))
         ),
         left=left,
         unmarked_from=unmarked_from,
         first_dirty=first_dirty,
     )
+
+
+def _unmarked_from(job: LogJob, groups: Sequence[Group], held: int) -> int:
+    """Where marking ends: at the first segment that is left with superseded records, or with the clean part.
+
+    Below `first_dirty` no key occurs twice, so a clean tombstone has no older record even where that segment is clean
+    too. A group that goes from the clean part into the dirty one is not marked at all.
+    """
+    clean_count = sum(e.next_offset <= job.first_dirty for e in job.entries)
+    if clean_count <= held:
+        return held
+    return next((g.first for g in groups if g.first < clean_count <= g.last), clean_count)
+
+
+def _only_marked(made: Group, entry: SegmentEntry) -> Group:
+    """A segment that is left, but for its index."""
+    return replace(made, is_remark=True, read_bytes=entry.index_size_bytes, write_bytes=entry.index_size_bytes)
+
+
+def _as_left(entry: SegmentEntry, *, is_marked: bool) -> SegmentStats:
+    """A new index marks every tombstone of the segment that has no mark."""
+    return replace(untouched(entry), mark_count=entry.unmarked_tombstone_count if is_marked else 0)
 
 
 def garbage_ratio(entry: SegmentEntry, found: SegmentStats) -> float:
@@ -93,7 +129,7 @@ def _is_single(group: Group) -> bool:
 
 
 Signature: TypeAlias = tuple[tuple[str, ...], int, frozenset[int], float]
-"""All that a pass's choice depends on: segments by name, how far it goes, which marks are due, and the floor."""
+"""All that a pass's choice depends on: its segments by name, how far it goes, which marks are due, and the floor."""
 
 
 @dataclass(slots=True)
@@ -119,5 +155,6 @@ class Settled:
 
 
 def _signature(manifest: Manifest, end: int, due: frozenset[int], floor: float) -> Signature:
-    marks = {e for s in manifest.segments for e in s.cleaned_epochs}
-    return tuple(s.index_name for s in manifest.segments), end, due & marks, floor
+    segments = [s for s in manifest.segments if s.next_offset <= end]  # what is appended behind it changes nothing
+    marks = {e for s in segments for e in s.cleaned_epochs}
+    return tuple(s.index_name for s in segments), end, due & marks, floor

@@ -18,12 +18,24 @@ from keyfold_compactor.executor import LocalExecutor
 from keyfold_compactor.floor import Settled, choose, floor_of, garbage_ratio
 from keyfold_compactor.job import Job, Selection
 from keyfold_compactor.options import CompactOptions
-from keyfold_compactor.plan import SegmentStats, group, untouched
-from keyfold_compactor.policy import judge
+from keyfold_compactor.plan import Group, SegmentStats, group, untouched
+from keyfold_compactor.policy import Reason, judge
 from keyfold_compactor.report import Outcome, RunReport, text_lines
 from keyfold_compactor.settings import Encoding, TopicSettings
 from keyfold_compactor.work import Executor, LogJob
-from tests.support.cleaning import EAGER, PLACE, Sink, clean, latest, load, memory_log, patience, read_all, record
+from tests.support.cleaning import (
+    EAGER,
+    PLACE,
+    Sink,
+    clean,
+    latest,
+    load,
+    memory_log,
+    new_run,
+    patience,
+    read_all,
+    record,
+)
 from tests.support.manifests import entry, sink_name
 
 FLOOR = replace(EAGER, segment_min_garbage_ratio=0.3, segment_bytes=1)  # a segment is never merged with another
@@ -113,6 +125,68 @@ def test_tombstones_that_are_due_alone_hold_nothing_back_and_go_with_the_next_re
     clean(store, FLOOR, seed=3)
     assert 0 not in {r.offset for r in read_all(store)}
     assert load(store).purged_to == 0
+
+
+def test_tombstones_of_a_segment_that_is_left_for_its_keyless_records_are_marked_and_go() -> None:
+    """Nothing superseded is in it: without the mark they would stay for ever, and make the log due in every run."""
+    store, _ = memory_log(big(0, record(0, None, "no key"), record(1, "t", None)))
+    topic = replace(FLOOR, remove_keyless=True)
+    report = clean(store, topic)
+    assert (report.partitions[0].segments_left, report.partitions[0].marked_tombstones) == (1, 1)
+    assert report.partitions[0].indexes_written == 1
+    assert report.partitions[0].segments_written == 0
+    assert marks(store) == {1: load(store).last_pass_epoch}
+    assert judge(load(store), topic, 0).reasons == (Reason.HORIZON,)
+    settled = Settled()
+    clean(store, topic, seed=2, settled=settled)
+    assert clean(store, topic, seed=3, settled=settled).quiet_partitions == 1
+    clean(store, replace(topic, segment_min_garbage_ratio=0.0), seed=4)
+    assert marks(store) == {}
+    assert is_sound(store)
+
+
+def stopped_pass() -> tuple[MemoryStore, Sink]:
+    """Clean up to 13, where a pass in parts was stopped: the tombstone at 12 has no mark yet."""
+    store, sink = memory_log(
+        big(0, record(0, "k", "old")),
+        [record(11, "z", "1" * 300), record(12, "t", None)],
+        [record(13, "z", "2"), record(14, "y", "1" * 300)],
+        [record(15, "y", "2")],
+    )
+    answers = iter([False, True])
+    new_run(store, replace(EAGER, segment_bytes=1), pass_bytes=1).clean([PLACE], lambda: next(answers))
+    assert load(store).first_dirty_offset == 13
+    assert marks(store) == {12: None}
+    sink.session.refresh()
+    sink.append([record(16, "k", "new")])
+    return store, sink
+
+
+def test_a_clean_tombstone_is_marked_although_a_clean_segment_before_it_is_left() -> None:
+    store, _ = stopped_pass()
+    settled = Settled()
+    (part,) = clean(store, FLOOR, seed=2, settled=settled).partitions
+    assert (part.segments_left, part.marked_tombstones) == (1, 1)
+    assert marks(store) == {12: load(store).last_pass_epoch}
+    (part,) = clean(store, FLOOR, seed=3, settled=settled).partitions
+    assert part.purged_tombstones == 1
+    assert clean(store, FLOOR, seed=4, settled=settled).quiet_partitions == 1
+    assert is_sound(store)
+
+
+def test_what_is_appended_behind_the_end_of_a_pass_does_not_make_it_worth_while() -> None:
+    """Tombstones that are due by themselves are settled as far as their pass would go."""
+    store, sink = memory_log(big(0, record(0, "t", None)))
+    settled = Settled()
+    for seed in (1, 2):
+        clean(store, FLOOR, seed=seed, settled=settled)
+    half = replace(FLOOR, min_cleanable_dirty_ratio=0.9)
+    assert judge(load(store), half, 0).reasons == (Reason.HORIZON,)
+    sink.session.refresh()
+    for offset in (11, 12):
+        sink.append([record(offset, f"more-{offset}", "v")])
+        assert judge(load(store), half, 0).reasons == (Reason.HORIZON,)
+        assert clean(store, half, seed=offset, settled=settled).quiet_partitions == 1
 
 
 def test_merging_takes_the_garbage_along() -> None:
@@ -239,11 +313,38 @@ def test_from_the_left_segment_on_nothing_is_marked_and_what_is_emptied_still_go
     assert (found.first_dirty, found.unmarked_from, found.left) == (10, 1, (1,))
 
 
+def test_clean_tombstones_are_marked_behind_a_left_segment_unless_they_go_into_the_dirty_part() -> None:
+    marking = replace(KEPT, mark_count=1)
+    stats = (loses(0.1, marks=1), marking, marking, marking, loses(0.9, marks=1))
+    work = log(*stats, first_dirty=30)
+    entries = (replace(work.entries[0], tombstone_count=2, unmarked_tombstone_count=2), *work.entries[1:])
+    work = replace(work, entries=entries)
+
+    def made(first: int, last: int, *, is_remark: bool = False) -> Group:
+        return Group(first, last, tuple(range(first, last + 1)), is_remark, 1_000, 1_000)
+
+    singles = [made(0, 0), *(made(at, at, is_remark=True) for at in (1, 2, 3)), made(4, 4)]
+    found = choose(work, singles, stats, 0.5)
+    assert (found.left, found.unmarked_from, found.first_dirty) == ((0,), 3, 30)
+    assert [(g.first, g.is_remark, g.moved_bytes) for g in found.groups] == [
+        (0, True, 100),
+        (1, True, 2_000),
+        (2, True, 2_000),
+        (4, False, 2_000),
+    ]
+    assert [s.mark_count for s in found.stats] == [2, 1, 1, 0, 0]
+    assert [s.has_mask for s in found.stats] == [False, False, False, False, True]
+    crossing = [made(0, 0), made(1, 1, is_remark=True), made(2, 3), made(4, 4)]
+    found = choose(work, crossing, stats, 0.5)
+    assert (found.unmarked_from, [s.mark_count for s in found.stats]) == (2, [2, 1, 0, 0, 0])
+    assert [g.first for g in found.groups] == [0, 1, 2, 4]
+
+
 def test_first_dirty_never_goes_back() -> None:
     stats = (loses(0.1), KEPT, loses(0.9))
     work = log(*stats, first_dirty=15)
     found = choose(work, group(work.entries, stats, segment_bytes=1, unit_bytes=10**9), stats, 0.5)
-    assert (found.first_dirty, found.unmarked_from) == (15, 0)
+    assert (found.first_dirty, found.unmarked_from) == (15, 1)
 
 
 def test_the_floor_is_set_for_all_topics_or_one_and_never_followed() -> None:
