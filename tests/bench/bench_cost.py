@@ -53,7 +53,7 @@ def tails(records: int, value_bytes: int, lengths: list[int]) -> bool:
         good = moved.data <= TAIL_GROWS * first
         fits &= good
         print(
-            f"tail {length:>3} times the head, {_mb(size_bytes):>6} MB in all: segments {_mb(moved.data_read)} MB read, "
+            f"tail {length:>3} times the head, {_mb(size_bytes):>6} MB: segments {_mb(moved.data_read)} MB read, "
             f"{_mb(moved.data_written)} MB written, {moved.data / first:.3f} times the first's; indexes "
             f"{_mb(moved.index_read)} MB read, {_mb(moved.index_written)} MB written; {moved.requests} requests"
             f"{'' if good else '   GROWS'}",

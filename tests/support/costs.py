@@ -179,8 +179,8 @@ class CostLog:
 def even(count: int, garbage: float, *, seed: int = 0, first_key: int = 0) -> list[int]:
     """Keys of which a share is superseded, spread evenly: no block is without garbage, none without survivors."""
     kept = max(1, round(count * (1 - garbage)))
-    found = np.random.default_rng(seed).permutation(np.arange(count) % kept) + first_key
-    return found.tolist()
+    found: list[int] = (np.random.default_rng(seed).permutation(np.arange(count) % kept) + first_key).tolist()
+    return found
 
 
 def in_turn(count: int, garbage: float, *, first_key: int = 0) -> list[int]:
