@@ -53,6 +53,7 @@ def run(
     from keyfold.logs import configure
     from keyfold_compactor.job import Job, Selection
     from keyfold_compactor.options import CompactOptions
+    from keyfold_compactor.outlets import measuring
     from keyfold_compactor.show import print_report, progress
     from keyfold_compactor.spark_keeper import SparkKeeper
     from keyfold_compactor.spark_versions import check_pyspark, found_pyspark
@@ -61,7 +62,11 @@ def run(
     check_pyspark(found_pyspark())
     configure(json=as_json, level=options.log_level)
     stop = _stop_on_signals()
-    with SparkKeeper(options) as keeper, progress(is_wanted=not as_json) as shown:
+    with (
+        measuring(options, world.clock, is_once=once) as watch,
+        SparkKeeper(options) as keeper,
+        progress(is_wanted=not as_json) as shown,
+    ):
         job = Job(
             options,
             Selection(topic, partition, force, collect_orphans),
@@ -71,6 +76,7 @@ def run(
             random=Random(world.random.getrandbits(64)),
             progress=shown,
             look_after=keeper.look_after,
+            watch=watch,
         )
         job.prove_store()
         if once:

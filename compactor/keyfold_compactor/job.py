@@ -10,6 +10,7 @@ Spark is started by the first run that has something to clean, and kept for the 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -137,20 +138,25 @@ class Job:
         self._runs += 1
         run = self._run()
         self._watch.begin(run.report)
-        try:
+        with self._watched():
             report = self._clean(run, should_stop)
-        except KeyfoldError:
-            self._watch.fail()
-            raise
         self._watch.end(report)
         return report
 
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception:
+            self._watch.fail()
+            raise
+
     def _clean(self, run: Run, should_stop: Callable[[], bool]) -> RunReport:
+        run.report.uncleanable = self._penalties.failing
         places: list[Place] = []
         resting: list[Place] = []  # they are looked at, and their retention goes on where they have one
         for place in self.places():
             (resting if self._penalties.is_out(place) else places).append(place)
-        run.report.uncleanable = self._penalties.failing
         report = run.clean(places, should_stop, resting=resting)
         self._penalties.learn(report, frozenset(resting))
         report.uncleanable = self._penalties.failing
@@ -158,7 +164,8 @@ class Job:
 
     def prove_store(self) -> None:
         """Refuse a store that ignores conditions. Raises `ConditionsIgnored`, `AccessDenied`, `BucketMissing`."""
-        probe(self._store, self._options.topics_dir, self._random)
+        with self._watched():
+            probe(self._store, self._options.topics_dir, self._random)
 
     def loop(self, stop: threading.Event, publish: Callable[[RunReport], None]) -> None:
         """Run again and again until `stop`. A run that fails as a whole (no bucket, no network) is tried again too.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import model_validator
 
@@ -157,6 +158,26 @@ class CompactOptions(StoreOptions):
     threads: int = option(
         "log.cleaner.driver.threads", 16, doc="Manifests read and committed at once.", importance="low", ge=1
     )
+    metrics_port: int = option(
+        "metrics.port",
+        0,
+        doc="Serve metrics for Prometheus on this port while the process lives; 0: not.",
+        ge=0,
+        le=65_535,
+    )
+    metrics_host: str = option(
+        "metrics.host",
+        "127.0.0.1",
+        doc="Address to serve metrics on; 0.0.0.0 for a scrape from elsewhere. There is no password.",
+        importance="low",
+        min_length=1,
+    )
+    metrics_push_url: str = option(
+        "metrics.push.url",
+        "",
+        doc="Pushgateway, such as http://host:9091, that is sent the metrics at the end of a run with --once, as job "
+        "<name>. A push that fails is a warning.",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = option(
         "log.level", "info", doc="What is logged on standard error.", importance="low"
     )
@@ -197,6 +218,9 @@ class CompactOptions(StoreOptions):
         # Kafka knows the empty policy: nothing is cleaned.
         if not {word.strip() for word in self.cleanup_policy.split(",")} <= {"compact", "delete", ""}:
             raise ConfigError("cleanup.policy", f"must be compact, delete or both, not {self.cleanup_policy!r}")
+        if self.metrics_push_url and not _is_gateway(self.metrics_push_url):
+            # Not shown: where somebody put a password into it, it would be in the log.
+            raise ConfigError("metrics.push.url", "must be http://host:port or https://host:port, and hold no password")
         if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
             raise ConfigError("min.compaction.lag.ms", "must not exceed max.compaction.lag.ms")
         return self
@@ -242,6 +266,16 @@ class CompactOptions(StoreOptions):
             secret_access_key=None if secret is None else secret.get_secret_value(),
             max_connections=max(16, self.threads),
         )
+
+
+def _is_gateway(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        has_port = parts.port is None or parts.port > 0
+    except ValueError:
+        return False
+    is_plain = not (parts.username or parts.password or parts.query or parts.fragment)
+    return parts.scheme in {"http", "https"} and bool(parts.hostname) and has_port and is_plain
 
 
 def _idle_retention(key: str, policy: str) -> ConfigError:

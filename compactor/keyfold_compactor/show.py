@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
+from keyfold_compactor import metrics
 from keyfold_compactor.policy import Chore
 from keyfold_compactor.progress import NoProgress, Progress
 from keyfold_compactor.report import RunReport, size_text, text_lines
@@ -52,10 +53,17 @@ def print_report(report: RunReport, *, as_json: bool, is_quiet_silent: bool = Fa
     if is_quiet_silent and not report.partitions:
         return
     if as_json:
-        click.echo(json.dumps(report.document(), indent=None if is_quiet_silent else 2))
+        click.echo(json.dumps(report_document(report), indent=None if is_quiet_silent else 2))
         return
-    for line in text_lines(report):
+    for line in (*text_lines(report), *metrics.text_lines(report)):
         click.echo(line)
+
+
+def report_document(report: RunReport) -> dict[str, Any]:
+    """A run's report as JSON, with the figures of docs/metrics.md."""
+    found = report.document()
+    partitions = found.pop("partitions")
+    return {**found, "metrics": metrics.document(report), "partitions": partitions}
 
 
 def plan_document(looks: Sequence[Look]) -> dict[str, Any]:

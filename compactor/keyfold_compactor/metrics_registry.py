@@ -1,0 +1,80 @@
+"""The metrics of this process as Prometheus collects them.
+
+`Meter` watches the runs of a job (`report.Watch`) and answers whoever asks, at any moment, from any thread: the runs
+that are over, and the one under way as far as it got. It keeps a few numbers and the standings of the last run, however
+many there were.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import Metric as Family
+from prometheus_client.registry import Collector
+
+from keyfold.clock import Clock
+from keyfold_compactor.metric_names import METRICS, Metric
+from keyfold_compactor.metrics import History, Labelled, Values
+from keyfold_compactor.report import RunReport
+
+
+class Meter(Collector):
+    """Keeps the figures over all runs of a process, and is what Prometheus calls a collector."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._history = History(begun_s=clock.monotonic_s())
+        self._under_way: RunReport | None = None
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
+
+    def begin(self, report: RunReport) -> None:
+        """See `Watch.begin`."""
+        with self._lock:
+            self._history = self._history.begun(self._clock.monotonic_s())
+            self._under_way = report
+
+    def end(self, report: RunReport) -> None:
+        """See `Watch.end`."""
+        with self._lock:
+            self._under_way = None
+            self._history = self._history.ended(report, self._clock.now_ms())
+
+    def fail(self) -> None:
+        """See `Watch.fail`."""
+        with self._lock:
+            report, self._under_way = self._under_way, None
+            self._history = self._history.failed(report)
+
+    def values(self) -> Values:
+        """All metrics now."""
+        with self._lock:
+            history = self._history
+            if self._under_way is not None:
+                history = history.with_run(self._under_way.so_far())
+            return history.values(self._clock.monotonic_s())
+
+    def describe(self) -> Iterable[Family]:
+        """The names, without asking for values; so `?name[]=` of a scrape finds them."""
+        return [_family(metric, None) for metric in METRICS]
+
+    def collect(self) -> Iterable[Family]:
+        """Every metric as Prometheus has it; one without a figure has no sample."""
+        return [_family(metric, value) for metric, value in self.values().items()]
+
+
+def _family(metric: Metric, value: float | Labelled | None) -> Family:
+    kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+    family = kind(metric.name, _help(metric), labels=metric.labels)
+    samples = value if isinstance(value, Mapping) else {} if value is None else {(): value}
+    for labels, figure in samples.items():
+        family.add_metric(labels, figure)
+    return family
+
+
+def _help(metric: Metric) -> str:
+    return f"{metric.help} Kafka: {metric.kafka_name}" if metric.kafka_name else metric.help

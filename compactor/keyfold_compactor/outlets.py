@@ -1,0 +1,38 @@
+"""Where metrics go, by the configuration: served while the process lives, pushed at the end of a single run.
+
+prometheus_client is imported only where one of the two is asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from keyfold.clock import Clock
+from keyfold_compactor.options import CompactOptions
+from keyfold_compactor.report import NoWatch, Watch
+
+
+@contextlib.contextmanager
+def measuring(options: CompactOptions, clock: Clock, *, is_once: bool) -> Iterator[Watch]:
+    """Whoever is to watch the runs. Raises `ConfigError` where metrics cannot be served as the configuration says.
+
+    What was measured is pushed also after a run that failed as a whole.
+    """
+    is_pushed = is_once and bool(options.metrics_push_url)
+    if not options.metrics_port and not is_pushed:
+        yield NoWatch()
+        return
+    from keyfold_compactor.metrics_push import push
+    from keyfold_compactor.metrics_registry import Meter
+    from keyfold_compactor.metrics_server import serving
+
+    meter = Meter(clock)
+    with contextlib.ExitStack() as stack:
+        if options.metrics_port:
+            stack.enter_context(serving(meter.registry, options.metrics_host, options.metrics_port))
+        try:
+            yield meter
+        finally:
+            if is_pushed:
+                push(meter.registry, options.metrics_push_url, options.name)
