@@ -75,3 +75,5 @@ def _renew(claim: Claim, lease_ms: int) -> None:
     except KeyfoldError as error:
         # A lost claim shows itself at the commit. A renewal that failed is tried again with the next ones.
         claim.keep = error.retriable
+    except Exception:  # noqa: BLE001, S110 - what is wrong with one must not end the renewal of all others
+        pass

@@ -5,7 +5,9 @@
     round r    the r-th part of every log that has one: its units are dealt to tasks by bytes, then each log commits
 
 A log that fails leaves the rounds and holds up no other; what its earlier parts have committed is whole and stays. When
-the run is asked to stop it does so between two rounds, and a later run does the rest.
+the run is asked to stop it does so between two rounds, and a later run does the rest. So does a log whose topic is not
+to be compacted any more: its rounds may take hours, and Kafka ends a cleaning then as well (LogManager.
+updateTopicConfig).
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from keyfold_compactor.work import Executor, MapAnswer, Traffic, UnitAnswer, Uni
 
 TASKS_PER_SLOT: Final = 4
 UNIT_BYTES_MIN: Final = 32 * 1024 * 1024
+STOPPED: Final = "stopped; the next run does the rest"
 
 
 class Parallel(Protocol):
@@ -77,8 +80,11 @@ class Passes:
         progress: Progress,
         parallel: Parallel,
         clock: Clock,
+        why_stop: Callable[[Claim], str] = lambda _: "",
     ) -> None:
+        """`why_stop` is asked between the parts of a pass: a reason to leave the rest, or nothing."""
         self._executor = executor
+        self._why_stop = why_stop
         self._clock = clock
         self._max_bytes = max_bytes
         self._settled = settled
@@ -96,10 +102,10 @@ class Passes:
                 self._give_up(waiting, reason(error))
                 raise
             waiting = [each for each in waiting if not each.is_over]
-            if waiting and should_stop():
-                for each in waiting:
-                    self._stop(each)
-                break
+            is_stopped = bool(waiting) and should_stop()
+            stopping = [(each, STOPPED if is_stopped else self._why_stop(each.claim)) for each in waiting]
+            self._parallel(self._stop, [(each, why) for each, why in stopping if why])
+            waiting = [each for each in waiting if not each.is_over]
         self._executor.forget()
 
     def _map(self, claims: Sequence[Claim]) -> list[_Pass]:
@@ -188,21 +194,24 @@ class Passes:
         self._settled.learn(claim.session.manifest, claim.job, each.choice, floor_of(claim.verdict, claim.settings))
         self._end(each, Outcome.CLEANED if changed else Outcome.UNCHANGED, "")
 
-    def _stop(self, each: _Pass) -> None:
-        """The run is asked to stop between two parts: the lease goes back, and what was committed stays."""
+    def _stop(self, stopping: tuple[_Pass, str]) -> None:
+        """A pass ends between two parts: the lease goes back, and what was committed stays."""
+        each, why = stopping
         with each.claim.lock:
             each.claim.keep = False
         kept = release(each.claim.session)
-        self._end(each, Outcome.CLEANED if kept else Outcome.LOST, "stopped; the next run does the rest")
+        self._end(each, Outcome.CLEANED if kept else Outcome.LOST, why)
 
     def _give_up(self, passes: Iterable[_Pass], why: str) -> None:
         """The executor failed as a whole: nothing of what is not committed yet will be, and what is stays."""
-        for each in passes:
-            if each.is_over:
-                continue
+
+        def end(each: _Pass) -> None:
             with each.claim.lock:
                 each.claim.keep = False
             self._end(each, Outcome.FAILED if release(each.claim.session) else Outcome.LOST, why)
+
+        # Together: where the store is away too, each of them waits for it in vain.
+        self._parallel(end, [each for each in passes if not each.is_over])
 
     def _end(self, each: _Pass, outcome: Outcome, why: str) -> None:
         """The pass is over: one report."""

@@ -327,6 +327,11 @@ def _partition_lines(part: PartitionReport) -> Sequence[str]:
             lines.append(f"{part.place}: left {part.segments_left} segments below segment.min.garbage.ratio")
     elif part.why:
         lines.append(f"{part.place}: {part.outcome.value}: {part.why}")
+        if part.parts_committed:
+            lines.append(
+                f"{part.place}: {part.parts_committed} of {part.parts} parts were committed before that, and stay: "
+                f"{part.removed} records removed"
+            )
     if part.swept.object_count:
         lines.append(
             f"{part.place}: deleted {len(part.swept.replaced)} replaced objects, "

@@ -216,12 +216,14 @@ class Run:
 
     def _give_up(self, claims: Sequence[Claim], why: str) -> None:
         """The executor failed as a whole: nothing of what is not committed yet will be."""
-        for claim in claims:
+
+        def end(claim: Claim) -> None:
             with claim.lock:
                 claim.keep = False
-            if claim.job.place not in self._report.by_place:
-                outcome = Outcome.FAILED if release(claim.session) else Outcome.LOST
-                self._report.add(PartitionReport(claim.job.place, outcome, why=why))
+            outcome = Outcome.FAILED if release(claim.session) else Outcome.LOST
+            self._report.add(PartitionReport(claim.job.place, outcome, why=why))
+
+        self._parallel(end, [c for c in claims if c.job.place not in self._report.by_place])
 
     def _claim(self, number: int, look: Look) -> Claim | None:
         """Claim one partition and judge it again by what the claim saw; None where that ends its part of the run.
@@ -241,7 +243,12 @@ class Run:
             self._report.add(PartitionReport(place, Outcome.FAILED, why=str(error)))
             return None
         pinned = session.pinned
-        settings = self._settings.settings_of(place.topic, pinned.manifest)
+        try:
+            settings = self._settings.settings_of(place.topic, pinned.manifest)
+        except KeyfoldError as error:  # what is followed has changed since the look, and contradicts itself now
+            self._report.add(PartitionReport(place, Outcome.FAILED, why=str(error)))
+            release(session)
+            return None
         verdict = judge(pinned.manifest, settings, pinned.seen_ms, force=self._settings.force)
         if not verdict.is_due:
             self._report.add(PartitionReport(place, Outcome.UNCHANGED, why="another run has just cleaned it"))
@@ -261,7 +268,18 @@ class Run:
             progress=self._progress,
             parallel=self._parallel,
             clock=self._clock,
+            why_stop=self._why_stop,
         ).clean(claims, should_stop)
+
+    def _why_stop(self, claim: Claim) -> str:
+        """Why the rest of a pass in parts is not wanted any more, by the newest settings; nothing where it is."""
+        try:
+            settings = self._settings.settings_of(claim.job.place.topic, claim.session.manifest)
+        except KeyfoldError as error:
+            return f"stopped: {error}"
+        if settings.compact or claim.verdict.is_merge:
+            return ""
+        return "stopped: cleanup.policy does not hold compact any more"
 
     # Deleting
 
@@ -269,12 +287,13 @@ class Run:
         """Claim a partition for its chores alone: no lease, so it costs one commit (and one more to forget)."""
         try:
             session = self._log(look.place).claim_compactor(lease_ms=0, holder=self._settings.holder)
+            settings = self._settings.settings_of(look.place.topic, session.manifest)
         except CommitRefused:
             return  # another compactor is there and does it
         except KeyfoldError as error:
             self._report.swept(look.place, Swept(), reason(error))
             return
-        self._sweep(session, self._settings.settings_of(look.place.topic, session.manifest))
+        self._sweep(session, settings)
 
     def _sweep(self, session: CompactorSession, settings: TopicSettings) -> None:
         try:

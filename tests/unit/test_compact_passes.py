@@ -9,14 +9,19 @@ from random import Random
 import pytest
 
 from keyfold.clock import ManualClock
+from keyfold.errors import ConfigError, Fenced, StoreUnavailable
+from keyfold.log.manifest import Manifest
 from keyfold.log.partition_log import PartitionLog
 from keyfold.log.record import Record
 from keyfold.store.api import ObjectStore
 from keyfold.store.faulty import Call, Fault, FaultyStore, Kind
 from keyfold.store.memory import MemoryStore
+from keyfold_compactor.claims import Claim, LeaseKeeper
 from keyfold_compactor.executor import LocalExecutor
-from keyfold_compactor.report import Outcome, RunReport
+from keyfold_compactor.passes import STOPPED
+from keyfold_compactor.report import Outcome, RunReport, text_lines
 from keyfold_compactor.run import Run, RunSettings
+from keyfold_compactor.settings import TopicSettings
 from keyfold_compactor.work import Done, UnitAnswer, UnitJob
 from tests.support.cleaning import EAGER, PLACE, clean, last_per_key, load, memory_log, patience, read_all, record
 
@@ -66,6 +71,8 @@ def test_what_parts_have_committed_is_reported_when_the_executor_dies() -> None:
     assert part.after.records == load(store).record_count
     assert (report.exit_code, load(store).compactor.lease_until_ms) == (1, 0)
     assert report.executor_error == "RuntimeError: the driver lost its executors"
+    told = f"1 of 3 parts were committed before that, and stay: {part.superseded} records removed"
+    assert told in "\n".join(text_lines(report))
     clean(store, clock=clock)
     assert read_all(store) == last_per_key(appended)
 
@@ -118,3 +125,119 @@ def test_a_commit_whose_result_stays_unknown_ends_the_pass_and_the_next_run_goes
     clock.advance(60_001)
     clean(inner, clock=clock, seed=3)
     assert read_all(inner) == last_per_key(appended)
+
+
+def followed(_topic: str, manifest: Manifest) -> TopicSettings:
+    """As the topic is set in Kafka; `both` is a contradiction."""
+    policy = manifest.settings["cleanup.policy"]
+    if policy == "both":
+        raise ConfigError("min.compaction.lag.ms", "must not exceed max.compaction.lag.ms")
+    return replace(UNMERGED, compact=policy == "compact", merge_span_ms=0)
+
+
+@pytest.mark.parametrize(
+    ("policy", "why"),
+    [
+        ("delete", "stopped: cleanup.policy does not hold compact any more"),
+        ("both", "stopped: `min.compaction.lag.ms`: must not exceed max.compaction.lag.ms"),
+    ],
+)
+def test_a_pass_in_parts_ends_where_its_topic_is_not_to_be_compacted_any_more(policy: str, why: str) -> None:
+    clock = ManualClock()
+    store, appended = parted_log(clock)
+    sink = PartitionLog(store, PLACE, clock=clock, random=Random(7)).claim_sink()
+
+    class Changed(LocalExecutor):
+        rounds = 0
+
+        def rewrite(self, hands: Sequence[Sequence[UnitJob]], done: Done = lambda _: None) -> list[UnitAnswer]:
+            self.rounds += 1
+            if self.rounds == 2:
+                sink.follow({"cleanup.policy": policy})
+            return super().rewrite(hands, done)
+
+    executor = Changed(store, patience(clock, Random(1)))
+    settings = RunSettings(settings_of=followed, threads=1, pass_bytes=1)
+    (part,) = Run(store, settings, lambda: executor, clock=clock, random=Random(1)).clean([PLACE]).partitions
+    assert (part.outcome, part.parts, part.parts_committed, part.why) == (Outcome.CLEANED, 3, 2, why)
+    assert load(store).compactor.lease_until_ms == 0
+    here = {r.offset for r in read_all(store)}
+    assert here >= {r.offset for r in appended if r.offset >= load(store).first_dirty_offset}
+    clean(store, clock=clock, seed=3)
+    assert read_all(store) == last_per_key(appended)
+
+
+def test_a_run_that_is_told_to_stop_says_so_of_each_pass_that_has_parts_left() -> None:
+    clock = ManualClock()
+    store, _ = parted_log(clock)
+    settings = RunSettings(settings_of=lambda *_: UNMERGED, threads=1, pass_bytes=1)
+    run = Run(store, settings, lambda: LocalExecutor(store, patience(clock, Random(1))), clock=clock, random=Random(1))
+    answers = iter([False, True, True])
+    (part,) = run.clean([PLACE], lambda: next(answers)).partitions
+    assert (part.outcome, part.parts_committed, part.why) == (Outcome.CLEANED, 1, STOPPED)
+
+
+def test_settings_that_contradict_each_other_since_the_look_fail_their_own_partition_alone() -> None:
+    """Raised from the claim it would end the run, and the leases of all others would be left to run out."""
+    clock = ManualClock()
+    store, _ = parted_log(clock)
+    asked = 0
+
+    def settings_of(topic: str, manifest: Manifest) -> TopicSettings:
+        nonlocal asked
+        asked += 1
+        if asked > 1:
+            raise ConfigError("min.compaction.lag.ms", "must not exceed max.compaction.lag.ms")
+        return UNMERGED
+
+    settings = RunSettings(settings_of=settings_of, threads=1)
+    executor = LocalExecutor(store, patience(clock, Random(1)))
+    report = Run(store, settings, lambda: executor, clock=clock, random=Random(1)).clean([PLACE])
+    (part,) = report.partitions
+    assert (part.outcome, report.exit_code) == (Outcome.FAILED, 1)
+    assert "must not exceed" in part.why
+    assert load(store).compactor.lease_until_ms == 0
+
+
+def test_chores_of_a_log_whose_settings_contradict_each_other_fail_alone() -> None:
+    clock = ManualClock()
+    store, _ = parted_log(clock)
+    clean(store, replace(UNMERGED, file_delete_delay_ms=60_000), clock=clock)
+    clock.advance(200_000)
+    assert load(store).replaced
+    asked = 0
+
+    def settings_of(topic: str, manifest: Manifest) -> TopicSettings:
+        nonlocal asked
+        asked += 1
+        if asked > 1:
+            raise ConfigError("min.compaction.lag.ms", "must not exceed max.compaction.lag.ms")
+        return UNMERGED
+
+    settings = RunSettings(settings_of=settings_of, threads=1)
+    report = Run(store, settings, LocalExecutor, clock=clock, random=Random(1)).clean([PLACE])  # type: ignore[arg-type]
+    (part,) = report.partitions
+    assert "must not exceed" in part.sweep_error
+
+
+def test_a_renewal_that_fails_in_a_way_nobody_knows_ends_neither_the_others_nor_the_next() -> None:
+    renewed: list[str] = []
+
+    class Session:
+        def __init__(self, name: str, error: Exception | None) -> None:
+            self.name, self.error = name, error
+
+        def renew(self, lease_ms: int) -> None:
+            renewed.append(f"{self.name} {lease_ms}")
+            if self.error is not None:
+                raise self.error
+
+    lost = Fenced("users", 0, "another compactor")
+    errors = {"odd": RuntimeError("who knows"), "away": StoreUnavailable("k", "503"), "lost": lost, "fine": None}
+    claims = [Claim(Session(n, e), None, None, None) for n, e in errors.items()]  # type: ignore[arg-type]
+    keeper = LeaseKeeper(claims, 60_000)
+    keeper.renew()
+    assert sorted(renewed) == ["away 60000", "fine 60000", "lost 60000", "odd 60000"]
+    assert [c.keep for c in claims] == [True, True, False, True]
+    keeper.renew()
+    assert sorted(renewed[4:]) == ["away 60000", "fine 60000", "odd 60000"]
