@@ -257,8 +257,10 @@ def test_what_spark_submit_was_given_is_not_overwritten(monkeypatch: pytest.Monk
     monkeypatch.setattr(module, "_started", started)
     monkeypatch.setattr(SparkContext, "_ensure_initialized", classmethod(lambda _: reached.append(True)))
     monkeypatch.setattr(SparkSession, "getActiveSession", staticmethod(lambda: None))
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
-    with pytest.raises(Stop), module.spark_session("name", {"spark.executor.memory": "1g"}):
+    given = {"spark.executor.memory": "1g", "spark.master": "local[9]", "spark.driver.host": "mine"}
+    with pytest.raises(Stop), module.spark_session("name", given):
         pass
     assert seen[0]["spark.master"] == "k8s://given"
     assert (seen[0]["spark.driver.host"], seen[0]["spark.executor.memory"]) == ("driver", "1g")

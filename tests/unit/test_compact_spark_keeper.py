@@ -1,0 +1,178 @@
+"""Whose Spark has died decides what is done about it; and whose settings hold. No JVM is started here."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from keyfold.clock import ManualClock
+from keyfold.errors import ConfigError
+from keyfold.store.s3 import S3Location
+from keyfold_compactor.job import Job, Selection
+from keyfold_compactor.options import CompactOptions
+from keyfold_compactor.report import RunReport
+from keyfold_compactor.spark_keeper import SparkKeeper, SparkLost, as_here
+from tests.support.cleaning import memory_log, record
+
+pytest.importorskip("pyspark")
+pytestmark = pytest.mark.any_spark
+OPTIONS = {"s3.bucket.name": "b", "store.url": "http://127.0.0.1:9", "s3.region": "us-east-1"}
+
+
+class FakeContext:
+    defaultParallelism = 1  # noqa: N815 - Spark's name
+
+    def accumulator(self, value: int) -> SimpleNamespace:
+        return SimpleNamespace(value=value)
+
+
+class FakeSpark:
+    """Stands for pyspark: counts what is started and stopped, and dies when it is told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, is_given: bool = False) -> None:
+        from keyfold_compactor import spark_session as module
+
+        self.started: list[dict[str, str]] = []
+        self.stopped = 0
+        self.alive = True
+        monkeypatch.setattr(module, "spark_session", self.spark_session)
+        monkeypatch.setattr(module, "is_alive", lambda _: self.alive)
+        monkeypatch.setattr(module, "is_given", lambda: is_given)
+
+    @contextlib.contextmanager
+    def spark_session(self, _name: str, settings: Mapping[str, str]) -> Iterator[Any]:
+        self.started.append(dict(settings))
+        self.alive = True
+        yield SimpleNamespace(sparkContext=FakeContext())
+        self.stopped += 1
+
+
+def test_spark_is_started_once_and_stopped_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    spark = FakeSpark(monkeypatch)
+    with SparkKeeper(CompactOptions.parse({**OPTIONS, "spark.executor.memory": "1g"})) as keeper:
+        keeper.look_after()
+        assert spark.started == []
+        assert keeper() is keeper()
+        assert (spark.started, spark.stopped) == ([{"spark.executor.memory": "1g"}], 0)
+    assert spark.stopped == 1
+
+
+def test_our_own_spark_that_died_is_cleared_away_and_started_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    spark = FakeSpark(monkeypatch)
+    with SparkKeeper(CompactOptions.parse(OPTIONS)) as keeper:
+        first = keeper()
+        spark.alive = False
+        keeper.look_after()
+        assert (len(spark.started), spark.stopped) == (1, 1)
+        assert keeper() is not first
+        spark.alive = False
+        keeper()
+        assert (len(spark.started), spark.stopped) == (3, 2)
+    assert spark.stopped == 3
+
+
+def test_a_given_spark_that_died_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    spark = FakeSpark(monkeypatch, is_given=True)
+    with SparkKeeper(CompactOptions.parse(OPTIONS)) as keeper:
+        keeper()
+        spark.alive = False
+        for call in (keeper.look_after, keeper):
+            with pytest.raises(SparkLost, match="has ended; start the compactor again as it was started"):
+                call()
+    assert len(spark.started) == 1
+
+
+def test_the_loop_ends_at_once_when_a_given_spark_has_died(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")])
+    spark = FakeSpark(monkeypatch, is_given=True)
+    options = CompactOptions.parse({**OPTIONS, "log.cleaner.backoff.ms": "0", "min.cleanable.dirty.ratio": "0"})
+    reports: list[RunReport] = []
+    with SparkKeeper(options) as keeper:
+        keeper()
+        spark.alive = False
+        job = Job(
+            options,
+            Selection(),
+            store,
+            keeper,
+            clock=ManualClock(),
+            random=Random(1),
+            look_after=keeper.look_after,
+        )
+        with pytest.raises(SparkLost):
+            job.loop(threading.Event(), reports.append)
+    assert len(reports) == 1, "what the run did is still told"
+    assert "has ended" in reports[0].executor_error
+
+
+def test_a_start_that_fails_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    spark = FakeSpark(monkeypatch)
+    options = CompactOptions.parse({**OPTIONS, "store.url": "not a url"})
+    with SparkKeeper(options) as keeper:
+        for _ in range(2):
+            with pytest.raises(ConfigError):
+                keeper()
+    assert len(spark.started) == 2
+
+
+def test_tasks_go_where_the_driver_goes_and_get_no_keys_of_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "from-environment")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "from-environment")
+    found = as_here(S3Location("b"))
+    assert (found.endpoint_url, found.region) == ("http://127.0.0.1:9", "eu-west-1")
+    assert (found.access_key_id, found.secret_access_key, found.session_token) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("master", "pairs", "expected"),
+    [
+        (None, (), {}),
+        ("local[1]", (), {"spark.master": "local[1]"}),
+        ("local[1]", ("spark.master=local[2]",), {"spark.master": "local[1]"}),
+        (None, ("spark.a=b=c", "spark.d="), {"spark.a": "b=c", "spark.d": ""}),
+    ],
+)
+def test_the_command_line_sets_what_spark_gets(
+    master: str | None, pairs: tuple[str, ...], expected: dict[str, str]
+) -> None:
+    from keyfold_compactor.cli import _spark_values
+
+    assert _spark_values(master, pairs) == expected
+
+
+@pytest.mark.parametrize("pair", ["executor.memory=secret", "spark.executor.memory"])
+def test_what_is_no_setting_of_spark_is_refused_and_its_value_not_shown(pair: str) -> None:
+    import click
+
+    from keyfold_compactor.cli import _spark_values
+
+    with pytest.raises(click.BadParameter) as caught:
+        _spark_values(None, (pair,))
+    assert "secret" not in str(caught.value)
+
+
+def test_the_zip_has_the_code_and_the_commands_and_nothing_else(tmp_path: Path) -> None:
+    import zipfile
+
+    import keyfold_compactor
+    from keyfold_compactor.code_zip import is_shipped, write_for_submit
+
+    script, code = write_for_submit(tmp_path / "dist")
+    with zipfile.ZipFile(code) as archive:
+        names = archive.namelist()
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"keyfold", "keyfold_compactor", "keyfold_schemas"}
+    assert {"keyfold/cli/app.py", "keyfold_compactor/spark_tasks.py"} <= set(names)
+    assert not [name for name in names if "__pycache__" in name]
+    assert [name for name in names if name.endswith("entry_points.txt")]
+    assert code.name.endswith("-spark.zip")
+    assert script.read_text() == Path(str(keyfold_compactor.__file__)).with_name("__main__.py").read_text()
+    assert not is_shipped()
