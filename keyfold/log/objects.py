@@ -16,7 +16,8 @@ from keyfold.store.api import Bytes, Create, ObjectStore, Upload
 
 PART_BYTES: Final = 8 * 1024 * 1024
 PART_BYTES_MAX: Final = 512 * 1024 * 1024
-# A part has a thousandth of what went before it, so that 10,000 parts, which is all that S3 takes, hold any object.
+# A part has a thousandth of what went before it: the 10,000 parts that S3 takes then hold 2.8 TiB, a thousand times
+# what Kafka's `segment.bytes` can be.
 _PART_SHARE: Final = 1000
 
 
