@@ -102,7 +102,8 @@ class FolderStore:
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
         """See `ObjectStore.list`."""
         root = Path(self.root)
-        keys = (str(p.relative_to(root)) for p in root.rglob("*") if p.is_file() and not p.name.startswith("."))
+        below = root / prefix.rpartition("/")[0]
+        keys = (str(p.relative_to(root)) for p in below.rglob("*") if p.is_file() and not p.name.startswith("."))
         for key in sorted(keys):
             if key.startswith(prefix) and key > start_after:
                 yield self.head(key)
