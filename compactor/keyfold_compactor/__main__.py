@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import sys
 
-from keyfold.cli import main
+from keyfold.cli.app import run
+
+
+def task() -> None:
+    """Return when all is well, leave the process with an exit code else.
+
+    For runners that call a function and take every `SystemExit` for a failure, as Databricks' wheel tasks may.
+    """
+    code = run(["compact", *sys.argv[1:]])
+    if code:
+        sys.exit(code)
+
 
 if __name__ == "__main__":
-    main(["compact", *sys.argv[1:]])
+    task()

@@ -151,6 +151,8 @@ def _stop_on_signals() -> threading.Event:
             signal.raise_signal(number)
         stop.set()
 
+    if threading.current_thread() is not threading.main_thread():
+        return stop  # a notebook's runner may be such a caller; it ends its process by itself
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, handle)
     return stop

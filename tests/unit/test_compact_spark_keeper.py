@@ -176,3 +176,20 @@ def test_the_zip_has_the_code_and_the_commands_and_nothing_else(tmp_path: Path) 
     assert code.name.endswith("-spark.zip")
     assert script.read_text() == Path(str(keyfold_compactor.__file__)).with_name("__main__.py").read_text()
     assert not is_shipped()
+
+
+def test_a_runner_that_calls_a_function_sees_an_exit_only_where_something_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from keyfold_compactor.__main__ import task
+
+    monkeypatch.setattr("sys.argv", ["keyfold-compact", "--help"])
+    task()
+    assert "keyfold compact" in capsys.readouterr().out
+    config = tmp_path / "c.json"
+    config.write_text("{}")
+    monkeypatch.setattr("sys.argv", ["keyfold-compact", "run", str(config), "--once"])
+    with pytest.raises(SystemExit) as caught:
+        task()
+    assert caught.value.code == 2
+    assert "s3.bucket.name" in capsys.readouterr().err
