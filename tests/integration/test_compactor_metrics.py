@@ -1,0 +1,204 @@
+"""Metrics of a real `keyfold compact`: scraped while the loop works, pushed by a single run. No Spark is needed.
+
+A partition whose manifest is lost fails without Spark; one that is only looked at gives figures.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from keyfold.clock import SystemClock
+from keyfold.log.names import Place
+from keyfold.store.s3 import S3Location
+from tests.support.cleaning import Sink, load, record
+from tests.support.moto import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, LocalS3Process
+
+COMMAND = [sys.executable, "-c", "from keyfold.cli import main; main()", "compact", "run"]
+
+
+@pytest.fixture
+def location(local_s3: LocalS3Process, bucket: str) -> S3Location:
+    return S3Location(
+        bucket,
+        region=REGION,
+        endpoint_url=local_s3.url,
+        access_key_id=ACCESS_KEY_ID,
+        secret_access_key=SECRET_ACCESS_KEY,
+    )
+
+
+def config(folder: Path, location: S3Location, **changes: str) -> str:
+    values = {
+        "s3.bucket.name": location.bucket,
+        "s3.region": REGION,
+        "store.url": str(location.endpoint_url),
+        "aws.access.key.id": ACCESS_KEY_ID,
+        "aws.secret.access.key": SECRET_ACCESS_KEY,
+        "topics": "users",
+        "min.cleanable.dirty.ratio": "1",
+        "log.cleaner.backoff.ms": "100",
+        "spark.master": "there-is-no-such-master",
+        **{key.replace("_", "."): value for key, value in changes.items()},
+    }
+    path = folder / "compact.json"
+    path.write_text(json.dumps(values))
+    return str(path)
+
+
+def fill(location: S3Location, *, is_lost: bool = False, partition: int = 0) -> int:
+    """A dirty partition of two segments, half of it clean; its bytes. `is_lost`: without a manifest."""
+    place = Place("topics", "users", partition)
+    store = location.open()
+    try:
+        sink = Sink.open(store, place, clock=SystemClock())
+        sink.append([record(0, "a", "1"), record(1, "a", "2")])
+        sink.append([record(2, "a", "3"), record(3, "b", None)])
+        size_bytes = load(store, place).size_bytes
+        if is_lost:
+            store.delete(place.manifest_key)
+    finally:
+        store.close()
+    return size_bytes
+
+
+def scraped(port: int) -> dict[str, float]:
+    """Samples by name, with the values of labels behind it."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    return {
+        "/".join([sample.name, *(v for _, v in sorted(sample.labels.items()))]): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port: int = found.getsockname()[1]
+    return port
+
+
+@contextmanager
+def loop(path: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen([*COMMAND, path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def after_runs(port: int, count: int, process: subprocess.Popen[str]) -> dict[str, float]:
+    """What is served once so many runs are over."""
+    deadline_s = time.monotonic() + 60
+    while time.monotonic() < deadline_s:
+        assert process.poll() is None, process.communicate()
+        try:
+            found = scraped(port)
+        except urllib.error.URLError:
+            time.sleep(0.1)  # it is starting
+            continue
+        if found["keyfold_compactor_runs_total"] >= count:
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"no {count} runs within a minute")
+
+
+def test_the_loop_serves_what_its_runs_did_until_it_ends(tmp_path: Path, location: S3Location) -> None:
+    size_bytes = fill(location)
+    fill(location, is_lost=True, partition=1)
+    port = free_port()
+    with loop(config(tmp_path, location, metrics_port=str(port))) as process:
+        first = after_runs(port, 1, process)
+        assert first["kafka_log_logcleanermanager_max_dirty_percent"] == 100
+        assert first["keyfold_compactor_cleanable_bytes"] == size_bytes
+        assert first["kafka_log_logcleanermanager_uncleanable_partitions_count"] == 1
+        assert first["keyfold_compactor_partition_uncleanable/1/users"] == 1
+        assert first["keyfold_compactor_partition_dirty_percent/0/users"] == 100
+        assert first["keyfold_compactor_failures_total/cleaning"] == 1
+        assert first["kafka_log_logcleanermanager_time_since_last_run_ms"] < 60_000
+        later = after_runs(port, 3, process)
+        assert later["keyfold_compactor_failures_total/cleaning"] == 1, "it rests"
+        assert later["kafka_log_logcleanermanager_uncleanable_partitions_count"] == 1
+        assert later["keyfold_compactor_uncleaned_record_age_seconds"] < 60
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+    assert out.count("keyfold log repair") == 1
+    with pytest.raises(urllib.error.URLError):
+        scraped(port)
+
+
+def test_a_port_that_is_taken_ends_the_process_before_it_touches_anything(tmp_path: Path, location: S3Location) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        path = config(tmp_path, location, metrics_port=str(port))
+        done = subprocess.run([*COMMAND, path, "--once"], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert f"`metrics.port`: cannot listen on 127.0.0.1:{port}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_single_run_pushes_what_its_report_says_also_when_a_partition_fails(
+    tmp_path: Path, location: S3Location
+) -> None:
+    fill(location)
+    fill(location, is_lost=True, partition=1)
+    got: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            got.append(self.path + "\n" + self.rfile.read(int(self.headers["Content-Length"])).decode())
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as gateway:
+        thread = threading.Thread(target=gateway.serve_forever)
+        thread.start()
+        path = config(tmp_path, location, metrics_push_url=f"http://127.0.0.1:{gateway.server_port}", name="nightly")
+        done = subprocess.run(
+            [*COMMAND, path, "--once", "--json"], capture_output=True, text=True, timeout=60, check=False
+        )
+        gateway.shutdown()
+        thread.join()
+    assert done.returncode == 1, done.stderr
+    (pushed,) = got
+    assert pushed.startswith("/metrics/job/nightly\n")
+    report = json.loads(done.stdout)
+    samples = {
+        sample.name: sample.value
+        for family in text_string_to_metric_families(pushed.partition("\n")[2])
+        for sample in family.samples
+        if not sample.labels
+    }
+    for name, value in report["metrics"].items():
+        if value is not None and not isinstance(value, list) and name.partition("_ms")[0] == name:
+            assert samples[name] == pytest.approx(value, abs=0.01), name
+    assert report["metrics"]["kafka_log_logcleanermanager_uncleanable_partitions_count"] == 1
+    assert samples["keyfold_compactor_last_run_timestamp_seconds"] == pytest.approx(time.time(), abs=60)
+
+
+def test_a_gateway_that_is_away_changes_neither_report_nor_exit_code(tmp_path: Path, location: S3Location) -> None:
+    fill(location)
+    path = config(tmp_path, location, metrics_push_url=f"http://127.0.0.1:{free_port()}")
+    done = subprocess.run([*COMMAND, path, "--once"], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0
+    assert "metrics were not pushed" in done.stderr
+    assert "max dirty 100.0 %" in done.stdout
