@@ -128,9 +128,10 @@ def main(partitions: int, records: int, segments: int, garbage: float, folder: s
         source = TalliedFolder(str(root / "logs"), str(tally))
         begun_s = time.monotonic()
         template = _many.make(root / "logs", partitions, records=records, segments=segments, garbage=garbage)
+        made_s = time.monotonic() - begun_s
         print(
             f"{partitions:,} partitions of {template.record_count:,} records, {template.size_bytes / 1e6:.2f} MB "
-            f"stored in {len(template.segments)} segments, {garbage:.0%} garbage; made in {time.monotonic() - begun_s:.1f} s",
+            f"stored in {len(template.segments)} segments, {garbage:.0%} garbage; made in {made_s:.1f} s",
             flush=True,
         )
         warm = Place("topics", "warm", 0)
