@@ -65,7 +65,7 @@ def run(
     with (
         measuring(options, world.clock, is_once=once) as watch,
         SparkKeeper(options) as keeper,
-        progress(is_wanted=not as_json) as shown,
+        progress(world.clock, as_json=as_json) as shown,
     ):
         job = Job(
             options,
@@ -95,7 +95,7 @@ def run(
 def plan(
     world: Surroundings, config: str, topic: str | None, partition: int | None, *, force: bool, as_json: bool
 ) -> None:
-    """What the next run would clean, and why or why not. Changes nothing and starts no Spark."""
+    """What the next run would clean, why or why not, and what it would cost. Changes nothing and starts no Spark."""
     from keyfold_compactor.job import Job, Selection
     from keyfold_compactor.options import CompactOptions
     from keyfold_compactor.show import plan_document, plan_lines
@@ -113,10 +113,11 @@ def plan(
         random=world.random,
     )
     looks = job.look()
+    costs, rate = job.costs(looks), options.io_max_bytes_per_second
     if as_json:
-        click.echo(json.dumps(plan_document(looks), indent=2))
+        click.echo(json.dumps(plan_document(looks, costs, rate), indent=2))
     else:
-        for line in plan_lines(looks):
+        for line in plan_lines(looks, costs, rate):
             click.echo(line)
     raise click.exceptions.Exit(1 if any(look.error for look in looks) else 0)
 

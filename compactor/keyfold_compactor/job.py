@@ -24,6 +24,7 @@ from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
 from keyfold.store.api import ObjectStore
 from keyfold.store.probe import probe
+from keyfold_compactor.cost import Cost, cost
 from keyfold_compactor.floor import Settled
 from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.progress import Progress
@@ -132,6 +133,18 @@ class Job:
     def look(self) -> list[Look]:
         """What the next run would do, and why. Changes nothing and starts no Spark."""
         return self._run().look(self.places())
+
+    def costs(self, looks: Iterable[Look]) -> dict[Place, Cost]:
+        """What cleaning would cost, of those partitions where there is something to clean."""
+        found: dict[Place, Cost] = {}
+        for look in looks:
+            if look.pinned is None or look.verdict is None:
+                continue
+            settings = self._settings_of(look.place.topic, look.pinned.manifest)
+            would = cost(look.place, look.pinned, look.verdict, settings, self._options.pass_max_bytes)
+            if would is not None:
+                found[look.place] = would
+        return found
 
     def once(self, should_stop: Callable[[], bool] = lambda: False) -> RunReport:
         """One run."""

@@ -32,7 +32,7 @@ from keyfold_compactor.floor import Settled
 from keyfold_compactor.janitor import Swept, sweep
 from keyfold_compactor.passes import Passes, release
 from keyfold_compactor.policy import Chore, Verdict, due_epochs, forecast, judge
-from keyfold_compactor.progress import NoProgress, Progress
+from keyfold_compactor.progress import FIRST_STAGE, NoProgress, Progress
 from keyfold_compactor.report import Expired, LogSize, Outcome, PartitionReport, RunReport, log_size
 from keyfold_compactor.retention import expire
 from keyfold_compactor.settings import TopicSettings
@@ -105,7 +105,7 @@ class Run:
 
     def look(self, places: Sequence[Place]) -> list[Look]:
         """Read and judge every partition. An empty place is left out."""
-        self._progress.begin("reading manifests", len(places))
+        self._progress.begin(FIRST_STAGE, len(places))
         return [look for look in self._parallel(self._look, places) if not isinstance(look.error, LogNotFound)]
 
     def clean(

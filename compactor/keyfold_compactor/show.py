@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import click
@@ -13,12 +13,18 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
+from keyfold.clock import Clock
+from keyfold.log.names import Place
 from keyfold_compactor import metrics
+from keyfold_compactor.cost import Cost, total
 from keyfold_compactor.policy import Chore
-from keyfold_compactor.progress import NoProgress, Progress
+from keyfold_compactor.progress import LoggedProgress, Progress
 from keyfold_compactor.report import RunReport, size_text, text_lines
 from keyfold_compactor.retention import Expiry
 from keyfold_compactor.run import Look
+
+Costs = Mapping[Place, Cost]
+"""What cleaning would cost, where there is anything to clean."""
 
 
 class TerminalProgress:
@@ -38,10 +44,10 @@ class TerminalProgress:
 
 
 @contextlib.contextmanager
-def progress(*, is_wanted: bool) -> Iterator[Progress]:
-    """A bar on standard error where that is a terminal; otherwise nothing."""
-    if not is_wanted or not sys.stderr.isatty():
-        yield NoProgress()
+def progress(clock: Clock, *, as_json: bool) -> Iterator[Progress]:
+    """A bar on standard error where that is a terminal for people; otherwise now and then an event in the log."""
+    if as_json or not sys.stderr.isatty():
+        yield LoggedProgress(clock)
         return
     columns = (TextColumn("{task.description:18}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
@@ -66,13 +72,23 @@ def report_document(report: RunReport) -> dict[str, Any]:
     return {**found, "metrics": metrics.document(report), "partitions": partitions}
 
 
-def plan_document(looks: Sequence[Look]) -> dict[str, Any]:
-    """A plan as JSON."""
-    return {"partitions": [_document(look) for look in _ordered(looks)]}
+def plan_document(looks: Sequence[Look], costs: Costs | None = None, rate: float | None = None) -> dict[str, Any]:
+    """A plan as JSON; `rate` is the limit of bytes a second."""
+    costs = costs or {}
+    due, whole = _in_all(looks, costs)
+    return {
+        "partitions_looked_at": len(looks),
+        "partitions_to_clean": due,
+        "cost_at_most": _cost_document(whole, rate),
+        "partitions": [
+            {**_document(k), "cost_at_most": _cost_document(costs.get(k.place), rate)} for k in _ordered(looks)
+        ],
+    }
 
 
-def plan_lines(looks: Sequence[Look]) -> Iterable[str]:
-    """A plan as text: one line per partition."""
+def plan_lines(looks: Sequence[Look], costs: Costs | None = None, rate: float | None = None) -> Iterable[str]:
+    """A plan as text: each partition, and a sum. `rate` is the limit of bytes a second."""
+    costs = costs or {}
     for look in _ordered(looks):
         found = _document(look)
         name = f"{found['topic']}-{found['partition']}"
@@ -85,13 +101,46 @@ def plan_lines(looks: Sequence[Look]) -> Iterable[str]:
                 f"{'; '.join(found['reasons'])} (dirty ratio {found['dirty_ratio']:.3f}, "
                 f"{size_text(found['clean_bytes'])} clean, {size_text(found['cleanable_bytes'])} cleanable)"
             )
+            if look.place in costs:
+                yield f"{name}: cost: {_cost_text(costs[look.place], rate)}"
         else:
-            yield f"{name}: leave: {found['why_not']}"
+            forced = f" (--force: {_cost_text(costs[look.place], rate)})" if look.place in costs else ""
+            yield f"{name}: leave: {found['why_not']}{forced}"
         yield from (f"{name}: {chore}" for chore in found.get("chores", ()) if chore != Chore.EXPIRE.value)
         if look.verdict is not None and look.verdict.expiry.is_asked:
             yield f"{name}: retention: {_retention_text(look.verdict.expiry)}"
     if not looks:
         yield "there is no log here"
+        return
+    due, whole = _in_all(looks, costs)
+    yield f"{len(looks)} partitions looked at, {due} to clean" + (f": {_cost_text(whole, rate)}" if due else "")
+
+
+def _in_all(looks: Sequence[Look], costs: Costs) -> tuple[int, Cost]:
+    due = [k.place for k in looks if k.verdict is not None and k.verdict.is_due]
+    return len(due), total(costs[place] for place in due if place in costs)
+
+
+def _cost_text(found: Cost, rate: float | None) -> str:
+    text = (
+        f"at most {size_text(found.index_bytes_read + found.segment_bytes_read)} read and "
+        f"{size_text(found.bytes_written)} written"
+    )
+    seconds = found.seconds_at(rate)
+    return text if seconds is None else f"{text}, {seconds:.0f} s at log.cleaner.io.max.bytes.per.second"
+
+
+def _cost_document(found: Cost | None, rate: float | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    seconds = found.seconds_at(rate)
+    return {
+        "index_bytes_read": found.index_bytes_read,
+        "segment_bytes_read": found.segment_bytes_read,
+        "bytes_written": found.bytes_written,
+        "commits": found.parts,
+        "throttled_seconds": None if seconds is None else round(seconds, 3),
+    }
 
 
 def _document(look: Look) -> dict[str, Any]:
