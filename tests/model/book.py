@@ -224,9 +224,20 @@ class Book:
             edit = self._careless(key, edit)
         self._random.dealt = who
         try:
-            return self.add_manifest(self._committer._next(Pinned(manifest, "etag", seen_ms), edit, role))
+            after = self._committer._next(Pinned(manifest, "etag", seen_ms), edit, role)
         except CommitRefused as error:
             return type(error).__name__
+        if key[0] == "expire":
+            self._check_expired(manifest, after, key)
+        return self.add_manifest(after)
+
+    def _check_expired(self, before: Manifest, after: Manifest, key: EditKey) -> None:
+        """Retention takes the records that it has judged, and no other."""
+        judged = {o for number in key[2:] if isinstance(number, int) for o, _ in self.rows(self.entry(number))}
+        here = {o for s in after.segments for o, _ in self.rows(s)}
+        gone = {o for s in before.segments for o, _ in self.rows(s)} - here
+        if gone - judged:
+            raise Violation(f"{sorted(gone - judged)} expired, and nobody had judged them", "a commit of retention")
 
     def edit(self, key: EditKey) -> Edit:
         """The real edit for a key."""
@@ -237,6 +248,8 @@ class Book:
                 return edits.append(epoch, self.entry(entry) if entry else None, base_offset=base, next_offset=end)
             case ("replace", int(epoch), int(replacement), int(), bool()):
                 return edits.replace_segments(epoch, self.replacement(replacement))
+            case ("expire", int(epoch), *entries):
+                return edits.expire(epoch, [self.entry(number) for number in entries if isinstance(number, int)])
             case ("forget", int(epoch), frozenset() as names):
                 return edits.forget(epoch, names)
         raise AssertionError(key)
@@ -278,7 +291,8 @@ class Book:
         if any(a >= b for a, b in pairwise(offsets)):
             raise Violation(f"a record is there twice or out of order: {offsets}")
         mine = truth.fold(self.kafka, offsets)
-        kafkas = truth.fold(self.kafka, truth.offsets_between(self.kafka, 0, manifest.next_offset))
+        log_start = manifest.log_start_offset
+        kafkas = truth.fold(self.kafka, truth.offsets_between(self.kafka, log_start, manifest.next_offset))
         if mine != kafkas:
             raise Violation(f"the log folds to {dict(mine)}, Kafka's to {dict(kafkas)}: a record lost or a key revived")
         old = truth.superseded(self.kafka, offsets, manifest.first_dirty_offset)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from keyfold.log import edits
 from keyfold.log.edits import Edit, Replacement, Swap
 from keyfold.log.manifest import UNSTAMPED, Manifest
 from keyfold.log.names import ObjectName, Role, parse_name
@@ -36,7 +37,7 @@ def careless(rules: Rules) -> Callable[[EditKey, Edit], Edit] | None:
             edit = _unlinked_at(edit, _int(key[3]))
         if kind == "replace" and rules.pass_stamp == "plan":
             edit = _passed_at(edit, _int(key[3]))
-        return edit
+        return _expires(edit, rules, key[2:]) if kind == "expire" else edit
 
     return spoil
 
@@ -145,6 +146,31 @@ def _passed_at(edit: Edit, now_ms: int) -> Edit:
             passes=tuple(
                 replace(p, committed_at_ms=now_ms) if p.committed_at_ms == UNSTAMPED else p for p in done.passes
             ),
+        )
+
+    return spoiled
+
+
+def _expires(edit: Edit, rules: Rules, entries: tuple[object, ...]) -> Edit:
+    """As many of the first segments as were judged, whatever they are by now; or just these, wherever they are."""
+
+    def spoiled(manifest: Manifest, seen_ms: int) -> Manifest:
+        if rules.expires == "so many":
+            return edits.expire(_int(manifest.compactor.epoch), manifest.segments[: len(entries)])(manifest, seen_ms)
+        done = edit(manifest, seen_ms)
+        if rules.expires == "the first as listed":
+            return done
+        kept = manifest.segments[: len(entries) - 1] + manifest.segments[len(entries) :]
+        if len(entries) < 2 or not kept:
+            return done
+        # The last of them alone goes, and leaves its range to the one before it.
+        left = len(entries) - 2
+        ranged = replace(kept[left], next_offset=manifest.segments[len(entries) - 1].next_offset)
+        return replace(
+            done,
+            segments=(*kept[:left], ranged, *kept[left + 1 :]),
+            log_start_offset=manifest.log_start_offset,
+            replaced=manifest.replaced,
         )
 
     return spoiled

@@ -1,4 +1,4 @@
-"""The compactor: it claims, plans any pass that the rules allow, uploads, replaces, and forgets what was deleted."""
+"""The compactor: it claims, plans any pass that the rules allow, uploads, replaces, expires, forgets what is gone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from keyfold.log.names import Role
 from keyfold_compactor.policy import due_epochs
 from tests.model import passes, truth
 from tests.model.book import GONE, EditKey, short
-from tests.model.protocol import CLAIM, COMMIT, CREATES, FORGET, IDLE, NONE, READY, UPLOAD, State, Step, Writer
+from tests.model.protocol import CLAIM, COMMIT, CREATES, EXPIRE, FORGET, IDLE, NONE, READY, UPLOAD, State, Step, Writer
 from tests.model.rules import Bounds, Rules
 from tests.model.writers import Writers, idle
 
@@ -24,6 +24,8 @@ class Compactors(Writers):
         self._last_plans: set[int] = set()
         self._forgotten: list[frozenset[str]] = [frozenset()]
         self._forget_numbers: dict[frozenset[str], int] = {}
+        self._expired: list[tuple[int, ...]] = [()]
+        self._expire_numbers: dict[tuple[int, ...], int] = {}
 
     def compactor_steps(self, state: State, at: int) -> Iterator[Step]:
         """Everything that compactor `at` may do next."""
@@ -52,6 +54,10 @@ class Compactors(Writers):
             ready = compactor._replace(step=READY, at=0, pending=NONE)
             key: EditKey = ("forget", compactor.epoch, self._forgotten[compactor.at])
             yield from self.commit(state, role, at, compactor, who, key, ready, frozenset())
+        elif compactor.step == EXPIRE:
+            ready = compactor._replace(step=READY, at=0, pending=NONE)
+            key = ("expire", compactor.epoch, *self._expired[compactor.at])
+            yield from self.commit(state, role, at, compactor, who, key, ready, frozenset())
         else:
             plan = self._plan_values[compactor.at]
             replacement = self.book.replacement(plan.replacement)
@@ -74,6 +80,8 @@ class Compactors(Writers):
             yield from self._upload_plan(state, at, compactor._replace(at=number), plan, who)
         if not plans:
             yield (f"{who} has nothing to do",), self.with_writer(state, role, at, idle(compactor))
+        if state.expires:
+            yield from self._expire_steps(state, at, compactor, who)
         there = {self.book.blob(b).name for b in state.objects}
         gone = frozenset(r.name for r in manifest.replaced if r.name not in there)
         if gone and self.bounds.forgets:
@@ -83,6 +91,19 @@ class Compactors(Writers):
             forgetting = compactor._replace(step=FORGET, at=number)
             told = f"{who} forgets {', '.join(map(short, sorted(gone)))}"
             yield (told,), self.prepare(state, role, at, forgetting, ("forget", compactor.epoch, gone))
+
+    def _expire_steps(self, state: State, at: int, compactor: Writer, who: str) -> Iterator[Step]:
+        """Retention judges the segments of the newest manifest: any number of the first may be past it."""
+        entries = tuple(self.book.add_entry(entry) for entry in self.book.manifest[state.manifest].segments)
+        for count in range(1, len(entries) + 1):
+            judged = entries[:count]
+            number = self._expire_numbers.setdefault(judged, len(self._expired))
+            if number == len(self._expired):
+                self._expired.append(judged)
+            expiring = compactor._replace(step=EXPIRE, at=number)
+            left = state._replace(expires=state.expires - 1)
+            told = f"{who} finds {count} segments past retention"
+            yield (told,), self.prepare(left, Role.COMPACTOR, at, expiring, ("expire", compactor.epoch, *judged))
 
     def _planned(self, state: State, compactor: Writer, whole: bool) -> list[int]:
         now, wait = self.due_at(state)

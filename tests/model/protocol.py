@@ -39,7 +39,7 @@ NONE, STALE = 0, 1
 STEP_MS = 10_000
 """The time between the two moments that there are, and the length of every wait."""
 
-IDLE, CLAIM, READY, UPLOAD, COMMIT, FORGET = range(6)
+IDLE, CLAIM, READY, UPLOAD, COMMIT, FORGET, EXPIRE = range(7)
 
 
 class Writer(NamedTuple):
@@ -47,7 +47,8 @@ class Writer(NamedTuple):
 
     left: assignments or passes that it may still begin; epoch: claimed, or while it claims the one that it saw;
     pin: 1 + the time at which it saw the newest manifest, 0 if another came since; pending: the manifest that it PUTs;
-    at, to: a sink's segment, or a compactor's plan and how many parts it may still commit.
+    at, to: a sink's segment, or a compactor's plan (or what it forgets or expires) and how many parts it may still
+    commit.
     """
 
     step: int
@@ -66,7 +67,7 @@ Ahead = tuple[int, tuple[int, ...], int]
 
 class Reader(NamedTuple):
     """A session: 0 not begun, 1 open, 2 over. `segments` are what it still has to read:
-    (object, offsets left, where the range ends)."""
+    (object, offsets left, where the range ends); `start` is where the log began when it did."""
 
     step: int = 0
     anchor: int = 0
@@ -74,6 +75,7 @@ class Reader(NamedTuple):
     position: int = 0
     end: int = 0
     latest: truth.State = ()
+    start: int = 0
 
 
 LANDS, CREATES, DELETES = range(3)
@@ -82,7 +84,8 @@ Request = tuple[int, int | tuple[int, ...]]
 
 
 class State(NamedTuple):
-    """The whole world at one moment; `lost` are the objects of a manifest that got lost."""
+    """The whole world at one moment; `lost` are the objects of a manifest that got lost, `expires` what retention may
+    still commit."""
 
     manifest: int
     objects: frozenset[int]
@@ -92,6 +95,7 @@ class State(NamedTuple):
     reader: Reader
     faults: int
     lost: frozenset[int] = frozenset()
+    expires: int = 0
 
 
 Step = tuple[Label, State]
@@ -173,6 +177,7 @@ class Protocol:
             state.reader,
             state.faults,
             state.lost,
+            state.expires,
         )
 
     def put(self, state: State, blobs: tuple[int, ...]) -> tuple[State, str]:

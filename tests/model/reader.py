@@ -33,7 +33,12 @@ class Reads(Protocol):
         if reader.step == 0:
             if state.manifest != GONE and manifest.segments:
                 begun = Reader(
-                    1, self._anchor(anchor_of(manifest)), self._ahead(state.manifest, 0), 0, manifest.next_offset
+                    1,
+                    self._anchor(anchor_of(manifest)),
+                    self._ahead(state.manifest, 0),
+                    manifest.log_start_offset,
+                    manifest.next_offset,
+                    start=manifest.log_start_offset,
                 )
                 yield ("the reader pins the manifest up to {}", manifest.next_offset), state._replace(reader=begun)
             return
@@ -55,19 +60,21 @@ class Reads(Protocol):
                 ("the reader goes on at {} in the newest manifest", reader.position),
                 state._replace(reader=reader._replace(segments=ahead, end=end)),
             )
-        elif self.bounds.timely:
+        elif self.bounds.timely and reader.position >= manifest.log_start_offset:
             raise Violation(
                 f"a timely reader is refused at offset {reader.position}",
                 f"the reader asks to go on at {reader.position} in the newest manifest",
             )
         else:
-            yield ("the reader is refused at {}", reader.position), state._replace(reader=Reader(2))
+            is_overtaken = reader.position < manifest.log_start_offset
+            told = "the reader is overtaken at {}" if is_overtaken else "the reader is refused at {}"
+            yield (told, reader.position), state._replace(reader=Reader(2))
 
     def _read_on(self, state: State) -> Iterator[Step]:
         reader = state.reader
         segments = reader.segments
         if not segments:
-            expected = truth.fold(self.kafka, truth.offsets_between(self.kafka, 0, reader.end))
+            expected = truth.fold(self.kafka, truth.offsets_between(self.kafka, reader.start, reader.end))
             if reader.latest != expected:
                 raise Violation(
                     f"the reader ends at {reader.end} with {dict(reader.latest)}, Kafka has {dict(expected)}",
@@ -125,6 +132,8 @@ class Reads(Protocol):
         known = self._resumes.get(key)
         if known is None:
             position = reader.position + (1 if self.rules.resume == "<" else 0)
+            if self.rules.resume == "below the log start":
+                position = max(position, self.book.manifest[number].log_start_offset)
             try:
                 if self.rules.resume != "unchecked":
                     check_resumed(self._anchors[reader.anchor], position, self.book.manifest[number])

@@ -43,8 +43,10 @@ class Rules:
     every_part_marks: bool = False
     range_from: Literal["newest", "plan"] = "newest"
     records_purges: bool = True
+    # retention
+    expires: Literal["the first as listed", "so many", "any"] = "the first as listed"
     # the reader
-    resume: Literal["<=", "<", "unchecked"] = "<="
+    resume: Literal["<=", "<", "unchecked", "below the log start"] = "<="
     reads_to: Literal["newest end", "first end"] = "newest end"
 
 
@@ -54,7 +56,8 @@ class Bounds:
 
     `starts`: assignments of each sink; `passes`: claims of each compactor; `parts`: commits of one pass that are not
     its last; `cuts`: how many offsets one segment may span; `stored`: ends of the segments that are in the log at the
-    start; `faults`: time-outs, crashes and repeated DELETEs altogether.
+    start; `faults`: time-outs, crashes and repeated DELETEs altogether; `expires`: commits of retention, each of as
+    many of the log's first segments as it likes, by any compactor, before its pass or between its parts.
     `timely`: waits last longer than any reader's session (so a reader must be served); otherwise nothing is waited
     for, and a reader may be refused but never deceived.
     """
@@ -65,6 +68,7 @@ class Bounds:
     passes: int = 1
     parts: int = 0
     faults: int = 0
+    expires: int = 0
     reader: bool = True
     timely: bool = True
     collector: bool = True

@@ -64,6 +64,15 @@ def _facts(manifest: Manifest) -> Iterator[str]:
         yield "emptied log"
     if manifest.sink.epoch and manifest.compactor.epoch:
         yield "both roles have claimed"
+    if manifest.log_start_offset:
+        yield from _expired_facts(manifest)
+
+
+def _expired_facts(manifest: Manifest) -> Iterator[str]:
+    yield "log start moved"
+    yield "whole log expired" if manifest.log_start_offset == manifest.next_offset else "log expired in part"
+    if manifest.last_pass_epoch:
+        yield "log start moved, and a pass"
 
 
 def missing(counted: Counter[str], *wanted: str) -> list[str]:
@@ -123,6 +132,20 @@ def test_sinks_and_compactors_meet() -> None:
     world = Watched(bounds=Bounds(sinks=1, compactors=1, faults=1, cuts=(2,))).explored()
     assert not missing(world.facts, "both roles have claimed")
     assert not missing(world.taken, "applies its append again", "applies its replace again")
+
+
+def test_segments_expire_before_beside_and_behind_passes() -> None:
+    world = Watched(
+        bounds=Bounds(compactors=2, parts=1, expires=1, stored=(1, 2), timely=False, collector=False)
+    ).explored()
+    assert not missing(
+        world.facts, "log start moved", "whole log expired", "log expired in part", "log start moved, and a pass"
+    )
+    assert not missing(world.taken, "past retention", "commits its expire", "the reader is overtaken")
+    rivals = Watched(bounds=Bounds(compactors=2, expires=1, stored=(1, 4), faults=1, reader=False)).explored()
+    assert not missing(rivals.taken, "expire times out", "finds its expire landed", "reads: Fenced, stops")
+    beside = Watched(bounds=Bounds(sinks=1, compactors=1, expires=1, stored=(1, 2), reader=False)).explored()
+    assert not missing(beside.taken, "applies its expire again", "applies its append again")
 
 
 def test_logs_are_emptied_and_manifests_lost() -> None:

@@ -1,7 +1,7 @@
 """The model finds the mistakes that somebody could make, or its silence about the protocol would mean nothing.
 
 B1 to B12 are planted bugs, W1 to W9 what the first draft of the design had wrong, P1 and on are mistakes in what was
-decided since then (the reader's rule for purges, parts of a pass, indexes of their own).
+decided since then (the reader's rule for purges, parts of a pass, indexes of their own), R1 to R4 are retention's.
 """
 
 from __future__ import annotations
@@ -198,6 +198,30 @@ PLANTED = [
         Bounds(sinks=1, compactors=1, cuts=(1,), stored=(1, 2), reader=False),
         "range",
         truth.ENDS_IN_A_HOLE,
+    ),
+    Planted(
+        "R1 retention takes as many segments as it has judged, whatever they are by now",
+        Rules(expires="so many"),
+        Bounds(compactors=2, expires=1, stored=(1, 2, 4), reader=False),
+        "nobody had judged them",
+    ),
+    Planted(
+        "R2 retention takes an old segment from behind a young one",
+        Rules(expires="any"),
+        Bounds(compactors=1, expires=1, stored=(2, 3, 4), reader=False),
+        "revived",
+    ),
+    Planted(
+        "R3 a reader goes on where the log starts now, over what it has not read",
+        Rules(resume="below the log start"),
+        Bounds(compactors=1, expires=1, stored=(1, 3, 4), collector=False),
+        "the reader ends",
+    ),
+    Planted(
+        "R4 what expired is deleted at once",
+        Rules(waits_for_deletion=False),
+        Bounds(compactors=1, expires=1, stored=(1, 2, 4)),
+        "404",
     ),
 ]
 

@@ -71,6 +71,25 @@ SMALL = [
         truth.EMPTIED,
     ),
     Case(
+        "retention beside a pass",
+        Bounds(compactors=1, passes=3, expires=2, stored=(1, 2, 4), timely=False, collector=False),
+    ),
+    Case("retention beside a sink", Bounds(sinks=1, compactors=1, expires=1, stored=(1, 2), collector=False)),
+    Case(
+        "a log that expires as a whole and goes on",
+        Bounds(sinks=1, compactors=1, expires=2, stored=(2,), timely=False, cuts=(1, 2), collector=False),
+        truth.RETURNS,
+    ),
+    Case("what expired is collected", Bounds(compactors=1, expires=1, stored=(1, 4), faults=1)),
+    Case(
+        "retention between the parts of a pass",
+        Bounds(compactors=1, passes=2, parts=1, expires=1, stored=(1, 2, 3, 4), collector=False),
+    ),
+    Case(
+        "retention by a second compactor between two parts",
+        Bounds(compactors=2, parts=1, expires=1, stored=(1, 2, 4), collector=False, reader=False),
+    ),
+    Case(
         "a lost manifest",
         Bounds(sinks=1, starts=2, compactors=1, faults=1, reader=False, cuts=(2,), manifest_may_be_lost=True),
     ),
@@ -108,6 +127,19 @@ LARGE = [
     ),
     Case("an emptied log, a fault", Bounds(sinks=1, compactors=1, passes=2, stored=(1, 2), faults=1), truth.EMPTIED),
     Case("holes, a fault", Bounds(sinks=1, compactors=1, passes=2, stored=(1,), faults=1, timely=False), truth.HOLE),
+    Case(
+        "retention, a sink and two passes, a fault",
+        Bounds(sinks=1, compactors=1, passes=2, expires=1, stored=(1, 2), faults=1),
+    ),
+    Case(
+        "retention, a sink and a pass in parts, nothing is waited for",
+        Bounds(sinks=1, compactors=1, parts=1, expires=2, stored=(1, 2), faults=1, timely=False),
+        truth.FIVE,
+    ),
+    Case(
+        "retention by two compactors, parts, a reader",
+        Bounds(compactors=2, parts=1, expires=2, stored=(1, 2, 4), timely=False),
+    ),
     Case(
         "a lost manifest, two sinks",
         Bounds(sinks=2, starts=2, compactors=1, faults=1, reader=False, cuts=(2,), manifest_may_be_lost=True),

@@ -40,6 +40,7 @@ class World(Sinks, Compactors, Reads):
             (Writer(IDLE, self.bounds.passes),) * self.bounds.compactors,
             Reader(),
             self.bounds.faults,
+            expires=self.bounds.expires,
         )
 
     def check(self, state: State) -> None:
