@@ -3,7 +3,7 @@
     look        every partition's manifest, in parallel; what has nothing to do costs this one GET
     expire      segments past retention leave the start of every log that asks for it, in a claim of their own: also
                 where cleaning fails, and before the first long pass
-    choose      `keyfold_compactor.policy`; overdue logs first, then the dirtiest
+    choose      `keyfold_compactor.policy`; overdue logs first, then the dirtiest; huge ones after the others
     clean       in batches of so many bytes, so that a partition is claimed shortly before its work begins:
                 claim, judge again with what the claim saw, and pass (`keyfold_compactor.passes`)
     sweep       objects that were replaced long enough ago, and orphans, in every partition that was claimed; a
@@ -105,8 +105,11 @@ class Run:
 
     def look(self, places: Sequence[Place]) -> list[Look]:
         """Read and judge every partition. An empty place is left out."""
+        return self._looks(places, self._look)
+
+    def _looks(self, places: Sequence[Place], look: Callable[[Place], Look]) -> list[Look]:
         self._progress.begin(FIRST_STAGE, len(places))
-        return [look for look in self._parallel(self._look, places) if not isinstance(look.error, LogNotFound)]
+        return [found for found in self._parallel(look, places) if not isinstance(found.error, LogNotFound)]
 
     def clean(
         self,
@@ -117,15 +120,16 @@ class Run:
     ) -> RunReport:
         """The whole run. `should_stop` is asked between batches. In `resting` partitions only segments expire."""
         started_s = self._clock.monotonic_s()
-        looks = self.look([*places, *resting])
+        # A claim reads its manifest anew. Those of the looks, of thousands of logs, would be kept for nothing.
+        looks = self._looks([*places, *resting], lambda place: replace(self._look(place), pinned=None))
         self._retain(looks)
         rested = frozenset(resting)
         looks = [k for k in looks if k.place not in rested]
         for look in looks:
             if look.error is not None:
                 self._report.add(PartitionReport(look.place, Outcome.FAILED, why=str(look.error)))
-        due = sorted((k for k in looks if k.verdict and k.verdict.is_due), key=_rank)
-        for batch in _batches(due, self._settings):
+        due = [k for k in looks if k.verdict and k.verdict.is_due]
+        for batch in batches(due, self._settings):
             if should_stop():
                 break
             self._clean_batch(batch, should_stop)
@@ -133,7 +137,8 @@ class Run:
         if chores and not should_stop():
             self._progress.begin("deleting", len(chores))
             self._parallel(self._tidy, chores)
-        self._report.quiet_partitions = sum(k.place not in self._report.reported for k in looks)
+        reported = self._report.reported
+        self._report.quiet_partitions = sum(k.place not in reported for k in looks)
         self._report.seconds = self._clock.monotonic_s() - started_s
         return self._report
 
@@ -342,21 +347,31 @@ def log_job(
     )
 
 
-def _rank(look: Look) -> tuple[int, int, float]:
-    assert look.verdict is not None
-    return look.verdict.rank
+def batches(looks: Iterable[Look], settings: RunSettings) -> Iterator[list[Look]]:
+    """What is claimed and cleaned together: logs that are due, the most urgent first, up to a batch's bytes and count.
 
-
-def _batches(looks: Iterable[Look], settings: RunSettings) -> Iterator[list[Look]]:
+    A log that fills a batch by itself comes after all others of its urgency (forced, overdue, dirty, only merged): its
+    pass may take hours, and they need not wait for it. It waits for them no longer than one run takes.
+    """
     batch: list[Look] = []
-    size_bytes = 0
-    for look in looks:
-        assert look.verdict is not None
-        log_bytes = look.verdict.range.clean_bytes + look.verdict.range.cleanable_bytes
-        if batch and (size_bytes + log_bytes > settings.batch_bytes or len(batch) >= settings.batch_logs):
+    batch_bytes = 0
+    for look in sorted(looks, key=lambda k: _rank(k, settings.batch_bytes)):
+        size_bytes = _size_bytes(look)
+        if batch and (batch_bytes + size_bytes > settings.batch_bytes or len(batch) >= settings.batch_logs):
             yield batch
-            batch, size_bytes = [], 0
+            batch, batch_bytes = [], 0
         batch.append(look)
-        size_bytes += log_bytes
+        batch_bytes += size_bytes
     if batch:
         yield batch
+
+
+def _rank(look: Look, batch_bytes: int) -> tuple[int, bool, bool, int, float]:
+    assert look.verdict is not None
+    first, overdue, dirtiest = look.verdict.rank
+    return (first, overdue == 0, _size_bytes(look) > batch_bytes, overdue, dirtiest)
+
+
+def _size_bytes(look: Look) -> int:
+    assert look.verdict is not None
+    return look.verdict.range.clean_bytes + look.verdict.range.cleanable_bytes
