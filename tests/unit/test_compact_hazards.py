@@ -199,6 +199,9 @@ def test_a_hold_keeps_what_its_version_names_until_it_expires() -> None:
     )
     assert due_names(manifest, 500, 0) == ("older",)
     assert due_names(manifest, 1_000, 0) == ("old", "older")
+    # What version 4 itself has unlinked it does not name: a hold on it needs only what goes later.
+    held = replace(manifest, holds=(Hold("eu", 4, 1_000),), replaced=(Replaced("old", 4, 0), Replaced("new", 5, 0)))
+    assert due_names(held, 500, 0) == ("old",)
 
 
 def test_what_was_judged_before_the_claim_is_judged_again_after_it() -> None:

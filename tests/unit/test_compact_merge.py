@@ -10,6 +10,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from keyfold.clock import ManualClock
+from keyfold.log.edits import Replacement, Swap, replace_segments
 from keyfold.log.index import read_index
 from keyfold.log.manifest import UNSTAMPED, Manifest
 from keyfold.log.partition_log import PartitionLog
@@ -22,8 +23,8 @@ from keyfold_compactor.policy import Reason, judge
 from keyfold_compactor.report import Outcome
 from keyfold_compactor.retention import born_ms
 from keyfold_compactor.settings import TopicSettings
-from tests.support.cleaning import PLACE, clean, load, memory_log, read_all, record
-from tests.support.manifests import empty_manifest, entry, sink_name
+from tests.support.cleaning import EAGER, PLACE, clean, load, memory_log, read_all, record
+from tests.support.manifests import compactor_name, empty_manifest, entry, sink_name
 
 SPAN = 1_000
 DELETE = TopicSettings(compact=False, delete=True, merge_span_ms=SPAN, segment_bytes=1_000, file_delete_delay_ms=0)
@@ -70,6 +71,39 @@ def test_what_is_of_another_age_is_not_merged_across(odd: tuple[int, int, int]) 
     few = [(10, 5, 10**9)] * (SEGMENTS_MIN - 1)
     assert merged(log(*few, few[0], *few)) == [(0, 2 * SEGMENTS_MIN - 2)]
     assert merged(log(*few, odd, *few)) == []
+
+
+def test_what_is_of_no_known_age_is_not_merged_with_its_like_either() -> None:
+    assert merged(log(*[(10, UNSTAMPED, 5)] * (2 * SEGMENTS_MIN))) == []
+
+
+def test_each_run_of_one_age_is_judged_by_its_own() -> None:
+    few = [(10, 5, 5)] * SEGMENTS_MIN
+    assert merged(log((10, 5 + 9 * SPAN, 10**9), *few, (10, 5 + 9 * SPAN, 10**9), *few)) == [
+        (1, SEGMENTS_MIN),
+        (SEGMENTS_MIN + 2, 2 * SEGMENTS_MIN + 1),
+    ]
+
+
+def test_a_merge_leaves_the_first_dirty_offset_where_cleaning_has_put_it() -> None:
+    store, sink = memory_log(*[[record(i, f"k{i}", "v")] for i in range(SEGMENTS_MIN)])
+    clean(store, replace(EAGER, segment_bytes=1))
+    sink.session.refresh()
+    sink.append([record(SEGMENTS_MIN, "k0", "new")])
+    assert load(store).first_dirty_offset == SEGMENTS_MIN
+    (part,) = clean(store, replace(DELETE, segment_bytes=10**6, merge_span_ms=86_400_000), seed=2).partitions
+    assert part.outcome is Outcome.CLEANED
+    assert [s.record_count for s in load(store).segments] == [SEGMENTS_MIN, 1]
+    assert load(store).first_dirty_offset == SEGMENTS_MIN
+
+
+def test_what_takes_the_place_of_segments_is_as_young_as_the_youngest_of_them_also_of_an_emptied_one() -> None:
+    manifest = log((10, 5, 5), (10, 9, 9), (10, 7, 7))
+    manifest = replace(manifest, last_epoch=3, compactor=replace(manifest.compactor, epoch=3))
+    new = entry(compactor_name(0, 3), 0, 10, appended_at_ms=5)
+    after = replace_segments(3, Replacement((Swap(manifest.segments, (new,)),), 30))(manifest, 0)
+    (made,) = after.segments
+    assert (made.appended_at_ms, made.base_offset, made.next_offset) == (9, 0, 30)
 
 
 def test_first_dirty_is_not_merged_across_and_a_span_of_nothing_merges_nothing() -> None:

@@ -167,6 +167,46 @@ def test_a_pass_in_parts_ends_where_its_topic_is_not_to_be_compacted_any_more(po
     assert read_all(store) == last_per_key(appended)
 
 
+def test_the_last_part_marks_also_what_the_earlier_ones_have_written() -> None:
+    clock = ManualClock()
+    batches = [
+        [record(3 * n, "k", f"{n}"), record(3 * n + 1, f"gone-{n}", None), record(3 * n + 2, f"only-{n}", "v")]
+        for n in range(4)
+    ]
+    store, _ = memory_log(*batches, clock=clock)
+    (part,) = run(store, LocalExecutor(store, patience(clock, Random(1))), clock).partitions
+    assert (part.parts, part.parts_committed, part.marked_tombstones) == (3, 3, 4)
+    manifest = load(store)
+    assert [s.unmarked_tombstone_count for s in manifest.segments] == [0] * 4
+    assert {e for s in manifest.segments for e in s.cleaned_epochs} == {manifest.last_pass_epoch}
+    assert [p.epoch for p in manifest.passes] == [manifest.last_pass_epoch]
+
+
+def test_the_lease_is_kept_while_parts_are_left_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock()
+    store, _ = parted_log(clock)
+    kept: list[bool] = []
+    claims: list[Claim] = []
+
+    class Keeper(LeaseKeeper):
+        def __init__(self, batch: Sequence[Claim], lease_ms: int) -> None:
+            claims.extend(batch)
+            super().__init__(batch, lease_ms)
+
+    class Watching(LocalExecutor):
+        def rewrite(self, hands: Sequence[Sequence[UnitJob]], done: Done = lambda _: None) -> list[UnitAnswer]:
+            kept.extend(c.keep for c in claims)
+            clock.advance(50_000)
+            for claim in claims:
+                claim.session.renew(60_000)
+            return super().rewrite(hands, done)
+
+    monkeypatch.setattr("keyfold_compactor.run.LeaseKeeper", Keeper)
+    (part,) = run(store, Watching(store, patience(clock, Random(1))), clock).partitions
+    assert (part.outcome, part.parts_committed, kept) == (Outcome.CLEANED, 3, [True, True, True])
+    assert [c.keep for c in claims] == [False]
+
+
 def test_a_run_that_is_told_to_stop_says_so_of_each_pass_that_has_parts_left() -> None:
     clock = ManualClock()
     store, _ = parted_log(clock)

@@ -9,10 +9,12 @@ import pytest
 
 from keyfold.clock import ManualClock
 from keyfold.log.manifest import UNSTAMPED, Manifest, Pass, Replaced
+from keyfold.log.partition_log import Pinned
 from keyfold.store.api import STORE_TIME_RESOLUTION_MS
 from keyfold_compactor.policy import Chore, Reason, clean_range, due_epochs, judge
+from keyfold_compactor.run import log_job
 from keyfold_compactor.settings import TopicSettings
-from tests.support.cleaning import EAGER, clean, load, memory_log, record
+from tests.support.cleaning import EAGER, PLACE, clean, load, memory_log, record
 from tests.support.manifests import empty_manifest, entry, sink_name
 
 NOW = 1_000_000
@@ -67,6 +69,19 @@ def test_an_append_time_that_is_not_stamped_yet_is_young_under_a_lag_and_cleanab
     manifest = log(100, appended=(UNSTAMPED,))
     assert clean_range(manifest, replace(HALF, min_compaction_lag_ms=1), SEEN).end == 0
     assert clean_range(manifest, HALF, SEEN).end == 10
+
+
+def test_a_clean_segment_is_never_too_young() -> None:
+    """A lag that was raised, or a merge that is young: what is clean holds back nothing behind it."""
+    manifest = log(10, 20, 30, first_dirty=10, appended=(NOW - 5, 0, 0))
+    parts = clean_range(manifest, replace(HALF, min_compaction_lag_ms=10), SEEN)
+    assert (parts.end, parts.cleanable_bytes) == (30, 50)
+
+
+def test_the_oldest_dirty_record_says_how_long_a_log_is_overdue() -> None:
+    manifest = log(10, 20, 30, first_dirty=10, appended=(NOW - 900, NOW - 150, NOW - 120))
+    verdict = judge(manifest, replace(HALF, max_compaction_lag_ms=100, min_cleanable_dirty_ratio=1.0), NOW)
+    assert (verdict.reasons, verdict.overdue_ms, verdict.end) == ((Reason.OVERDUE,), 50, 30)
 
 
 def test_future_record_timestamps_block_nothing() -> None:
@@ -128,6 +143,32 @@ def test_due_tombstones_do_not_drag_the_dirty_part_along() -> None:
 
 def test_clean_tombstones_without_a_mark_make_a_log_due() -> None:
     assert judge(marked(NOW, unmarked=1), HALF, SEEN).reasons == (Reason.UNMARKED,)
+
+
+def test_tombstones_of_the_dirty_part_make_no_log_due() -> None:
+    """Neither without a mark nor with one that is due: what a pass would do with them is not known yet."""
+    manifest = log(50, 50, first_dirty=10)
+    dirty = replace(manifest.segments[1], tombstone_count=2, unmarked_tombstone_count=1, cleaned_epochs=(3,))
+    manifest = replace(manifest, segments=(manifest.segments[0], dirty), passes=(Pass(3, 0),), last_epoch=3)
+    assert not judge(manifest, replace(HALF, delete_retention_ms=1_000), SEEN).is_due
+    cut = replace(manifest, first_dirty_offset=15)
+    assert not judge(cut, replace(HALF, delete_retention_ms=1_000), SEEN).is_due
+
+
+def test_a_pass_for_tombstones_has_no_segment_that_the_first_dirty_offset_cuts() -> None:
+    manifest = replace(marked(NOW - 1_000), first_dirty_offset=15)
+    verdict = judge(manifest, replace(HALF, delete_retention_ms=1_000), SEEN)
+    assert (verdict.reasons, verdict.end) == ((Reason.HORIZON,), 15)
+    job = log_job(0, PLACE, Pinned(manifest, "etag", SEEN), verdict, HALF, 4)
+    assert job.entries == manifest.segments[:1]
+    assert not job.is_dirty(manifest.segments[1])
+
+
+def test_a_segment_that_the_first_dirty_offset_cuts_is_dirty() -> None:
+    manifest = log(10, 10, 10, first_dirty=15)
+    verdict = judge(manifest, replace(HALF, min_cleanable_dirty_ratio=0.0), SEEN)
+    job = log_job(0, PLACE, Pinned(manifest, "etag", SEEN), verdict, HALF, 4)
+    assert [job.is_dirty(e) for e in job.entries] == [False, True, True]
 
 
 def test_a_pass_that_is_not_stamped_is_never_due_but_wants_its_stamp() -> None:
