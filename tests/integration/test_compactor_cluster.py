@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -142,6 +143,25 @@ def test_a_cluster_cleans_with_code_that_spark_ships_and_shows_no_secret(
     assert workers
     for text in (log, out, errors, workers):
         assert SECRET not in text
+
+
+def test_the_command_by_itself_ships_its_code_to_a_cluster(
+    cluster: SparkCluster, location: S3Location, store: S3Store, tmp_path: Path
+) -> None:
+    """No spark-submit, no --py-files: what is installed here is sent to executors that do not have it."""
+    appended = {place: fill(store, place) for place in PLACES}
+    config = write_config(tmp_path / "compact.json", location, {"spark.master": "spark://127.0.0.1:1"})
+    command = [
+        *(sys.executable, "-c", "from keyfold.cli import main; main()"),
+        *("compact", "run", str(config), "--once", "--json", "--master", cluster.url),
+        *("--conf", "spark.executor.memory=512m", "--conf", "spark.driver.bindAddress=127.0.0.1"),
+    ]
+    env = clean_environment(cluster.python)
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    assert json.loads(done.stdout)["partitions_cleaned"] == len(PLACES)
+    for place in PLACES:
+        assert read_all(store, place=place) == last_per_key(appended[place])
 
 
 def test_an_executor_that_is_killed_in_the_middle_of_a_pass_costs_nothing_but_time(
