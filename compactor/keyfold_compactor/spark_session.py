@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Any, Final
 
 import structlog
 from pyspark import SparkConf, SparkContext
@@ -69,9 +69,9 @@ def spark_session(name: str, settings: Mapping[str, str]) -> Iterator[SparkSessi
         yield running
         return
     conf = _conf(name, settings)
+    _prove_jvm(conf)
     session = _started(conf)
     try:
-        check_jvm(session.version, pyspark_version)
         with TemporaryDirectory(prefix="keyfold-") as folder:
             if not _is_local(conf) and not is_shipped():
                 session.sparkContext.addPyFile(str(write_code_zip(Path(folder) / "keyfold.zip")))
@@ -104,6 +104,13 @@ def _conf(name: str, settings: Mapping[str, str]) -> SparkConf:
         if not conf.contains(key):
             conf.set(key, value)
     return conf
+
+
+def _prove_jvm(conf: SparkConf) -> None:
+    """Start the JVM, or reach it, and refuse another Spark's before pyspark trips over what that does not have."""
+    SparkContext._ensure_initialized(conf=conf)  # noqa: SLF001 - there is no public way
+    jvm: Any = SparkContext._jvm  # noqa: SLF001
+    check_jvm(str(getattr(jvm.org.apache.spark, "package").SPARK_VERSION()), pyspark_version)  # noqa: B009 - a word of Python's
 
 
 def _is_local(conf: SparkConf) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from keyfold.clock import ManualClock
+from keyfold.errors import ConfigError
 from keyfold.store.api import ObjectStore
 from keyfold.store.faulty import Fault, FaultyStore, Kind
 from keyfold.store.pace import Pacer
@@ -255,6 +256,7 @@ def test_what_spark_submit_was_given_is_not_overwritten(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(module, "SparkConf", Conf)
     monkeypatch.setattr(module, "_started", started)
+    monkeypatch.setattr(module, "_prove_jvm", lambda _: None)
     monkeypatch.setattr(SparkContext, "_ensure_initialized", classmethod(lambda _: reached.append(True)))
     monkeypatch.setattr(SparkSession, "getActiveSession", staticmethod(lambda: None))
     monkeypatch.setattr(SparkContext, "_active_spark_context", None)
@@ -269,3 +271,22 @@ def test_what_spark_submit_was_given_is_not_overwritten(monkeypatch: pytest.Monk
     with pytest.raises(Stop), module.spark_session("name", {"spark.master": "local[1]"}):
         pass
     assert (reached, seen[1]["spark.master"]) == ([], "local[1]")
+
+
+def test_a_jvm_of_another_spark_is_refused_before_a_context_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pyspark itself would trip over a class that is not there: `'JavaPackage' object is not callable`."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    from keyfold_compactor import spark_session as module
+
+    package = SimpleNamespace(SPARK_VERSION=lambda: "2.4.8")
+    jvm = SimpleNamespace(org=SimpleNamespace(apache=SimpleNamespace(spark=SimpleNamespace(package=package))))
+    conf = SimpleNamespace(get=lambda _: "local[1]")
+    monkeypatch.setattr(SparkContext, "_ensure_initialized", classmethod(lambda _, conf: None))
+    monkeypatch.setattr(SparkContext, "_jvm", jvm)
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    monkeypatch.setattr(SparkSession, "getActiveSession", staticmethod(lambda: None))
+    monkeypatch.setattr(module, "_conf", lambda *_: conf)
+    with pytest.raises(ConfigError, match=r"talks to a Spark 2\.4\.8"), module.spark_session("name", {}):
+        pass
