@@ -26,6 +26,8 @@ from keyfold.log.manifest import UNSTAMPED, SegmentEntry
 
 NO_TIMESTAMP_MS: Final = -1
 
+# A row group ends early where its keys have so many bytes, so that what is held of an index does not follow its keys.
+_KEY_BYTES_MAX: Final = 64 * 1024 * 1024
 # Fixed-width bytes of a row as it waits for its row group, and of a block table's row.
 _ROW_BYTES: Final = 38
 _BLOCK_ROW_BYTES: Final = 200
@@ -187,6 +189,8 @@ class Assembly:
         self._key_bytes += rows.keys.nbytes
         if self._row_count >= ROW_GROUP_ROWS:
             self._flush_rows(keep_rest=True)
+        if self._key_bytes >= _KEY_BYTES_MAX:
+            self._flush_rows(keep_rest=False)
 
     def drain(self) -> list[bytes]:
         """Stored bytes that were not taken yet; they are forgotten here."""

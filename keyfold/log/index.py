@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from io import BytesIO
@@ -115,12 +115,16 @@ class BlockTable:
 
 @dataclass(frozen=True)
 class Index:
-    """An index, read. `rows` has the columns of `ROWS`, each as one chunk (or those of them that were asked for)."""
+    """An index, read. `rows` has the columns of `ROWS`, each as one chunk (or those of them that were asked for).
+
+    A part of an index has the rows of the blocks `part` (from, up to without) alone, and the whole block table.
+    """
 
     rows: pa.Table
     blocks: BlockTable
     codec: str
     sync_marker: bytes
+    part: tuple[int, int] | None = None
 
     def __len__(self) -> int:
         return int(self.rows.num_rows)
@@ -156,11 +160,57 @@ class Index:
             raise SegmentDamaged(origin, "the index's rows are not those of its block table")
         return Index(rows.replace_schema_metadata(None).combine_chunks(), blocks, codec, sync_marker)
 
+    @staticmethod
+    def parts(data: Bytes, *, origin: str = "") -> Iterator[Index]:
+        """Read an index a row group at a time: parts of whole blocks, in order. Raises `SegmentDamaged`.
+
+        What is held is the object's bytes and two row groups, however many rows there are.
+        """
+        try:
+            with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
+                meta = _checked_meta(file.metadata.metadata or {}, origin)
+                blocks = BlockTable.parse(meta["keyfold.blocks"].encode())
+                whole = Index(ROWS.empty_table(), blocks, meta["keyfold.codec"], bytes.fromhex(meta["keyfold.sync"]))
+                _check_shape(file.schema_arrow, file.metadata.num_rows, whole, origin)
+                yield from _whole_blocks(whole, _row_groups(file))
+        except SegmentDamaged:
+            raise
+        except (OSError, ValueError, KeyError, DecompressionFailed, pa.ArrowException) as e:
+            raise SegmentDamaged(origin, f"the index cannot be read: {e}") from e
+
     def encode(self) -> bytes:
         """The Parquet object. The same index always gives the same bytes with the same Arrow release."""
         writer = IndexWriter(codec=self.codec, sync_marker=self.sync_marker)
         writer.write(self.rows)
         return writer.finish(self.blocks)
+
+
+def _check_shape(schema: pa.Schema, row_count: int, index: Index, origin: str) -> None:
+    if schema.names != ROWS.names or schema.types != ROWS.types:
+        raise SegmentDamaged(origin, f"the index has columns {schema.names}")
+    if row_count != int(index.blocks.record_count.sum()) or len(index.sync_marker) != SYNC_BYTES:
+        raise SegmentDamaged(origin, "the index's rows are not those of its block table")
+
+
+def _row_groups(file: Any) -> Iterator[pa.Table]:
+    for number in range(file.metadata.num_row_groups):
+        yield file.read_row_group(number, use_threads=False).replace_schema_metadata(None)
+
+
+def _whole_blocks(index: Index, groups: Iterator[pa.Table]) -> Iterator[Index]:
+    """Rows as they come, cut where a block ends."""
+    ends = np.cumsum(index.blocks.record_count)
+    first = row = 0
+    pending = index.rows
+    for group in groups:
+        pending = pa.concat_tables([pending, group])
+        last = int(np.searchsorted(ends, row + len(pending), side="right"))
+        count = int(ends[last - 1]) - row if last > first else 0
+        if count:
+            rows = pending[:count].combine_chunks()
+            yield Index(rows, index.blocks, index.codec, index.sync_marker, (first, last))
+            pending = pending[count:]
+            first, row = last, row + count
 
 
 _META: Final = ("keyfold.format", "keyfold.codec", "keyfold.sync", "keyfold.blocks")
@@ -243,14 +293,7 @@ def read_index(store: ObjectStore, place: Place, entry: SegmentEntry, *, columns
     Raises `Corrupt`, which names the object, and the errors of `ObjectStore.get`.
     """
     key = place.key(entry.index_name)
-    data = store.get(key).data
-    if hashlib.sha256(data).digest() != entry.index_checksum:
-        raise Corrupt(
-            place.topic,
-            place.partition,
-            f"index `{key}` ({len(data)} bytes) is not what the manifest says: SHA-256 differs",
-            hint="run `keyfold log verify`; the index can be built again from its segment",
-        )
+    data = read_index_data(store, place, entry)
     try:
         index = Index.parse(data, columns=columns, origin=key)
     except SegmentDamaged as e:
@@ -259,3 +302,17 @@ def read_index(store: ObjectStore, place: Place, entry: SegmentEntry, *, columns
         message = f"index `{key}` has {len(index)} rows, its segment {entry.record_count} records"
         raise Corrupt(place.topic, place.partition, message, hint="run `keyfold log verify`")
     return index
+
+
+def read_index_data(store: ObjectStore, place: Place, entry: SegmentEntry) -> bytes:
+    """The bytes of a segment's index, with their checksum verified. Raises what `read_index` raises."""
+    key = place.key(entry.index_name)
+    data = store.get(key).data
+    if hashlib.sha256(data).digest() != entry.index_checksum:
+        raise Corrupt(
+            place.topic,
+            place.partition,
+            f"index `{key}` ({len(data)} bytes) is not what the manifest says: SHA-256 differs",
+            hint="run `keyfold log verify`; the index can be built again from its segment",
+        )
+    return data

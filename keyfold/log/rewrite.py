@@ -82,7 +82,7 @@ class SegmentRewriter:
         *,
         origin: str = "",
     ) -> None:
-        """Append the rows of one source segment where `keep` is true.
+        """Append the rows of one source segment, or of one part of it, where `keep` is true.
 
         `header` is the source's, or its codec; None takes what the index says. `cleaned_epoch` are the marks of the
         *kept* rows (None keeps the marks that the index has). `fetch` gets ranges of at most `MAX_FETCH_BYTES`, or one
@@ -224,10 +224,14 @@ class _Plan:
         offset, block, length = index.ints("offset"), index.ints("block"), index.ints("length").astype(np.int64)
         row_end = np.cumsum(length)
         count = np.bincount(block, minlength=n_blocks) if len(block) and block.min() >= 0 else np.zeros(n_blocks)
-        if not np.array_equal(count, index.blocks.record_count):
+        expected = index.blocks.record_count
+        if index.part is not None:
+            number = np.arange(n_blocks)
+            expected = np.where((number >= index.part[0]) & (number < index.part[1]), expected, 0)
+        if not np.array_equal(count, expected):
             raise SegmentDamaged(origin, "index rows per block are not the counts of its block table")
-        first_row = np.cumsum(index.blocks.record_count) - index.blocks.record_count
-        block_start = (row_end - length)[first_row]
+        first_row = np.cumsum(expected) - expected
+        block_start = np.append(row_end - length, row_end[-1:])[first_row]
         if (np.diff(offset) <= 0).any() or (np.diff(block) < 0).any():
             raise SegmentDamaged(origin, "index rows do not ascend")
         if not np.array_equal(index.ints("position"), row_end - length - block_start[block]):
