@@ -340,6 +340,20 @@ def test_clean_tombstones_are_marked_behind_a_left_segment_unless_they_go_into_t
     assert [g.first for g in found.groups] == [0, 1, 2, 4]
 
 
+def test_a_left_segment_behind_the_first_one_gets_no_marks_for_an_older_record_may_be_left() -> None:
+    stats = (KEPT, loses(0.1, marks=1), loses(0.1, marks=1), loses(0.9, marks=1))
+    work = log(*stats)
+    entries = tuple(replace(e, tombstone_count=1, unmarked_tombstone_count=1) for e in work.entries)
+    found = choose(replace(work, entries=entries), [_single(at) for at in (1, 2, 3)], stats, 0.5)
+    assert (found.left, found.unmarked_from, found.first_dirty) == ((1, 2), 1, 10)
+    assert [g.first for g in found.groups] == [3]
+    assert [s.mark_count for s in found.stats] == [0, 0, 0, 0]
+
+
+def _single(at: int) -> Group:
+    return Group(at, at, (at,), False, 1_000, 1_000)
+
+
 def test_first_dirty_never_goes_back() -> None:
     stats = (loses(0.1), KEPT, loses(0.9))
     work = log(*stats, first_dirty=15)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -22,7 +22,7 @@ from keyfold_compactor.passes import STOPPED
 from keyfold_compactor.report import Outcome, RunReport, text_lines
 from keyfold_compactor.run import Run, RunSettings
 from keyfold_compactor.settings import TopicSettings
-from keyfold_compactor.work import Done, UnitAnswer, UnitJob
+from keyfold_compactor.work import Done, LogJob, MapAnswer, UnitAnswer, UnitJob
 from tests.support.cleaning import EAGER, PLACE, clean, last_per_key, load, memory_log, patience, read_all, record
 
 UNMERGED = replace(EAGER, segment_bytes=1)
@@ -217,6 +217,47 @@ def test_a_run_that_is_told_to_stop_says_so_of_each_pass_that_has_parts_left() -
     assert (part.outcome, part.parts_committed, part.why) == (Outcome.CLEANED, 1, STOPPED)
 
 
+def test_a_pass_that_is_stopped_after_its_claim_was_lost_says_so() -> None:
+    clock = ManualClock()
+    store, _ = parted_log(clock)
+
+    def stop_overtaken() -> bool:
+        if load(store).compactor.epoch == 0:
+            return False  # asked before the batch
+        clock.advance(60_001)
+        PartitionLog(store, PLACE, clock=clock, random=Random(4)).claim_compactor(lease_ms=1, holder="another")
+        return True
+
+    settings = RunSettings(settings_of=lambda *_: UNMERGED, threads=1, pass_bytes=1)
+    executor = LocalExecutor(store, patience(clock, Random(1)))
+    report = Run(store, settings, lambda: executor, clock=clock, random=Random(1)).clean([PLACE], stop_overtaken)
+    assert [(p.outcome, p.parts_committed) for p in report.partitions] == [(Outcome.LOST, 1)]
+
+
+def test_merges_in_parts_go_on_to_their_end_and_map_nothing() -> None:
+    clock = ManualClock()
+    store, _ = memory_log(*[[record(n, f"k{n}", "v" * 300)] for n in range(8)], clock=clock)
+    before = read_all(store)
+    topic = replace(EAGER, compact=False, segment_bytes=load(store).size_bytes // 3, merge_span_ms=86_400_000)
+    mapped: list[int] = []
+
+    class Watching(LocalExecutor):
+        def map_logs(self, jobs: Iterable[LogJob], done: Done = lambda _: None) -> list[MapAnswer]:
+            jobs = list(jobs)
+            mapped.append(len(jobs))
+            return super().map_logs(jobs, done)
+
+    settings = RunSettings(settings_of=lambda *_: topic, threads=1, pass_bytes=1)
+    executor = Watching(store, patience(clock, Random(1)))
+    (part,) = Run(store, settings, lambda: executor, clock=clock, random=Random(1)).clean([PLACE]).partitions
+    assert part.outcome is Outcome.CLEANED
+    assert part.parts == part.parts_committed > 1
+    assert mapped == [0]
+    assert read_all(store) == before
+    manifest = load(store)
+    assert (manifest.first_dirty_offset, manifest.last_pass_epoch, len(manifest.segments)) == (0, 0, 4)
+
+
 def test_settings_that_contradict_each_other_since_the_look_fail_their_own_partition_alone() -> None:
     """Raised from the claim it would end the run, and the leases of all others would be left to run out."""
     clock = ManualClock()
@@ -260,7 +301,9 @@ def test_chores_of_a_log_whose_settings_contradict_each_other_fail_alone() -> No
     assert "must not exceed" in part.sweep_error
 
 
-def test_a_renewal_that_fails_in_a_way_nobody_knows_ends_neither_the_others_nor_the_next() -> None:
+def test_a_renewal_that_fails_in_a_way_nobody_knows_ends_neither_the_others_nor_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     renewed: list[str] = []
 
     class Session:
@@ -280,4 +323,13 @@ def test_a_renewal_that_fails_in_a_way_nobody_knows_ends_neither_the_others_nor_
     assert sorted(renewed) == ["away 60000", "fine 60000", "lost 60000", "odd 60000"]
     assert [c.keep for c in claims] == [True, True, False, True]
     keeper.renew()
+    waits: list[float] = []
+
+    def wait(seconds: float) -> bool:
+        waits.append(seconds)
+        return True
+
+    monkeypatch.setattr(keeper._over, "wait", wait)
+    keeper._run()
+    assert waits == [20.0], "two renewals may fail before the lease runs out"
     assert sorted(renewed[4:]) == ["away 60000", "fine 60000", "odd 60000"]

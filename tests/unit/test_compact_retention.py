@@ -255,6 +255,7 @@ def test_a_log_that_is_only_deleted_expires_without_spark_and_leaves_no_object_b
     assert "users-0: retention took 2 segments, 4 records" in "\n".join(text_lines(report))
     assert [r.offset for r in read_all(store)] == [4, 5]
     assert object_names(store) == load(store).object_names()
+    assert load(store).compactor.lease_until_ms == 0, "nobody else has to wait for it"
     clock.advance(4 * HOUR_MS)
     job(store, clock).once()
     assert (load(store).segments, load(store).log_start_offset) == ((), 6)
