@@ -6,7 +6,7 @@ from dataclasses import replace
 from random import Random
 
 from keyfold.clock import ManualClock
-from keyfold.log.manifest import UNSTAMPED
+from keyfold.log.manifest import UNSTAMPED, Replaced, RoleState
 from keyfold.log.names import Role, new_name
 from keyfold.log.partition_log import PartitionLog
 from keyfold.store.api import STORE_TIME_RESOLUTION_MS, Create
@@ -31,7 +31,7 @@ from tests.support.cleaning import (
     read_all,
     record,
 )
-from tests.support.manifests import compactor_name, empty_manifest, sink_name
+from tests.support.manifests import compactor_name, empty_manifest, entry, sink_name
 
 KEEP = replace(EAGER, delete_retention_ms=10_000, file_delete_delay_ms=10_000)
 
@@ -51,6 +51,19 @@ def test_w1_orphans_are_judged_by_the_epoch_of_their_own_role() -> None:
     manifest = replace(manifest, sink=replace(manifest.sink, epoch=3), compactor=replace(manifest.compactor, epoch=5))
     names = [str(n) for n in (sink_name(0, 2), sink_name(0, 3), compactor_name(0, 3), compactor_name(0, 5))]
     assert orphan_names([*names, "foreign.txt"], manifest) == [names[0], names[2]]
+
+
+def test_what_was_replaced_is_no_orphan_however_old_its_epoch_is() -> None:
+    """It waits for its time: readers of older versions, and replicas, still need it."""
+    segment = entry(sink_name(0, 1), 0, 5)
+    manifest = replace(
+        empty_manifest(last_epoch=9, segments=(segment,), next_offset=5),
+        sink=RoleState(epoch=8),
+        compactor=RoleState(epoch=9),
+        replaced=(Replaced(str(compactor_name(0, 2)), 3, UNSTAMPED), Replaced(str(compactor_name(0, 2).index), 3, 5)),
+    )
+    names = [segment.name, segment.index_name, *(r.name for r in manifest.replaced), str(compactor_name(1, 2))]
+    assert orphan_names(names, manifest) == [str(compactor_name(1, 2))]
 
 
 def test_w2_the_wait_before_deletion_begins_after_the_commit_has_landed() -> None:
@@ -190,7 +203,7 @@ def test_a_second_compactor_respects_the_lease_and_says_so() -> None:
 
 
 def test_a_hold_keeps_what_its_version_names_until_it_expires() -> None:
-    from keyfold.log.manifest import Hold, Replaced
+    from keyfold.log.manifest import Hold
 
     manifest = empty_manifest(
         version=9,
