@@ -101,7 +101,7 @@ def some_pass(store: MemoryStore, clock: ManualClock, random: Random) -> bool:
         min_compaction_lag_ms=random.choice([0, 0, 1_000]),
         file_delete_delay_ms=0,
         segment_bytes=random.choice([1, 600, 10_000]),
-        segment_min_garbage_ratio=random.choice([0.0, 0.0, 0.4]),
+        segment_min_garbage_ratio=random.choice([0.0, 0.0, 0.4, 0.9]),
     )
     pass_bytes = random.choice([1, 1, 1_000, 3_000])
     crashes = random.random() < 0.4
