@@ -1,6 +1,6 @@
-"""Metrics of a real `keyfold compact`: scraped while the loop works, pushed by a single run. No Spark is needed.
+"""Metrics of a real `keyfold compact`: scraped while the loop works, pushed by a single run.
 
-A partition whose manifest is lost fails without Spark; one that is only looked at gives figures.
+Mostly without Spark: a partition whose manifest is lost fails, and one that is only looked at has figures.
 """
 
 from __future__ import annotations
@@ -202,3 +202,34 @@ def test_a_gateway_that_is_away_changes_neither_report_nor_exit_code(tmp_path: P
     assert done.returncode == 0
     assert "metrics were not pushed" in done.stderr
     assert "max dirty 100.0 %" in done.stdout
+
+
+@pytest.mark.spark
+def test_a_loop_with_spark_counts_what_its_tasks_moved_and_waited(tmp_path: Path, location: S3Location) -> None:
+    for partition in range(3):
+        fill(location, partition=partition)
+    port = free_port()
+    changes = {
+        "metrics_port": str(port),
+        "min_cleanable_dirty_ratio": "0",
+        "spark_master": "local[2]",
+        "log_cleaner_io_max_bytes_per_second": "200000",
+    }
+    with loop(config(tmp_path, location, **changes)) as process:
+        after_runs(port, 1, process)
+        found = after_runs(port, 2, process)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert found["keyfold_compactor_passes_total"] == found["keyfold_compactor_pass_parts_total"] == 3
+    assert found["keyfold_compactor_records_removed_total"] == 6, "two of each three records of the key"
+    assert found["keyfold_compactor_records_kept_total"] == 6
+    assert found["keyfold_compactor_tombstones_marked_total"] == 3
+    assert found["keyfold_compactor_throttle_wait_seconds_total"] > 0
+    moved_bytes = found["keyfold_compactor_read_bytes_total"] + found["keyfold_compactor_written_bytes_total"]
+    freed_bytes = found["keyfold_compactor_freed_bytes_total"]
+    assert moved_bytes > freed_bytes > 0
+    assert found["keyfold_compactor_moved_bytes_per_freed_byte"] == pytest.approx(moved_bytes / freed_bytes)
+    assert found["kafka_log_logcleaner_cleaner_recopy_percent"] == 0, "first segments go whole, second ones stay"
+    assert found["kafka_log_logcleaner_max_clean_time_secs"] > 0
+    assert found["kafka_log_logcleanermanager_max_dirty_percent"] == 0
