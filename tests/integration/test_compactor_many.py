@@ -1,0 +1,152 @@
+"""Many partitions: how many Spark jobs a run takes, what an idle one leaves alone, several commands at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from keyfold.clock import SystemClock
+from keyfold.log.names import Place
+from keyfold.store.s3 import S3Location
+from keyfold_compactor.run import Run, RunSettings
+from keyfold_compactor.settings import TopicSettings
+from tests.bench import _many
+from tests.bench._folder_store import FolderStore
+from tests.support.cleaning import Sink, last_per_key, load, read_all, record
+from tests.support.moto import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, LocalS3Process
+
+REPOSITORY = Path(__file__).parents[2]
+PARTITIONS = 300
+COMMAND = """
+import sys
+from keyfold.cli import main
+try:
+    main()
+finally:
+    print("imported", [m for m in ("pyspark", "py4j", "pyarrow") if m in sys.modules], file=sys.stderr)
+"""
+
+
+@pytest.fixture
+def location(local_s3: LocalS3Process, bucket: str) -> S3Location:
+    return S3Location(
+        bucket,
+        region=REGION,
+        endpoint_url=local_s3.url,
+        access_key_id=ACCESS_KEY_ID,
+        secret_access_key=SECRET_ACCESS_KEY,
+    )
+
+
+def config(folder: Path, location: S3Location, **changes: str) -> str:
+    values = {
+        "s3.bucket.name": location.bucket,
+        "s3.region": REGION,
+        "store.url": str(location.endpoint_url),
+        "aws.access.key.id": ACCESS_KEY_ID,
+        "aws.secret.access.key": SECRET_ACCESS_KEY,
+        "topics": "users",
+        "spark.master": "local[1]",
+        "min.cleanable.dirty.ratio": "0",
+        **{key.replace("_", "."): value for key, value in changes.items()},
+    }
+    path = folder / "compact.json"
+    path.write_text(json.dumps(values))
+    return str(path)
+
+
+def fill(location: S3Location, count: int) -> list[Place]:
+    """Partitions of four records of which one is garbage."""
+    found = [Place("topics", "users", partition) for partition in range(count)]
+    store = location.open()
+    for place in found:
+        Sink.open(store, place, clock=SystemClock()).append([record(n, f"k{n % 3}", f"v{n}") for n in range(4)])
+    store.close()
+    return found
+
+
+def without_java(folder: Path) -> dict[str, str]:
+    """An environment in which every start of a JVM fails, and is seen."""
+    java = folder / "jdk" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho started >> {folder / 'jvm'}\nexit 1\n")
+    java.chmod(0o755)
+    path = f"{java.parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "JAVA_HOME": str(java.parent.parent)}
+
+
+def test_a_plan_and_a_run_with_nothing_to_do_import_no_spark_and_start_no_jvm(
+    tmp_path: Path, location: S3Location
+) -> None:
+    fill(location, 30)
+    environment, jvm = without_java(tmp_path), tmp_path / "jvm"
+
+    def keyfold(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", COMMAND, "compact", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
+
+    path = config(tmp_path, location, min_cleanable_dirty_ratio="1")
+    for arguments in (("plan", path), ("run", path, "--once"), ("run", path, "--once", "--collect-orphans")):
+        done = keyfold(*arguments)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.splitlines()[-1] == "imported []"
+    assert keyfold("plan", config(tmp_path, location)).returncode == 0
+    assert not jvm.exists(), "and a plan of what is due starts none either"
+    busy = keyfold("run", config(tmp_path, location), "--once")
+    assert "pyspark" in busy.stderr.splitlines()[-1]
+    assert jvm.exists(), "a run with something to do would have been seen"
+
+
+@pytest.mark.spark
+def test_hundreds_of_small_partitions_are_two_jobs_of_spark_and_an_idle_run_is_none(tmp_path: Path) -> None:
+    from keyfold_compactor.spark_executor import SparkExecutor
+    from keyfold_compactor.spark_session import spark_session
+    from keyfold_compactor.spark_tasks import TaskEnvironment
+
+    _many.make(tmp_path, PARTITIONS, records=40, segments=4, garbage=0.5)
+    store, places = FolderStore(str(tmp_path)), _many.places(PARTITIONS)
+    topic = TopicSettings(min_cleanable_dirty_ratio=0.0, file_delete_delay_ms=0)
+    conf = {"spark.master": "local[2]", "spark.executorEnv.PYTHONPATH": str(REPOSITORY)}
+    with spark_session("test", conf) as spark:
+        tracker = spark.sparkContext.statusTracker()
+        executor = SparkExecutor(spark, TaskEnvironment(store, None, 5.0), map_bytes=10**9)
+        jobs = []
+        for _ in range(2):
+            settings = RunSettings(settings_of=lambda *_: topic)
+            before = set(tracker.getJobIdsForGroup(None))
+            report = Run(store, settings, lambda: executor, clock=SystemClock(), random=Random()).clean(places)
+            assert report.exit_code == 0, report.document()
+            found = set(tracker.getJobIdsForGroup(None)) - before
+            stages = [stage for info in map(tracker.getJobInfo, found) if info for stage in info.stageIds]
+            tasks = sum(info.numTasks for info in map(tracker.getStageInfo, stages) if info)
+            jobs.append((len(report.partitions), len(found), tasks))
+    assert jobs[0][:2] == (PARTITIONS, 2)
+    assert 0 < jobs[0][2] <= 2 * 2 * 4, "tasks are as many as the machine keeps busy, however many logs there are"
+    assert jobs[1] == (0, 0, 0)
+    assert {_many.load(store, place).record_count for place in places} == {20}
+
+
+@pytest.mark.spark
+def test_commands_at_once_share_the_partitions_and_all_succeed(tmp_path: Path, location: S3Location) -> None:
+    places = fill(location, 40)
+    store = location.open()
+    size_bytes = load(store, places[0]).size_bytes
+    path = config(tmp_path, location, log_cleaner_batch_bytes=str(10 * size_bytes))
+    command = [sys.executable, "-c", COMMAND, "compact", "run", path, "--once", "--json"]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    told = [process.communicate(timeout=240) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], told
+    reports = [json.loads(out)["partitions"] for out, _ in told]
+    cleaned = Counter(p["partition"] for report in reports for p in report if p["outcome"] == "cleaned")
+    assert cleaned == Counter(range(40))
+    expected = last_per_key([record(n, f"k{n % 3}", f"v{n}") for n in range(4)])
+    for place in places:
+        assert read_all(store, place=place) == expected
+    store.close()
