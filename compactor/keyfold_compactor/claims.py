@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Final, Self
 
@@ -36,13 +36,19 @@ class Claim:
 
 
 class LeaseKeeper:
-    """Renews leases every third of their length until the batch is over; not of claims without `keep` any more."""
+    """Renews leases every third of their length until the batch is over; not of claims without `keep` any more.
+
+    A renewal that does not come to its end (a prefix that S3 slows down, a commit that is being repeated) is left to
+    itself: the others' next ones do not wait for it.
+    """
 
     def __init__(self, claims: Sequence[Claim], lease_ms: int) -> None:
         self._claims = claims
         self._lease_ms = lease_ms
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="keyfold-lease", daemon=True)
+        self._pool = ThreadPoolExecutor(RENEWALS_AT_ONCE, "keyfold-renew")
+        self._under_way: dict[int, Future[None]] = {}
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -51,13 +57,19 @@ class LeaseKeeper:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
+        self._pool.shutdown()  # what is left is left out, what is under way ends: the sessions are others' from now on
 
     def renew(self) -> None:
-        """Renew every lease once, many at a time; what is left when the batch is over is left out."""
-        kept = [claim for claim in self._claims if claim.keep]
-        if kept:
-            with ThreadPoolExecutor(min(RENEWALS_AT_ONCE, len(kept)), "keyfold-lease") as pool:
-                list(pool.map(self._renew, kept))
+        """Renew every lease once, and wait for it."""
+        wait(self.begin())
+
+    def begin(self) -> list[Future[None]]:
+        """Begin to renew every lease, many at a time, but those whose last renewal is still under way."""
+        for number, claim in enumerate(self._claims):
+            before = self._under_way.get(number)
+            if claim.keep and (before is None or before.done()):
+                self._under_way[number] = self._pool.submit(self._renew, claim)
+        return list(self._under_way.values())
 
     def _renew(self, claim: Claim) -> None:
         with claim.lock:
@@ -66,7 +78,7 @@ class LeaseKeeper:
 
     def _run(self) -> None:
         while not self._over.wait(self._lease_ms / 3000):
-            self.renew()
+            self.begin()
 
 
 def _renew(claim: Claim, lease_ms: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from random import Random
@@ -91,6 +92,28 @@ def test_who_was_overtaken_when_the_executor_died_is_reported_as_lost() -> None:
     clock.advance(60_001)
     clean(store, clock=clock, seed=3)
     assert read_all(store) == last_per_key(appended)
+
+
+def test_a_part_whose_commit_is_refused_is_a_lost_claim_and_no_failure() -> None:
+    clock = ManualClock()
+    store, _ = parted_log(clock)
+
+    class Overtaken(LocalExecutor):
+        rounds = 0
+
+        def rewrite(self, hands: Sequence[Sequence[UnitJob]], done: Done = lambda _: None) -> list[UnitAnswer]:
+            answers = super().rewrite(hands, done)
+            self.rounds += 1
+            if self.rounds == 2:
+                clock.advance(60_001)
+                PartitionLog(store, PLACE, clock=clock, random=Random(4)).claim_compactor(lease_ms=1, holder="another")
+            return answers
+
+    report = run(store, Overtaken(store, patience(clock, Random(1))), clock)
+    (part,) = report.partitions
+    assert (part.outcome, part.parts_committed, report.exit_code) == (Outcome.LOST, 1, 0)
+    assert "another compactor has claimed" in part.why
+    assert part.superseded > 0, "what the first part has removed"
 
 
 @pytest.mark.parametrize("part", [1, 2, 3])
@@ -299,6 +322,33 @@ def test_chores_of_a_log_whose_settings_contradict_each_other_fail_alone() -> No
     report = Run(store, settings, LocalExecutor, clock=clock, random=Random(1)).clean([PLACE])  # type: ignore[arg-type]
     (part,) = report.partitions
     assert "must not exceed" in part.sweep_error
+
+
+def test_a_renewal_that_hangs_lets_no_other_lease_run_out() -> None:
+    renewed: list[str] = []
+    goes_on = threading.Event()
+
+    class Session:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def renew(self, lease_ms: int) -> None:
+            if self.name == "slow":
+                goes_on.wait(30)
+            renewed.append(self.name)
+
+    keeper = LeaseKeeper([Claim(Session(n), None, None, None) for n in ("slow", "fine")], 60_000)  # type: ignore[arg-type]
+    try:
+        for turn in (1, 2, 3):
+            slow, fine = keeper.begin()
+            fine.result(30)
+            assert (renewed, slow.done()) == (["fine"] * turn, False)
+    finally:
+        goes_on.set()
+    slow.result(30)
+    assert renewed.count("slow") == 1, "not twice at once: a session is one thread's"
+    keeper.renew()
+    assert renewed.count("slow") == 2
 
 
 def test_a_renewal_that_fails_in_a_way_nobody_knows_ends_neither_the_others_nor_the_next(
