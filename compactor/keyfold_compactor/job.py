@@ -31,6 +31,7 @@ from keyfold_compactor.progress import Progress
 from keyfold_compactor.report import NoWatch, RunReport, Watch
 from keyfold_compactor.run import Look, Run, RunSettings
 from keyfold_compactor.settings import TopicSettings
+from keyfold_compactor.standing import Standing
 from keyfold_compactor.work import Executor
 
 ExecutorFactory = Callable[[], Executor]
@@ -105,6 +106,7 @@ class Job:
         self._penalties = Penalties(clock, random)
         self._holder = f"{options.name}-{random.getrandbits(32):08x}"
         self._settled = Settled()
+        self._failed_standings: dict[Place, Standing] = {}
         self._runs = 0
 
     def places(self) -> list[Place]:
@@ -165,14 +167,19 @@ class Job:
             raise
 
     def _clean(self, run: Run, should_stop: Callable[[], bool]) -> RunReport:
+        # Who rests is not looked at, and stands as when he failed.
         run.report.uncleanable = self._penalties.failing
-        places: list[Place] = []
-        resting: list[Place] = []  # they are looked at, and their retention goes on where they have one
-        for place in self.places():
-            (resting if self._penalties.is_out(place) else places).append(place)
-        report = run.clean(places, should_stop, resting=resting)
-        self._penalties.learn(report, frozenset(resting))
+        run.report.standings.update(self._failed_standings)
+        covered = self.places()
+        resting = frozenset(place for place in covered if self._penalties.is_out(place))
+        places = [place for place in covered if place not in resting]
+        expiring = [place for place in covered if place in resting and self._options.has_retention(place.topic)]
+        report = run.clean(places, should_stop, resting=expiring)
+        self._penalties.learn(report, resting)
         report.uncleanable = self._penalties.failing
+        known = frozenset(covered)
+        report.standings = {place: found for place, found in report.standings.items() if place in known}
+        self._failed_standings = {p: s for p, s in report.standings.items() if p in report.uncleanable}
         return report
 
     def prove_store(self) -> None:

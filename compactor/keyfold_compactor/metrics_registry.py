@@ -42,13 +42,13 @@ class Meter(Collector):
         """See `Watch.end`."""
         with self._lock:
             self._under_way = None
-            self._history = self._history.ended(report, self._clock.now_ms())
+            self._history = self._history.ended(report.so_far(), self._clock.now_ms())
 
     def fail(self) -> None:
         """See `Watch.fail`."""
         with self._lock:
             report, self._under_way = self._under_way, None
-            self._history = self._history.failed(report)
+            self._history = self._history.failed(None if report is None else report.so_far())
 
     def values(self) -> Values:
         """All metrics now."""

@@ -16,15 +16,16 @@ from keyfold.clock import ManualClock
 from keyfold.errors import AccessDenied, ConfigError, StoreUnavailable
 from keyfold.log.names import Place
 from keyfold.store.api import ObjectStore
+from keyfold.store.counted import CountedStore
 from keyfold_compactor.executor import LocalExecutor
 from keyfold_compactor.job import Job, Selection
-from keyfold_compactor.metric_names import METRICS
+from keyfold_compactor.metric_names import IN_PROGRESS, METRICS, PARTS
 from keyfold_compactor.metrics_push import push
 from keyfold_compactor.metrics_registry import Meter
 from keyfold_compactor.metrics_server import serving
 from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.outlets import measuring
-from keyfold_compactor.report import NoWatch
+from keyfold_compactor.report import NoWatch, Outcome, PartitionReport, RunReport
 from tests.support.cleaning import PLACE, load, memory_log, patience, record
 
 CONFIG = {"s3.bucket.name": "b", "min.cleanable.dirty.ratio": "0", "log.cleaner.backoff.ms": "0"}
@@ -146,6 +147,33 @@ def test_a_failing_partition_stays_uncleanable_while_it_rests_and_is_not_when_it
         assert value(found, "kafka_log_logcleanermanager_uncleanable_partitions_count") == 0
         assert value(found, "keyfold_compactor_passes_total") == 1
         assert ("keyfold_compactor_partition_uncleanable", (("partition", "0"), ("topic", "users"))) not in found
+
+
+def test_who_rests_is_not_read_and_stands_as_when_he_failed(clock: ManualClock) -> None:
+    store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")], clock=clock)
+    manifest = load(store)
+    store.delete(PLACE.key(manifest.segments[0].index_name))
+    counted = CountedStore(store)
+    meter = Meter(clock)
+    runs = job(counted, clock, meter)
+    runs.once()
+    before = counted.calls["get"]
+    report = runs.once()
+    assert counted.calls["get"] == before
+    assert report.standings[PLACE].cleanable_bytes == manifest.size_bytes
+    runs.places = list  # type: ignore[method-assign]
+    report = runs.once()
+    assert (report.standings, report.uncleanable) == ({}, frozenset()), "who is gone fails no more"
+
+
+def test_counters_never_go_back_when_a_run_fails_with_parts_committed(clock: ManualClock) -> None:
+    meter = Meter(clock)
+    report = RunReport()
+    meter.begin(report)
+    report.under_way[PLACE] = PartitionReport(PLACE, Outcome.CLEANED, parts=3, parts_committed=2)
+    assert (meter.values()[PARTS], meter.values()[IN_PROGRESS]) == (2, 1)
+    meter.fail()
+    assert (meter.values()[PARTS], meter.values()[IN_PROGRESS]) == (2, 0)
 
 
 def test_metrics_survive_a_run_that_fails_as_a_whole_and_the_loop_goes_on(clock: ManualClock) -> None:
