@@ -1,9 +1,9 @@
 """Spark as a run needs it: an existing session (a notebook), spark-submit's, or a quiet local one.
 
-In local mode everything listens on loopback and the workers run this very interpreter. On a cluster executors get the
-code as one zip of the installed packages (`addPyFile` cannot take a wheel); they need pyarrow, numpy, boto3 and
-fastavro, which hold native code and so belong into the image. Code that came as a zip itself (`--py-files`) is shipped
-by Spark already.
+In local mode Spark is quiet, everything listens on loopback and the workers run this very interpreter. On a cluster its
+UI and its log are the cluster's business. Executors there get the code as one zip of the installed packages (`addPyFile`
+cannot take a wheel); they need pyarrow, numpy, boto3 and fastavro, which hold native code and so belong into the image.
+Code that came as a zip itself (`--py-files`) is shipped by Spark already.
 
 Whose setting holds: spark-submit's (its options, its spark-defaults.conf), then `settings`, then ours.
 """
@@ -100,7 +100,7 @@ def _conf(name: str, settings: Mapping[str, str]) -> SparkConf:
     if is_local:
         # Spark takes the workers' interpreter from the environment alone, and `python3` from PATH without it.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    for key, value in {**_QUIET, **(_LOOPBACK if is_local else {}), "spark.app.name": name}.items():
+    for key, value in {**({**_QUIET, **_LOOPBACK} if is_local else {}), "spark.app.name": name}.items():
         if not conf.contains(key):
             conf.set(key, value)
     return conf

@@ -155,6 +155,7 @@ def test_the_command_by_itself_ships_its_code_to_a_cluster(
         *(sys.executable, "-c", "from keyfold.cli import main; main()"),
         *("compact", "run", str(config), "--once", "--json", "--master", cluster.url),
         *("--conf", "spark.executor.memory=512m", "--conf", "spark.driver.bindAddress=127.0.0.1"),
+        *("--conf", "spark.ui.enabled=false"),
     ]
     env = clean_environment(cluster.python)
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240, check=False)
