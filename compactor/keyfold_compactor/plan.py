@@ -11,6 +11,8 @@ The map says, segment by segment, what would be left of it (`SegmentStats`). Fro
 Neighbours then go into one output together, up to `segment.bytes`, where the result is at least twice its largest
 member: so every byte is merged at most a logarithmic number of times, however often small segments arrive. Kafka
 groups by what segments were *before* cleaning; by what they will be, one pass does what Kafka needs several for.
+A segment without any timestamp goes into no output with one that has some: retention counts its age from its append,
+and would count it from the others' timestamps, which may be much earlier.
 
 The units of all logs are then dealt to tasks by the bytes that they move, largest first.
 """
@@ -95,11 +97,14 @@ def group(
     groups: list[Group] = []
     run: list[int] = []
     kept_bytes = source_bytes = 0
+    is_timeless: bool | None = None
     for at, (entry, found) in enumerate(zip(entries, stats, strict=True)):
         if found.kept_count:  # a segment with nothing left costs nothing and adds nothing
             kept_bytes += found.kept_bytes
             source_bytes += entry.size_bytes
-            if run and (kept_bytes > segment_bytes or source_bytes > unit_bytes):
+            is_other = is_timeless not in {None, entry.max_timestamp < 0}
+            is_timeless = entry.max_timestamp < 0
+            if run and (kept_bytes > segment_bytes or source_bytes > unit_bytes or is_other):
                 groups.extend(_split(run, entries, stats))
                 run, kept_bytes, source_bytes = [], found.kept_bytes, entry.size_bytes
         run.append(at)

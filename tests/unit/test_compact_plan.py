@@ -70,6 +70,17 @@ def test_empty_segments_beside_one_that_stays_are_unlinked_by_themselves() -> No
     assert [(g.first, g.is_unlink) for g in found] == [(1, True), (2, True)]
 
 
+def test_segments_without_timestamps_are_merged_with_their_like_alone() -> None:
+    times = [-1, -1, 5, 5, 5, -1, -1]
+    entries = [
+        entry(sink_name(10 * i), 10 * i, 10 * i + 10, size_bytes=100, max_timestamp=at) for i, at in enumerate(times)
+    ]
+    found = group(entries, [stats(50)] * 7, segment_bytes=1_000, unit_bytes=10**9)
+    assert spans(found) == [(0, 1), (2, 4), (5, 6)]
+    emptied = [stats(50), stats(50), EMPTY, EMPTY, EMPTY, stats(50), stats(50)]
+    assert spans(group(entries, emptied, segment_bytes=1_000, unit_bytes=10**9)) == [(0, 6)]
+
+
 def test_unit_bytes_split_what_could_be_one_output() -> None:
     assert spans(groups(*[stats(10)] * 6, unit_bytes=200)) == [(0, 1), (2, 3), (4, 5)]
 

@@ -26,7 +26,7 @@ from keyfold_compactor.retention import born_ms, expiry
 from keyfold_compactor.settings import TopicSettings
 from keyfold_compactor.show import plan_document, plan_lines
 from keyfold_compactor.work import Done, Executor, LogJob, MapAnswer, UnitAnswer, UnitJob
-from tests.support.cleaning import PLACE, Sink, load, memory_log, object_names, patience, read_all, record
+from tests.support.cleaning import PLACE, Sink, clean, load, memory_log, object_names, patience, read_all, record
 from tests.support.manifests import empty_manifest, entry, sink_name
 
 NOW = 1_000_000_000
@@ -280,6 +280,17 @@ def test_a_compacted_log_expires_and_is_cleaned_in_one_run() -> None:
     assert (part.before.records, part.after.records) == (6, 3)
     assert [r.offset for r in read_all(store)] == [3, 4, 5]
     assert report.document()["partitions"][0]["bytes_freed"] == part.before.bytes - part.after.bytes
+
+
+def test_a_record_without_a_timestamp_does_not_expire_by_the_one_of_another_that_cleaning_put_beside_it() -> None:
+    clock = ManualClock()
+    long_ago = clock.now_ms() - 100 * HOUR_MS
+    store, _ = memory_log(*([record(n, f"k{n}", "v", at)] for n, at in enumerate([long_ago, -1, -1])), clock=clock)
+    both = TopicSettings(min_cleanable_dirty_ratio=0.0, file_delete_delay_ms=0)
+    assert clean(store, both, clock=clock).partitions[0].outcome is Outcome.CLEANED
+    clock.advance(2_000)
+    clean(store, replace(both, delete=True, retention_ms=HOUR_MS), clock=clock, seed=2)
+    assert [r.offset for r in read_all(store)] == [1, 2], "appended two seconds ago"
 
 
 class Dying:
