@@ -1,7 +1,7 @@
 """Spark as a run needs it: an existing session (a notebook), spark-submit's, or a quiet local one.
 
 In local mode Spark is quiet, everything listens on loopback and the workers run this very interpreter. On a cluster its
-UI and its log are the cluster's business. Executors there get the code as one zip of the installed packages (`addPyFile`
+UI and its log are the cluster's business. Executors there get the code as a zip of the installed packages (`addPyFile`
 cannot take a wheel); they need pyarrow, numpy, boto3 and fastavro, which hold native code and so belong into the image.
 Code that came as a zip itself (`--py-files`) is shipped by Spark already.
 
