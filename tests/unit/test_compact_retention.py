@@ -22,11 +22,22 @@ from keyfold_compactor.job import Job, Selection
 from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.policy import Chore, forecast, judge
 from keyfold_compactor.report import Outcome, text_lines
-from keyfold_compactor.retention import born_ms, expiry
+from keyfold_compactor.retention import born_ms, expire, expiry
 from keyfold_compactor.settings import TopicSettings
 from keyfold_compactor.show import plan_document, plan_lines
 from keyfold_compactor.work import Done, Executor, LogJob, MapAnswer, UnitAnswer, UnitJob
-from tests.support.cleaning import PLACE, Sink, clean, load, memory_log, object_names, patience, read_all, record
+from tests.support.cleaning import (
+    PLACE,
+    Sink,
+    clean,
+    load,
+    memory_log,
+    new_run,
+    object_names,
+    patience,
+    read_all,
+    record,
+)
 from tests.support.manifests import empty_manifest, entry, sink_name
 
 NOW = 1_000_000_000
@@ -291,6 +302,20 @@ def test_a_record_without_a_timestamp_does_not_expire_by_the_one_of_another_that
     clock.advance(2_000)
     clean(store, replace(both, delete=True, retention_ms=HOUR_MS), clock=clock, seed=2)
     assert [r.offset for r in read_all(store)] == [1, 2], "appended two seconds ago"
+
+
+def test_retention_leaves_no_lease_behind_and_sends_nothing_where_nothing_goes() -> None:
+    """Another compactor, or this one after a restart, must not wait for a commit that is long done."""
+    clock = ManualClock()
+    store, _ = hourly_log(clock)
+    topic = replace(DELETE, retention_ms=2 * HOUR_MS + HOUR_MS // 2)
+    report = new_run(store, topic, clock=clock).clean([], resting=[PLACE])
+    assert report.partitions[0].expired.segments == 1
+    assert load(store).compactor.lease_until_ms == 0
+    session = PartitionLog(store, PLACE, clock=clock, random=Random(5)).claim_compactor(lease_ms=0, holder="another")
+    version = load(store).version
+    assert not expire(session, topic).segments
+    assert load(store).version == version
 
 
 class Dying:
