@@ -12,10 +12,12 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from random import SystemRandom
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from keyfold.backoff import Backoff
 from keyfold.clock import SystemClock
@@ -26,6 +28,15 @@ from keyfold_compactor.executor import run_map, run_unit
 from keyfold_compactor.plan import SegmentStats
 from keyfold_compactor.throttle import BudgetPacer, ThrottleAddress, ThrottleLost, slice_bytes
 from keyfold_compactor.work import LogJob, MapAnswer, MaskKey, StoreSource, Traffic, UnitAnswer, UnitJob, waited
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+# A log with less index, a unit with less to read: it waits for the bucket rather than for a processor.
+SMALL_INDEX_BYTES: Final = 1024 * 1024
+SMALL_UNIT_BYTES: Final = 4 * 1024 * 1024
+MAPS_AT_ONCE: Final = 4  # each reads with threads of its own
+UNITS_AT_ONCE: Final = 8
 
 
 class Mask(NamedTuple):
@@ -118,22 +129,22 @@ class Counter(Protocol):
 
 
 def map_task(environment: TaskEnvironment, done: Counter, hands: Iterable[list[LogJob]]) -> Iterator[Mapped]:
-    """Map whole logs, one after another."""
+    """Map whole logs: large ones one after another, small ones some at once."""
+    jobs = [job for hand in hands for job in hand]
     with environment.open() as (store, pacer):
-        for hand in hands:
-            for job in hand:
-                before_s = pacer.wait_s if pacer else 0.0
-                answer, masks = run_map(job, store, environment.patience())
-                yield waited(answer, (pacer.wait_s if pacer else 0.0) - before_s)
-                for key, bits in masks.items():
-                    yield Mask(key, bits)
-                done.add(1)
+        waits = _Waits(pacer)
+        work = partial(_mapped, store, environment)
+        for answer, masks in some_at_once(work, jobs, lambda job: job.index_bytes < SMALL_INDEX_BYTES, MAPS_AT_ONCE):
+            done.add(1)
+            yield waited(answer, waits.since_last_s())
+            for key, bits in masks.items():
+                yield Mask(key, bits)
 
 
 def unit_task(
     environment: TaskEnvironment, done: Counter, parts: Iterable[tuple[int, Mask | Hand]]
 ) -> Iterator[UnitAnswer]:
-    """Do the units of one hand; their masks arrive with them, in any order."""
+    """Do the units of one hand, large ones one after another; their masks arrive with them, in any order."""
     masks: dict[MaskKey, bytes] = {}
     units: list[UnitJob] = []
     for _, part in parts:
@@ -145,8 +156,51 @@ def unit_task(
     if not units:
         return
     with environment.open() as (store, pacer):
-        for unit in units:
-            before_s = pacer.wait_s if pacer else 0.0
-            answer = run_unit(unit, masks, store, environment.patience())
+        waits = _Waits(pacer)
+        work = partial(_done_unit, masks, store, environment)
+        for answer in some_at_once(work, units, lambda unit: unit.source_bytes < SMALL_UNIT_BYTES, UNITS_AT_ONCE):
             done.add(1)
-            yield waited(answer, (pacer.wait_s if pacer else 0.0) - before_s)
+            yield waited(answer, waits.since_last_s())
+
+
+def some_at_once(
+    work: Callable[[T], R], items: Sequence[T], is_small: Callable[[T], bool], at_once: int
+) -> Iterator[R]:
+    """Results of the large items, one after another, and then of the small ones, `AT_ONCE` at a time.
+
+    A small one mostly waits for the bucket, so a task with thousands of them would do nothing most of the time. What
+    the work raises ends all of it.
+    """
+    yield from (work(item) for item in items if not is_small(item))
+    small = [item for item in items if is_small(item)]
+    if len(small) < 2:
+        yield from map(work, small)
+        return
+    pool = ThreadPoolExecutor(min(at_once, len(small)), "keyfold-task")
+    try:
+        yield from pool.map(work, small)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _mapped(store: ObjectStore, environment: TaskEnvironment, job: LogJob) -> tuple[MapAnswer, dict[MaskKey, bytes]]:
+    return run_map(job, store, environment.patience())
+
+
+def _done_unit(
+    masks: dict[MaskKey, bytes], store: ObjectStore, environment: TaskEnvironment, unit: UnitJob
+) -> UnitAnswer:
+    return run_unit(unit, masks, store, environment.patience())
+
+
+class _Waits:
+    """Deals a task's throttle wait to its answers: side by side nobody knows whose it was, only the sum counts."""
+
+    def __init__(self, pacer: BudgetPacer | None) -> None:
+        self._pacer = pacer
+        self._told_s = 0.0
+
+    def since_last_s(self) -> float:
+        wait_s = self._pacer.wait_s if self._pacer else 0.0
+        told_s, self._told_s = self._told_s, wait_s
+        return wait_s - told_s

@@ -119,6 +119,11 @@ class UnitJob:
     is_remark: bool
     is_marking: bool = True
 
+    @property
+    def source_bytes(self) -> int:
+        """Stored bytes of the segments that it is made from."""
+        return sum(s.entry.size_bytes for s in self.sources)
+
     def mask_keys(self) -> list[MaskKey]:
         """The masks that this unit needs: those of segments that lose a record."""
         return [(self.log, s.position) for s in self.sources if s.kept_count < s.entry.record_count]

@@ -18,6 +18,8 @@ from keyfold_compactor.executor import LocalExecutor
 from keyfold_compactor.plan import deal
 from keyfold_compactor.report import Outcome, RunReport
 from keyfold_compactor.run import Run, RunSettings
+from keyfold_compactor.spark_tasks import some_at_once
+from keyfold_compactor.throttle import ThrottleLost
 from keyfold_compactor.work import Done, LogJob, MapAnswer, UnitAnswer, UnitJob
 from tests.support.cleaning import EAGER, SMALL, Sink, last_per_key, load, patience, read_all, record
 
@@ -130,6 +132,47 @@ def test_bins_differ_by_no_more_than_a_small_log_where_there_are_thousands() -> 
         loads = [sum(costs[at] for at in hand) for hand in deal(costs, tasks)]
         assert len(loads) == tasks
         assert max(loads) - min(loads) <= (128 * MIB if tasks > 80 else MIB)
+
+
+def test_a_task_does_large_things_one_by_one_and_small_ones_some_at_once() -> None:
+    lock, barrier = threading.Lock(), threading.Barrier(4, timeout=30)
+    busy: list[int] = []
+    seen: list[tuple[int, int]] = []
+
+    def work(item: int) -> int:
+        with lock:
+            busy.append(item)
+            seen.append((item, len(busy)))
+        if item < 100:
+            barrier.wait()  # ends only with four of them side by side
+        with lock:
+            busy.remove(item)
+        return -item
+
+    items = [100, 1, 2, 300, 3, 4, 5, 6, 7, 8]
+    assert list(some_at_once(work, items, lambda item: item < 100, 4)) == [-100, -300, -1, -2, -3, -4, -5, -6, -7, -8]
+    assert seen[:2] == [(100, 1), (300, 1)]
+    assert max(count for _, count in seen) == 4
+
+
+def test_what_ends_a_task_ends_all_that_it_has_not_begun() -> None:
+    begun: list[int] = []
+
+    def work(item: int) -> int:
+        begun.append(item)
+        if item == 3:
+            raise ThrottleLost("gone")
+        threading.Event().wait(0.01)
+        return item
+
+    with pytest.raises(ThrottleLost, match="gone"):
+        list(some_at_once(work, range(1, 1_000), lambda _: True, 2))
+    assert len(begun) < 100
+    results = some_at_once(work, range(10, 1_000), lambda _: True, 2)
+    assert next(results) == 10
+    results.close()  # type: ignore[attr-defined]
+    assert len(begun) < 200
+    assert not any(t.name.startswith("keyfold-task") for t in threading.enumerate())
 
 
 @dataclass
