@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from keyfold.clock import SystemClock
-from keyfold.log.names import Place
+from keyfold.log.names import Place, Role, parse_name
 from keyfold.store.api import Create, ObjectInfo
 from keyfold.store.memory import MemoryStore
 from keyfold.store.s3 import S3Location, S3Store
@@ -72,6 +72,11 @@ def test_two_passes_leave_what_the_dict_has_where_a_task_maps_whole_logs(
         for name, place in places.items():
             assert read_all(store, place=place) == expected[place].clean(), name
     assert list(store.list_uploads("")) == []
+    place = places["values of 20 MB"]
+    largest = max(load(store, place).segments, key=lambda e: e.size_bytes)
+    assert largest.size_bytes > 20 << 20
+    assert getattr(parse_name(largest.name), "role", None) is Role.COMPACTOR
+    assert store.head(place.key(largest.name)).etag.endswith('-4"'), "it went up in parts of 6 MiB"
 
 
 @pytest.mark.parametrize("name", SPLIT)

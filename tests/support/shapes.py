@@ -35,7 +35,9 @@ def shapes() -> dict[str, Batches]:
         "keys that differ in their last byte": numbered([(b"k" * 999 + bytes([n % 7]), b"v") for n in range(60)], 3),
         "empty keys": numbered([((b"", None, b"\0")[n % 3], b"%d" % n) for n in range(60)], 3),
         "empty values": numbered([(b"k%d" % (n % 50), (b"", None, b"v")[n % 3]) for n in range(200)], 3),
-        "values of 20 MB": numbered([(b"big", bytes(20 * MIB)), (b"a", b"1"), (b"big", bytes(20 * MIB - 1))], 2),
+        "values of 20 MB": numbered(
+            [(b"big", bytes(20 * MIB)), (b"a", b"1"), (b"a", b"2"), (b"big", random.randbytes(20 * MIB))], 2
+        ),
         "null values only": numbered([(b"k%d" % (n % 70), None) for n in range(200)], 3),
         "one key in half of the records": numbered([(b"hot" if n % 2 else b"k%d" % n, b"%d" % n) for n in many], 4),
         "one key": numbered([(b"k", b"%d" % n) for n in many], 4),
