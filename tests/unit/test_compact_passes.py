@@ -24,7 +24,18 @@ from keyfold_compactor.report import Outcome, RunReport, text_lines
 from keyfold_compactor.run import Run, RunSettings
 from keyfold_compactor.settings import TopicSettings
 from keyfold_compactor.work import Done, LogJob, MapAnswer, UnitAnswer, UnitJob
-from tests.support.cleaning import EAGER, PLACE, clean, last_per_key, load, memory_log, patience, read_all, record
+from tests.support.cleaning import (
+    EAGER,
+    PLACE,
+    clean,
+    last_per_key,
+    load,
+    memory_log,
+    new_run,
+    patience,
+    read_all,
+    record,
+)
 
 UNMERGED = replace(EAGER, segment_bytes=1)
 
@@ -203,6 +214,19 @@ def test_the_last_part_marks_also_what_the_earlier_ones_have_written() -> None:
     assert [s.unmarked_tombstone_count for s in manifest.segments] == [0] * 4
     assert {e for s in manifest.segments for e in s.cleaned_epochs} == {manifest.last_pass_epoch}
     assert [p.epoch for p in manifest.passes] == [manifest.last_pass_epoch]
+
+
+def test_the_marks_that_a_stopped_pass_has_left_to_others_are_made_without_anything_dirty() -> None:
+    clock = ManualClock()
+    batches = [[record(2 * n, "k", f"{n}"), record(2 * n + 1, f"gone-{n}", None)] for n in range(3)]
+    store, _ = memory_log(*batches, clock=clock)
+    answers = iter([False, True])
+    new_run(store, UNMERGED, clock=clock, pass_bytes=1).clean([PLACE], lambda: next(answers))
+    assert [s.unmarked_tombstone_count for s in load(store).segments] == [1, 1, 1]
+    (part,) = clean(store, replace(UNMERGED, min_cleanable_dirty_ratio=1.0), clock=clock, seed=2).partitions
+    manifest = load(store)
+    assert (part.outcome, part.marked_tombstones, part.removed) == (Outcome.CLEANED, 1, 0)
+    assert [s.cleaned_epochs for s in manifest.segments] == [(manifest.last_pass_epoch,), (), ()]
 
 
 def test_the_lease_is_kept_while_parts_are_left_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,6 +171,27 @@ def test_a_segment_that_the_first_dirty_offset_cuts_is_dirty() -> None:
     assert [job.is_dirty(e) for e in job.entries] == [False, True, True]
 
 
+@pytest.mark.parametrize(
+    ("changes", "remove_keyless", "is_read"),
+    [
+        ({}, True, False),
+        ({"tombstone_count": 1, "unmarked_tombstone_count": 1}, False, True),
+        ({"tombstone_count": 1, "cleaned_epochs": (3,)}, False, True),
+        ({"tombstone_count": 1, "cleaned_epochs": (4,)}, False, False),
+        ({"keyless_count": 1}, True, True),
+        ({"keyless_count": 1}, False, False),
+    ],
+)
+def test_a_clean_segment_is_read_for_what_is_to_be_done_with_it_alone(
+    changes: dict[str, Any], remove_keyless: bool, is_read: bool
+) -> None:
+    manifest = log(50, 50, first_dirty=20, passes=(Pass(3, 0), Pass(4, NOW)), last_epoch=4)
+    settings = replace(HALF, delete_retention_ms=1_000, remove_keyless=remove_keyless)
+    verdict = judge(manifest, settings, SEEN, force=True)
+    job = log_job(0, PLACE, Pinned(manifest, "etag", SEEN), verdict, settings, 5)
+    assert job.needs_index(replace(manifest.segments[0], **changes)) == is_read
+
+
 def test_a_pass_that_is_not_stamped_is_never_due_but_wants_its_stamp() -> None:
     manifest = marked(UNSTAMPED)
     assert due_epochs(manifest, 0, SEEN) == frozenset()
