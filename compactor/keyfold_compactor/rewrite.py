@@ -1,7 +1,8 @@
 """One unit in one task: build a segment from what survives in its neighbours, and put it into the bucket.
 
 The segment goes up while it is made (`keyfold.log.objects.ObjectStream`), so a task's memory does not follow the
-segment's size, only the indexes of one source and of the output.
+segment's size: of indexes it holds the stored bytes of one source's and of the output's, and a row group's rows. A unit
+of some size fetches and sends beside its work (`keyfold_compactor.overlap`).
 
 By bytes (`keyfold.log.rewrite`): blocks that lose nothing move as they are stored, blocks that lose everything are not
 even fetched. Every attempt takes a fresh name, so an attempt that Spark gave up, or runs twice, leaves an orphan and
@@ -10,7 +11,8 @@ never other bytes under a name that was committed. The segment goes up before it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from hashlib import sha256
 from typing import Final
@@ -22,41 +24,60 @@ from keyfold.errors import Corrupt, UploadLost
 from keyfold.log.assembly import FinishedSegment
 from keyfold.log.avro import SegmentDamaged
 from keyfold.log.commit import Patience
-from keyfold.log.index import Index, read_index, remark
+from keyfold.log.index import Index, read_index, read_index_data, remark
 from keyfold.log.manifest import SegmentEntry
 from keyfold.log.names import Role, new_name
 from keyfold.log.objects import ObjectStream, create_object
-from keyfold.log.rewrite import SegmentRewriter
+from keyfold.log.rewrite import Fetch, SegmentRewriter, fetch_ranges
 from keyfold.store.api import ObjectStore
 from keyfold_compactor.mapping import unpacked
+from keyfold_compactor.overlap import FetchAhead, SendBehind
 from keyfold_compactor.retain import Bools, new_marks, old_marks
 from keyfold_compactor.work import MaskKey, UnitJob, UnitSource
 
+# Below this two more threads cost more than they save.
+OVERLAP_BYTES_MIN: Final = 16 * 1024 * 1024
 # The store may lose an upload once by chance. Who has been overtaken loses every one, and the commit tells him.
 _ATTEMPTS: Final = 2
 
 
-def rewrite_unit(unit: UnitJob, masks: Mapping[MaskKey, bytes], store: ObjectStore, patience: Patience) -> SegmentEntry:
+def rewrite_unit(
+    unit: UnitJob,
+    masks: Mapping[MaskKey, bytes],
+    store: ObjectStore,
+    patience: Patience,
+    *,
+    overlap_bytes_min: int = OVERLAP_BYTES_MIN,
+) -> SegmentEntry:
     """Make and upload what the unit asks for; the new segment as the manifest will name it.
 
+    A unit whose segments have fewer stored bytes than `overlap_bytes_min` does one thing after another.
     Raises `Corrupt` where an index or a segment is not what it must be, and `StoreError`.
     """
     if unit.is_remark:
         return _remarked(unit, store, patience)
+    is_overlapped = sum(s.entry.size_bytes for s in unit.sources) >= overlap_bytes_min
     for attempts_left in reversed(range(_ATTEMPTS)):
         try:
-            return _rewritten(unit, masks, store, patience)
+            return _rewritten(unit, masks, store, patience, is_overlapped=is_overlapped)
         except UploadLost:
             if not attempts_left:
                 raise
     raise AssertionError
 
 
-def _rewritten(unit: UnitJob, masks: Mapping[MaskKey, bytes], store: ObjectStore, patience: Patience) -> SegmentEntry:
+def _rewritten(
+    unit: UnitJob, masks: Mapping[MaskKey, bytes], store: ObjectStore, patience: Patience, *, is_overlapped: bool
+) -> SegmentEntry:
     name = new_name(unit.base_offset, unit.epoch, Role.COMPACTOR, patience.random)
     stream = ObjectStream(store, unit.place.key(str(name)), patience, part_bytes=unit.encoding.part_bytes)
     try:
-        finished = _streamed(unit, masks, store, patience, stream)
+        if is_overlapped:
+            with SendBehind(stream.write) as sending:
+                finished = _survivors(unit, masks, store, patience, sending.write, is_ahead=True)
+                sending.flush()
+        else:
+            finished = _survivors(unit, masks, store, patience, stream.write, is_ahead=False)
         stream.finish()
     except Exception:
         stream.abandon()
@@ -72,30 +93,36 @@ def _rewritten(unit: UnitJob, masks: Mapping[MaskKey, bytes], store: ObjectStore
     return replace(made, schema_ids=tuple(sorted({i for s in unit.sources for i in s.entry.schema_ids})))
 
 
-def _streamed(
-    unit: UnitJob, masks: Mapping[MaskKey, bytes], store: ObjectStore, patience: Patience, stream: ObjectStream
+def _survivors(
+    unit: UnitJob,
+    masks: Mapping[MaskKey, bytes],
+    store: ObjectStore,
+    patience: Patience,
+    take: Callable[[list[bytes]], None],
+    *,
+    is_ahead: bool,
 ) -> FinishedSegment:
-    """Put what survives into the stream, all of it."""
+    """Give `take` what survives, all of it."""
     encoding = unit.encoding
     rewriter = SegmentRewriter(
         sync_marker=unit.sync_marker,
         codec=encoding.codec,
         level=encoding.level,
         block_bytes=encoding.block_bytes,
-        take=stream.write,
+        take=take,
     )
     for source in unit.sources:
-        index = _index(unit, source.entry, store, patience)
-        keep = _keep(unit, source, masks)
         key = unit.place.key(source.entry.name)
-        marks = new_marks(index.rows, keep, unit.epoch) if unit.is_marking else old_marks(index.rows, keep)
         try:
-            rewriter.add(index, None, keep, marks, _fetch(store, key, patience), origin=key)
+            for part, keep in _parts(unit, source, masks, store, patience):
+                marks = new_marks(part.rows, keep, unit.epoch) if unit.is_marking else old_marks(part.rows, keep)
+                with _fetch(store, key, patience, _ranges(part, keep) if is_ahead else None) as fetch:
+                    rewriter.add(part, None, keep, marks, fetch, origin=key)
         except SegmentDamaged as error:
             hint = "run `keyfold log verify`; nothing was changed"
             raise Corrupt(unit.place.topic, unit.place.partition, str(error), hint=hint) from error
     finished = rewriter.finish()
-    stream.write(finished.data)
+    take(finished.data)
     return finished
 
 
@@ -121,6 +148,22 @@ def _index(unit: UnitJob, entry: SegmentEntry, store: ObjectStore, patience: Pat
     return patience.repeat(lambda: read_index(store, unit.place, entry))
 
 
+def _parts(
+    unit: UnitJob, source: UnitSource, masks: Mapping[MaskKey, bytes], store: ObjectStore, patience: Patience
+) -> Iterator[tuple[Index, Bools]]:
+    """A segment's index a row group at a time, each with its part of the mask."""
+    data = patience.repeat(lambda: read_index_data(store, unit.place, source.entry))
+    keep = _keep(unit, source, masks)
+    origin = unit.place.key(source.entry.index_name)
+    row = 0
+    for part in Index.parts(data, origin=origin):
+        row += len(part)
+        if row <= len(keep):
+            yield part, keep[row - len(part) : row]
+    if row != len(keep):
+        raise SegmentDamaged(origin, f"has {row} rows, its segment {len(keep)} records")
+
+
 def _keep(unit: UnitJob, source: UnitSource, masks: Mapping[MaskKey, bytes]) -> Bools:
     """The mask of one segment. It was made from the same index, so a count that differs is a fault of ours."""
     count = source.entry.record_count
@@ -132,5 +175,17 @@ def _keep(unit: UnitJob, source: UnitSource, masks: Mapping[MaskKey, bytes]) -> 
     return keep
 
 
-def _fetch(store: ObjectStore, key: str, patience: Patience) -> Callable[[int, int], bytes]:
-    return lambda start, length: patience.repeat(lambda: store.get_range(key, start, length))
+def _ranges(index: Index, keep: Bools) -> Iterator[tuple[int, int]]:
+    """What the rewriter will ask for: it comes to this when it has found the index whole, and not before."""
+    needed = np.flatnonzero(np.bincount(index.ints("block")[keep], minlength=len(index.blocks)))
+    for start, length, _ in fetch_ranges(index, needed):
+        yield start, length
+
+
+def _fetch(
+    store: ObjectStore, key: str, patience: Patience, ranges: Iterable[tuple[int, int]] | None
+) -> contextlib.AbstractContextManager[Fetch]:
+    def fetch(start: int, length: int) -> bytes:
+        return patience.repeat(lambda: store.get_range(key, start, length))
+
+    return contextlib.nullcontext(fetch) if ranges is None else FetchAhead(fetch, ranges)

@@ -1,0 +1,105 @@
+"""Work goes on while the bucket is waited for: a range is fetched ahead of its turn, what is made is sent from behind.
+
+A task that fetches, works and sends one after another uses a processor for a third of the time that a bucket is some
+milliseconds away. So small ranges, of which there are hundreds where most blocks lose everything, are fetched some at a
+time and large ones one at a time, and what is finished is handed to another thread. A task holds `MAX_FETCH_BYTES` and
+one part of its upload more than without.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final, Self
+
+from keyfold.log.codec import Bytes
+from keyfold.log.rewrite import MAX_FETCH_BYTES, Fetch
+
+FETCH_THREADS: Final = 4
+SEND_BYTES: Final = 1024 * 1024
+"""What is handed to the other thread at once: finished blocks are small."""
+
+
+class FetchAhead:
+    """Gives the ranges that it was told of, in their order, and has the next ones under way while one is used.
+
+    It looks at `ranges` when the first of them is asked for.
+    """
+
+    def __init__(self, fetch: Fetch, ranges: Iterable[tuple[int, int]]) -> None:
+        self._fetch = fetch
+        self._told = ranges
+        self._ranges: deque[tuple[int, int]] | None = None
+        self._pool = ThreadPoolExecutor(FETCH_THREADS, "keyfold-fetch")
+        self._coming: deque[tuple[tuple[int, int], Future[Bytes]]] = deque()
+        self._coming_bytes = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(cancel_futures=True)  # waits: a store must not be used when its task is over
+
+    def __call__(self, start: int, length: int) -> Bytes:
+        """The bytes of the next range. Raises what the fetching of it did."""
+        if self._ranges is None:
+            self._ranges = deque(self._told)
+        self._submit(self._ranges)
+        wanted, coming = self._coming.popleft()
+        assert wanted == (start, length), f"{start, length} is fetched in the place of {wanted}"
+        data = coming.result()
+        self._coming_bytes -= length
+        self._submit(self._ranges)
+        return data
+
+    def _submit(self, ranges: deque[tuple[int, int]]) -> None:
+        """Ask for what comes next, if that is not too much: one range, or several small ones."""
+        while ranges and len(self._coming) < FETCH_THREADS:
+            wanted = ranges[0]
+            if self._coming and self._coming_bytes + wanted[1] > MAX_FETCH_BYTES:
+                return
+            self._coming.append((wanted, self._pool.submit(self._fetch, *ranges.popleft())))
+            self._coming_bytes += wanted[1]
+
+
+class SendBehind:
+    """Hands pieces to `send` in another thread, about `SEND_BYTES` at once, and waits for the ones before.
+
+    What `send` raises comes out at the next `write`, or at `flush`; nothing is sent after that.
+    """
+
+    def __init__(self, send: Callable[[list[Bytes]], None]) -> None:
+        self._send = send
+        self._pool = ThreadPoolExecutor(1, "keyfold-send")
+        self._under_way: Future[None] | None = None
+        self._held: list[Bytes] = []
+        self._held_bytes = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown()
+
+    def write(self, pieces: Iterable[Bytes]) -> None:
+        """Take what comes next."""
+        for piece in pieces:
+            self._held.append(piece)
+            self._held_bytes += len(piece)
+        if self._held_bytes >= SEND_BYTES:
+            self._hand_over()
+
+    def flush(self) -> None:
+        """Return when all that was written has been handed to `send` and taken."""
+        self._hand_over()
+        self._wait()
+
+    def _hand_over(self) -> None:
+        self._wait()
+        held, self._held, self._held_bytes = self._held, [], 0
+        self._under_way = self._pool.submit(self._send, held)
+
+    def _wait(self) -> None:
+        if self._under_way is not None:
+            self._under_way.result()
