@@ -1,0 +1,65 @@
+"""What a rewrite holds of index rows is a row group's, however many records a segment has."""
+
+from __future__ import annotations
+
+import tracemalloc
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from keyfold.clock import ManualClock
+from keyfold.log import assembly
+from keyfold.log import index as index_module
+from keyfold_compactor.mapping import packed
+from keyfold_compactor.rewrite import rewrite_unit
+from keyfold_compactor.settings import Encoding
+from keyfold_compactor.work import UnitJob, UnitSource
+from tests.support.cleaning import PLACE, load, memory_log, patience, read_all, record
+
+ROW_GROUP_ROWS = 1_000
+FOREVER_BYTES = 24
+"""Of every row of the segment: both indexes as they are stored, the mask, the block table."""
+
+
+def peak_bytes(row_count: int) -> int:
+    """Of Arrow, numpy and Python, while a segment of so many small records is rewritten without every third."""
+    store, _ = memory_log([record(n, b"%06d" % n, b"v") for n in range(row_count)])
+    (entry,) = load(store).segments
+    keep = np.arange(row_count) % 3 != 0
+    unit = UnitJob(
+        log=0,
+        group=0,
+        place=PLACE,
+        epoch=9,
+        sync_marker=load(store).sync_marker,
+        encoding=Encoding("zstandard", 1, 16_384),
+        sources=(UnitSource(0, entry, int(keep.sum())),),
+        base_offset=0,
+        next_offset=row_count,
+        is_remark=False,
+    )
+    masks = {(0, 0): packed(keep)}
+    before = pa.default_memory_pool()
+    pool = pa.proxy_memory_pool(before)
+    pa.set_memory_pool(pool)
+    tracemalloc.start()
+    try:
+        made = rewrite_unit(unit, masks, store, patience(ManualClock(), Random(2)))
+        _, traced_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        pa.set_memory_pool(before)
+    assert made.record_count == int(keep.sum())
+    assert len(read_all(store)) == row_count, "the log names the old segment still"
+    peak: int = traced_bytes + pool.max_memory() - 2 * store.head(PLACE.key(made.name)).size_bytes
+    return peak
+
+
+def test_index_rows_are_held_a_row_group_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_module, "ROW_GROUP_ROWS", ROW_GROUP_ROWS)
+    monkeypatch.setattr(assembly, "ROW_GROUP_ROWS", ROW_GROUP_ROWS)
+    few, many = 5_000, 40_000
+    grown = peak_bytes(many) - peak_bytes(few)
+    assert grown < FOREVER_BYTES * (many - few)
