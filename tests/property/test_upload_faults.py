@@ -9,13 +9,16 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from keyfold.clock import ManualClock
 from keyfold.store.faulty import Call, Fault, FaultyStore, Kind, SimulatedCrash, every_fault
 from keyfold.store.memory import MemoryStore
+from keyfold_compactor import executor
 from keyfold_compactor.report import Outcome, RunReport
+from keyfold_compactor.rewrite import OVERLAP_BYTES_MIN, rewrite_unit
 from keyfold_compactor.settings import Encoding
 from tests.support.cleaning import (
     EAGER,
@@ -85,8 +88,12 @@ def test_the_cases_are_about_uploads_of_many_parts() -> None:
     assert count["upload.abort"] == 0
 
 
+@pytest.mark.parametrize("overlap_bytes_min", [OVERLAP_BYTES_MIN, 0], ids=["one after another", "overlapped"])
 @pytest.mark.parametrize("fault", CASES)
-def test_a_fault_at_any_call_leaves_the_log_and_the_next_run_finishes(fault: Fault) -> None:
+def test_a_fault_at_any_call_leaves_the_log_and_the_next_run_finishes(
+    fault: Fault, overlap_bytes_min: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor, "rewrite_unit", partial(rewrite_unit, overlap_bytes_min=overlap_bytes_min))
     store, clock = prepared()
     faulty = FaultyStore(store, [fault])
     with contextlib.suppress(SimulatedCrash):
