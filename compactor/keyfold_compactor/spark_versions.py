@@ -1,8 +1,9 @@
 """Which Spark this compactor runs on, and a refusal in words where it is another.
 
-The range is what `make test-spark` has run, the first and the last release of each minor version. Two things are asked:
-the pyspark that Python would import, before anything is started; and the JVM behind it, which may be of another version
-where PATH or SPARK_HOME lead elsewhere. Distributions add words of their own (`3.5.5-amzn-1`): only numbers count.
+The range is what `make test-spark` has run; docs/spark-platforms.md says which releases, and what of it. Two things are
+asked: the pyspark that Python would import, before anything is started; and the JVM behind it, which may be of another
+version where PATH or SPARK_HOME lead elsewhere. Distributions add words of their own (`3.5.5-amzn-1`): only numbers
+count.
 """
 
 from __future__ import annotations
