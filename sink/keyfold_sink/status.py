@@ -1,0 +1,124 @@
+"""What a sink says about itself: values, and how they travel as JSON.
+
+    task ──TaskStatus, every second──► its worker ──WorkerStatus──► an object in the bucket ──► every other worker
+
+A *worker* is a process with tasks: one supervisor, in Kubernetes one pod (Connect's word). A task reports from its main
+loop, so a report is also a sign of life. All times are milliseconds since the epoch by the clock of who reports; -1
+is "not known" and "none".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+import orjson
+
+UNKNOWN: Final = -1
+
+
+class State(StrEnum):
+    """Connect's states of a connector and of a task, and the sink's of a partition."""
+
+    UNASSIGNED = "UNASSIGNED"
+    RUNNING = "RUNNING"
+    PAUSED = "PAUSED"
+    STOPPED = "STOPPED"
+    FAILED = "FAILED"
+    RESTARTING = "RESTARTING"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """One partition as its task sees it.
+
+    `next_offset` is durable: all before it is in the log. `position` is how far the task has read, `end_offset` the
+    high watermark that the client saw last. `oldest_record_ms` is the timestamp of the oldest record that was read and
+    is not durable. UNASSIGNED: given to the task by the group, and not claimed yet. FAILED: `error` says why, and the
+    partition waits for a restart.
+    """
+
+    topic: str
+    partition: int
+    state: State
+    next_offset: int = UNKNOWN
+    position: int = UNKNOWN
+    end_offset: int = UNKNOWN
+    oldest_record_ms: int = UNKNOWN
+    committed_ms: int = UNKNOWN
+    error: str = ""
+    error_ms: int = UNKNOWN
+
+    @property
+    def lag_records(self) -> int:
+        """Offsets between the log's end and the topic's; `UNKNOWN` where either is not known."""
+        if self.end_offset < 0 or self.next_offset < 0:
+            return UNKNOWN
+        return max(0, self.end_offset - self.next_offset)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStatus:
+    """One task. `number` is its place in its worker; `values` are its metrics by name (`keyfold_sink.metric_names`)."""
+
+    number: int
+    state: State
+    trace: str = ""
+    pid: int = UNKNOWN
+    started_ms: int = UNKNOWN
+    reported_ms: int = UNKNOWN
+    partitions: tuple[PartitionStatus, ...] = ()
+    values: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """One worker and its tasks. Its tasks' ids in Connect's sense are `slot * tasks.max + number`.
+
+    `orders_version` is the newest version of the orders that it has carried out.
+    """
+
+    worker_id: str
+    slot: int
+    reported_ms: int
+    version: str
+    orders_version: int
+    tasks: tuple[TaskStatus, ...] = ()
+
+
+def dump(status: TaskStatus | WorkerStatus) -> bytes:
+    """As JSON, on one line."""
+    return orjson.dumps(status)
+
+
+def load_task(data: bytes) -> TaskStatus:
+    """Read a task's status back. Raises `ValueError` for anything else."""
+    return _task(_object(data))
+
+
+def load_worker(data: bytes) -> WorkerStatus:
+    """Read a worker's status back. Raises `ValueError` for anything else."""
+    found = _object(data)
+    try:
+        return WorkerStatus(**{**found, "tasks": tuple(map(_task, found["tasks"]))})
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"this is no worker's status: {error}") from error
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    found = orjson.loads(data)  # its error is a ValueError
+    if not isinstance(found, dict):
+        raise ValueError("this is no status")  # noqa: TRY004 - a value that was read, not an argument
+    return found
+
+
+def _task(found: dict[str, Any]) -> TaskStatus:
+    try:
+        partitions = tuple(
+            PartitionStatus(**{**partition, "state": State(partition["state"])}) for partition in found["partitions"]
+        )
+        return TaskStatus(**{**found, "state": State(found["state"]), "partitions": partitions})
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"this is no task's status: {error}") from error
