@@ -8,6 +8,7 @@ whether the request is carried out all the same:
     Fault(r"^PUT .*_manifest", status=DROP, applied=True)         it landed, the answer was lost
     Fault(r"^PUT .*_manifest", status=DROP, late_ms=500)          the connection breaks; it lands later
     Fault(r"", status=500, applied=True, times=-1, chance=0.05)   now and then an error for what was done
+    Fault(r"^PUT ", status=PASS, slow_ms=800, times=-1)           all goes well, but slowly
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from random import Random
 from typing import Any, Final
 
 DROP: Final = 0
+PASS: Final = 200
 CODES: Final = {
     409: "ConditionalRequestConflict",
     412: "PreconditionFailed",
@@ -31,7 +33,8 @@ CODES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One kind of misfortune. `status` is an HTTP status with an S3 code in `CODES`, or `DROP`: the connection is cut.
+    """One kind of misfortune. `status` is an HTTP status with an S3 code in `CODES`; or `DROP`: the connection is cut;
+    or `PASS`: nothing is wrong, it is only counted, or slow. `slow_ms` is how long the request is held up first.
 
     The first `skip` matches pass; then it strikes `times` times (-1: without end), each with probability `chance`.
     """
@@ -40,14 +43,15 @@ class Fault:
     status: int = DROP
     applied: bool = False
     late_ms: int = 0
+    slow_ms: int = 0
     skip: int = 0
     times: int = 1
     chance: float = 1.0
 
     def __post_init__(self) -> None:
         re.compile(self.match)
-        if self.status != DROP and self.status not in CODES:
-            raise ValueError(f"status {self.status} is none of {sorted(CODES)} or DROP")
+        if self.status not in {DROP, PASS, *CODES}:
+            raise ValueError(f"status {self.status} is none of {sorted(CODES)}, DROP or PASS")
         if self.applied and self.late_ms:
             raise ValueError("a request lands now or late, not both")
 

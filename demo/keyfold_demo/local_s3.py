@@ -34,7 +34,7 @@ from werkzeug.serving import ThreadedWSGIServer
 
 from keyfold.errors import KeyfoldError
 from keyfold_demo.children import death_with_parent, end
-from keyfold_demo.faults import CODES, DROP, Fault, FaultPlan, faults_from_json, faults_to_json
+from keyfold_demo.faults import CODES, DROP, PASS, Fault, FaultPlan, faults_from_json, faults_to_json
 
 ACCESS_KEY_ID: Final = "testkey"
 SECRET_ACCESS_KEY: Final = "testsecret"
@@ -71,7 +71,9 @@ class Application:
         if environ["PATH_INFO"] == _CONTROL_PATH:
             return self._control(environ["REQUEST_METHOD"], body)
         fault = self.plan.pick(f"{environ['REQUEST_METHOD']} {environ['REQUEST_URI']}")
-        if fault is None:
+        if fault is not None and fault.slow_ms:
+            threading.Event().wait(fault.slow_ms / 1000)
+        if fault is None or fault.status == PASS:
             return _run_moto(environ)
         if fault.late_ms:
             later = threading.Timer(fault.late_ms / 1000, _run_moto, (environ,))

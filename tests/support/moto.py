@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from keyfold_demo.faults import DROP, Fault, FaultPlan
+from keyfold_demo.faults import DROP, PASS, Fault, FaultPlan
 from keyfold_demo.local_s3 import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, LocalS3, LocalS3Process, s3_client
 
 __all__ = [
     "ACCESS_KEY_ID",
     "DROP",
+    "PASS",
     "REGION",
     "SECRET_ACCESS_KEY",
     "Fault",

@@ -13,7 +13,7 @@ from email.utils import parsedate_to_datetime
 import pytest
 from botocore.exceptions import ClientError, ConnectionClosedError, EndpointConnectionError
 
-from keyfold_demo.faults import DROP, Fault, FaultPlan
+from keyfold_demo.faults import DROP, PASS, Fault, FaultPlan
 from keyfold_demo.local_s3 import LocalS3, LocalS3Process
 
 
@@ -150,6 +150,17 @@ def test_a_stopped_server_is_silent_on_open_connections_too() -> None:
         client.list_buckets()
     with pytest.raises((EndpointConnectionError, ConnectionClosedError)):
         client.list_buckets()
+    client.close()
+
+
+def test_a_slow_request_is_carried_out_and_counted(server: LocalS3, bucket: str) -> None:
+    client = server.client()
+    server.set_faults(Fault(rf"^PUT /{bucket}/", status=PASS, slow_ms=200, times=-1))
+    begun = time.monotonic()
+    client.put_object(Bucket=bucket, Key="a", Body=b"x")
+    assert time.monotonic() - begun >= 0.2
+    assert client.list_objects_v2(Bucket=bucket)["KeyCount"] == 1
+    assert server.struck() == [1]
     client.close()
 
 
