@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Any, TextIO
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final, TextIO
 
 import structlog
 from pydantic import SecretStr
@@ -22,6 +24,10 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 from keyfold.errors import ConfigError, KeyfoldError
 
 LEVELS = ("debug", "info", "warning", "error")
+CONNECT_LEVELS: Final[Mapping[str, int]] = MappingProxyType(
+    {"OFF": 60, "FATAL": 50, "ERROR": 40, "WARN": 30, "INFO": 20, "DEBUG": 10, "TRACE": 5}
+)
+"""Kafka Connect's names of levels, and Python's numbers for them."""
 
 
 def configure(*, json: bool, level: str = "info", stream: TextIO | None = None) -> None:
@@ -87,6 +93,42 @@ def _spell_out(_logger: WrappedLogger, _method: str, event: EventDict) -> EventD
         elif isinstance(value, bytes):
             event[name] = value.decode("utf-8", "backslashreplace")
     return event
+
+
+def set_level(logger: str, level: str) -> list[str]:
+    """Set a logger (empty: the root) and all that exist below it to a level of `CONNECT_LEVELS`, as Connect does.
+
+    Returns the names of those that were set, in name order, the root's as `root`. Raises `KeyError` for other levels.
+    """
+    number = CONNECT_LEVELS[level]
+    below = [name for name in _existing() if not logger or name == logger or name.startswith(f"{logger}.")]
+    for name in {*below, logger}:
+        logging.getLogger(name or None).setLevel(number)
+    return sorted(name or "root" for name in {*below, logger})
+
+
+def get_level(logger: str) -> str | None:
+    """The level, of `CONNECT_LEVELS`, that holds for a logger (empty: the root); None where there is no such logger."""
+    if logger and logger not in _existing():
+        return None
+    return _connect_level(logging.getLogger(logger or None).getEffectiveLevel())
+
+
+def set_levels() -> dict[str, str]:
+    """Levels that were set, by logger, the root as `root`; a logger without one has that of what it is below."""
+    found = {name: logging.getLogger(name).level for name in _existing()}
+    levels = {name: _connect_level(number) for name, number in found.items() if number != logging.NOTSET}
+    return {**levels, "root": _connect_level(logging.getLogger().level)}
+
+
+def _existing() -> list[str]:
+    """Names of loggers that somebody has asked for."""
+    known = logging.Logger.manager.loggerDict
+    return [name for name, entry in list(known.items()) if isinstance(entry, logging.Logger)]
+
+
+def _connect_level(number: int) -> str:
+    return next((name for name, least in CONNECT_LEVELS.items() if number >= least), "TRACE")
 
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:

@@ -12,9 +12,10 @@ from typing import Any, Final, Literal
 
 from keyfold.errors import ConfigError
 from keyfold.log.names import is_topic_name
-from keyfold.options import Count, Flag, Millis, Names, Overrides, StoreOptions, option
+from keyfold.options import Count, Flag, Millis, Names, Overrides, SecretStr, StoreOptions, option
 from keyfold.store.s3 import S3Location
 from keyfold_sink.budget import MIN_BUFFER_MEMORY
+from keyfold_sink.rest.addresses import DEFAULT_LISTENER, parse_listeners, require_token
 from keyfold_sink.rolling import RollPolicy
 from keyfold_sink.source import GapPolicy
 
@@ -120,6 +121,33 @@ class SinkOptions(StoreOptions):
     tasks_max_enforce: Flag = option(
         "tasks.max.enforce", True, doc="Accepted for Connect's sake and ignored.", importance="low"
     )
+    listeners: Names = option(
+        "listeners",
+        (DEFAULT_LISTENER,),
+        doc="Where the REST API listens, http://host:port separated by commas; port 0: any free one; empty: no API. If "
+        "the default's port is taken, another free one is used. Any address but loopback needs rest.token.",
+    )
+    rest_token: SecretStr | None = option(
+        "rest.token",
+        None,
+        doc="Who calls the REST API sends it (Authorization: Bearer, or as the password of Basic); health, readiness "
+        "and metrics need none. Write it as ${env:...} or ${file:...}, not in the file.",
+    )
+    rest_advertised_host_name: str | None = option(
+        "rest.advertised.host.name",
+        None,
+        doc="The host that workers are known by (worker_id). Default: the machine's name.",
+        importance="low",
+        min_length=1,
+    )
+    rest_advertised_port: int | None = option(
+        "rest.advertised.port",
+        None,
+        doc="The port that workers are known by. Default: the first listener's.",
+        importance="low",
+        ge=1,
+        le=65535,
+    )
     consumer: Overrides = option("consumer.override.*", Overrides(), doc="Passed to the consumer.", importance="low")
     admin: Overrides = option("admin.override.*", Overrides(), doc="Passed to the admin client.", importance="low")
 
@@ -135,6 +163,8 @@ class SinkOptions(StoreOptions):
                 "errors.tolerance",
                 f"must be none, not {self.errors_tolerance!r}: bytes are not checked, so there is nothing to tolerate",
             )
+        token = self.rest_token
+        require_token(parse_listeners(self.listeners), None if token is None else token.get_secret_value())
         for key in self.consumer:
             if key in _OWNED_CONSUMER_KEYS:
                 raise ConfigError(f"consumer.override.{key}", f"cannot be set: {_OWNED_CONSUMER_KEYS[key]}")

@@ -66,6 +66,12 @@ class Service(Protocol):
     def flush(self) -> None:
         """Every task finishes and commits what it has read."""
 
+    def set_log_level(self, logger: str, level: str) -> None:
+        """Have this worker's tasks, also those to come, log a logger and what is below it at a level.
+
+        `logger` is a name of Python's logging, empty for the root; `level` one of `keyfold.logs.CONNECT_LEVELS`.
+        """
+
     def topics(self) -> Sequence[str]:
         """Topics that the sink has a log of, or reads, in name order."""
 

@@ -88,3 +88,33 @@ def test_tracebacks_and_fields_hold_no_secret(as_json: bool) -> None:
 def test_an_unknown_level_is_a_configuration_error() -> None:
     with pytest.raises(ConfigError, match=r"log\.level"):
         logs.configure(json=True, level="loud")
+
+
+def test_a_level_in_connects_words_reaches_a_logger_and_what_is_below_it() -> None:
+    stream = io.StringIO()
+    logs.configure(json=True, stream=stream)
+    log = logs.get_logger("keyfold.levels.deep")
+    log.debug("too fine")
+    assert "keyfold.levels.deep" in logs.set_level("keyfold.levels", "DEBUG")
+    log.debug("fine")
+    assert [row["event"] for row in rows(stream)] == ["fine"]
+    assert logs.get_level("keyfold.levels.deep") == "DEBUG"
+    logs.set_level("keyfold.levels", "OFF")
+    log.critical("nothing")
+    assert [row["event"] for row in rows(stream)] == ["fine"]
+
+
+def test_only_whole_names_are_below_a_logger() -> None:
+    logs.get_logger("keyfold.near").info("made")
+    before = logs.get_level("keyfold.near")
+    assert "keyfold.near" not in logs.set_level("keyfold.ne", "ERROR")
+    assert logs.get_level("keyfold.near") == before
+
+
+def test_the_root_is_named_and_a_logger_that_nobody_asked_for_is_not_there() -> None:
+    logs.configure(json=True, stream=io.StringIO())
+    assert logs.set_levels()["root"] == "WARN"
+    assert logs.set_levels()["keyfold"] == "INFO"
+    assert logs.get_level("keyfold.nobody.asked") is None
+    with pytest.raises(KeyError):
+        logs.set_level("keyfold", "LOUD")
