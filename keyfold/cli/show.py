@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
-from keyfold.log.manifest import Manifest, SegmentEntry
+from keyfold.log.gaps import records_in, totals
+from keyfold.log.manifest import WHOLE_RANGE, Gap, Manifest, SegmentEntry
 from keyfold.log.record import Record
 from keyfold.read.findings import VerifyReport
 from keyfold.read.repair import RepairPlan
 
 Json = dict[str, Any]
+
+_GAPS_SHOWN: Final = 10
 
 
 def dumps(value: Any) -> str:
@@ -131,7 +134,8 @@ def manifest_json(manifest: Manifest) -> Json:
             "last_pass": manifest.last_pass_epoch,
         },
         "lease": {"holder": manifest.compactor.lease_holder, "until_ms": manifest.compactor.lease_until_ms},
-        "gaps": [{"from_offset": g.from_offset, "to_offset": g.to_offset, "reason": g.reason} for g in manifest.gaps],
+        "gaps": [_gap_json(gap) for gap in manifest.gaps],
+        "gap_records": totals(manifest.gaps),
         "holds": [{"replica": h.replica, "version": h.version, "until_ms": h.expires_at_ms} for h in manifest.holds],
         "replaced": len(manifest.replaced),
         "settings": dict(manifest.settings),
@@ -139,6 +143,27 @@ def manifest_json(manifest: Manifest) -> Json:
         "min_writer": manifest.min_writer,
         "features": list(manifest.features),
     }
+
+
+def _gap_json(gap: Gap) -> Json:
+    return {
+        "from_offset": gap.from_offset,
+        "to_offset": gap.to_offset,
+        "reason": gap.reason,
+        "records": records_in(gap),
+        "whole_range": gap.record_count == WHOLE_RANGE,
+    }
+
+
+def _gap_rows(gaps: Sequence[Gap]) -> Iterable[tuple[str, str]]:
+    """The newest gaps one by one, and where there are many, how many offsets they are by reason."""
+    if len(gaps) > _GAPS_SHOWN:
+        for reason, count in sorted(totals(gaps).items()):
+            yield "gaps", f"{count:,} offsets: {reason}"
+        yield "gaps", f"the newest {_GAPS_SHOWN} of {len(gaps)} ranges (all with --json):"
+    for gap in gaps[-_GAPS_SHOWN:]:
+        some = "" if gap.record_count == WHOLE_RANGE else f"{gap.record_count:,} of them: "
+        yield "gap", f"[{gap.from_offset}, {gap.to_offset}) {some}{gap.reason}"
 
 
 def manifest_lines(manifest: Manifest) -> Iterable[str]:
@@ -172,8 +197,7 @@ def _state_rows(manifest: Manifest) -> Iterable[tuple[str, str]]:
         yield "purged", f"tombstones up to offset {manifest.purged_to}"
     for hold in manifest.holds:
         yield "hold", f"{hold.replica} holds version {hold.version} until {iso(hold.expires_at_ms)}"
-    for gap in manifest.gaps:
-        yield "gap", f"[{gap.from_offset}, {gap.to_offset}) {gap.reason}"
+    yield from _gap_rows(manifest.gaps)
     for name, value in sorted(manifest.settings.items()):
         yield "setting", f"{name}={value}"
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from keyfold.errors import Fenced, LeaseHeld, OffsetMoved, SegmentsMoved
+from keyfold.log.gaps import with_gaps
 from keyfold.log.manifest import (
     NO_EPOCH,
     NO_OFFSET,
@@ -128,7 +129,7 @@ def append(
             next_offset=next_offset,
             first_dirty_offset=_first_dirty(manifest.first_dirty_offset, segments, next_offset),
             last_leader_epoch=manifest.last_leader_epoch if leader_epoch < 0 else leader_epoch,
-            gaps=manifest.gaps + tuple(gaps),
+            gaps=with_gaps(manifest.gaps, gaps),
             settings=manifest.settings if settings is None else dict(settings),
         )
 

@@ -23,6 +23,7 @@ from keyfold.store.api import STORE_TIME_RESOLUTION_MS
 UNSTAMPED: Final = -1
 NO_OFFSET: Final = -1
 NO_EPOCH: Final = 0
+WHOLE_RANGE: Final = -1
 
 Unknown = Mapping[str, Any]
 """Fields of a newer format that this version keeps without understanding them."""
@@ -79,11 +80,16 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Offsets `[from_offset, to_offset)` that the log does not have although the source had them once."""
+    """Offsets `[from_offset, to_offset)` of which the log misses some although the source had them once.
+
+    `record_count` says how many of them are missing for this reason, or that all may be (`WHOLE_RANGE`): records that
+    were skipped here and there are counted over a range that the log has others of (`keyfold.log.gaps`).
+    """
 
     from_offset: int
     to_offset: int
     reason: str
+    record_count: int = WHOLE_RANGE
 
 
 @dataclass(frozen=True, slots=True)
