@@ -16,8 +16,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from enum import StrEnum
-from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Final, Self
 
@@ -25,17 +23,9 @@ import orjson
 import structlog
 
 from keyfold_sink.status import TaskStatus, dump
+from keyfold_sink.task_orders import Order
 
 _LAST_WORD_S: Final = 2.0
-
-
-class Order(StrEnum):
-    """What a task is told."""
-
-    PAUSE = "pause"
-    RESUME = "resume"
-    FLUSH = "flush"
-    STOP = "stop"
 
 
 def encode_order(order: Order) -> bytes:
@@ -51,40 +41,20 @@ def decode_order(line: bytes) -> Order:
     return Order(found.get("order", ""))
 
 
-class Inbox:
-    """The orders that a task was given and has not taken yet. `stop` is told by STOP and by the end of the line."""
+def follow_orders(fd: int, give: Callable[[Order], None]) -> None:
+    """Give what `fd` says, in a thread of its own; at its end, or where it cannot be read, the order to stop."""
+    threading.Thread(target=_follow, args=(fd, give), name="keyfold-orders", daemon=True).start()
 
-    def __init__(self, stop: threading.Event) -> None:
-        self._stop = stop
-        self._orders: SimpleQueue[Order] = SimpleQueue()
 
-    def put(self, order: Order) -> None:
-        """Note an order."""
-        if order is Order.STOP:
-            self._stop.set()
-        else:
-            self._orders.put(order)
-
-    def take(self) -> Order | None:
-        """The next order (PAUSE, RESUME or FLUSH), oldest first; None where there is none. Never waits."""
-        try:
-            return self._orders.get_nowait()
-        except Empty:
-            return None
-
-    def follow(self, fd: int) -> None:
-        """Read orders from `fd` in a thread of its own, to its end."""
-        threading.Thread(target=self._read, args=(fd,), name="keyfold-orders", daemon=True).start()
-
-    def _read(self, fd: int) -> None:
-        try:
-            for line in lines(lambda: os.read(fd, 65_536)):
-                try:
-                    self.put(decode_order(line))
-                except ValueError as error:  # one that a newer supervisor knows
-                    structlog.get_logger("keyfold.sink").warning("order not understood", error=str(error))
-        finally:
-            self._stop.set()
+def _follow(fd: int, give: Callable[[Order], None]) -> None:
+    try:
+        for line in lines(lambda: os.read(fd, 65_536)):  # not sys.stdin: its lock would be held at the end
+            try:
+                give(decode_order(line))
+            except ValueError as error:  # one that a newer supervisor knows
+                structlog.get_logger("keyfold.sink").warning("order not understood", error=str(error))
+    finally:
+        give(Order.STOP)
 
 
 def lines(read: Callable[[], bytes]) -> Iterator[bytes]:
