@@ -42,19 +42,21 @@ class SchemasPending(Exception):
 
 
 class Checks(Protocol):
-    """The key, value and header converters of one task. Used by the main thread, which must not wait."""
+    """The key, value and header converters of one task. Used by the main thread, which must not wait.
+
+    A schema counts as known when it is kept beside the log (`<topics.dir>/_schemas/`), so nothing is left to be done
+    before a commit. Registry and store are asked on other threads, again and again while they are away.
+    """
 
     def judge(self, topic: str, partition: int, batch: RecordColumns) -> Sequence[Rejected]:
-        """The records that fail, one entry each (the first stage that fails), in order. Raises `SchemasPending`.
+        """The records that fail, one entry each (the first stage that fails), in order of `index`.
 
-        Raises `KeyfoldError` for what no record is to blame for (the registry refuses the credentials).
+        Null keys and values always pass. Raises `SchemasPending`; raises `KeyfoldError` for what no record is to blame
+        for (the registry refuses the credentials): another call asks anew.
         """
 
     def pending(self) -> bool:
-        """Whether a schema is being asked for. The registry is asked on other threads, again and again while away."""
+        """Whether a schema is being asked for."""
 
-    def settle(self, topic: str) -> None:
-        """Called on a lane before a commit: schemas that the topic's records name are kept beside the log when it
-        returns (`<topics.dir>/_schemas/<id>.avsc`). Raises what is
-        retriable for the lane to repeat.
-        """
+    def close(self) -> None:
+        """Stop asking, without waiting for answers that are outstanding."""
