@@ -16,7 +16,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from keyfold.errors import ConfigError
 
@@ -31,9 +31,20 @@ _REST_FORM_KEYS: Final = {
 
 
 class Resolved(str):
-    """A value that came from a provider: perhaps a secret, so it is not repeated in messages."""
+    """A value that came from a provider: perhaps a secret, so it is not repeated in messages.
 
-    __slots__ = ()
+    `written` is what the file has in its place.
+    """
+
+    __slots__ = ("written",)
+
+    written: str
+
+    def __new__(cls, value: str, written: str = "${...}") -> Self:
+        """A filled-in `value` for `written`."""
+        made = super().__new__(cls, value)
+        made.written = written
+        return made
 
 
 def read_config(path: Path | str, *, environ: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -156,7 +167,7 @@ def _resolve_one(key: str, value: str, environ: Mapping[str, str]) -> str:
             return _from_file(key, rest)
         raise ConfigError(key, f"`{match[0]}` asks for the provider `{provider}`", hint="there are `env` and `file`")
 
-    return Resolved(_PLACEHOLDER.sub(fill, value))
+    return Resolved(_PLACEHOLDER.sub(fill, value), value)
 
 
 def _from_environment(key: str, name: str, environ: Mapping[str, str]) -> str:

@@ -18,6 +18,7 @@ followed from Kafka, the default. Every mistake is a `ConfigError` that names th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from difflib import SequenceMatcher, get_close_matches
 from enum import Enum
@@ -57,7 +58,15 @@ __all__ = [
 
 Importance = Literal["high", "medium", "low"]
 
+HIDDEN: Final = "[hidden]"
+"""What stands for a secret where a configuration is shown."""
+
 _TOPIC_PREFIX: Final = "topic."
+# Keys that are passed on to clients are theirs, so only their names tell which hold a secret.
+_SECRET_WORDS: Final = re.compile(
+    r"password|passphrase|secret|token|credential|jaas|user\.?info|(?:\.|^)key(?:\.pem)?$"
+)
+_USER_IN_URL: Final = re.compile(r"(?<=://)[^/?#@\s]*@")
 _REQUIRED: Final = object()
 
 
@@ -160,6 +169,23 @@ class Options(BaseModel):
         found = self._validated({**from_kafka, **self._general, **own}, {key: f"topic.{topic}.{key}" for key in own})
         return found._remember(self._general, self._by_topic)  # noqa: SLF001 - its own class
 
+    def shown(self) -> dict[str, str]:
+        """The configuration as it was given, for others to see.
+
+        Secrets are `HIDDEN`, so are users and passwords in URLs; what a provider filled in is its placeholder again.
+        """
+        table = _Table(type(self))
+        return {key: _shown(value, is_secret=table.hides(key)) for key, value in self._given().items()}
+
+    def means_the_same(self, shown: Mapping[str, str]) -> bool:
+        """Whether a configuration, as `shown` would have it, says what this one says."""
+        given, known = self._given(), self.shown()
+        try:
+            other = self.parse({key: given[key] if known.get(key) == value else value for key, value in shown.items()})
+        except ConfigError:
+            return False
+        return dict(self) == dict(other) and self._by_topic == other._by_topic  # noqa: SLF001 - its own class
+
     @property
     def topics_with_own_values(self) -> tuple[str, ...]:
         """Topics that have a `topic.<name>.<key>`."""
@@ -173,6 +199,12 @@ class Options(BaseModel):
     def followed_keys(cls) -> frozenset[str]:
         """The keys that are taken from the topic's settings in Kafka where the configuration is silent."""
         return frozenset(_key(info) for info in cls.model_fields.values() if _extra(info)["followed"])
+
+    def _given(self) -> dict[str, str]:
+        given = dict(self._general)
+        for topic, own in self._by_topic.items():
+            given.update({f"{_TOPIC_PREFIX}{topic}.{key}": value for key, value in own.items()})
+        return given
 
     def _remember(self, general: dict[str, str], by_topic: dict[str, dict[str, str]]) -> Self:
         self._general, self._by_topic = general, by_topic
@@ -245,6 +277,10 @@ class _Table:
         fitting = [prefix for prefix in self._prefixes if key.startswith(prefix) and len(key) > len(prefix)]
         return max(fitting, key=len, default=None)
 
+    def hides(self, key: str) -> bool:
+        """Whether the value of a key, known or not, must not be shown."""
+        return (key in self._fields and self._is_secret(key)) or _SECRET_WORDS.search(key.lower()) is not None
+
     def gather(self, values: Mapping[str, str]) -> dict[str, Any]:
         """What pydantic is given: prefixed keys together under their option."""
         gathered: dict[str, Any] = {}
@@ -305,6 +341,12 @@ class _Table:
     def _is_secret(self, key: str) -> bool:
         info = self._fields.get(key)
         return info is None or SecretStr in _leaves(info.annotation)
+
+
+def _shown(value: str, *, is_secret: bool) -> str:
+    if isinstance(value, Resolved):
+        return value.written
+    return HIDDEN if is_secret else _USER_IN_URL.sub(f"{HIDDEN}@", value)
 
 
 def _key(info: FieldInfo) -> str:

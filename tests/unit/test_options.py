@@ -8,9 +8,21 @@ from typing import Literal
 
 import pytest
 
-from keyfold.config_file import Resolved
+from keyfold.config_file import Resolved, resolve
 from keyfold.errors import ConfigError
-from keyfold.options import Count, Flag, Millis, Names, Options, Overrides, StoreOptions, markdown_table, option
+from keyfold.options import (
+    HIDDEN,
+    Count,
+    Flag,
+    Millis,
+    Names,
+    Options,
+    Overrides,
+    SecretStr,
+    StoreOptions,
+    markdown_table,
+    option,
+)
 
 
 class Mode(Enum):
@@ -217,3 +229,73 @@ def test_every_option_says_what_it_does() -> None:
         assert info.alias
         assert info.description
     assert issubclass(StoreOptions, Options)
+
+
+class Shown(StoreOptions):
+    """Options with all that must be hidden."""
+
+    name: str = option("name", doc="Name.")
+    token: SecretStr | None = option("rest.token", None, doc="A secret.")
+    registry: str | None = option("registry.url", None, doc="A URL.")
+    size: int = option("flush.size", 3, doc="A number.", per_topic=True)
+    consumer: Overrides = option("consumer.override.*", Overrides(), doc="Passed on.")
+
+
+def shown(**more: str) -> dict[str, str]:
+    return {"name": "users", "s3.bucket.name": "log", **more}
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "rest.token",
+        "consumer.override.sasl.password",
+        "consumer.override.ssl.key.password",
+        "consumer.override.ssl.key.pem",
+        "consumer.override.sasl.jaas.config",
+        "consumer.override.sasl.oauthbearer.client.secret",
+        "consumer.override.basic.auth.user.info",
+        "consumer.override.basic.auth.credentials",
+    ],
+)
+def test_a_secret_is_hidden_where_a_configuration_is_shown(key: str) -> None:
+    assert Shown.parse(shown(**{key: "s3cr3t"})).shown() == shown(**{key: HIDDEN})
+
+
+def test_what_is_no_secret_is_shown_as_it_was_given() -> None:
+    given = shown(
+        **{"flush.size": "0007", "topic.users.flush.size": "9", "consumer.override.sasl.mechanism": "PLAIN"},
+        **{"consumer.override.group.instance.id": "a", "consumer.override.ssl.keystore.location": "/k"},
+    )
+    assert Shown.parse(given).shown() == given
+
+
+def test_a_password_in_a_url_is_hidden_and_the_rest_of_the_url_is_not() -> None:
+    options = Shown.parse(shown(**{"registry.url": "http://me:s3cr3t@registry:8081/a,http://b@r:1"}))
+    assert options.shown()["registry.url"] == f"http://{HIDDEN}@registry:8081/a,http://{HIDDEN}@r:1"
+
+
+def test_what_a_provider_filled_in_is_shown_as_its_placeholder() -> None:
+    values = resolve(shown(**{"registry.url": "http://${env:HOST}/"}), {"HOST": "hush"})
+    options = Shown.parse(values)
+    assert options.registry == "http://hush/"
+    assert options.shown()["registry.url"] == "http://${env:HOST}/"
+
+
+def test_a_configuration_means_the_same_as_itself_shown_and_as_itself_with_defaults_spelt_out() -> None:
+    options = Shown.parse(shown(**{"rest.token": "t0p", "topic.a.flush.size": "9"}))
+    assert options.means_the_same(options.shown())
+    assert options.means_the_same({**options.shown(), "rest.token": "t0p", "flush.size": "3"})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"flush.size": "4"}, {"topic.a.flush.size": "8"}, {"rest.token": "other"}, {"nonsense": "1"}, {"flush.size": "x"}],
+)
+def test_a_configuration_with_another_meaning_is_told_apart(change: dict[str, str]) -> None:
+    options = Shown.parse(shown(**{"rest.token": "t0p", "topic.a.flush.size": "9"}))
+    assert not options.means_the_same({**options.shown(), **change})
+
+
+def test_a_hidden_value_that_was_never_set_is_another_value() -> None:
+    assert not Shown.parse(shown()).means_the_same(shown(**{"rest.token": HIDDEN}))
