@@ -1,4 +1,4 @@
-"""The long storms of the sink; their short forms are in tests/integration/test_sink_faults.py."""
+"""The long storms of the sink; short ones are in tests/integration/test_sink_faults.py and test_sink_group.py."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 from tests.support.kafka import KafkaBroker
 from tests.support.moto import DROP, Fault, LocalS3Process
 from tests.support.proof import Flow, Rig
+from tests.support.sink_storm import Storm
 
 pytestmark = [pytest.mark.kafka, pytest.mark.soak, pytest.mark.timeout(1800)]
 
@@ -77,3 +78,7 @@ def test_sinks_that_are_stopped_woken_killed_and_fight_on_a_store_that_fails(
     local_s3.set_faults()
     rig.catch_up(configs[0], timeout_s=300)
     assert rig.prove(name, 3) == 300_000
+
+
+def test_three_workers_in_a_storm_of_ten_minutes(rig: Rig, local_s3: LocalS3Process) -> None:
+    print(Storm(rig, local_s3, seed=SEED, seconds=600, per_s=1500, segment_ms=5000).run())

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -21,7 +21,7 @@ from random import Random
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from keyfold.clock import SystemClock
 from keyfold.log.decode import read_records
@@ -47,6 +47,11 @@ class S3Endpoint(Protocol):
 
 def read_topic(bootstrap_servers: str, topic: str, partition: int) -> list[Record]:
     """All committed records of a partition."""
+    return read_topics(bootstrap_servers, [(topic, partition)])[topic, partition]
+
+
+def read_topics(bootstrap_servers: str, keys: Iterable[tuple[str, int]]) -> dict[tuple[str, int], list[Record]]:
+    """All committed records of these partitions, read by one consumer."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -58,32 +63,37 @@ def read_topic(bootstrap_servers: str, topic: str, partition: int) -> list[Recor
             "fetch.queue.backoff.ms": 5,
         }
     )
-    found: list[Record] = []
+    found: dict[tuple[str, int], list[Record]] = {key: [] for key in keys}
+    left = set(found)
     try:
-        consumer.assign([TopicPartition(topic, partition, 0)])
+        consumer.assign([TopicPartition(*key, 0) for key in found])
         deadline = time.monotonic() + 120
-        while time.monotonic() < deadline:
+        while left and time.monotonic() < deadline:
             for message in consumer.consume(10_000, 0.2):
+                key = (message.topic() or "", message.partition() or 0)
                 error = message.error()
                 if error is None:
-                    kind, timestamp = message.timestamp()
-                    epoch = message.leader_epoch()
-                    found.append(
-                        Record(
-                            message.offset() or 0,
-                            timestamp,
-                            TIMESTAMP_TYPES[kind],
-                            message.key(),
-                            message.value(),
-                            tuple(message.headers() or ()),  # type: ignore[arg-type]
-                            -1 if epoch is None else epoch,
-                        )
-                    )
+                    found[key].append(_record(message))
                 elif error.code() == KafkaError._PARTITION_EOF:
-                    return found
-        raise AssertionError(f"{topic}-{partition} was not read to its end")
+                    left.discard(key)
     finally:
         consumer.close()
+    assert not left, f"not read to their ends: {sorted(left)}"
+    return found
+
+
+def _record(message: Message) -> Record:
+    kind, timestamp = message.timestamp()
+    epoch = message.leader_epoch()
+    return Record(
+        message.offset() or 0,
+        timestamp,
+        TIMESTAMP_TYPES[kind],
+        message.key(),
+        message.value(),
+        tuple(message.headers() or ()),  # type: ignore[arg-type]
+        -1 if epoch is None else epoch,
+    )
 
 
 def manifest_of(store: ObjectStore, topic: str, partition: int) -> Manifest:
@@ -239,7 +249,7 @@ class Rig:
             for partition in range(partitions):
                 expected = read_topic(self.broker.bootstrap_servers, topic, partition)
                 found = read_segments(store, topic, partition)
-                assert len(found) == len(expected), _difference(expected, found)
+                assert len(found) == len(expected), difference(expected, found)
                 assert found == expected
                 place = Place(TOPICS_DIR, topic, partition)
                 report = verify_partition(store, place, clock=SystemClock(), random=Random(0))
@@ -290,6 +300,6 @@ class Flow:
             self.error = error
 
 
-def _difference(expected: list[Record], found: list[Record]) -> str:
+def difference(expected: list[Record], found: list[Record]) -> str:
     wanted, had = {r.offset for r in expected}, {r.offset for r in found}
     return f"missing {sorted(wanted - had)[:10]}, extra {sorted(had - wanted)[:10]}, {len(found)} of {len(expected)}"

@@ -1,0 +1,33 @@
+"""Three workers of one group and 64 partitions in a storm of half a minute; tests/soak has one of ten."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support.kafka import KafkaBroker
+from tests.support.moto import LocalS3Process
+from tests.support.proof import Rig
+from tests.support.sink_storm import Step, Storm, plan
+
+SEED = int(os.environ.get("KEYFOLD_SEED", "5"))
+
+
+@pytest.mark.kafka
+def test_workers_join_leave_die_and_freeze_and_each_record_is_in_the_log_once(
+    broker: KafkaBroker, local_s3: LocalS3Process, bucket: str, tmp_path: Path
+) -> None:
+    rig = Rig(broker, local_s3, bucket, tmp_path)
+    print(Storm(rig, local_s3, seed=SEED, seconds=35, per_s=1200, segment_ms=2000).run())
+
+
+def test_a_schedule_is_repeatable_from_its_seed_and_ends_what_it_begins() -> None:
+    steps = plan(3, 600, has_rest=True)
+    assert steps == plan(3, 600, has_rest=True) != plan(4, 600, has_rest=True)
+    assert {step.what for step in steps} >= {"leave", "kill", "freeze", "wake", "join", "deaf", "frozen", "pause"}
+    for slot in range(3):
+        own = [step for step in steps if step.slot == slot]
+        assert [step.what in {"join", "wake"} for step in own] == [number % 2 == 1 for number in range(len(own))]
+    assert str(Step(1.5, "kill", 2)) == "   1.50 s  kill 2"

@@ -1,0 +1,281 @@
+"""A storm over a sink: three workers, 64 partitions, and everything that can happen to them, from a seed.
+
+    plan(seed, seconds)     a schedule, known before anything begins
+    Storm.rage()            carries it out while records are produced
+    Storm.settle()          ends all trouble, and waits until the workers have caught up by themselves
+    Storm.prove()           each acknowledged record is in the log once, in order, byte for byte
+
+What happens to workers: see `tests.support.sink_workers`. Beside that the store is busy, loses answers, is slow, deaf
+or frozen; the broker freezes; the sink is paused, resumed, flushed and restarted through its REST API.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+
+from keyfold.errors import LogNotFound
+from tests.support.moto import DROP, PASS, Fault, LocalS3Process
+from tests.support.proof import TOPICS_DIR, Rig, difference, manifest_of, read_segments, read_topics, wait_for
+from tests.support.sink_load import KINDS, Key, Load, Topic, fingerprint_of
+from tests.support.sink_workers import HAS_REST, Workers
+
+WORKERS: Final = 3
+SESSION_S: Final = 6.0
+FOREVER: Final = {"retention.ms": "-1"}
+
+# What happens to a worker: how likely, how long until it is over, and what ends it.
+TROUBLE: Final = {
+    "leave": (4, (1.0, 5.0), "join"),
+    "kill": (4, (0.0, 4.0), "join"),
+    "kill_supervisor": (2, (1.0, 4.0), "join"),
+    "kill_tasks": (2, (1.0, 2.0), "wake"),
+    "freeze": (4, (SESSION_S + 1, SESSION_S + 6), "wake"),
+    "freeze_tasks": (2, (SESSION_S + 1, SESSION_S + 4), "wake"),
+    "doze": (2, (0.2, 3.0), "wake"),
+}
+WEATHER: Final = {
+    "clear": (),
+    "busy": (Fault("", status=503, times=-1, chance=0.3),),
+    "lossy": (
+        Fault("^PUT ", status=DROP, applied=True, times=-1, chance=0.08),
+        Fault("^PUT ", status=DROP, late_ms=400, times=-1, chance=0.04),
+        Fault("^PUT .*/_manifest", status=409, times=-1, chance=0.08),
+        Fault("^PUT .*/_manifest", status=500, applied=True, times=-1, chance=0.08),
+        Fault("", status=DROP, times=-1, chance=0.05),
+    ),
+    "slow": (Fault("", status=PASS, slow_ms=600, times=-1, chance=0.4),),
+    "away": (Fault("", status=503, times=-1),),
+    "deaf": (Fault("", status=DROP, times=-1),),
+    "frozen": (),
+}
+_WEATHER_WEIGHTS: Final = (3, 3, 4, 3, 1, 1, 1)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Step:
+    """Something that happens `at_s` seconds after the beginning, to a worker or (-1) to all."""
+
+    at_s: float
+    what: str
+    slot: int = -1
+
+    def __str__(self) -> str:
+        return f"{self.at_s:7.2f} s  {self.what}" + (f" {self.slot}" if self.slot >= 0 else "")
+
+
+def plan(seed: int, seconds: float, *, has_rest: bool = HAS_REST) -> tuple[Step, ...]:
+    """The schedule of a seed."""
+    random = Random(seed)
+    steps = [step for slot in range(WORKERS) for step in _troubles(random, slot, seconds)]
+    steps += _weather(random, seconds)
+    steps += _pairs(random, seconds, what=("freeze broker", "wake broker"), every_s=(12, 30), lasts_s=(1, 8))
+    if has_rest:
+        steps += _pairs(random, seconds, what=("pause", "resume"), every_s=(8, 25), lasts_s=(1, 6))
+        steps += _pairs(random, seconds, what=("flush", "restart"), every_s=(10, 30), lasts_s=(0, 4))
+    return tuple(sorted(steps))
+
+
+def _troubles(random: Random, slot: int, seconds: float) -> Iterator[Step]:
+    at = random.uniform(2, 9)
+    while at < seconds:
+        what = random.choices(list(TROUBLE), [weight for weight, _, _ in TROUBLE.values()])[0]
+        _, lasts_s, end = TROUBLE[what]
+        over = at + random.uniform(*lasts_s)
+        yield Step(at, what, slot)
+        yield Step(over, end, slot)
+        at = over + random.uniform(3, 12)
+
+
+def _weather(random: Random, seconds: float) -> Iterator[Step]:
+    at = random.uniform(1, 3)
+    while at < seconds:
+        yield Step(at, random.choices(list(WEATHER), _WEATHER_WEIGHTS)[0])
+        at += random.uniform(3, 8)
+
+
+def _pairs(
+    random: Random, seconds: float, *, what: tuple[str, str], every_s: tuple[float, float], lasts_s: tuple[float, float]
+) -> Iterator[Step]:
+    at = random.uniform(*every_s) / 2
+    while at < seconds:
+        over = at + random.uniform(*lasts_s)
+        yield Step(at, what[0])
+        yield Step(over, what[1])
+        at = over + random.uniform(*every_s)
+
+
+class Storm:
+    """One storm, from making the topics to the proof. On any failure it prints its seed and its schedule."""
+
+    def __init__(self, rig: Rig, store: LocalS3Process, *, seed: int, seconds: float, per_s: float, **keys: object):
+        self._rig = rig
+        self._store = store
+        self._seed = seed
+        self._seconds = seconds
+        self._per_s = per_s
+        self.topics = [Topic(f"{kind.name}-{rig.bucket}", kind) for kind in KINDS]
+        self.keys: list[Key] = [key for topic in self.topics for key in topic.keys]
+        self.steps = plan(seed, seconds)
+        self.workers = Workers.of(
+            rig,
+            self.topics,
+            WORKERS,
+            consumer_override_session_timeout_ms=int(SESSION_S * 1000),
+            task_shutdown_graceful_timeout_ms=15_000,
+            **keys,
+        )
+        self.load = Load(rig.broker.bootstrap_servers, self.topics, per_s=per_s, seed=seed)
+        self._actions: dict[str, Callable[[int], object]] = {
+            "leave": self.workers.leave,
+            "kill": self.workers.kill,
+            "kill_supervisor": self.workers.kill_supervisor,
+            "kill_tasks": self.workers.kill_tasks,
+            "freeze": self.workers.freeze,
+            "freeze_tasks": self.workers.freeze_tasks,
+            "doze": self.workers.freeze,
+            "wake": self.workers.wake,
+            "join": self.workers.join,
+            "freeze broker": lambda _slot: os.kill(rig.broker.pid, signal.SIGSTOP),
+            "wake broker": lambda _slot: os.kill(rig.broker.pid, signal.SIGCONT),
+            **{what: lambda _slot, what=what: self._change_weather(what) for what in WEATHER},  # type: ignore[misc]
+            **{what: lambda _slot, what=what: self._order(what) for what in ("pause", "resume")},  # type: ignore[misc]
+            "flush": lambda _slot: self._order("flush", "POST"),
+            "restart": lambda _slot: self._order("restart?includeTasks=true", "POST"),
+        }
+
+    def run(self) -> str:
+        """All of it. Returns what was done and found, for the reader of the test's output."""
+        with ExitStack() as stack:
+            stack.callback(self.workers.kill_all)
+            stack.callback(self._calm)
+            try:
+                for topic in self.topics:
+                    self._rig.broker.create_topic(topic.name, topic.kind.partitions, {**FOREVER, **topic.kind.config})
+                self.workers.start_missing()
+                with self.load:
+                    self.rage()
+                self.settle()
+                self.workers.leave_all()
+                return self._told(self.prove())
+            except BaseException:
+                print(f"\nstorm of seed {self._seed}, {self._seconds} s, {self._per_s} records/s:")
+                print("\n".join(map(str, self.steps)))
+                raise
+
+    def rage(self) -> None:
+        """Carry out the schedule."""
+        begun = time.monotonic()
+        for step in self.steps:
+            time.sleep(max(0.0, begun + step.at_s - time.monotonic()))
+            self.workers.check()
+            self.load.check()
+            self._actions[step.what](step.slot)
+        time.sleep(max(0.0, begun + self._seconds - time.monotonic()))
+        self.workers.check()
+
+    def settle(self, timeout_s: float = 180) -> None:
+        """No more trouble: the workers catch up, and the group knows it."""
+        self._calm()
+        for slot in range(WORKERS):
+            self.workers.wake(slot)
+        self.workers.start_missing()
+        if HAS_REST:
+            self._order("resume")
+        left = self.load.ledger.last_offsets()
+        ends: dict[Key, int] = {}
+        store = self._rig.store()
+
+        def caught_up() -> bool:
+            self.workers.check()
+            for key, last in list(left.items()):
+                try:
+                    ends[key] = manifest_of(store, *key).next_offset
+                except LogNotFound:
+                    continue
+                if ends[key] > last:
+                    del left[key]
+            return not left
+
+        try:
+            wait_for(caught_up, timeout_s, "all partitions have caught up")
+        except AssertionError:
+            print(f"left behind: { {key: (ends.get(key), last) for key, last in left.items()} }\n")
+            print(self.workers.said()[-5000:])
+            raise
+        finally:
+            store.close()  # type: ignore[attr-defined]
+
+    def prove(self) -> Counter[str]:
+        """Compare the log with a plain consumer and with the acknowledgements; ask `log verify`, and the group."""
+        found: Counter[str] = Counter()
+        in_kafka = read_topics(self._rig.broker.bootstrap_servers, self.keys)
+        group = self._group_offsets()
+        store = self._rig.store()
+        try:
+            for key in self.keys:
+                in_log = read_segments(store, *key)
+                assert len(in_log) == len(in_kafka[key]), (key, difference(in_kafka[key], in_log))
+                assert in_log == in_kafka[key], key
+                assert {r.offset: fingerprint_of(r) for r in in_log} == self.load.ledger.of(key), key
+                manifest = manifest_of(store, *key)
+                assert group[key] == manifest.next_offset, f"{key}: the group is told another end"
+                found.update(records=len(in_log), segments=len(manifest.segments), epochs=manifest.sink.epoch)
+        finally:
+            store.close()  # type: ignore[attr-defined]
+        assert found["records"] == self.load.ledger.count
+        for topic in self.topics:
+            self._verify(topic)
+        return found
+
+    def _verify(self, topic: Topic) -> None:
+        url = f"s3://{self._rig.bucket}/{TOPICS_DIR}"
+        answer = subprocess.run(
+            [sys.executable, "-c", "from keyfold.cli import main; main()", "log", "verify", url, topic.name],
+            env={**os.environ, **self._store.environment},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+        assert answer.returncode == 0, f"log verify {topic.name}:\n{answer.stdout[-3000:]}{answer.stderr[-3000:]}"
+
+    def _group_offsets(self) -> dict[Key, int]:
+        asked = ConsumerGroupTopicPartitions(
+            f"connect-{self.topics[0].name}", [TopicPartition(*key) for key in self.keys]
+        )
+        (future,) = self._rig.broker.admin.list_consumer_group_offsets([asked]).values()
+        return {(place.topic, place.partition): place.offset for place in future.result(30).topic_partitions}
+
+    def _change_weather(self, what: str) -> None:
+        os.kill(self._store.pid, signal.SIGCONT)
+        self._store.set_faults(*WEATHER[what], seed=self._seed)
+        if what == "frozen":
+            os.kill(self._store.pid, signal.SIGSTOP)
+
+    def _order(self, what: str, method: str = "PUT") -> None:
+        self.workers.ask(method, f"/connectors/{self.topics[0].name}/{what}")
+
+    def _calm(self) -> None:
+        os.kill(self._rig.broker.pid, signal.SIGCONT)
+        self._change_weather("clear")
+
+    def _told(self, found: Counter[str]) -> str:
+        done = Counter(step.what for step in self.steps)
+        return (
+            f"seed {self._seed}: {found['records']:,} records ({self.load.ledger.aborted:,} aborted beside them) in "
+            f"{found['segments']:,} segments, {found['epochs']:,} epochs; "
+            f"{self.workers.said().count('partition set back'):,} times set back; "
+            + ", ".join(f"{count} {what}" for what, count in sorted(done.items()))
+        )
