@@ -71,11 +71,15 @@ class ConfigError(KeyfoldError):
 
 
 class StoreError(KeyfoldError):
-    """The object store refused or failed; `key` is the object's key in the bucket."""
+    """The object store refused or failed; `key` is the object's key in the bucket.
 
-    def __init__(self, key: str, message: str, *, hint: str | None = None) -> None:
+    `code` is the store's own word for it, such as `SlowDown`; empty where it said none.
+    """
+
+    def __init__(self, key: str, message: str, *, hint: str | None = None, code: str = "") -> None:
         super().__init__(f"`{key}`: {message}", hint=hint)
         self.key = key
+        self.code = code
 
 
 class ObjectNotFound(StoreError):

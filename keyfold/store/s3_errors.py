@@ -111,5 +111,5 @@ def _of_answer(error: boto.ClientError, *, bucket: str, key: str, action: str, m
     )
     for applies, kind, hint in rules:
         if applies:
-            return kind(key, said, hint=hint)
-    return StoreError(key, said)
+            return kind(key, said, hint=hint, code=code)
+    return StoreError(key, said, code=code)
