@@ -7,6 +7,8 @@
 Values may hold `${env:VARIABLE}` and `${file:/path/to.properties:key}`, Kafka's configuration providers under the short
 names of their kind; so no secret needs to stand in the file. What was filled in is a `Resolved`: a string like any
 other that error messages do not repeat. A key that is given twice is an error, not a guess.
+
+`shown` and `without_secrets` are what any output about a configuration goes through.
 """
 
 from __future__ import annotations
@@ -30,6 +32,19 @@ _REST_FORM_KEYS: Final = {
 }  # `tasks` and `type` are in what Connect's REST API gives back
 
 
+HIDDEN: Final = "[hidden]"
+"""What stands for a secret where a configuration is shown, as with Kafka."""
+# Keys that are passed on to clients are theirs, so only their names tell which hold a secret.
+_SECRET_WORDS: Final = re.compile(
+    r"passw|passphrase|secret|token|credential|jaas|user\.?info|license|oauthbearer\.config|"
+    r"(?:\.|^)key(?:\.pem)?$"
+)
+_NO_SECRETS: Final = (".location", ".url", ".source", ".class", ".type")
+_USER_IN_URL: Final = re.compile(r"(?<=://)[^/?#@\s]*@")
+# Shorter than this, a value is as likely a part of another word.
+_REPEATED_LENGTH: Final = 4
+
+
 class Resolved(str):
     """A value that came from a provider: perhaps a secret, so it is not repeated in messages.
 
@@ -45,6 +60,30 @@ class Resolved(str):
         made = super().__new__(cls, value)
         made.written = written
         return made
+
+
+def is_secret_key(key: str) -> bool:
+    """Whether a key's name says that its value is a secret; `ssl.key.location` names a file and is none."""
+    return _SECRET_WORDS.search(key.lower()) is not None and not key.lower().endswith(_NO_SECRETS)
+
+
+def shown(value: str, *, is_secret: bool) -> str:
+    """A value for others to see: a secret hidden, a placeholder as it is written, no password in a URL."""
+    if isinstance(value, Resolved):
+        return value.written
+    return HIDDEN if is_secret else _USER_IN_URL.sub(f"{HIDDEN}@", value)
+
+
+def without_secrets(text: str, values: Mapping[str, str]) -> str:
+    """A message with what may be a secret of this configuration taken out, wherever it was picked up."""
+    for key, value in values.items():
+        if isinstance(value, Resolved) or is_secret_key(key):
+            for part in sorted({str(value), *map(str.strip, value.split(","))}, key=len, reverse=True):
+                if part:
+                    text = text.replace(repr(part), HIDDEN)
+                if len(part) >= _REPEATED_LENGTH:
+                    text = text.replace(part, HIDDEN)
+    return _USER_IN_URL.sub(f"{HIDDEN}@", text)
 
 
 def read_config(path: Path | str, *, environ: Mapping[str, str] | None = None) -> dict[str, str]:
