@@ -1,0 +1,62 @@
+"""What is asked of a sink beyond the ordinary, at a small scale; tests/soak has the full one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.kafka import KafkaBroker
+from tests.support.moto import DROP, PASS, Fault, LocalS3Process
+from tests.support.proof import Rig
+from tests.support.sink_limits import FOREVER, MIB, hot_among_idle, large_records, many_partitions, trouble
+
+pytestmark = pytest.mark.kafka
+
+MakeTopic = Callable[..., str]
+ANY = "partition(=|%3D)"
+
+
+@pytest.fixture
+def rig(broker: KafkaBroker, local_s3: LocalS3Process, bucket: str, tmp_path: Path) -> Rig:
+    return Rig(broker, local_s3, bucket, tmp_path)
+
+
+def test_a_hundred_partitions_stay_within_the_memory_of_one(rig: Rig, topic: MakeTopic) -> None:
+    name = topic(partitions=100, config=FOREVER)
+    print(many_partitions(rig, name, 100, count=150_000, buffer_memory=24 * MIB))
+
+
+def test_idle_partitions_cost_no_requests(rig: Rig, topic: MakeTopic, local_s3: LocalS3Process) -> None:
+    hot, idle = topic(config=FOREVER), topic(partitions=100, config=FOREVER)
+    print(hot_among_idle(rig, local_s3, hot, idle, 100, seconds=4))
+
+
+def test_records_of_twenty_megabytes(rig: Rig, topic: MakeTopic) -> None:
+    name = topic(config={**FOREVER, "max.message.bytes": str(24 * MIB)})
+    print(large_records(rig, name, count=4, size_bytes=20_000_000, buffer_memory=128 * MIB))
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(Fault(ANY, status=503, times=-1), id="throttled"),
+        pytest.param(Fault(ANY, status=DROP, times=-1), id="deaf"),
+        pytest.param(Fault(ANY, status=DROP, late_ms=3000, times=-1), id="late"),
+        pytest.param(Fault(ANY, status=PASS, slow_ms=1500, times=-1), id="slow"),
+    ],
+)
+def test_a_store_in_trouble_is_waited_for(rig: Rig, topic: MakeTopic, local_s3: LocalS3Process, fault: Fault) -> None:
+    name = topic(partitions=4, config=FOREVER)
+    told = trouble(
+        rig,
+        name,
+        4,
+        begin=lambda: local_s3.set_faults(fault),
+        end=local_s3.set_faults,
+        seconds=9,
+        count=50_000,
+        keys=[("consumer_override_max_poll_interval_ms", 7000)],
+    )
+    print(told)
