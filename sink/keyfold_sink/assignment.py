@@ -11,6 +11,8 @@
     claiming     take the sink's epoch, compare the source with the log, follow the topic's settings
     running      read from the last record of the log, which proves that it is still the same, and append what follows
 
+From each of these a partition may come to FAILED, where it stays until the task is started anew or loses it.
+
 Whoever stalls between confirming and claiming may still fence the owner once. The owner is set back, confirms again and
 claims again; the other one fails to confirm. So the rightful owner always ends up with the epoch.
 """
@@ -19,18 +21,21 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from random import Random
 from typing import Final
 
+from confluent_kafka import TopicPartition
+
 from keyfold.backoff import Backoff
-from keyfold.errors import LogNotFound, ObjectNotFound, SourceError
+from keyfold.errors import KeyfoldError, LogNotFound, ObjectNotFound, SourceError
 from keyfold.log.manifest import UNSTAMPED, Gap, Manifest
 from keyfold.log.names import Role, parse_name
 from keyfold.log.partition_log import PartitionLog, Pinned, SinkSession
 from keyfold.log.record import NO_LEADER_EPOCH
 from keyfold_sink.batch import TopicPartitionKey
+from keyfold_sink.health import Health
 from keyfold_sink.lane import Lane
 from keyfold_sink.partition import PartitionWriter
 from keyfold_sink.sender import Retry
@@ -44,6 +49,7 @@ from keyfold_sink.source import (
     check_offsets,
     resumed,
 )
+from keyfold_sink.status import UNKNOWN
 
 _TRUNCATION_LOOKS: Final = 3
 _SET_BACK_DELAYS: Final = Backoff(first_ms=200, cap_ms=30_000)
@@ -56,6 +62,15 @@ class Stage(Enum):
     CONFIRMING = "confirming"
     CLAIMING = "claiming"
     RUNNING = "running"
+    FAILED = "failed"
+
+
+class PauseReason(Enum):
+    """Who or what wants reading to pause."""
+
+    ORDER = "somebody has ordered it"
+    MEMORY = "buffer.memory is in use until the store has caught up"
+    SCHEMAS = "a schema is being asked for"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +111,16 @@ def set_back_s(set_backs: int, random: Random) -> float:
 
 @dataclass(eq=False, slots=True)
 class Assigned:
-    """A partition that the group gave to this task, in one attempt to write it; a set-back makes a new one."""
+    """A partition that the group gave to this task, in one attempt to write it; a set-back makes a new one.
+
+    `failure` is what has ended the partition's work for good. `holds` are reasons not to read this partition now.
+    """
 
     key: TopicPartitionKey
     lane: Lane
     retry: Retry
     log: PartitionLog
+    health: Health
     set_backs: int = 0
     fences: int = 0
     load_at_s: float = 0.0
@@ -117,6 +136,14 @@ class Assigned:
     end_offset: int = 0
     is_fetched: bool = False
     has_read: bool = False
+    committed_ms: int = UNKNOWN
+    failure: KeyfoldError | None = None
+    failed_ms: int = UNKNOWN
+    holds: set[PauseReason] = field(default_factory=set)
+    place: TopicPartition = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.place = TopicPartition(*self.key)  # made once: the report asks for watermarks by it
 
     @property
     def next_offset(self) -> int:

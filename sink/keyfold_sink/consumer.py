@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, KafkaException
 
 from keyfold.errors import ConfigError
 from keyfold_sink.budget import MemoryPlan
-from keyfold_sink.group import GroupConsumer
+from keyfold_sink.client import GroupConsumer
 from keyfold_sink.options import SinkOptions
 
 # librdkafka's default of a second leaves the sink idle whenever its queue was full for a moment.

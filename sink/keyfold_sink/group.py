@@ -6,6 +6,9 @@ claimed, one by one, while those that run go on (cooperative rebalancing); `step
 A group offset is committed for two reasons: under a token, to prove that this process is a member of the current
 generation (see `keyfold_sink.assignment`), and after each manifest commit, so that Kafka's tools show the lag. It is
 never read.
+
+What is wrong with one partition ends that partition alone: it stays assigned and is not read, until the task is started
+anew or the group gives it to another (`keyfold_sink.verdict`).
 """
 
 from __future__ import annotations
@@ -15,21 +18,27 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from queue import Empty, SimpleQueue
 from random import Random
-from typing import Any, Final, Protocol
+from typing import Final
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from keyfold.clock import Clock
-from keyfold.errors import CommitUnknown, Fenced, KeyfoldError, OffsetMoved, UploadLost
+from keyfold.errors import Fenced, KeyfoldError
 from keyfold.log.partition_log import PartitionLog
 from keyfold_sink.assignment import Assigned, Claimed, Claims, Loaded, Stage, Stopped, set_back_s
 from keyfold_sink.batch import TopicPartitionKey
+from keyfold_sink.client import GroupConsumer
+from keyfold_sink.fetching import Fetching
+from keyfold_sink.group_offsets import GroupOffsets, commit
+from keyfold_sink.health import Health
 from keyfold_sink.kafka import FORBIDDEN, GONE
 from keyfold_sink.lane import Lane
 from keyfold_sink.partition import Committed, PartitionWriter
+from keyfold_sink.rolling import RollReason
 from keyfold_sink.sender import Retry
 from keyfold_sink.source import SourceForbidden
+from keyfold_sink.verdict import PositionLost, Verdict, verdict
 
 Event = Loaded | Claimed | Stopped | Committed
 
@@ -38,22 +47,6 @@ _REFUSED_AGAIN_S: Final = 0.5
 # A process that was stopped and wakes fences the owner once. Whoever is fenced this often without a commit in between
 # has a rival that claims as rightfully as itself.
 _FENCES_MAX: Final = 10
-
-# What another attempt from the log's end puts right.
-SET_BACK: Final = (Fenced, OffsetMoved, UploadLost, CommitUnknown)
-
-
-class GroupConsumer(Protocol):
-    """What is used of `confluent_kafka.Consumer`, as it is documented there."""
-
-    def subscribe(self, topics: list[str], **callbacks: Callable[[Any, list[TopicPartition]], None]) -> None: ...  # noqa: D102
-    def consume(self, num_messages: int, timeout: float) -> list[Any]: ...  # noqa: D102
-    def incremental_assign(self, partitions: list[TopicPartition]) -> None: ...  # noqa: D102
-    def incremental_unassign(self, partitions: list[TopicPartition]) -> None: ...  # noqa: D102
-    def commit(self, *, offsets: list[TopicPartition], asynchronous: bool) -> Any: ...  # noqa: D102
-    def pause(self, partitions: list[TopicPartition]) -> None: ...  # noqa: D102
-    def resume(self, partitions: list[TopicPartition]) -> None: ...  # noqa: D102
-    def close(self) -> None: ...  # noqa: D102
 
 
 class Group:
@@ -71,11 +64,13 @@ class Group:
         open_writer: Callable[[Assigned, Claimed], PartitionWriter],
         before_revoke: Callable[[Sequence[Assigned]], None],
         on_committed: Callable[[Committed], None],
+        one_failed_ends_all: bool,
     ) -> None:
         self.assigned: dict[TopicPartitionKey, Assigned] = {}
         self.log_ends: dict[TopicPartitionKey, int] = {}
-        self.is_paused = False
-        self._consumer: GroupConsumer | None = None
+        self.fetching = Fetching(self.assigned)
+        self.is_member = False
+        self.troubles: dict[str, str] = {}
         self._claims = claims
         self._inbox = inbox
         self._executor = executor
@@ -85,19 +80,14 @@ class Group:
         self._open_writer = open_writer
         self._before_revoke = before_revoke
         self._on_committed = on_committed
-        self._lag: dict[TopicPartitionKey, int] = {}
+        self._one_failed_ends_all = one_failed_ends_all
+        self._offsets = GroupOffsets()
         self._attempts = 0
         self._events = structlog.get_logger("keyfold.sink")
 
-    @property
-    def consumer(self) -> GroupConsumer:
-        """The client."""
-        assert self._consumer is not None
-        return self._consumer
-
     def join(self, consumer: GroupConsumer, topics: Sequence[str]) -> None:
         """Subscribe, or change the subscription."""
-        self._consumer = consumer
+        self.fetching.use(consumer)
         consumer.subscribe(list(topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost)
 
     def running(self, key: TopicPartitionKey) -> Assigned | None:
@@ -120,7 +110,7 @@ class Group:
                 return
             if isinstance(event, Committed):
                 self._committed(event)
-            elif self.assigned.get(event.owner.key) is event.owner:
+            elif self.assigned.get(event.owner.key) is event.owner and event.owner.failure is None:
                 if isinstance(event, Loaded):
                     event.owner.pinned = event.pinned
                     event.owner.stage = Stage.CONFIRMING
@@ -138,14 +128,48 @@ class Group:
         if self.assigned.get(owner.key) is not owner:
             return
         self._events.warning("partition set back", topic=owner.key[0], partition=owner.key[1], why=why)
+        owner.health.failed(why)
         self._drop([owner])
-        self._begin(owner.key, owner.set_backs + 1, owner.fences)
+        self._begin(owner.key, owner)
+
+    def lose_position(self, owner: Assigned, why: str) -> None:
+        """Commit what was read, then begin again at the log's end."""
+        self.fetching.end([owner])
+        if owner.writer is not None:
+            owner.writer.roll(RollReason.REQUEST)
+
+        def give_up() -> None:
+            raise PositionLost(why)
+
+        owner.lane.submit(give_up)
+
+    def fail(self, owner: Assigned, error: KeyfoldError) -> None:
+        """Stop a partition's work for good; what came before the fault is still committed, as far as that goes.
+
+        Raises the error where it concerns the whole task, or where one partition's end is everybody's.
+        """
+        if self._one_failed_ends_all or verdict(error) is Verdict.TASK:
+            raise error
+        if self.assigned.get(owner.key) is not owner or owner.failure is not None:
+            return
+        self._events.error("partition failed", topic=owner.key[0], partition=owner.key[1], error=str(error))
+        self.fetching.end([owner])
+        owner.health.failed(error)
+        owner.failure, owner.failed_ms, owner.stage = error, self._clock.now_ms(), Stage.FAILED
+        if owner.writer is not None and owner.lane.closed:
+            owner.writer.abandon()
+        elif owner.writer is not None:
+            owner.writer.roll(RollReason.REQUEST)
+
+    def note_trouble(self, topic: str, error: KafkaError) -> None:
+        """What the client reports of a topic, or with no topic of itself: true until partitions are assigned again."""
+        self.troubles[topic] = error.str()
+        if error.code() == KafkaError._MAX_POLL_EXCEEDED:  # noqa: SLF001
+            self.is_member = False
 
     def commit_lag(self) -> None:
         """Tell the group where the logs end."""
-        offsets = self._take_lag()
-        if offsets:
-            self._commit_lag(self.consumer, offsets, wait=False)
+        commit(self.fetching.consumer, self._offsets.take(self.assigned), wait=False)
 
     def leave(self, consumer: GroupConsumer, within_s: float) -> bool:
         """Give up everything, tell the group where the logs end and leave it; False when Kafka took too long for that.
@@ -153,22 +177,12 @@ class Group:
         A broker that is frozen or cut off keeps the client waiting for minutes, so this is done in a thread that the
         process need not wait for. The group then finds out by `session.timeout.ms`.
         """
-        offsets = self._take_lag()
+        offsets = self._offsets.take(self.assigned)
         self.abandon()
         leaving = threading.Thread(target=self._leave, args=(consumer, offsets), name="keyfold-leave", daemon=True)
         leaving.start()
         leaving.join(within_s)
         return not leaving.is_alive()
-
-    def pause(self) -> None:
-        """Stop fetching; the group membership goes on."""
-        self.is_paused = True
-        self.consumer.pause(self._fetched())
-
-    def resume(self) -> None:
-        """Fetch again."""
-        self.is_paused = False
-        self.consumer.resume(self._fetched())
 
     def on_commit(self, error: KafkaError | None, offsets: list[TopicPartition]) -> None:
         """The client's answer to a commit of group offsets."""
@@ -177,7 +191,7 @@ class Group:
             owner = self.assigned.get(key)
             refused = error or offset.error
             if owner is not None and refused is not None and not offset.metadata:
-                self._lag.setdefault(key, offset.offset)  # a newer one may be waiting already
+                self._offsets.refused(key, offset.offset)
             if owner is None or owner.stage is not Stage.CONFIRMING or not offset.metadata:
                 continue
             if offset.metadata != owner.token:
@@ -190,26 +204,15 @@ class Group:
             else:
                 # Not a member any more, or the group is being rebalanced: the next answer will tell.
                 owner.confirm_at_s = self._clock.monotonic_s() + _REFUSED_AGAIN_S
+                owner.health.failed(f"membership not confirmed: {refused.str()}")
                 self._events.info(
                     "membership not confirmed yet", topic=owner.key[0], partition=owner.key[1], error=refused.str()
                 )
                 if refused.code() in GONE:
                     owner.lane.submit(lambda owner=owner: self._claims.require_topic(owner))  # type: ignore[misc]
 
-    def _take_lag(self) -> list[TopicPartition]:
-        offsets = [TopicPartition(*key, offset) for key, offset in self._lag.items() if key in self.assigned]
-        self._lag.clear()
-        return offsets
-
-    def _commit_lag(self, consumer: GroupConsumer, offsets: list[TopicPartition], *, wait: bool) -> None:
-        try:
-            consumer.commit(offsets=offsets, asynchronous=not wait)
-        except KafkaException as error:
-            self._events.info("group offsets not committed", error=error.args[0].str())
-
     def _leave(self, consumer: GroupConsumer, offsets: list[TopicPartition]) -> None:
-        if offsets:
-            self._commit_lag(consumer, offsets, wait=True)
+        commit(consumer, offsets, wait=True)
         try:
             consumer.close()
         except KafkaException as error:
@@ -217,10 +220,13 @@ class Group:
 
     # Stages
 
-    def _begin(self, key: TopicPartitionKey, set_backs: int = 0, fences: int = 0) -> None:
-        lane = Lane(self._executor, lambda error: self._inbox.put(Stopped(owner, error)))
-        owner = Assigned(key, lane, Retry(lane, self._random), self._open_log(key), set_backs, fences)
-        owner.load_at_s = self._clock.monotonic_s() + set_back_s(set_backs, self._random)
+    def _begin(self, key: TopicPartitionKey, before: Assigned | None = None) -> None:
+        health = Health(self._clock) if before is None else before.health
+        lane = Lane(self._executor, lambda error: self._inbox.put(Stopped(owner, error)), health)
+        owner = Assigned(key, lane, Retry(lane, self._random), self._open_log(key), health)
+        if before is not None:
+            owner.set_backs, owner.fences = before.set_backs + 1, before.fences
+        owner.load_at_s = self._clock.monotonic_s() + set_back_s(owner.set_backs, self._random)
         self.assigned[key] = owner
 
     def _load(self) -> None:
@@ -241,7 +247,7 @@ class Group:
                 offsets.append(TopicPartition(*owner.key, owner.next_offset, metadata=owner.token))
         if offsets:
             try:
-                self.consumer.commit(offsets=offsets, asynchronous=True)
+                self.fetching.consumer.commit(offsets=offsets, asynchronous=True)
             except KafkaException as error:
                 self._events.info("group membership not confirmed yet", error=error.args[0].str())
 
@@ -250,6 +256,7 @@ class Group:
         owner.writer = self._open_writer(owner, event)
         owner.resumed, owner.end_offset = event.resumed, event.end_offset
         owner.stage = Stage.RUNNING
+        owner.health.went_on()
         manifest = event.session.manifest
         owner.log_end, owner.last_leader_epoch = manifest.next_offset, manifest.last_leader_epoch
         self.log_ends[owner.key] = manifest.next_offset
@@ -263,20 +270,18 @@ class Group:
         start = TopicPartition(*owner.key, event.start_offset)
         if manifest.last_leader_epoch >= 0:
             start = TopicPartition(*owner.key, event.start_offset, leader_epoch=manifest.last_leader_epoch)
-        self.consumer.incremental_assign([start])
-        owner.is_fetched = True
-        if self.is_paused:
-            self.consumer.pause([start])
-        else:
-            # The client remembers a pause beyond unassigning (seen with librdkafka 2.16): it may be of an attempt
-            # that was given up before reading was resumed.
-            self.consumer.resume([start])
+        self.fetching.begin(owner, start)
 
     def _committed(self, event: Committed) -> None:
-        self.log_ends[event.key] = self._lag[event.key] = event.next_offset
+        self.log_ends[event.key] = event.next_offset
+        self._offsets.note(event.key, event.next_offset)
         owner = self.assigned.get(event.key)
         if owner is not None:
             owner.set_backs = owner.fences = 0
+            owner.committed_ms = self._clock.now_ms()
+            owner.health.went_on()
+            if owner.writer is not None:
+                owner.writer.note_durable(event.next_offset)
         self._on_committed(event)
         self._events.info(
             "segment committed" if event.record_count else "log end moved",
@@ -289,47 +294,37 @@ class Group:
         )
 
     def _stopped(self, event: Stopped) -> None:
-        if isinstance(event.error, Fenced):
-            self._fenced(event.owner)
-        if isinstance(event.error, SET_BACK):
-            self.set_back(event.owner, str(event.error))
-        elif isinstance(event.error, KeyfoldError):
-            raise event.error
-        else:
-            topic, partition = event.owner.key
-            raise RuntimeError(f"a sender of {topic}-{partition} broke") from event.error  # noqa: TRY004 - a defect
-
-    def _fenced(self, owner: Assigned) -> None:
-        owner.fences += 1
-        if owner.fences >= _FENCES_MAX:
-            raise Fenced(
-                *owner.key,
-                f"another sink has claimed the partition {owner.fences} times before anything could be committed here",
-                hint="two sinks write the same log: stop one of them, or give it another topics.dir",
-            )
+        owner, error = event.owner, event.error
+        if isinstance(error, Fenced):
+            owner.fences += 1
+            if owner.fences >= _FENCES_MAX:
+                error = _rivals(owner)
+                return self.fail(owner, error)
+        if verdict(error) is Verdict.AGAIN:
+            return self.set_back(owner, str(error))
+        if isinstance(error, KeyfoldError):
+            return self.fail(owner, error)
+        topic, partition = owner.key
+        raise RuntimeError(f"a sender of {topic}-{partition} broke") from error
 
     def _drop(self, owners: Iterable[Assigned]) -> None:
         """Stop writing and fetching; a commit that is on its way may land, or be fenced."""
-        fetched = []
+        owners = list(owners)
         for owner in owners:
             owner.lane.close()
-            if owner.is_fetched:
-                owner.is_fetched = False
-                fetched.append(TopicPartition(*owner.key))
             if self.assigned.get(owner.key) is owner:
                 del self.assigned[owner.key]
-        if fetched:
-            self.consumer.incremental_unassign(fetched)
-
-    def _fetched(self) -> list[TopicPartition]:
-        return [TopicPartition(*owner.key) for owner in self.assigned.values() if owner.is_fetched]
+        self.fetching.end(owners)
 
     # The client's callbacks: called inside `consume` and `close`
 
     def _on_assign(self, consumer: GroupConsumer, partitions: list[TopicPartition]) -> None:
+        self.is_member = True
+        self.troubles = {topic: error for topic, error in self.troubles.items() if topic}
         consumer.incremental_assign([])  # without this call the client would fetch from the group's offsets
         for place in partitions:
             key = (place.topic, place.partition)
+            self.troubles.pop(place.topic, None)
             if key in self.assigned:
                 self._drop([self.assigned[key]])
             self._begin(key)
@@ -344,6 +339,7 @@ class Group:
             self._give_up(consumer, self._owners(partitions))
 
     def _on_lost(self, consumer: GroupConsumer, partitions: list[TopicPartition]) -> None:
+        self.is_member = False
         self._give_up(consumer, self._owners(partitions))
 
     def _owners(self, partitions: list[TopicPartition]) -> list[Assigned]:
@@ -354,3 +350,11 @@ class Group:
         if not any(owner.is_fetched for owner in owners):
             consumer.incremental_unassign([])  # the client waits for the call
         self._drop(owners)
+
+
+def _rivals(owner: Assigned) -> Fenced:
+    return Fenced(
+        *owner.key,
+        f"another sink has claimed the partition {owner.fences} times before anything could be committed here",
+        hint="two sinks write the same log: stop one of them, or give it another topics.dir",
+    )

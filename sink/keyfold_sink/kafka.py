@@ -6,8 +6,9 @@ one request. Calls block; they run on the senders' threads.
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, Final, TypeVar
@@ -19,9 +20,16 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.admin._resource import ResourceType
 
 from keyfold.clock import Clock
-from keyfold.errors import ConfigError
+from keyfold.errors import ConfigError, KeyfoldError
 from keyfold_sink.batch import TopicPartitionKey
-from keyfold_sink.source import FOLLOWED_SETTINGS, SourceFacts, SourceForbidden, SourceUnavailable, TopicGone
+from keyfold_sink.source import (
+    FOLLOWED_SETTINGS,
+    SourceFacts,
+    SourceForbidden,
+    SourceUnavailable,
+    TopicForbidden,
+    TopicGone,
+)
 
 T = TypeVar("T")
 
@@ -108,16 +116,26 @@ class AdminSource:
 
     def stable_end_offsets(self, keys: Iterable[TopicPartitionKey]) -> dict[TopicPartitionKey, int]:
         """Where a reader of committed records can get to now."""
-        asked = {TopicPartition(*key): _LATEST for key in keys}
-        if not asked:
-            return {}
-        futures = self._admin.list_offsets(
-            asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_TIMEOUT_S
-        )
         return {
-            (place.topic, place.partition): _answer(f"the end offset of {place.topic}", future).offset
-            for place, future in futures.items()
+            key: _answer(f"the end offset of {key[0]}", future).offset
+            for key, future in self._ask_ends(keys, IsolationLevel.READ_COMMITTED)
         }
+
+    def end_offsets(self, keys: Iterable[TopicPartitionKey]) -> dict[TopicPartitionKey, int]:
+        """High watermarks, as far as Kafka tells them."""
+        found: dict[TopicPartitionKey, int] = {}
+        for key, future in self._ask_ends(keys, IsolationLevel.READ_UNCOMMITTED):
+            with contextlib.suppress(KeyfoldError):
+                found[key] = _answer(f"the end offset of {key[0]}", future).offset
+        return found
+
+    def _ask_ends(
+        self, keys: Iterable[TopicPartitionKey], isolation: IsolationLevel
+    ) -> Iterator[tuple[TopicPartitionKey, Any]]:
+        asked = {TopicPartition(*key): _LATEST for key in keys}
+        if asked:
+            futures = self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=_TIMEOUT_S)
+            yield from (((place.topic, place.partition), future) for place, future in futures.items())
 
     def _metadata(self) -> Any:
         try:
@@ -190,7 +208,8 @@ def translate(error: KafkaError, what: str) -> SourceUnavailable | TopicGone | S
             hint="what was read of it is in the log; create it, or take it out of the sink's topics",
         )
     if error.code() in FORBIDDEN:
-        return SourceForbidden(
+        kind = TopicForbidden if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED else SourceForbidden
+        return kind(
             f"Kafka refuses to answer about {what}: {error.str()}", hint="check the client's credentials and ACLs"
         )
     return SourceUnavailable(f"Kafka did not answer about {what}: {error.str()}")

@@ -18,6 +18,7 @@ import structlog
 
 from keyfold.backoff import Backoff
 from keyfold.errors import KeyfoldError
+from keyfold_sink.health import Health
 
 T = TypeVar("T")
 
@@ -37,9 +38,12 @@ class Lane:
     called with each job that ended or was dropped.
     """
 
-    def __init__(self, executor: Executor, on_crash: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self, executor: Executor, on_crash: Callable[[BaseException], None], health: Health | None = None
+    ) -> None:
         self._executor = executor
         self._on_crash = on_crash
+        self._health = health
         self._jobs: deque[tuple[Job, Job | None]] = deque()
         self._changed = threading.Condition()
         self._running = False
@@ -95,12 +99,18 @@ class Lane:
             if self.closed:
                 raise LaneClosed
             try:
-                return call()
+                result = call()
             except KeyfoldError as error:
                 if not error.retriable:
                     raise
+                if self._health is not None:
+                    self._health.failed(error)
                 if delay_s >= _SAY_SO_AFTER_S:
                     structlog.get_logger("keyfold.sink").warning("still trying", error=str(error), again_in_s=delay_s)
+            else:
+                if self._health is not None:
+                    self._health.went_on()
+                return result
             self.wait(delay_s)
         raise AssertionError  # the delays never end
 

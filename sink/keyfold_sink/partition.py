@@ -14,6 +14,7 @@ What has happened is told through `report`, as values, in order (see `Committed`
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -31,6 +32,7 @@ from keyfold_sink.lane import Lane
 from keyfold_sink.rolling import Fill, RollPolicy, RollReason
 from keyfold_sink.sender import PART_BYTES, Retry, SegmentSender
 from keyfold_sink.source import Source, TopicGone, check_identity
+from keyfold_sink.status import UNKNOWN
 
 # What an open segment costs beside what its writer counts: objects, a name, a sender.
 _OPEN_OVERHEAD_BYTES: Final = 4096
@@ -55,6 +57,7 @@ class _Open:
     sender: SegmentSender
     opened_s: float
     base_offset: int
+    first_timestamp_ms: int
     blocks: list[bytes] = field(default_factory=list)
     blocks_bytes: int = 0
     leader_epoch: int = -1
@@ -87,6 +90,8 @@ class PartitionWriter:
         self._base_offset = self.position
         self._gaps: list[Gap] = []
         self._held_bytes = 0
+        self._hole_since_s: float | None = None
+        self._undurable: deque[tuple[int, int]] = deque()  # of rolled segments: next offset, first record's timestamp
 
     @property
     def held_bytes(self) -> int:
@@ -104,6 +109,13 @@ class PartitionWriter:
         return self._open.writer.record_count if self._open else 0
 
     @property
+    def oldest_record_ms(self) -> int:
+        """Timestamp of the first record that was read and is not durable yet; `UNKNOWN` where there is none."""
+        if self._undurable:
+            return self._undurable[0][1]
+        return self._open.first_timestamp_ms if self._open else UNKNOWN
+
+    @property
     def is_rolled(self) -> bool:
         """Whether everything before `position` is on its way, or committed."""
         return self._base_offset == self.position
@@ -112,7 +124,7 @@ class PartitionWriter:
         """Take records; those below `position` are dropped. Rolls whenever a limit is reached."""
         begin = 0 if batch.offsets[0] >= self.position else bisect_left(batch.offsets, self.position)
         while begin < len(batch):
-            opened = self._opened()
+            opened = self._open or self._begin(batch.timestamps[begin])
             end = begin + self._policy.room(opened.writer.record_count, mean_record_bytes)
             part = cut(batch, begin, end)
             opened.writer.append(part)
@@ -124,16 +136,26 @@ class PartitionWriter:
 
     def read_to(self, offset: int) -> None:
         """Kafka has nothing more before `offset`: what lies between is a hole."""
-        self.position = max(self.position, offset)
+        if offset > self.position:
+            self.position = offset
+            self._await_commit()
 
     def record_gap(self, gap: Gap) -> None:
         """Note a gap in the next commit."""
         self._gaps.append(gap)
+        self._await_commit()
+
+    def _await_commit(self) -> None:
+        if self._hole_since_s is None:
+            self._hole_since_s = self._tools.clock.monotonic_s()
 
     def roll_if_due(self) -> None:
-        """Finish the segment when one of its limits is reached."""
+        """Finish the segment when one of its limits is reached; `segment.ms` counts for a hole without records, too."""
         opened = self._open
         if opened is None:
+            since_s = self._hole_since_s
+            if since_s is not None and self._policy.is_late(since_s, self._tools.clock.monotonic_s()):
+                self.roll(RollReason.TIME)
             return
         fill = Fill(opened.writer.record_count, opened.writer.size_bytes, opened.opened_s)
         reason = self._policy.due(fill, self._tools.clock.monotonic_s())
@@ -146,29 +168,42 @@ class PartitionWriter:
         base_offset, self._base_offset = self._base_offset, self.position
         gaps, self._gaps = tuple(self._gaps), []
         held_bytes, self._held_bytes = self._held_bytes, 0
+        self._hole_since_s = None
         if opened is None and base_offset == self.position and not gaps:
             return
         position = self.position
+        if opened is not None:
+            self._undurable.append((position, opened.first_timestamp_ms))
         self._tools.in_flight.add(held_bytes)
         self._lane.submit(
             lambda: self._commit(opened, base_offset, position, gaps, reason),
             at_end=lambda: self._tools.in_flight.add(-held_bytes),
         )
 
+    def note_durable(self, next_offset: int) -> None:
+        """Take note of a commit that has landed."""
+        while self._undurable and self._undurable[0][0] <= next_offset:
+            self._undurable.popleft()
+
+    def abandon(self) -> None:
+        """Forget what was read and not sent on its way."""
+        self._open, self._held_bytes, self._gaps, self._hole_since_s = None, 0, [], None
+        self._undurable.clear()
+
     def follow(self) -> None:
         """Write the topic's settings into the manifest when they have changed."""
         self._lane.submit(lambda: self._retry(self._follow))
 
-    def _opened(self) -> _Open:
-        if self._open is None:
-            session = self._session
-            name = session.new_name(self._base_offset)
-            self._open = _Open(
-                SegmentWriter(sync_marker=session.manifest.sync_marker, codec=self._tools.codec),
-                SegmentSender(self._tools.store, session.place, name, self._retry),
-                self._tools.clock.monotonic_s(),
-                self._base_offset,
-            )
+    def _begin(self, first_timestamp_ms: int) -> _Open:
+        session = self._session
+        name = session.new_name(self._base_offset)
+        self._open = _Open(
+            SegmentWriter(sync_marker=session.manifest.sync_marker, codec=self._tools.codec),
+            SegmentSender(self._tools.store, session.place, name, self._retry),
+            self._tools.clock.monotonic_s(),
+            self._base_offset,
+            first_timestamp_ms,
+        )
         return self._open
 
     def _drain(self, opened: _Open) -> None:

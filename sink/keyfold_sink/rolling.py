@@ -59,9 +59,11 @@ class RollPolicy:
             return RollReason.BYTES
         if self.flush_size and fill.record_count >= self.flush_size:
             return RollReason.RECORDS
-        if (now_s - fill.opened_s) * 1000 >= self.segment_ms:
-            return RollReason.TIME
-        return None
+        return RollReason.TIME if self.is_late(fill.opened_s, now_s) else None
+
+    def is_late(self, since_s: float, now_s: float) -> bool:
+        """Whether what began at `since_s` has waited for `segment.ms`."""
+        return (now_s - since_s) * 1000 >= self.segment_ms
 
     def room(self, record_count: int, mean_record_bytes: float) -> int:
         """How many records may be appended before `due` is asked again; at least one.

@@ -52,6 +52,10 @@ class SourceForbidden(KeyfoldError):
     """Kafka refuses to answer this client."""
 
 
+class TopicForbidden(SourceForbidden):
+    """Kafka refuses this client one topic."""
+
+
 class TopicGone(KeyfoldError):
     """Kafka knows no such topic."""
 

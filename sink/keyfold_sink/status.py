@@ -36,8 +36,9 @@ class PartitionStatus:
 
     `next_offset` is durable: all before it is in the log. `position` is how far the task has read, `end_offset` the
     high watermark that the client saw last. `oldest_record_ms` is the timestamp of the oldest record that was read and
-    is not durable. UNASSIGNED: given to the task by the group, and not claimed yet. FAILED: `error` says why, and the
-    partition waits for a restart.
+    is not durable (the first by offset). UNASSIGNED: given to the task by the group, and not claimed yet. FAILED:
+    `error` says why, and the partition waits for a restart. Otherwise `error` is the last one that there was, and
+    `blocked_ms` since when something has been repeated because of it: a partition with lag that is not blocked moves.
     """
 
     topic: str
@@ -50,6 +51,7 @@ class PartitionStatus:
     committed_ms: int = UNKNOWN
     error: str = ""
     error_ms: int = UNKNOWN
+    blocked_ms: int = UNKNOWN
 
     @property
     def lag_records(self) -> int:
@@ -61,7 +63,10 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class TaskStatus:
-    """One task. `number` is its place in its worker; `values` are its metrics by name (`keyfold_sink.metric_names`)."""
+    """One task. `number` is its place in its worker; `values` are its metrics by name (`keyfold_sink.metric_names`).
+
+    `trace` says why it has FAILED; in other states what is in the way of all its partitions, if anything is.
+    """
 
     number: int
     state: State

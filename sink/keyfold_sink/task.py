@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
 
@@ -25,6 +26,9 @@ from keyfold_sink.consumer import admin_config, open_consumer
 from keyfold_sink.kafka import AdminSource
 from keyfold_sink.options import SinkOptions
 from keyfold_sink.partition import Committed
+from keyfold_sink.report import Voice
+from keyfold_sink.status import State
+from keyfold_sink.task_orders import TaskOrders
 from keyfold_sink.worker import SinkTask
 
 T = TypeVar("T")
@@ -42,14 +46,40 @@ def run_task(
     clock: Clock,
     random: Random,
     on_committed: Callable[[Committed], None] = lambda _event: None,
+    orders: TaskOrders | None = None,
+    voice: Voice | None = None,
 ) -> None:
-    """Run one task until `stop` is set, or until it has caught up. Raises `KeyfoldError` when it cannot go on."""
+    """Run one task until `stop` is set, or until it has caught up. Raises `KeyfoldError` when it cannot go on.
+
+    `orders` (on the same `stop`) are obeyed, and `voice` is told how it is, about every second.
+    """
+    voice = voice or Voice(0, clock, lambda _status: None)
+    try:
+        _run(options, orders or TaskOrders(stop), voice, until_caught_up, clock, random, on_committed)
+    except Stopped:
+        return
+    except KeyfoldError as error:
+        voice.say(State.FAILED, str(error))
+        raise
+
+
+def _run(
+    options: SinkOptions,
+    orders: TaskOrders,
+    voice: Voice,
+    until_caught_up: bool,  # noqa: FBT001
+    clock: Clock,
+    random: Random,
+    on_committed: Callable[[Committed], None],
+) -> None:
     gc.freeze()  # what was imported is here to stay, and need not be looked through again
+    voice.say(State.UNASSIGNED)
     store = open_store(options.location)
     source = AdminSource(admin_config(options), clock)
+    persist = _Persistence(orders.stop, voice, random)
     try:
-        _persist(lambda: probe(store, options.topics_dir, random), stop, random)
-        catch_up = _persist(lambda: _targets(options, source), stop, random) if until_caught_up else None
+        persist(lambda: probe(store, options.topics_dir, random))
+        catch_up = persist(lambda: _targets(options, source)) if until_caught_up else None
         plan = budget.plan(options.buffer_memory)
         task = SinkTask(
             options,
@@ -58,13 +88,12 @@ def run_task(
             open_consumer=lambda on_commit: open_consumer(options, plan, on_commit),
             clock=clock,
             random=random,
-            stop=stop,
+            orders=orders,
+            voice=voice,
             catch_up=catch_up,
             on_committed=on_committed,
         )
         task.run()
-    except Stopped:
-        return
     finally:
         store.close()
 
@@ -74,15 +103,24 @@ def _targets(options: SinkOptions, source: AdminSource) -> CatchUp:
     return CatchUp(source.stable_end_offsets(source.partitions(topics)))
 
 
-def _persist(call: Callable[[], T], stop: threading.Event, random: Random) -> T:
-    """Call until it answers. Raises `Stopped` when told to stop meanwhile."""
-    for delay_s in Backoff(first_ms=200, cap_ms=10_000).delays_s(random):
-        try:
-            return call()
-        except KeyfoldError as error:
-            if not error.retriable:
-                raise
-            structlog.get_logger("keyfold.sink").warning("waiting for an answer", error=str(error))
-        if stop.wait(delay_s):
-            break
-    raise Stopped
+@dataclass(frozen=True, slots=True)
+class _Persistence:
+    """Calls until there is an answer, and says meanwhile what it waits for."""
+
+    stop: threading.Event
+    voice: Voice
+    random: Random
+
+    def __call__(self, call: Callable[[], T]) -> T:
+        """Raises `Stopped` when told to stop meanwhile."""
+        for delay_s in Backoff(first_ms=200, cap_ms=10_000).delays_s(self.random):
+            try:
+                return call()
+            except KeyfoldError as error:
+                if not error.retriable:
+                    raise
+                structlog.get_logger("keyfold.sink").warning("waiting for an answer", error=str(error))
+                self.voice.say(State.UNASSIGNED, f"waiting for an answer: {error}")
+            if self.stop.wait(delay_s):
+                break
+        raise Stopped

@@ -1,48 +1,53 @@
 """One task: a member of the group that reads its partitions and writes their logs.
 
-    consume ─► group by partition ─► append ─► roll what is due ─► relieve memory ─► handle what the lanes report
+    consume ─► hand to writers ─► obey ─► handle what the lanes report ─► roll what is due ─► relieve memory ─► report
 
 One thread does all of this and never waits for the store; lanes do (`keyfold_sink.lane`). It ends when it is told to
-stop, when it has caught up, or when something is wrong that no repetition cures: in each case what was read is flushed
-and committed first, as far as that still goes.
+stop, when it has caught up, or when something is wrong with all of it that no repetition cures: in each case what was
+read is flushed and committed first, as far as that still goes. What is wrong with one partition fails that partition.
+
+Nothing in the loop may take longer than seconds but a flush, which has a time-out and reports while it waits.
 """
 
 from __future__ import annotations
 
-import threading
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from random import Random
 from typing import Any, Final
 
 import structlog
-from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import KafkaException
 
 from keyfold.clock import Clock
-from keyfold.errors import Fenced, KeyfoldError, LogNotFound, OffsetMoved, SourceError
+from keyfold.errors import Fenced, KeyfoldError, LogNotFound, OffsetMoved
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
-from keyfold.log.record import RecordColumns
 from keyfold.store.api import ObjectStore
 from keyfold_sink import budget
-from keyfold_sink.assignment import Assigned, Claimed, Claims, require_same_branch
-from keyfold_sink.batch import Slice, TopicPartitionKey, columns, slices, value_bytes
+from keyfold_sink.assignment import Assigned, Claimed, Claims, PauseReason
+from keyfold_sink.background import Background, Timers
+from keyfold_sink.batch import TopicPartitionKey
 from keyfold_sink.catchup import CatchUp
-from keyfold_sink.group import Event, Group, GroupConsumer
-from keyfold_sink.kafka import FORBIDDEN, GONE, AdminSource
+from keyfold_sink.client import GroupConsumer
+from keyfold_sink.group import Event, Group
+from keyfold_sink.kafka import AdminSource
 from keyfold_sink.lane import Lane
 from keyfold_sink.options import SinkOptions
 from keyfold_sink.partition import Committed, PartitionWriter, Tools
+from keyfold_sink.reading import Reading
+from keyfold_sink.relief import Relief
+from keyfold_sink.report import INTERVAL_S, Report, Voice
 from keyfold_sink.rolling import RollReason
-from keyfold_sink.source import SourceForbidden, SourceUnavailable, tombstone_gap, tombstones_at_risk
+from keyfold_sink.task_orders import TaskOrders
+from keyfold_sink.verdict import PositionLost
 
 SENDERS: Final = 8
 _POLL_S: Final = 0.1
-_BRAKE_WAIT_S: Final = 1.0
 _FOLLOW_INTERVAL_S: Final = 60.0
 _TOPICS_INTERVAL_S: Final = 15.0
+_ENDS_INTERVAL_S: Final = 10.0
 _ELSEWHERE_INTERVAL_S: Final = 1.0
 # A commit that stays unknown for this long is asked for again; shutdown looks in between.
 _COMMIT_PATIENCE_S: Final = 10.0
@@ -60,7 +65,7 @@ class ShutdownTimeout(KeyfoldError):
 
 
 class SinkTask:
-    """A task. It ends soon after `stop` is set, from wherever."""
+    """A task. It ends soon after it was ordered to stop, from wherever."""
 
     def __init__(
         self,
@@ -71,7 +76,8 @@ class SinkTask:
         open_consumer: OpenConsumer,
         clock: Clock,
         random: Random,
-        stop: threading.Event,
+        orders: TaskOrders,
+        voice: Voice,
         catch_up: CatchUp | None = None,
         on_committed: Callable[[Committed], None] = lambda _event: None,
     ) -> None:
@@ -81,22 +87,19 @@ class SinkTask:
         self._open_consumer = open_consumer
         self._clock = clock
         self._random = random
+        self._orders = orders
         self._catch_up = catch_up
         self._plan = budget.plan(options.buffer_memory)
         self._in_flight = budget.InFlight()
-        self._brake = budget.Brake(self._plan.segments_bytes)
         self._inbox: SimpleQueue[Event] = SimpleQueue()
         self._pool = ThreadPoolExecutor(SENDERS, thread_name_prefix="keyfold-sink")
-        self._stop = stop
         self._timers = Timers(clock)
-        self._mean_record_bytes = 1000.0
+        self._background = Background(self._pool)
         self._topics: list[str] = []
-        self._background: dict[str, Future[Any]] = {}
         self._events = structlog.get_logger("keyfold.sink")
-        claims = Claims(source, options.source_gap_policy, random, self._inbox.put)
         self._tools = Tools(store, source, clock, self._in_flight, self._inbox.put, options.avro_codec)
         self._group = Group(
-            claims=claims,
+            claims=Claims(source, options.source_gap_policy, random, self._inbox.put),
             inbox=self._inbox,
             executor=self._pool,
             clock=clock,
@@ -105,13 +108,18 @@ class SinkTask:
             open_writer=self._open_writer,
             before_revoke=self._before_revoke,
             on_committed=on_committed,
+            one_failed_ends_all=catch_up is not None,
         )
+        self._reading = Reading(self._group, options.source_gap_policy)
+        self._relief = Relief(self._group, self._in_flight, self._plan.segments_bytes, clock)
+        self._report = Report(self._group, voice)
 
     def run(self) -> None:
         """Work until stopped or caught up. Raises what ended the task otherwise."""
         consumer = self._open_consumer(self._group.on_commit)
         try:
             try:
+                self._obey()
                 self._topics = list(self._options.topics)
                 if self._topics:
                     self._group.join(consumer, self._topics)
@@ -133,118 +141,57 @@ class SinkTask:
     # The loop
 
     def _loop(self, consumer: GroupConsumer) -> None:
-        while not self._stop.is_set():
-            messages = consumer.consume(self._plan.batch_records(self._mean_record_bytes), _POLL_S)
+        while not self._orders.stop.is_set():
+            messages = consumer.consume(self._plan.batch_records(self._reading.mean_record_bytes), _POLL_S)
             if messages:
-                self._take(messages)
+                self._reading.take(messages)
+            self._obey()
             self._group.step()
             self._roll()
-            self._relieve()
+            self._relief.step(self._orders.stop)
             self._follow(consumer)
+            self._report.tick()
             if self._has_caught_up():
                 return
 
-    def _take(self, messages: list[Message]) -> None:
-        self._mean_record_bytes = value_bytes(messages) / len(messages) + 64
-        for piece in slices(messages):
-            if isinstance(piece, Slice):
-                owner = self._group.running(piece.key)
-                if owner is not None and owner.writer is not None:
-                    batch = columns(piece.records)
-                    if not owner.has_read:
-                        self._first_read(owner, batch)
-                    owner.writer.append(batch, self._mean_record_bytes)
-            else:
-                self._not_a_record(piece)
-
-    def _first_read(self, owner: Assigned, batch: RecordColumns) -> None:
-        """Judge the source by the records around the log's end."""
-        first = bisect_left(batch.offsets, owner.log_end)
-        if first > 0:
-            require_same_branch(owner, batch.offsets[first - 1], batch.leader_epochs[first - 1])
-        if first == len(batch):
-            return
-        owner.has_read = True
-        at = owner.resumed
-        if at is not None and tombstones_at_risk(at, batch.offsets[first], batch.timestamps[first]):
-            gap = tombstone_gap(at, batch.offsets[first], owner.end_offset, self._options.source_gap_policy)
-            self._events.warning("gap recorded", topic=at.topic, partition=at.partition, gap=gap.reason)
-            assert owner.writer is not None
-            owner.writer.record_gap(gap)
-
-    def _not_a_record(self, message: Message) -> None:
-        error = message.error()
-        assert error is not None
-        topic, partition, offset = message.topic(), message.partition(), message.offset()
-        if error.fatal() or error.code() in FORBIDDEN:
-            raise SourceForbidden(f"the Kafka client cannot go on: {error.str()}")
-        owner = self._group.running((topic, partition)) if topic is not None and partition is not None else None
-        if owner is None or owner.writer is None:
-            # A topic that does not exist is waited for; whoever has misspelt it must be able to see that.
-            say = self._events.warning if error.code() in GONE else self._events.info
-            say("kafka reports", error=error.str(), topic=topic)
-        elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
-            owner.writer.read_to(offset or 0)
-        else:
-            self._position_refused(owner, owner.writer, error)
-
-    def _position_refused(self, owner: Assigned, writer: PartitionWriter, error: KafkaError) -> None:
-        """Kafka does not serve the position. Begin again at the log's end; the source check says what it means."""
-        if _is_truncation(error):
-            # What was read and not committed may be of the lost branch. If nothing was, the log itself is.
-            if not owner.has_read:
-                raise SourceError(
-                    *owner.key,
-                    f"the topic was truncated below the log's end at {writer.manifest.next_offset}: {error.str()}",
-                    hint="nothing was written; keep the old log and give the topic another topics.dir",
-                )
-        elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
-            self._flush([owner], RollReason.REQUEST, self._options.offset_flush_timeout_ms)
-        self._group.set_back(owner, error.str())
+    def _obey(self) -> None:
+        wanted = self._orders.take()
+        is_paused = PauseReason.ORDER in self._group.fetching.reasons
+        if wanted.pause and not is_paused:
+            self._events.info("paused")
+            self._group.fetching.pause(PauseReason.ORDER)
+        elif is_paused and not wanted.pause:
+            self._events.info("resumed")
+            self._group.fetching.resume(PauseReason.ORDER)
+        if wanted.flush or (wanted.pause and not is_paused):
+            for writer in self._writers():
+                writer.roll(RollReason.REQUEST)
 
     def _roll(self) -> None:
-        for owner in self._group.assigned.values():
-            if owner.writer is not None:
-                owner.writer.roll_if_due()
+        for writer in self._writers():
+            writer.roll_if_due()
         if self._timers.due("lag", self._options.offset_flush_interval_ms / 1000):
             self._group.commit_lag()
 
-    def _relieve(self) -> None:
-        """Keep within the budget: finish the largest segments, then stop reading for a while."""
-        held = {key: o.writer.held_bytes for key, o in self._group.assigned.items() if o.writer is not None}
-        for key in budget.to_roll(held, self._in_flight.size_bytes, self._plan.segments_bytes):
-            writer = self._group.assigned[key].writer
-            assert writer is not None
-            held[key] = 0
-            writer.roll(RollReason.MEMORY)
-        held_bytes = sum(held.values())
-        must_pause = self._brake.update(held_bytes + self._in_flight.size_bytes)
-        if must_pause and not self._group.is_paused:
-            # Pausing throws away what the client has fetched already; the store often needs only a moment.
-            deadline_s = self._clock.monotonic_s() + _BRAKE_WAIT_S
-            while must_pause and self._clock.monotonic_s() < deadline_s and not self._stop.is_set():
-                self._clock.sleep(0.005)
-                must_pause = self._brake.update(held_bytes + self._in_flight.size_bytes)
-        if must_pause and not self._group.is_paused:
-            self._events.warning("reading paused until the store has caught up", buffer_memory=True)
-            self._group.pause()
-        elif self._group.is_paused and not must_pause:
-            self._group.resume()
+    def _writers(self) -> Iterable[PartitionWriter]:
+        return [owner.writer for owner in self._group.assigned.values() if owner.writer is not None]
 
     # What happens now and then
 
     def _follow(self, consumer: GroupConsumer) -> None:
         if self._timers.due("follow", _FOLLOW_INTERVAL_S):
-            for owner in self._group.assigned.values():
-                if owner.writer is not None:
-                    owner.writer.follow()
+            for writer in self._writers():
+                writer.follow()
         if self._options.topics_regex is not None:
             if self._timers.due("topics", _TOPICS_INTERVAL_S):
-                self._in_background("topics", lambda: self._options.choose_topics(self._source.topics()))
-            topics = self._finished("topics")
+                self._background.begin("topics", lambda: self._options.choose_topics(self._source.topics()))
+            topics = self._background.finished("topics")
             if topics and topics != self._topics:
                 self._topics = topics
                 self._group.join(consumer, topics)
+        if self._timers.due("ends", _ENDS_INTERVAL_S) and (unread := self._report.unread()):
+            self._background.begin("ends", lambda: self._source.end_offsets(unread))
+        self._report.ends = self._background.finished("ends") or self._report.ends
 
     def _has_caught_up(self) -> bool:
         catch_up = self._catch_up
@@ -257,8 +204,8 @@ class SinkTask:
                 running[key].roll(RollReason.CAUGHT_UP)
         elsewhere = catch_up.elsewhere(running)
         if elsewhere and self._timers.due("elsewhere", _ELSEWHERE_INTERVAL_S):
-            self._in_background("elsewhere", lambda: self._look_at(elsewhere))
-        catch_up.saw(self._finished("elsewhere") or {})
+            self._background.begin("elsewhere", lambda: self._look_at(elsewhere))
+        catch_up.saw(self._background.finished("elsewhere") or {})
         return catch_up.is_done
 
     def _look_at(self, keys: Iterable[TopicPartitionKey]) -> dict[TopicPartitionKey, int]:
@@ -269,23 +216,6 @@ class SinkTask:
             except LogNotFound:
                 continue
         return found
-
-    def _in_background(self, what: str, call: Callable[[], Any]) -> None:
-        if what not in self._background:
-            self._background[what] = self._pool.submit(call)
-
-    def _finished(self, what: str) -> Any:
-        """The result of a background call that has ended; None while it runs and where its error is passing."""
-        future = self._background.get(what)
-        if future is None or not future.done():
-            return None
-        del self._background[what]
-        try:
-            return future.result()
-        except KeyfoldError as error:
-            if not error.retriable and not isinstance(error, SourceUnavailable):
-                raise
-            return None
 
     # The end
 
@@ -318,10 +248,18 @@ class SinkTask:
         done = True
         for owner in owners:
             if owner.writer is not None:
-                left_s = max(0.0, deadline_s - self._clock.monotonic_s())
-                done = owner.lane.wait_idle(left_s) and _is_settled(owner.lane) and done
+                done = self._wait_idle(owner.lane, deadline_s) and _is_settled(owner) and done
         self._group.take_reports()
         return done
+
+    def _wait_idle(self, lane: Lane, deadline_s: float) -> bool:
+        while True:
+            left_s = max(0.0, deadline_s - self._clock.monotonic_s())
+            if lane.wait_idle(min(left_s, INTERVAL_S)):
+                return True
+            if left_s <= INTERVAL_S:
+                return False
+            self._report.tick()
 
     def _open_log(self, key: TopicPartitionKey) -> PartitionLog:
         place = Place(self._options.topics_dir, *key)
@@ -332,29 +270,7 @@ class SinkTask:
         return PartitionWriter(event.session, owner.lane, owner.retry, policy, self._tools)
 
 
-def _is_truncation(error: KafkaError) -> bool:
-    """The client reports it as a refused position, and only the words tell (seen with librdkafka 2.16)."""
-    return error.code() == KafkaError._LOG_TRUNCATION or (  # noqa: SLF001
-        error.code() == KafkaError._AUTO_OFFSET_RESET and "truncation" in error.str()  # noqa: SLF001
-    )
-
-
-def _is_settled(lane: Lane) -> bool:
-    """Whether nothing is left to be committed by this task: it is done, or another sink has taken the partition."""
-    return lane.crash is None or isinstance(lane.crash, Fenced | OffsetMoved)
-
-
-class Timers:
-    """Things that are done now and then."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._last_s: dict[str, float] = {}
-
-    def due(self, what: str, interval_s: float) -> bool:
-        """Whether it is time; counts from the last time that this said yes. True the first time."""
-        now_s = self._clock.monotonic_s()
-        if what in self._last_s and now_s - self._last_s[what] < interval_s:
-            return False
-        self._last_s[what] = now_s
-        return True
+def _is_settled(owner: Assigned) -> bool:
+    """Whether nothing is left to be committed by this task: it is done, another sink goes on, or it has failed."""
+    crash = owner.lane.crash
+    return crash is None or owner.failure is not None or isinstance(crash, Fenced | OffsetMoved | PositionLost)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from confluent_kafka import KafkaError, Message, TopicPartition
@@ -33,6 +33,9 @@ class FakeSource:
 
     def settings(self, topic: str) -> Mapping[str, str]:
         return {"cleanup.policy": "delete"}
+
+    def end_offsets(self, keys: Iterable[Key]) -> dict[Key, int]:
+        return {key: self.kafka.end(key) for key in keys}
 
     def topics(self) -> frozenset[str]:
         return frozenset(topic for topic, _ in self.kafka.records)
@@ -126,6 +129,11 @@ class FakeConsumer:
 
     def resume(self, partitions: list[TopicPartition]) -> None:
         self.paused -= {(place.topic, place.partition) for place in partitions}
+
+    def get_watermark_offsets(self, partition: TopicPartition, *, cached: bool) -> tuple[int, int]:
+        key = (partition.topic, partition.partition)
+        assert cached, "the main loop must not ask the broker"
+        return (0, self.end(key)) if key in self._told_end or self.fetched.get(key, 0) else (-1001, -1001)
 
     def close(self) -> None:
         self.closed = True

@@ -16,6 +16,7 @@ from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
 from keyfold.store.memory import MemoryStore
 from keyfold_sink.assignment import Assigned, Claimed, Claims, Loaded, require_same_branch
+from keyfold_sink.health import Health
 from keyfold_sink.lane import Lane
 from keyfold_sink.sender import Retry
 from keyfold_sink.source import GapPolicy, SourceFacts
@@ -50,7 +51,7 @@ class Setting:
 
     def owner(self) -> Assigned:
         lane = Lane(self.pool, self.events.append)
-        return Assigned(("t", 0), lane, Retry(lane, self.random, Backoff(1, 2)), self.log())
+        return Assigned(("t", 0), lane, Retry(lane, self.random, Backoff(1, 2)), self.log(), Health(self.clock))
 
     def claims(self, policy: GapPolicy = GapPolicy.FAIL) -> Claims:
         return Claims(self.source, policy, self.random, self.events.append)

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import KafkaError, TopicPartition
 
 from keyfold.clock import SystemClock
-from keyfold.errors import Fenced, StoreUnavailable
+from keyfold.errors import StoreUnavailable
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
 from keyfold.store.api import ObjectStore
@@ -22,6 +22,9 @@ from keyfold_sink import group, worker
 from keyfold_sink.assignment import Stage
 from keyfold_sink.kafka import AdminSource
 from keyfold_sink.options import SinkOptions
+from keyfold_sink.report import Voice
+from keyfold_sink.status import State, TaskStatus
+from keyfold_sink.task_orders import Order, TaskOrders
 from keyfold_sink.worker import SinkTask
 from tests.support.fake_group import FakeConsumer, FakeSource, Key
 from tests.support.proof import read_segments
@@ -37,7 +40,8 @@ class Rig:
         values = {"name": "s", "bootstrap.servers": "x", "topics": "t", "s3.bucket.name": "b", "topics.dir": "topics"}
         values |= {key.replace("__", "."): value for key, value in changes.items()}
         self.store = store
-        self.stop = threading.Event()
+        self.orders = TaskOrders(threading.Event())
+        self.statuses: list[TaskStatus] = []
         self.error: BaseException | None = None
         self.kafka = FakeConsumer()
         self.task = SinkTask(
@@ -47,7 +51,8 @@ class Rig:
             open_consumer=self._open_consumer,
             clock=SystemClock(),
             random=Random(1),
-            stop=self.stop,
+            orders=self.orders,
+            voice=Voice(0, SystemClock(), self.statuses.append),
         )
         self._thread = threading.Thread(target=self._run)
 
@@ -66,7 +71,7 @@ class Rig:
         self.until(lambda: bool(self.kafka._on))
 
     def end(self) -> None:
-        self.stop.set()
+        self.orders.give(Order.STOP)
         self._thread.join(60)
         assert not self._thread.is_alive()
 
@@ -151,14 +156,20 @@ def test_who_is_fenced_again_and_again_says_that_two_sinks_write_one_log(
     rig.kafka.produce(T0, range(5))
     rig.kafka.tell("on_assign", T0)
     deadline_s = time.monotonic() + 30
-    while rig.error is None and time.monotonic() < deadline_s:
+    while time.monotonic() < deadline_s:
         owner = rig.task._group.assigned.get(T0)
+        if owner is not None and owner.stage is Stage.FAILED:
+            break
         if owner is not None and owner.stage is Stage.RUNNING:
             rig.log().claim_sink()
-            rig.until(lambda owner=owner: rig.error is not None or rig.task._group.assigned.get(T0) is not owner)  # type: ignore[misc]
+            rig.until(
+                lambda owner=owner: (  # type: ignore[misc]
+                    owner.failure is not None or rig.task._group.assigned.get(T0) is not owner
+                )
+            )
         time.sleep(0.001)
-    assert isinstance(rig.error, Fenced)
-    assert "two sinks write the same log" in str(rig.error)
+    rig.until(lambda: bool(rig.statuses) and rig.statuses[-1].state is State.FAILED)
+    assert "two sinks write the same log" in rig.statuses[-1].trace
     assert rig.next_offset() == 0
 
 

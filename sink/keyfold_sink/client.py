@@ -1,0 +1,22 @@
+"""What the sink uses of the Kafka client's consumer: a Protocol, so that a task runs over a fake one as well."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from confluent_kafka import TopicPartition
+
+
+class GroupConsumer(Protocol):
+    """What is used of `confluent_kafka.Consumer`, as it is documented there."""
+
+    def subscribe(self, topics: list[str], **callbacks: Callable[[Any, list[TopicPartition]], None]) -> None: ...  # noqa: D102
+    def consume(self, num_messages: int, timeout: float) -> list[Any]: ...  # noqa: D102
+    def incremental_assign(self, partitions: list[TopicPartition]) -> None: ...  # noqa: D102
+    def incremental_unassign(self, partitions: list[TopicPartition]) -> None: ...  # noqa: D102
+    def commit(self, *, offsets: list[TopicPartition], asynchronous: bool) -> Any: ...  # noqa: D102
+    def pause(self, partitions: list[TopicPartition]) -> None: ...  # noqa: D102
+    def resume(self, partitions: list[TopicPartition]) -> None: ...  # noqa: D102
+    def get_watermark_offsets(self, partition: TopicPartition, *, cached: bool) -> Any: ...  # noqa: D102
+    def close(self) -> None: ...  # noqa: D102

@@ -1,0 +1,38 @@
+"""What is in a partition's way: the last error, and since when something has been repeated because of it.
+
+A transient error is repeated for ever, so that nothing ends that need not end. Then somebody must be able to see that
+nothing moves, and why. `blocked_ms` is set by the first failure and cleared by the first success that follows; the
+error itself stays, with its time, as the last one that there was.
+
+It belongs to the partition, not to one attempt to write it: an attempt that was given up has its reason here.
+"""
+
+from __future__ import annotations
+
+from keyfold.clock import Clock
+from keyfold_sink.status import UNKNOWN
+
+
+class Health:
+    """Written by the partition's lane and by the main thread, read by the report; nothing here hangs together."""
+
+    __slots__ = ("_clock", "blocked_ms", "error", "error_ms", "retries")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.error = ""
+        self.error_ms = UNKNOWN
+        self.blocked_ms = UNKNOWN
+        self.retries = 0
+
+    def failed(self, error: object) -> None:
+        """Something did not go through; it is tried again, or the partition has failed."""
+        now_ms = self._clock.now_ms()
+        self.error, self.error_ms = str(error), now_ms
+        self.retries += 1
+        if self.blocked_ms == UNKNOWN:
+            self.blocked_ms = now_ms
+
+    def went_on(self) -> None:
+        """What was repeated has gone through."""
+        self.blocked_ms = UNKNOWN

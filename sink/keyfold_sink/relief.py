@@ -1,0 +1,60 @@
+"""Keeping within `buffer.memory`: finish the largest segments, then stop reading for a while.
+
+Reading pauses only when finishing did not help for a moment, because a pause throws away what the client has fetched
+already, and the store often needs only that moment.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+import structlog
+
+from keyfold.clock import Clock
+from keyfold_sink import budget
+from keyfold_sink.assignment import PauseReason
+from keyfold_sink.group import Group
+from keyfold_sink.rolling import RollReason
+
+_BRAKE_WAIT_S: Final = 1.0
+
+
+class Relief:
+    """The budget of one task, and the brake that holds it."""
+
+    def __init__(self, group: Group, in_flight: budget.InFlight, limit_bytes: int, clock: Clock) -> None:
+        self._group = group
+        self._in_flight = in_flight
+        self._limit_bytes = limit_bytes
+        self._brake = budget.Brake(limit_bytes)
+        self._clock = clock
+        self._events = structlog.get_logger("keyfold.sink")
+
+    def step(self, stop: threading.Event) -> None:
+        """Finish segments, pause or resume, as the budget asks for."""
+        held_bytes = self._roll_largest()
+        pauses = PauseReason.MEMORY in self._group.fetching.reasons
+        must_pause = self._must_pause(held_bytes)
+        if must_pause and not pauses:
+            deadline_s = self._clock.monotonic_s() + _BRAKE_WAIT_S
+            while must_pause and self._clock.monotonic_s() < deadline_s and not stop.is_set():
+                self._clock.sleep(0.005)
+                must_pause = self._must_pause(held_bytes)
+            if must_pause:
+                self._events.warning("reading paused until the store has caught up", buffer_memory=True)
+                self._group.fetching.pause(PauseReason.MEMORY)
+        elif pauses and not must_pause:
+            self._group.fetching.resume(PauseReason.MEMORY)
+
+    def _roll_largest(self) -> int:
+        """Returns the bytes of what is still being filled."""
+        writers = {key: o.writer for key, o in self._group.assigned.items() if o.writer is not None}
+        held = {key: writer.held_bytes for key, writer in writers.items()}
+        for key in budget.to_roll(held, self._in_flight.size_bytes, self._limit_bytes):
+            held[key] = 0
+            writers[key].roll(RollReason.MEMORY)
+        return sum(held.values())
+
+    def _must_pause(self, held_bytes: int) -> bool:
+        return self._brake.update(held_bytes + self._in_flight.size_bytes)

@@ -1,0 +1,142 @@
+"""What a task says of itself, made in its main loop: values that are read off, nothing is asked and nothing waited for.
+
+RUNNING is said of a task that is a member of its group and has partitions that it may write, or rightly none. Whether
+it idles or is held up shows in each partition: `lag_records` with `blocked_ms` and `error`; in the trace there is what
+is in the way of all of them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from keyfold.clock import Clock
+from keyfold_sink.assignment import Assigned, PauseReason, Stage
+from keyfold_sink.batch import TopicPartitionKey
+from keyfold_sink.group import Group
+from keyfold_sink.status import UNKNOWN, PartitionStatus, State, TaskStatus
+
+INTERVAL_S: Final = 1.0
+_NAMED_FAILURES: Final = 10
+
+Send = Callable[[TaskStatus], None]
+Values = Callable[[], Mapping[str, float]]
+
+
+def no_values() -> Mapping[str, float]:
+    """For a task whose metrics nobody counts."""
+    return {}
+
+
+class Voice:
+    """Sends a task's statuses: who it is, and when it last said something."""
+
+    def __init__(self, number: int, clock: Clock, send: Send, values: Values = no_values) -> None:
+        self._number = number
+        self._clock = clock
+        self._send = send
+        self._values = values
+        self._pid = os.getpid()
+        self._started_ms = clock.now_ms()
+        self._due_s = clock.monotonic_s()
+
+    def is_due(self) -> bool:
+        """Whether it is time to say something again."""
+        return self._clock.monotonic_s() >= self._due_s
+
+    def say(self, state: State, trace: str = "", partitions: Sequence[PartitionStatus] = ()) -> None:
+        """Send a status now."""
+        self._due_s = self._clock.monotonic_s() + INTERVAL_S
+        self._send(
+            TaskStatus(
+                self._number,
+                state,
+                trace,
+                self._pid,
+                self._started_ms,
+                self._clock.now_ms(),
+                tuple(partitions),
+                self._values(),
+            )
+        )
+
+
+class Report:
+    """Reads a task's state off its group. `ends` are end offsets of partitions that the client does not fetch."""
+
+    def __init__(self, group: Group, voice: Voice) -> None:
+        self.ends: Mapping[TopicPartitionKey, int] = {}
+        self._group = group
+        self._voice = voice
+
+    def tick(self) -> None:
+        """Report if it is time to. Cheap enough to be called at every turn of a loop that waits."""
+        if self._voice.is_due():
+            self.now()
+
+    def now(self) -> None:
+        """Report."""
+        owners = self._group.assigned.values()
+        self._voice.say(self.state(), self.trace(), [self._partition(owner) for owner in owners])
+
+    def unread(self) -> list[TopicPartitionKey]:
+        """Partitions whose end nobody would see: they are not fetched now."""
+        if self._group.fetching.reasons:
+            return list(self._group.assigned)
+        return [key for key, owner in self._group.assigned.items() if not owner.is_fetched or owner.holds]
+
+    def state(self) -> State:
+        """The task's state in Connect's words."""
+        group = self._group
+        stages = {owner.stage for owner in group.assigned.values()}
+        if Stage.FAILED in stages:
+            return State.FAILED
+        if not group.is_member:
+            return State.UNASSIGNED
+        if PauseReason.ORDER in group.fetching.reasons:
+            return State.PAUSED
+        return State.RUNNING if Stage.RUNNING in stages or not stages else State.UNASSIGNED
+
+    def trace(self) -> str:
+        """What has failed; where nothing has, what is in the way."""
+        failed = [owner for owner in self._group.assigned.values() if owner.failure is not None]
+        if failed:
+            return failures(failed)
+        reasons = [reason.value for reason in self._group.fetching.reasons if reason is not PauseReason.ORDER]
+        if not self._group.fetching.has_joined:
+            reasons.append("no topic matches topics.regex")
+        return "; ".join([*(f"reading pauses: {why}" for why in reasons), *self._group.troubles.values()])
+
+    def _partition(self, owner: Assigned) -> PartitionStatus:
+        topic, number = owner.key
+        health, writer, failure = owner.health, owner.writer, owner.failure
+        end_offset = self._group.fetching.end_offset(owner)
+        return PartitionStatus(
+            topic,
+            number,
+            self._state(owner),
+            owner.next_offset if writer is not None or owner.pinned is not None else UNKNOWN,
+            UNKNOWN if writer is None else writer.position,
+            max(end_offset, self.ends.get(owner.key, UNKNOWN), UNKNOWN if writer is None else owner.end_offset),
+            UNKNOWN if writer is None else writer.oldest_record_ms,
+            owner.committed_ms,
+            health.error if failure is None else str(failure),
+            health.error_ms if failure is None else owner.failed_ms,
+            health.blocked_ms if failure is None else owner.failed_ms,
+        )
+
+    def _state(self, owner: Assigned) -> State:
+        if owner.stage is Stage.FAILED:
+            return State.FAILED
+        if owner.stage is not Stage.RUNNING:
+            return State.UNASSIGNED
+        return State.PAUSED if PauseReason.ORDER in self._group.fetching.reasons else State.RUNNING
+
+
+def failures(failed: Sequence[Assigned]) -> str:
+    """The trace of a task with partitions that have failed."""
+    named = [str(owner.failure) for owner in failed[:_NAMED_FAILURES]]
+    more = [f"and {len(failed) - _NAMED_FAILURES} more"] * (len(failed) > _NAMED_FAILURES)
+    which = "1 partition has failed" if len(failed) == 1 else f"{len(failed)} partitions have failed"
+    return "\n".join([f"{which}; restart the task to begin {'it' if len(failed) == 1 else 'them'} anew", *named, *more])
