@@ -31,6 +31,8 @@ SECONDS_BOUNDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 ROLL_REASONS: Final = tuple(reason.value for reason in RollReason)
 SET_BACK_CAUSES: Final = ("fenced", "offset-moved", "upload-lost", "commit-unknown", "position", "other")
 
+REPLACED_CAUSES: Final = ("crashed", "hung")
+
 
 class Scope(Enum):
     """Whose metric it is, and the labels that come with that."""
@@ -324,8 +326,7 @@ UNSENT_SECONDS: Final = _gauge(
 )
 BLOCKED_SECONDS: Final = _gauge(
     "blocked_seconds",
-    "How long the partition that waits longest has repeated something in vain; 0: none does. What: its last error in "
-    "`GET /status`.",
+    "How long the partition that waits longest has repeated something in vain; 0: none does. Failed ones apart.",
     "the store or Kafka is away, or refuses",
 )
 BLOCKED: Final = _gauge("blocked_partitions", "Partitions that repeat something in vain.", "the same")
@@ -415,6 +416,15 @@ SCHEMA_LOOKUPS: Final = _counter(
 
 # The process
 
+REPLACED: Final = Metric(
+    "keyfold_sink_tasks_replaced_total",
+    "counter",
+    Scope.WORKER,
+    "Tasks that were started again without being asked: they died (crashed), or did not report any more (hung).",
+    "the log says what ended them",
+    own_labels=("cause",),
+    adds_up=True,
+)
 REPORT_AGE: Final = _gauge("task_report_age_seconds", "Since the task's last report.", "beyond a minute: it hangs")
 CPU: Final = _counter("task_cpu_seconds", "CPU time of the task's process.", "1 a second: a core is full")
 MEMORY: Final = _gauge("task_resident_memory_bytes", "Resident memory of the task's process.", "more partitions")
@@ -441,6 +451,12 @@ PARTITION_NEXT: Final = _gauge(
     Scope.PARTITION,
 )  # fmt: skip
 PARTITION_END: Final = _gauge("partition_end_offset", "The topic's end, of the same partitions.", "-", Scope.PARTITION)
+PARTITION_BLOCKED: Final = _gauge(
+    "partition_blocked_seconds",
+    "How long the partition has repeated something in vain.",
+    "which ones to look at",
+    Scope.PARTITION,
+)
 PARTITION_FAILED: Final = _gauge(
     "partition_failed", "1 for a partition that has failed.", "which ones to look at", Scope.PARTITION
 )
