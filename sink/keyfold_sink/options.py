@@ -117,6 +117,20 @@ class SinkOptions(StoreOptions):
     shutdown_timeout_ms: Millis = option(
         "task.shutdown.graceful.timeout.ms", 25_000, doc="How long a task may flush when it is told to stop."
     )
+    task_hang_timeout_ms: int = option(
+        "task.hang.timeout.ms",
+        300_000,
+        doc="A task that has not reported for this long is killed and replaced. Must exceed offset.flush.timeout.ms.",
+        ge=1000,
+    )
+    worker_id: str | None = option(
+        "worker.id",
+        None,
+        doc="What this worker is known by; each needs its own. Default: host:port of its REST API.",
+        importance="low",
+        min_length=1,
+        max_length=200,
+    )
     header_converter: str = option("header.converter", "bytes", doc="Headers are kept as they are.", importance="low")
     tasks_max_enforce: Flag = option(
         "tasks.max.enforce", True, doc="Accepted for Connect's sake and ignored.", importance="low"
@@ -162,6 +176,11 @@ class SinkOptions(StoreOptions):
             raise ConfigError(
                 "errors.tolerance",
                 f"must be none, not {self.errors_tolerance!r}: bytes are not checked, so there is nothing to tolerate",
+            )
+        if self.task_hang_timeout_ms <= self.offset_flush_timeout_ms:
+            raise ConfigError(
+                "task.hang.timeout.ms",
+                f"must exceed offset.flush.timeout.ms ({self.offset_flush_timeout_ms}): a task is silent that long",
             )
         token = self.rest_token
         require_token(parse_listeners(self.listeners), None if token is None else token.get_secret_value())
