@@ -11,7 +11,7 @@ Pieces come in an order in which everything of one partition keeps its order; be
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress, count
 from operator import ne
@@ -25,6 +25,16 @@ from keyfold.log.record import NO_LEADER_EPOCH, Header, RecordColumns
 TopicPartitionKey = tuple[str, int]
 
 NO_TIMESTAMP_MS: Final = -1
+UNREADABLE_HEADERS: Final = "a header whose name is not UTF-8; the Kafka client cannot hand it over"
+_NOT_TEXT: Final = (SystemError, UnicodeDecodeError)  # the former is what the client raises (seen with 2.16)
+
+
+class UnreadableHeader(SourceError):
+    """The record at index `at` has a header that the client cannot hand over; those before it can be written."""
+
+    def __init__(self, topic: str, partition: int, message: str, *, hint: str, at: int) -> None:
+        super().__init__(topic, partition, message, hint=hint)
+        self.at = at
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +80,7 @@ def _by_partition(records: list[Message]) -> Iterator[Slice]:
 
 
 def columns(records: Sequence[Message]) -> RecordColumns:
-    """Records of one partition as columns, every byte as Kafka had it."""
+    """Records of one partition as columns, every byte as Kafka had it. Raises `UnreadableHeader`."""
     times = list(map(Message.timestamp, records))
     timestamp_types, timestamps = zip(*times, strict=True) if times else ((), ())
     if TIMESTAMP_NOT_AVAILABLE in timestamp_types:
@@ -89,27 +99,38 @@ def columns(records: Sequence[Message]) -> RecordColumns:
     )
 
 
+class UnreadableHeaders(SourceError):
+    """Records with a header whose name is not UTF-8: the client hands over all of them but their headers.
+
+    `places` are those of the records among all that were to become columns.
+    """
+
+    def __init__(self, record: Message, places: tuple[int, ...]) -> None:
+        super().__init__(
+            Message.topic(record) or "",
+            Message.partition(record) or 0,
+            f"the record at offset {Message.offset(record)} has {UNREADABLE_HEADERS}",
+            hint="set errors.tolerance=all to skip such records",
+        )
+        self.places = places
+
+
 def _headers(records: Sequence[Message]) -> list[list[Header] | None]:
     try:
         return list(map(Message.headers, records))  # type: ignore[arg-type]  # a consumer gives lists of pairs
-    except (SystemError, UnicodeDecodeError):  # the former is what the client raises (seen with 2.16)
-        for record in records:
-            _require_readable_headers(record)
-        raise
+    except _NOT_TEXT as error:
+        places = tuple(place for place, record in enumerate(records) if not _has_readable_headers(record))
+        if not places:
+            raise
+        raise UnreadableHeaders(records[places[0]], places) from error
 
 
-def _require_readable_headers(record: Message) -> None:
+def _has_readable_headers(record: Message) -> bool:
     try:
         Message.headers(record)
-    except (SystemError, UnicodeDecodeError) as error:
-        raise SourceError(
-            Message.topic(record) or "",
-            Message.partition(record) or 0,
-            f"the record at offset {Message.offset(record)} has a header whose name is not UTF-8; the Kafka client "
-            "cannot hand it over",
-            hint="what came before it is in the log; delete the topic's records up to and including it "
-            "(kafka-delete-records.sh), and set source.gap.policy=record to note the gap and go on",
-        ) from error
+    except _NOT_TEXT:
+        return False
+    return True
 
 
 def cut(batch: RecordColumns, begin: int, end: int) -> RecordColumns:
@@ -125,6 +146,15 @@ def cut(batch: RecordColumns, begin: int, end: int) -> RecordColumns:
         batch.headers[begin:end],
         batch.leader_epochs[begin:end],
     )
+
+
+def without(batch: RecordColumns, places: Iterable[int]) -> RecordColumns:
+    """The other records of a batch."""
+    keeps = bytearray(b"\x01") * len(batch)
+    for place in places:
+        keeps[place] = 0
+    columns_kept = (list(compress(getattr(batch, field), keeps)) for field in RecordColumns.__slots__)
+    return RecordColumns(*columns_kept)
 
 
 def value_bytes(records: Sequence[Message]) -> int:

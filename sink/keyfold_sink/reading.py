@@ -8,6 +8,7 @@ What is wrong with the records of one partition fails that partition; what the c
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 
 import structlog
 from confluent_kafka import KafkaError, Message
@@ -15,7 +16,7 @@ from confluent_kafka import KafkaError, Message
 from keyfold.errors import KeyfoldError, SourceError
 from keyfold.log.record import RecordColumns
 from keyfold_sink.assignment import Assigned, require_same_branch
-from keyfold_sink.batch import Slice, columns, slices, value_bytes
+from keyfold_sink.batch import Slice, UnreadableHeader, columns, slices, value_bytes
 from keyfold_sink.group import Group
 from keyfold_sink.kafka import FORBIDDEN, GONE
 from keyfold_sink.partition import PartitionWriter
@@ -43,9 +44,18 @@ class Reading:
             if owner is None or owner.writer is None:
                 continue
             try:
-                self._append(owner, owner.writer, columns(piece.records))
+                self._records(owner, owner.writer, piece.records)
             except KeyfoldError as error:
                 self._group.fail(owner, error)
+
+    def _records(self, owner: Assigned, writer: PartitionWriter, records: Sequence[Message]) -> None:
+        try:
+            batch = columns(records)
+        except UnreadableHeader as error:
+            if error.at > 0:
+                self._append(owner, writer, columns(records[: error.at]))
+            raise
+        self._append(owner, writer, batch)
 
     def _append(self, owner: Assigned, writer: PartitionWriter, batch: RecordColumns) -> None:
         if not owner.has_read:
@@ -84,7 +94,11 @@ class Reading:
         if owner is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             self._group.fail(owner, TopicForbidden(f"Kafka refuses to hand over records: {error.str()}"))
             return
-        raise SourceForbidden(f"the Kafka client cannot go on: {error.str()}")
+        fenced = error.code() == KafkaError.FENCED_INSTANCE_ID
+        raise SourceForbidden(
+            f"the Kafka client cannot go on: {error.str()}",
+            hint="each pod needs a group.instance.id of its own" if fenced else None,
+        )
 
     def _about_the_client(self, topic: str | None, error: KafkaError) -> None:
         if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001

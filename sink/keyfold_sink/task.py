@@ -61,6 +61,10 @@ def run_task(
     except KeyfoldError as error:
         voice.say(State.FAILED, str(error))
         raise
+    except Exception as error:
+        # FAILED is said of what would fail again; a defect may not.
+        voice.say(State.UNASSIGNED, f"ended by a defect: {type(error).__name__}: {error}")
+        raise
 
 
 def _run(

@@ -12,7 +12,6 @@ Nothing in the loop may take longer than seconds but a flush, which has a time-o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from random import Random
 from typing import Any, Final
@@ -40,10 +39,10 @@ from keyfold_sink.reading import Reading
 from keyfold_sink.relief import Relief
 from keyfold_sink.report import INTERVAL_S, Report, Voice
 from keyfold_sink.rolling import RollReason
+from keyfold_sink.senders import Senders
 from keyfold_sink.task_orders import TaskOrders
 from keyfold_sink.verdict import PositionLost
 
-SENDERS: Final = 8
 _POLL_S: Final = 0.1
 _FOLLOW_INTERVAL_S: Final = 60.0
 _TOPICS_INTERVAL_S: Final = 15.0
@@ -52,6 +51,8 @@ _ELSEWHERE_INTERVAL_S: Final = 1.0
 # A commit that stays unknown for this long is asked for again; shutdown looks in between.
 _COMMIT_PATIENCE_S: Final = 10.0
 _LEAVE_WAIT_S: Final = 5.0
+# What has been sent already may still land; who starts next would find it, but need not read it again.
+_LAST_CALLS_S: Final = 5.0
 
 OpenConsumer = Callable[[Callable[[Any, Any], None]], GroupConsumer]
 
@@ -92,7 +93,7 @@ class SinkTask:
         self._plan = budget.plan(options.buffer_memory)
         self._in_flight = budget.InFlight()
         self._inbox: SimpleQueue[Event] = SimpleQueue()
-        self._pool = ThreadPoolExecutor(SENDERS, thread_name_prefix="keyfold-sink")
+        self._pool = Senders()
         self._timers = Timers(clock)
         self._background = Background(self._pool)
         self._topics: list[str] = []
@@ -136,7 +137,8 @@ class SinkTask:
                 if not self._group.leave(consumer, _LEAVE_WAIT_S):
                     self._events.warning("Kafka did not let the task leave its group in time; it goes all the same")
             finally:
-                self._pool.shutdown(wait=True, cancel_futures=True)
+                if not self._pool.end(self._clock.monotonic_s() + _LAST_CALLS_S, self._clock.monotonic_s):
+                    self._events.warning("a request still hangs; the task ends without its answer")
 
     # The loop
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from random import Random
 from typing import Any, cast
 
@@ -20,93 +20,16 @@ from keyfold.store.faulty import Chaos, FaultyStore
 from keyfold.store.memory import MemoryStore
 from keyfold_sink import group, worker
 from keyfold_sink.assignment import Stage
-from keyfold_sink.kafka import AdminSource
-from keyfold_sink.options import SinkOptions
-from keyfold_sink.report import Voice
-from keyfold_sink.status import State, TaskStatus
-from keyfold_sink.task_orders import Order, TaskOrders
-from keyfold_sink.worker import SinkTask
-from tests.support.fake_group import FakeConsumer, FakeSource, Key
+from keyfold_sink.status import State
+from tests.support.fake_group import Key
 from tests.support.proof import read_segments
-
-T0: Key = ("t", 0)
-T1: Key = ("t", 1)
-
-
-class Rig:
-    """A task that runs in a thread of its own."""
-
-    def __init__(self, store: ObjectStore, **changes: str) -> None:
-        values = {"name": "s", "bootstrap.servers": "x", "topics": "t", "s3.bucket.name": "b", "topics.dir": "topics"}
-        values |= {key.replace("__", "."): value for key, value in changes.items()}
-        self.store = store
-        self.orders = TaskOrders(threading.Event())
-        self.statuses: list[TaskStatus] = []
-        self.error: BaseException | None = None
-        self.kafka = FakeConsumer()
-        self.task = SinkTask(
-            SinkOptions.parse(values),
-            store=store,
-            source=cast("AdminSource", FakeSource(self.kafka)),
-            open_consumer=self._open_consumer,
-            clock=SystemClock(),
-            random=Random(1),
-            orders=self.orders,
-            voice=Voice(0, SystemClock(), self.statuses.append),
-        )
-        self._thread = threading.Thread(target=self._run)
-
-    def _open_consumer(self, on_commit: Callable[[Any, Any], None]) -> FakeConsumer:
-        self.kafka.on_commit = on_commit
-        return self.kafka
-
-    def _run(self) -> None:
-        try:
-            self.task.run()
-        except BaseException as error:  # noqa: BLE001 - the test looks at it
-            self.error = error
-
-    def start(self) -> None:
-        self._thread.start()
-        self.until(lambda: bool(self.kafka._on))
-
-    def end(self) -> None:
-        self.orders.give(Order.STOP)
-        self._thread.join(60)
-        assert not self._thread.is_alive()
-
-    def until(self, what: Callable[[], bool], within_s: float = 20.0) -> None:
-        deadline_s = time.monotonic() + within_s
-        while not what():
-            assert self.error is None, self.error
-            assert time.monotonic() < deadline_s, "it does not come to this"
-            time.sleep(0.002)
-
-    def runs(self, key: Key = T0) -> bool:
-        return key in self.kafka.fetched
-
-    def log(self, key: Key = T0) -> PartitionLog:
-        return PartitionLog(self.store, Place("topics", *key), clock=SystemClock(), random=Random(7))
-
-    def next_offset(self, key: Key = T0) -> int:
-        return self.log(key).load().manifest.next_offset
-
-
-MakeRig = Callable[..., Rig]
+from tests.support.sink_rig import T0, T1, MakeRig, Rig, rigs
 
 
 @pytest.fixture
 def make() -> Iterator[MakeRig]:
-    rigs: list[Rig] = []
-
-    def build(store: ObjectStore | None = None, **changes: str) -> Rig:
-        rigs.append(Rig(store or MemoryStore(), **changes))
-        rigs[-1].start()
-        return rigs[-1]
-
-    yield build
-    for rig in rigs:
-        rig.end()
+    with rigs() as build:
+        yield build
 
 
 def test_records_come_in_and_the_rest_is_committed_at_the_end(make: MakeRig) -> None:

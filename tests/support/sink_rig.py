@@ -1,0 +1,113 @@
+"""A whole task in a thread of its own, over a consumer in this process and any store."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import Any, cast
+
+from keyfold.clock import SystemClock
+from keyfold.log.names import Place
+from keyfold.log.partition_log import PartitionLog
+from keyfold.store.api import ObjectStore
+from keyfold.store.memory import MemoryStore
+from keyfold_sink.kafka import AdminSource
+from keyfold_sink.options import SinkOptions
+from keyfold_sink.report import Voice
+from keyfold_sink.status import PartitionStatus, State, TaskStatus
+from keyfold_sink.task_orders import Order, TaskOrders
+from keyfold_sink.worker import SinkTask
+from tests.support.fake_group import FakeConsumer, FakeSource, Key
+
+T0: Key = ("t", 0)
+T1: Key = ("t", 1)
+
+
+class Rig:
+    """A task that runs in a thread of its own."""
+
+    def __init__(self, store: ObjectStore, *, pause: bool = False, **changes: str) -> None:
+        values = {"name": "s", "bootstrap.servers": "x", "topics": "t", "s3.bucket.name": "b", "topics.dir": "topics"}
+        values |= {key.replace("__", "."): value for key, value in changes.items()}
+        self.store = store
+        self.orders = TaskOrders(threading.Event(), pause=pause)
+        self.statuses: list[TaskStatus] = []
+        self.error: BaseException | None = None
+        self.kafka = FakeConsumer()
+        self.task = SinkTask(
+            SinkOptions.parse(values),
+            store=store,
+            source=cast("AdminSource", FakeSource(self.kafka)),
+            open_consumer=self._open_consumer,
+            clock=SystemClock(),
+            random=Random(1),
+            orders=self.orders,
+            voice=Voice(0, SystemClock(), self.statuses.append),
+        )
+        self._thread = threading.Thread(target=self._run)
+
+    def _open_consumer(self, on_commit: Callable[[Any, Any], None]) -> FakeConsumer:
+        self.kafka.on_commit = on_commit
+        return self.kafka
+
+    def _run(self) -> None:
+        try:
+            self.task.run()
+        except BaseException as error:  # noqa: BLE001 - the test looks at it
+            self.error = error
+
+    def start(self) -> None:
+        self._thread.start()
+        self.until(lambda: bool(self.kafka._on))
+
+    def end(self) -> None:
+        self.orders.give(Order.STOP)
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+    def until(self, what: Callable[[], bool], within_s: float = 20.0) -> None:
+        deadline_s = time.monotonic() + within_s
+        while not what():
+            assert self.error is None, self.error
+            assert time.monotonic() < deadline_s, "it does not come to this"
+            time.sleep(0.002)
+
+    def runs(self, key: Key = T0) -> bool:
+        return key in self.kafka.fetched
+
+    def log(self, key: Key = T0) -> PartitionLog:
+        return PartitionLog(self.store, Place("topics", *key), clock=SystemClock(), random=Random(7))
+
+    def next_offset(self, key: Key = T0) -> int:
+        return self.log(key).load().manifest.next_offset
+
+    def status(self, key: Key = T0) -> PartitionStatus | None:
+        """What the last report says of a partition."""
+        if not self.statuses:
+            return None
+        return next((p for p in self.statuses[-1].partitions if (p.topic, p.partition) == key), None)
+
+    def says(self, state: State) -> bool:
+        """Whether the last report says so of the task."""
+        return bool(self.statuses) and self.statuses[-1].state is state
+
+
+MakeRig = Callable[..., Rig]
+
+
+@contextmanager
+def rigs() -> Iterator[MakeRig]:
+    """Makes rigs that run, and ends them."""
+    made: list[Rig] = []
+
+    def build(store: ObjectStore | None = None, **changes: Any) -> Rig:
+        made.append(Rig(store or MemoryStore(), **changes))
+        made[-1].start()
+        return made[-1]
+
+    yield build
+    for rig in made:
+        rig.end()
