@@ -2,7 +2,7 @@
 
 A budget for memory is only worth what the process really takes. Two allocators keep far more than is in use: Arrow's
 own pool beside Python's, and glibc with an arena for each of a dozen threads. At 300 partitions with `buffer.memory`
-of 64 MiB they were 50 MiB over it together (tests/bench/bench_sink.py).
+of 64 MiB they were 50 MiB over it together (tests/bench/bench_sink_memory.py).
 """
 
 from __future__ import annotations

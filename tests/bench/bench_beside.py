@@ -9,7 +9,7 @@ Three states take turns, in one order and then in the other, so that a machine t
                   without it; the rate is measured first and printed
     unthrottled   the peer: the same passes with no limit
 
-The sink is `tests.bench.bench_sink`'s: from a broker's records of 211 bytes to committed segments. The reader takes
+The sink is `tests.bench._sink_child`'s: from a broker's records of 211 bytes to committed segments. The reader takes
 every record of 1 KB of another log (`open_log(...).read()`). The store is versitygw, in a process of its own, as is the
 pass. Loss is 1 - (records/s beside a pass) / (records/s alone), by rounds, the median of them. The goal is less than
 10 % beside a throttled pass. A throttle bounds bytes, and with them CPU: what is lost on two cores, of which client,
@@ -54,7 +54,8 @@ from keyfold_compactor.spark_tasks import TaskEnvironment
 from keyfold_compactor.throttle import ThrottleService
 from tests.bench._processes import cpu_s
 from tests.bench._records import Recipe, fill
-from tests.bench.bench_sink import CpuFromFirstRecord, ask, base_config, rows
+from tests.bench._sink_child import CpuFromFirstRecord, ask, base_config
+from tests.bench._sinks import rows
 from tests.support.kafka import KafkaBroker, produce_all
 from tests.support.versitygw import Versitygw
 
@@ -63,6 +64,7 @@ GARBAGE: Final = 50
 # What one run cleans without a limit; with one it is one log, which lasts about as long as a measurement.
 LOGS_A_RUN: Final = 16
 LOG_RECORDS: Final = 25_000
+VALUE_BYTES: Final = 199  # 211 with its key
 STATES: Final = ("alone", "throttled", "unthrottled")
 WORDS: Final = {"alone": "alone", "throttled": "beside a throttled pass", "unthrottled": "beside an unthrottled pass"}
 
@@ -226,7 +228,7 @@ def read_once(store: Versitygw, count: int) -> Speed:
 
 def sink_once(broker: KafkaBroker, store: Versitygw, name: str, count: int) -> Speed:
     """A sink in a fresh process, until it has caught up."""
-    found = ask("sink", json.dumps(base_config(broker, store, name, "speed")), str(count))
+    found = ask(base_config(broker, store, name, "speed"), count)
     return Speed(found["per_s"], found["cpu_us"])
 
 
@@ -320,7 +322,12 @@ def main(
         if only != "reader":
             broker = stack.enter_context(KafkaBroker(heap_mb=768))
             broker.create_topic("speed", 1, {"retention.ms": "-1"})
-            produce_all(broker.bootstrap_servers, "speed", rows(2 * records, 1), config={"compression.type": "none"})
+            produce_all(
+                broker.bootstrap_servers,
+                "speed",
+                rows(2 * records, VALUE_BYTES, 1),
+                config={"compression.type": "none"},
+            )
             number = iter(range(10_000))
             found["sink"] = take_turns(
                 beside, rounds, lambda: sink_once(broker, store, f"sink-{next(number)}", 2 * records)
