@@ -8,7 +8,7 @@ from random import Random
 from keyfold_demo.broker import KafkaBroker
 from keyfold_demo.produce import Row, produce_all, produce_changes
 
-__all__ = ["KafkaBroker", "produce_all", "produce_changes", "synthetic"]
+__all__ = ["KafkaBroker", "Row", "produce_all", "produce_changes", "synthetic"]
 
 
 def synthetic(
