@@ -26,19 +26,21 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from keyfold.clock import Clock
 from keyfold.errors import Fenced, KeyfoldError
 from keyfold.log.partition_log import PartitionLog
+from keyfold_sink import metric_names as names
 from keyfold_sink.assignment import Assigned, Claimed, Claims, Loaded, Stage, Stopped, set_back_s
 from keyfold_sink.batch import TopicPartitionKey
 from keyfold_sink.client import GroupConsumer
 from keyfold_sink.fetching import Fetching
-from keyfold_sink.group_offsets import GroupOffsets, commit
+from keyfold_sink.group_offsets import GroupOffsets
 from keyfold_sink.health import Health
 from keyfold_sink.kafka import FORBIDDEN, GONE
 from keyfold_sink.lane import Lane
+from keyfold_sink.metrics import TaskMeter
 from keyfold_sink.partition import Committed, PartitionWriter
 from keyfold_sink.rolling import RollReason
 from keyfold_sink.sender import Retry
 from keyfold_sink.source import SourceForbidden
-from keyfold_sink.verdict import PositionLost, Verdict, verdict
+from keyfold_sink.verdict import PositionLost, Verdict, set_back_cause, verdict
 
 Event = Loaded | Claimed | Stopped | Committed
 
@@ -65,6 +67,7 @@ class Group:
         before_revoke: Callable[[Sequence[Assigned]], None],
         on_committed: Callable[[Committed], None],
         one_failed_ends_all: bool,
+        meter: TaskMeter | None = None,
     ) -> None:
         self.assigned: dict[TopicPartitionKey, Assigned] = {}
         self.log_ends: dict[TopicPartitionKey, int] = {}
@@ -81,7 +84,8 @@ class Group:
         self._before_revoke = before_revoke
         self._on_committed = on_committed
         self._one_failed_ends_all = one_failed_ends_all
-        self._offsets = GroupOffsets()
+        self._meter = meter or TaskMeter(clock)
+        self._offsets = GroupOffsets(self._meter)
         self._attempts = 0
         self._events = structlog.get_logger("keyfold.sink")
 
@@ -123,11 +127,12 @@ class Group:
         """Stop writing and fetching everything; what is not committed is read again by whoever comes next."""
         self._drop(list(self.assigned.values()))
 
-    def set_back(self, owner: Assigned, why: str) -> None:
-        """Forget all that is not committed and begin again at the log's end."""
+    def set_back(self, owner: Assigned, why: str, cause: str = "position") -> None:
+        """Forget all that is not committed and begin again at the log's end. `cause` is for the count."""
         if self.assigned.get(owner.key) is not owner:
             return
         self._events.warning("partition set back", topic=owner.key[0], partition=owner.key[1], why=why)
+        self._meter.count(names.SET_BACKS, cause)
         owner.health.failed(why)
         self._drop([owner])
         self._begin(owner.key, owner)
@@ -169,7 +174,7 @@ class Group:
 
     def commit_lag(self) -> None:
         """Tell the group where the logs end."""
-        commit(self.fetching.consumer, self._offsets.take(self.assigned), wait=False)
+        self._offsets.commit(self.fetching.consumer, self._offsets.take(self.assigned))
 
     def leave(self, consumer: GroupConsumer, within_s: float) -> bool:
         """Give up everything, tell the group where the logs end and leave it; False when Kafka took too long for that.
@@ -186,6 +191,7 @@ class Group:
 
     def on_commit(self, error: KafkaError | None, offsets: list[TopicPartition]) -> None:
         """The client's answer to a commit of group offsets."""
+        self._offsets.answered(error, offsets, self.assigned)
         for offset in offsets:
             key = (offset.topic, offset.partition)
             owner = self.assigned.get(key)
@@ -212,7 +218,7 @@ class Group:
                     owner.lane.submit(lambda owner=owner: self._claims.require_topic(owner))  # type: ignore[misc]
 
     def _leave(self, consumer: GroupConsumer, offsets: list[TopicPartition]) -> None:
-        commit(consumer, offsets, wait=True)
+        self._offsets.commit(consumer, offsets, wait=True)
         try:
             consumer.close()
         except KafkaException as error:
@@ -222,7 +228,12 @@ class Group:
 
     def _begin(self, key: TopicPartitionKey, before: Assigned | None = None) -> None:
         health = Health(self._clock) if before is None else before.health
-        lane = Lane(self._executor, lambda error: self._inbox.put(Stopped(owner, error)), health)
+        lane = Lane(
+            self._executor,
+            lambda error: self._inbox.put(Stopped(owner, error)),
+            health,
+            on_retry=lambda: self._meter.count(names.RETRIES),
+        )
         owner = Assigned(key, lane, Retry(lane, self._random), self._open_log(key), health)
         if before is not None:
             owner.set_backs, owner.fences = before.set_backs + 1, before.fences
@@ -245,11 +256,7 @@ class Group:
                 owner.token = f"keyfold claim {self._attempts}"
                 owner.confirm_at_s = now_s + _CONFIRM_AGAIN_S
                 offsets.append(TopicPartition(*owner.key, owner.next_offset, metadata=owner.token))
-        if offsets:
-            try:
-                self.fetching.consumer.commit(offsets=offsets, asynchronous=True)
-            except KafkaException as error:
-                self._events.info("group membership not confirmed yet", error=error.args[0].str())
+        self._offsets.commit(self.fetching.consumer, offsets)
 
     def _claimed(self, event: Claimed) -> None:
         owner = event.owner
@@ -257,6 +264,7 @@ class Group:
         owner.resumed, owner.end_offset = event.resumed, event.end_offset
         owner.stage = Stage.RUNNING
         owner.health.went_on()
+        self._meter.count(names.CLAIMS)
         manifest = event.session.manifest
         owner.log_end, owner.last_leader_epoch = manifest.next_offset, manifest.last_leader_epoch
         self.log_ends[owner.key] = manifest.next_offset
@@ -297,11 +305,12 @@ class Group:
         owner, error = event.owner, event.error
         if isinstance(error, Fenced):
             owner.fences += 1
+            self._meter.count(names.FENCES)
             if owner.fences >= _FENCES_MAX:
                 error = _rivals(owner)
                 return self.fail(owner, error)
         if verdict(error) is Verdict.AGAIN:
-            return self.set_back(owner, str(error))
+            return self.set_back(owner, str(error), set_back_cause(error))
         if isinstance(error, KeyfoldError):
             return self.fail(owner, error)
         topic, partition = owner.key
@@ -320,6 +329,7 @@ class Group:
 
     def _on_assign(self, consumer: GroupConsumer, partitions: list[TopicPartition]) -> None:
         self.is_member = True
+        self._meter.rebalance_began()
         self.troubles = {topic: error for topic, error in self.troubles.items() if topic}
         consumer.incremental_assign([])  # without this call the client would fetch from the group's offsets
         for place in partitions:
@@ -331,6 +341,7 @@ class Group:
 
     def _on_revoke(self, consumer: GroupConsumer, partitions: list[TopicPartition]) -> None:
         owners = self._owners(partitions)
+        self._meter.rebalance_began()
         try:
             self._before_revoke(owners)
         finally:
@@ -340,6 +351,7 @@ class Group:
 
     def _on_lost(self, consumer: GroupConsumer, partitions: list[TopicPartition]) -> None:
         self.is_member = False
+        self._meter.rebalance_began()
         self._give_up(consumer, self._owners(partitions))
 
     def _owners(self, partitions: list[TopicPartition]) -> list[Assigned]:

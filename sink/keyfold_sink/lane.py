@@ -39,11 +39,16 @@ class Lane:
     """
 
     def __init__(
-        self, executor: Executor, on_crash: Callable[[BaseException], None], health: Health | None = None
+        self,
+        executor: Executor,
+        on_crash: Callable[[BaseException], None],
+        health: Health | None = None,
+        on_retry: Callable[[], None] = lambda: None,
     ) -> None:
         self._executor = executor
         self._on_crash = on_crash
         self._health = health
+        self._on_retry = on_retry
         self._jobs: deque[tuple[Job, Job | None]] = deque()
         self._changed = threading.Condition()
         self._running = False
@@ -60,6 +65,12 @@ class Lane:
         """Whether nothing runs and nothing waits."""
         with self._changed:
             return not self._running and not self._jobs
+
+    @property
+    def jobs(self) -> int:
+        """How many run or wait."""
+        with self._changed:
+            return len(self._jobs) + self._running
 
     def submit(self, job: Job, at_end: Job | None = None) -> None:
         """Run `job` after all that were submitted before. `at_end` follows in any case, also when it is dropped."""
@@ -112,6 +123,7 @@ class Lane:
                     self._health.went_on()
                 return result
             self.wait(delay_s)
+            self._on_retry()
         raise AssertionError  # the delays never end
 
     def _run(self) -> None:

@@ -20,9 +20,11 @@ from pathlib import Path
 from typing import Final
 
 from keyfold.clock import Clock
+from keyfold.log.manifest import SegmentEntry
 from keyfold_sink import metric_names as names
 from keyfold_sink.metric_names import METRICS, ROLL_REASONS, SECONDS_BOUNDS, SET_BACK_CAUSES, Metric, Scope
 from keyfold_sink.recent import Recent
+from keyfold_sink.rolling import RollReason
 
 BAR: Final = "|"
 _COUNTS: Final = tuple(m for m in METRICS if m.scope is Scope.TASK and m.adds_up)
@@ -90,8 +92,24 @@ class TaskMeter:
             self._values[names.SENT.name] += records
             self._recent[names.SENT_RATE].record(records, now_s)
 
+    def rolled(self, reason: RollReason, records: int) -> float:
+        """A segment with so many records (0: none, a hole) was finished and goes to the store; gives the time."""
+        self.count(names.ROLLS, reason.value)
+        self.in_flight(records)
+        return self.clock.monotonic_s()
+
+    def committed(self, entry: SegmentEntry | None, rolled_s: float) -> None:
+        """A commit landed, of a segment or over a hole, that was rolled at this time."""
+        self.count(names.COMMITS)
+        self.observe(names.FLUSH_SECONDS, self.clock.monotonic_s() - rolled_s)
+        if entry is not None:
+            self.count(names.COMMITTED, by=entry.record_count)
+            for kind, size_bytes in (("segment", entry.size_bytes), ("index", entry.index_size_bytes)):
+                self.count(names.OBJECTS, kind)
+                self.count(names.OBJECT_BYTES, kind, by=size_bytes)
+
     def in_flight(self, records: int) -> None:
-        """Records of a finished segment that go to the store; a negative number when that is over."""
+        """Records of finished segments that go to the store; a negative number when that is over."""
         with self._lock:
             self._in_flight_records += records
 

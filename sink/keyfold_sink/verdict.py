@@ -51,3 +51,18 @@ def verdict(error: BaseException) -> Verdict:
     if isinstance(error, _TASK) and not isinstance(error, TopicForbidden):
         return Verdict.TASK
     return Verdict.PARTITION
+
+
+_CAUSES: Final = (
+    (Fenced, "fenced"),
+    (OffsetMoved, "offset-moved"),
+    (UploadLost, "upload-lost"),
+    (CommitUnknown, "commit-unknown"),
+)
+
+
+def set_back_cause(error: BaseException) -> str:
+    """What a partition was set back for, as it is counted (`metric_names.SET_BACK_CAUSES`)."""
+    if isinstance(error, PositionLost):
+        return "position"
+    return next((cause for kind, cause in _CAUSES if isinstance(error, kind)), "other")
