@@ -20,11 +20,13 @@ _TYPES: Final = {
 def markdown_table(model: type[BaseModel]) -> str:
     """The model's options: by group as declared, in each the important ones first, then by name."""
     rank = {name: place for place, name in enumerate(get_args(Importance))}
-    groups: dict[str, list[Entry]] = {}
+    groups: dict[str, list[Entry]] = {"": []}  # those of no group stand first, for they have no heading
     for entry in entries(model):
         groups.setdefault(entry.group, []).append(entry)
     parts: list[str] = []
     for group, members in groups.items():
+        if not members:
+            continue
         lines = [f"### {group}", ""] if group else []
         lines += ["| key | type | default | importance | what it does |", "| --- | --- | --- | --- | --- |"]
         members.sort(key=lambda entry: (rank[entry.importance], entry.key))

@@ -169,7 +169,7 @@ class Entry:
         """All values there are, where these are few."""
         leaf = self.leaves[0]
         if get_origin(leaf) is Literal:
-            return [str(choice) for choice in get_args(leaf)]
+            return [str(choice) for choice in get_args(leaf) if choice]
         if isinstance(leaf, type) and issubclass(leaf, Enum):
             return [str(choice.value) for choice in leaf]
         return []

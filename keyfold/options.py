@@ -23,7 +23,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Generic, Self, TypeVar
+from functools import partial
+from typing import Any, ClassVar, Final, Generic, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr, SecretStr, ValidationError
 
@@ -68,6 +69,8 @@ __all__ = [
 ]
 
 O = TypeVar("O", bound="Options")  # noqa: E741
+
+_store = partial(option, group="Store")
 
 # Stands for what is missing while the rest is looked through; any option that must be given takes a string.
 _STAND_IN: Final = "missing"
@@ -254,24 +257,44 @@ class Options(BaseModel):
 class StoreOptions(Options):
     """Where the log is. What is left out comes from the usual AWS variables and profiles."""
 
-    bucket: str = option("s3.bucket.name", doc="The bucket of the log.", importance="high", min_length=1)
-    topics_dir: str = option(
+    bucket: str = _store("s3.bucket.name", doc="The bucket of the log.", importance="high", min_length=1)
+    topics_dir: str = _store(
         "topics.dir",
         "topics",
         doc="Folder of the log in the bucket. May hold slashes, may be empty.",
         importance="high",
     )
-    region: str | None = option("s3.region", None, doc="Region of the bucket. Default: AWS_REGION or the profile's.")
-    store_url: str | None = option(
+    region: str | None = _store("s3.region", None, doc="Region of the bucket. Default: AWS_REGION or the profile's.")
+    store_url: str | None = _store(
         "store.url",
         None,
         doc="Endpoint of a store other than AWS, such as http://host:port. Default: AWS_ENDPOINT_URL.",
     )
-    access_key_id: str | None = option(
+    path_style: Flag | None = _store(
+        "s3.path.style.access.enabled",
+        None,
+        doc="Whether the bucket stands in the path of requests rather than in the host's name. Default: only with an "
+        "endpoint that is not AWS's.",
+        importance="low",
+    )
+    access_key_id: str | None = _store(
         "aws.access.key.id", None, doc="Access key. Better left to the environment, the profile or the instance's role."
     )
-    secret_access_key: SecretStr | None = option(
+    secret_access_key: SecretStr | None = _store(
         "aws.secret.access.key", None, doc="Secret key; write it as ${env:...} or ${file:...}, not in the file."
+    )
+    encryption: Literal["AES256", "aws:kms", "aws:kms:dsse", ""] = _store(
+        "s3.ssea.name",
+        "",
+        doc="Encryption by the store that each object is written with. Default: what the bucket does by itself.",
+        importance="low",
+        dependents=("s3.sse.kms.key.id",),
+    )
+    kms_key_id: str = _store(
+        "s3.sse.kms.key.id",
+        "",
+        doc="Key of the store's key management for aws:kms. Default: the account's own. Readers need kms:Decrypt.",
+        importance="low",
     )
 
     @property
@@ -289,6 +312,10 @@ class StoreOptions(Options):
             yield ConfigError(missing, f"is missing, and `{given}` is given", hint="give both or none")
         if self.topics_dir.startswith("/") or self.topics_dir.endswith("/"):
             yield ConfigError("topics.dir", "must neither begin nor end with a slash")
+        if self.kms_key_id and not self.encryption.startswith("aws:kms"):
+            yield ConfigError(
+                "s3.sse.kms.key.id", "needs `s3.ssea.name` to be aws:kms", hint="set it, or leave this out"
+            )
 
 
 def _first_of_each(mistakes: list[ConfigError]) -> Iterator[ConfigError]:

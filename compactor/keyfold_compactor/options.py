@@ -264,6 +264,9 @@ class CompactOptions(StoreOptions):
             endpoint_url=self.store_url,
             access_key_id=self.access_key_id,
             secret_access_key=None if secret is None else secret.get_secret_value(),
+            path_style=self.path_style,
+            encryption=self.encryption or None,
+            kms_key_id=self.kms_key_id or None,
             max_connections=max(16, self.threads),
         )
 

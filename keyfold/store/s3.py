@@ -52,7 +52,7 @@ class S3Location:
 
     What is None is boto3's business: environment, profile, instance role. `checksums="when_required"` is for servers
     that do not know the checksum headers which boto3 sends since 1.36. `path_style=None` means: for every endpoint
-    that is not Amazon's.
+    that is not Amazon's. `encryption` is asked for with each object (AES256, aws:kms); None: what the bucket does.
     """
 
     bucket: str
@@ -64,6 +64,8 @@ class S3Location:
     profile: str | None = None
     path_style: bool | None = None
     checksums: Checksums = "when_supported"
+    encryption: str | None = None
+    kms_key_id: str | None = None
     connect_timeout_s: float = 10
     read_timeout_s: float = 60
     max_connections: int = 16
@@ -90,6 +92,8 @@ class S3Store:
         pacer: Pacer | None = None,
         path_style: bool | None = None,
         checksums: Checksums = "when_supported",
+        encryption: str | None = None,
+        kms_key_id: str | None = None,
         connect_timeout_s: float = 10,
         read_timeout_s: float = 60,
         max_connections: int = 16,
@@ -105,6 +109,8 @@ class S3Store:
             profile=profile,
             path_style=path_style,
             checksums=checksums,
+            encryption=encryption,
+            kms_key_id=kms_key_id,
             connect_timeout_s=connect_timeout_s,
             read_timeout_s=read_timeout_s,
             max_connections=max_connections,
@@ -114,6 +120,8 @@ class S3Store:
         self._pacer = pacer
         # boto3 sums each part by itself, but leaves it to the caller to say so when an upload begins and ends.
         self._sums_parts = checksums == "when_supported"
+        asked_for = {"ServerSideEncryption": encryption, "SSEKMSKeyId": kms_key_id}
+        self._encryption = {name: value for name, value in asked_for.items() if value}
         try:
             self.location, self._patient, self._single = _clients(asked)
         except (BotoCoreError, ValueError) as error:
@@ -194,13 +202,16 @@ class S3Store:
         """See `ObjectStore.put`."""
         condition = {"IfNoneMatch": _CREATE_ONLY} if isinstance(mode, Create) else {"IfMatch": mode.etag}
         body = bytes(data) if isinstance(data, memoryview) else data
-        answer = self._ask(self._single.put_object, "s3:PutObject", key, mode, Key=key, Body=body, **condition)
+        extra: dict[str, Any] = {**condition, **self._encryption}
+        answer = self._ask(self._single.put_object, "s3:PutObject", key, mode, Key=key, Body=body, **extra)
         return _result(answer, key)
 
     def start_upload(self, key: str) -> S3Upload:
         """See `ObjectStore.start_upload`."""
-        sums: dict[str, Any] = {"ChecksumAlgorithm": "CRC32"} if self._sums_parts else {}
-        answer = self._ask(self._patient.create_multipart_upload, "s3:PutObject", key, Key=key, **sums)
+        extra: dict[str, Any] = dict(self._encryption)
+        if self._sums_parts:
+            extra["ChecksumAlgorithm"] = "CRC32"
+        answer = self._ask(self._patient.create_multipart_upload, "s3:PutObject", key, Key=key, **extra)
         return S3Upload(self, key, str(answer["UploadId"]))
 
     def write_part(self, key: str, upload_id: str, number: int, part: Bytes) -> dict[str, Any]:

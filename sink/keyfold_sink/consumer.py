@@ -22,12 +22,11 @@ _LEAST_RECEIVE_BYTES: Final = 100_000_000
 def consumer_config(options: SinkOptions, plan: MemoryPlan) -> dict[str, Any]:
     """Configuration of the consumer; what the user overrides comes first, what the sink stands on wins."""
     return {
-        "bootstrap.servers": options.bootstrap_servers,
         "client.id": f"keyfold-sink-{options.name}",
         "fetch.queue.backoff.ms": _FETCH_BACKOFF_MS,
         "max.partition.fetch.bytes": min(_PARTITION_FETCH_BYTES, plan.fetch_bytes),
         "log_level": 3,
-        **options.consumer,
+        **options.consumer_settings,
         "group.id": options.group_id,
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
@@ -44,7 +43,7 @@ def consumer_config(options: SinkOptions, plan: MemoryPlan) -> dict[str, Any]:
 
 
 def _receive_bytes(options: SinkOptions) -> int:
-    text = options.consumer.get(_RECEIVE, "0")
+    text = options.consumer_settings.get(_RECEIVE, "0")
     if not text.isdecimal():
         raise ConfigError(f"consumer.override.{_RECEIVE}", f"must be a number of bytes, not {text!r}")
     return int(text)
@@ -52,12 +51,7 @@ def _receive_bytes(options: SinkOptions) -> int:
 
 def admin_config(options: SinkOptions) -> dict[str, str]:
     """Configuration of the admin client; what connects the consumer connects it too."""
-    shared = {
-        key: value
-        for key, value in options.consumer.items()
-        if key.startswith(("security.", "sasl.", "ssl.", "broker.address.", "socket.", "client.dns"))
-    }
-    return {"bootstrap.servers": options.bootstrap_servers, **shared, **options.admin}
+    return options.admin_settings
 
 
 def open_consumer(options: SinkOptions, plan: MemoryPlan, on_commit: Callable[[Any, Any], None]) -> GroupConsumer:
