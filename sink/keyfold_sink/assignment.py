@@ -71,6 +71,7 @@ class PauseReason(Enum):
     ORDER = "somebody has ordered it"
     MEMORY = "buffer.memory is in use until the store has caught up"
     SCHEMAS = "a schema is being asked for"
+    LETTERS = "Kafka does not take dead letters for the moment"
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,12 +29,20 @@ UNREADABLE_HEADERS: Final = "a header whose name is not UTF-8; the Kafka client 
 _NOT_TEXT: Final = (SystemError, UnicodeDecodeError)  # the former is what the client raises (seen with 2.16)
 
 
-class UnreadableHeader(SourceError):
-    """The record at index `at` has a header that the client cannot hand over; those before it can be written."""
+class UnreadableHeaders(SourceError):
+    """Records with a header whose name is not UTF-8: the client hands over all of them but their headers.
 
-    def __init__(self, topic: str, partition: int, message: str, *, hint: str, at: int) -> None:
-        super().__init__(topic, partition, message, hint=hint)
-        self.at = at
+    `places` are those of the records among all that were to become columns.
+    """
+
+    def __init__(self, record: Message, places: tuple[int, ...]) -> None:
+        super().__init__(
+            Message.topic(record) or "",
+            Message.partition(record) or 0,
+            f"the record at offset {Message.offset(record)} has {UNREADABLE_HEADERS}",
+            hint="set errors.tolerance=all to skip such records",
+        )
+        self.places = places
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +88,7 @@ def _by_partition(records: list[Message]) -> Iterator[Slice]:
 
 
 def columns(records: Sequence[Message]) -> RecordColumns:
-    """Records of one partition as columns, every byte as Kafka had it. Raises `UnreadableHeader`."""
+    """Records of one partition as columns, every byte as Kafka had it. Raises `UnreadableHeaders`."""
     times = list(map(Message.timestamp, records))
     timestamp_types, timestamps = zip(*times, strict=True) if times else ((), ())
     if TIMESTAMP_NOT_AVAILABLE in timestamp_types:
@@ -97,22 +105,6 @@ def columns(records: Sequence[Message]) -> RecordColumns:
         headers=_headers(records),
         leader_epochs=leader_epochs,  # type: ignore[arg-type]
     )
-
-
-class UnreadableHeaders(SourceError):
-    """Records with a header whose name is not UTF-8: the client hands over all of them but their headers.
-
-    `places` are those of the records among all that were to become columns.
-    """
-
-    def __init__(self, record: Message, places: tuple[int, ...]) -> None:
-        super().__init__(
-            Message.topic(record) or "",
-            Message.partition(record) or 0,
-            f"the record at offset {Message.offset(record)} has {UNREADABLE_HEADERS}",
-            hint="set errors.tolerance=all to skip such records",
-        )
-        self.places = places
 
 
 def _headers(records: Sequence[Message]) -> list[list[Header] | None]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -31,6 +31,7 @@ from keyfold_sink.budget import InFlight
 from keyfold_sink.lane import Lane
 from keyfold_sink.rolling import Fill, RollPolicy, RollReason
 from keyfold_sink.sender import PART_BYTES, Retry, SegmentSender
+from keyfold_sink.skips import Delivery, Skips
 from keyfold_sink.source import Source, TopicGone, check_identity
 from keyfold_sink.status import UNKNOWN
 
@@ -88,7 +89,7 @@ class PartitionWriter:
         self._tools = tools
         self._open: _Open | None = None
         self._base_offset = self.position
-        self._gaps: list[Gap] = []
+        self._skips = Skips()
         self._held_bytes = 0
         self._hole_since_s: float | None = None
         self._undurable: deque[tuple[int, int]] = deque()  # of rolled segments: next offset, first record's timestamp
@@ -130,6 +131,7 @@ class PartitionWriter:
             opened.writer.append(part)
             opened.leader_epoch = part.leader_epochs[-1]
             self.position = part.offsets[-1] + 1
+            self._skips.pass_to(self.position)
             begin += len(part)
             self._drain(opened)
             self.roll_if_due()
@@ -138,12 +140,17 @@ class PartitionWriter:
         """Kafka has nothing more before `offset`: what lies between is a hole."""
         if offset > self.position:
             self.position = offset
+            self._skips.pass_to(offset)
             self._await_commit()
 
     def record_gap(self, gap: Gap) -> None:
-        """Note a gap in the next commit."""
-        self._gaps.append(gap)
+        """Note a gap in the commit that passes it."""
+        self._skips.add((gap,))
         self._await_commit()
+
+    def skip(self, gaps: Sequence[Gap], delivery: Delivery | None) -> None:
+        """Note offsets ahead of the position that the log will not have; their dead letters, which a commit awaits."""
+        self._skips.add(gaps, delivery)
 
     def _await_commit(self) -> None:
         if self._hole_since_s is None:
@@ -166,7 +173,7 @@ class PartitionWriter:
         """Finish the segment and send it on its way; where there is none, move the log's end over what was a hole."""
         opened, self._open = self._open, None
         base_offset, self._base_offset = self._base_offset, self.position
-        gaps, self._gaps = tuple(self._gaps), []
+        gaps, deliveries = self._skips.take(self.position)
         held_bytes, self._held_bytes = self._held_bytes, 0
         self._hole_since_s = None
         if opened is None and base_offset == self.position and not gaps:
@@ -176,7 +183,7 @@ class PartitionWriter:
             self._undurable.append((position, opened.first_timestamp_ms))
         self._tools.in_flight.add(held_bytes)
         self._lane.submit(
-            lambda: self._commit(opened, base_offset, position, gaps, reason),
+            lambda: self._commit(opened, base_offset, position, gaps, deliveries, reason),
             at_end=lambda: self._tools.in_flight.add(-held_bytes),
         )
 
@@ -187,7 +194,7 @@ class PartitionWriter:
 
     def abandon(self) -> None:
         """Forget what was read and not sent on its way."""
-        self._open, self._held_bytes, self._gaps, self._hole_since_s = None, 0, [], None
+        self._open, self._held_bytes, self._skips, self._hole_since_s = None, 0, Skips(), None
         self._undurable.clear()
 
     def follow(self) -> None:
@@ -223,15 +230,23 @@ class PartitionWriter:
     # On the lane
 
     def _commit(
-        self, opened: _Open | None, base_offset: int, next_offset: int, gaps: tuple[Gap, ...], reason: RollReason
+        self,
+        opened: _Open | None,
+        base_offset: int,
+        next_offset: int,
+        gaps: tuple[Gap, ...],
+        deliveries: tuple[Delivery, ...],
+        reason: RollReason,
     ) -> None:
         record_count = size_bytes = 0
         if opened is None:
+            self._await(deliveries)
             gone = self._check_topic()
             self._retry(lambda: self._advance(base_offset, next_offset, gaps))
         else:
             entry = opened.sender.finish(opened.writer, opened.blocks, base_offset=base_offset, next_offset=next_offset)
             record_count, size_bytes = entry.record_count, entry.size_bytes
+            self._await(deliveries)
             gone = self._check_topic()
             settings = self._settings()
             self._retry(
@@ -240,6 +255,11 @@ class PartitionWriter:
         self._tools.report(Committed(self.key, next_offset, record_count, size_bytes, reason))
         if gone is not None:
             raise gone
+
+    def _await(self, deliveries: Sequence[Delivery]) -> None:
+        """No offset of a skipped record is passed before its dead letter has arrived."""
+        for delivery in deliveries:
+            self._retry(delivery.wait)
 
     def _advance(self, base_offset: int, next_offset: int, gaps: tuple[Gap, ...]) -> None:
         try:

@@ -1,6 +1,6 @@
 """From what the client hands over to the partitions' writers: records, ends of partitions, and errors.
 
-    consume ─► slices by partition ─► columns ─► judge the source ─► the writer
+    consume ─► slices by partition ─► columns ─► judge the source ─► judge the records (`intake`) ─► the writer
 
 What is wrong with the records of one partition fails that partition; what the client says about itself ends the task.
 """
@@ -8,7 +8,6 @@ What is wrong with the records of one partition fails that partition; what the c
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
 
 import structlog
 from confluent_kafka import KafkaError, Message
@@ -16,8 +15,9 @@ from confluent_kafka import KafkaError, Message
 from keyfold.errors import KeyfoldError, SourceError
 from keyfold.log.record import RecordColumns
 from keyfold_sink.assignment import Assigned, require_same_branch
-from keyfold_sink.batch import Slice, UnreadableHeader, columns, slices, value_bytes
+from keyfold_sink.batch import Slice, slices, value_bytes
 from keyfold_sink.group import Group
+from keyfold_sink.intake import Intake
 from keyfold_sink.kafka import FORBIDDEN, GONE
 from keyfold_sink.partition import PartitionWriter
 from keyfold_sink.source import GapPolicy, SourceForbidden, TopicForbidden, tombstone_gap, tombstones_at_risk
@@ -26,10 +26,11 @@ from keyfold_sink.source import GapPolicy, SourceForbidden, TopicForbidden, tomb
 class Reading:
     """One task's reading. Used by the main thread alone, and must not wait."""
 
-    def __init__(self, group: Group, gap_policy: GapPolicy) -> None:
+    def __init__(self, group: Group, gap_policy: GapPolicy, intake: Intake) -> None:
         self.mean_record_bytes = 1000.0
         self._group = group
         self._gap_policy = gap_policy
+        self._intake = intake
         self._events = structlog.get_logger("keyfold.sink")
 
     def take(self, messages: list[Message]) -> None:
@@ -44,23 +45,12 @@ class Reading:
             if owner is None or owner.writer is None:
                 continue
             try:
-                self._records(owner, owner.writer, piece.records)
+                batch = self._intake.read(piece.records, self.mean_record_bytes)
+                if not owner.has_read:
+                    self._first_read(owner, owner.writer, batch.columns)
+                self._intake.take(owner, batch)
             except KeyfoldError as error:
                 self._group.fail(owner, error)
-
-    def _records(self, owner: Assigned, writer: PartitionWriter, records: Sequence[Message]) -> None:
-        try:
-            batch = columns(records)
-        except UnreadableHeader as error:
-            if error.at > 0:
-                self._append(owner, writer, columns(records[: error.at]))
-            raise
-        self._append(owner, writer, batch)
-
-    def _append(self, owner: Assigned, writer: PartitionWriter, batch: RecordColumns) -> None:
-        if not owner.has_read:
-            self._first_read(owner, writer, batch)
-        writer.append(batch, self.mean_record_bytes)
 
     def _first_read(self, owner: Assigned, writer: PartitionWriter, batch: RecordColumns) -> None:
         """Judge the source by the records around the log's end."""
@@ -86,7 +76,7 @@ class Reading:
         elif owner is None or owner.writer is None:
             self._about_the_client(topic, error)
         elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
-            owner.writer.read_to(offset or 0)
+            self._intake.read_to(owner, offset or 0)
         else:
             self._position_refused(owner, owner.writer, error)
 

@@ -7,6 +7,7 @@ already, and the store often needs only that moment.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Final
 
 import structlog
@@ -21,14 +22,22 @@ _BRAKE_WAIT_S: Final = 1.0
 
 
 class Relief:
-    """The budget of one task, and the brake that holds it."""
+    """The budget of one task, and the brake that holds it. `kept_bytes` are those of records that wait to be judged."""
 
-    def __init__(self, group: Group, in_flight: budget.InFlight, limit_bytes: int, clock: Clock) -> None:
+    def __init__(
+        self,
+        group: Group,
+        in_flight: budget.InFlight,
+        limit_bytes: int,
+        clock: Clock,
+        kept_bytes: Callable[[], int] = lambda: 0,
+    ) -> None:
         self._group = group
         self._in_flight = in_flight
         self._limit_bytes = limit_bytes
         self._brake = budget.Brake(limit_bytes)
         self._clock = clock
+        self._kept_bytes = kept_bytes
         self._events = structlog.get_logger("keyfold.sink")
 
     def step(self, stop: threading.Event) -> None:
@@ -57,4 +66,4 @@ class Relief:
         return sum(held.values())
 
     def _must_pause(self, held_bytes: int) -> bool:
-        return self._brake.update(held_bytes + self._in_flight.size_bytes)
+        return self._brake.update(held_bytes + self._in_flight.size_bytes + self._kept_bytes())

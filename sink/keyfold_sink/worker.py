@@ -33,9 +33,11 @@ from keyfold_sink.client import GroupConsumer
 from keyfold_sink.group import Event, Group
 from keyfold_sink.kafka import AdminSource
 from keyfold_sink.lane import Lane
+from keyfold_sink.metrics import TaskMeter
 from keyfold_sink.options import SinkOptions
 from keyfold_sink.partition import Committed, PartitionWriter, Tools
 from keyfold_sink.reading import Reading
+from keyfold_sink.rejecting import open_intake
 from keyfold_sink.relief import Relief
 from keyfold_sink.report import INTERVAL_S, Report, Voice
 from keyfold_sink.rolling import RollReason
@@ -79,6 +81,7 @@ class SinkTask:
         random: Random,
         orders: TaskOrders,
         voice: Voice,
+        meter: TaskMeter | None = None,
         catch_up: CatchUp | None = None,
         on_committed: Callable[[Committed], None] = lambda _event: None,
     ) -> None:
@@ -92,6 +95,7 @@ class SinkTask:
         self._catch_up = catch_up
         self._plan = budget.plan(options.buffer_memory)
         self._in_flight = budget.InFlight()
+        meter = meter or TaskMeter(clock)
         self._inbox: SimpleQueue[Event] = SimpleQueue()
         self._pool = Senders()
         self._timers = Timers(clock)
@@ -110,9 +114,13 @@ class SinkTask:
             before_revoke=self._before_revoke,
             on_committed=on_committed,
             one_failed_ends_all=catch_up is not None,
+            meter=meter,
         )
-        self._reading = Reading(self._group, options.source_gap_policy)
-        self._relief = Relief(self._group, self._in_flight, self._plan.segments_bytes, clock)
+        self._intake = open_intake(self._group, clock, meter=meter)
+        self._reading = Reading(self._group, options.source_gap_policy, self._intake)
+        self._relief = Relief(
+            self._group, self._in_flight, self._plan.segments_bytes, clock, lambda: self._intake.kept_bytes
+        )
         self._report = Report(self._group, voice)
 
     def run(self) -> None:
@@ -149,6 +157,7 @@ class SinkTask:
                 self._reading.take(messages)
             self._obey()
             self._group.step()
+            self._intake.step()
             self._roll()
             self._relief.step(self._orders.stop)
             self._follow(consumer)
