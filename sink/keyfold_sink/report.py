@@ -30,13 +30,16 @@ def no_values() -> Mapping[str, float]:
 
 
 class Voice:
-    """Sends a task's statuses: who it is, and when it last said something."""
+    """Sends a task's statuses: who it is, and when it last said something. `values` gives the metrics to be told."""
 
-    def __init__(self, number: int, clock: Clock, send: Send, values: Values = no_values) -> None:
+    def __init__(
+        self, number: int, clock: Clock, send: Send, values: Values = no_values, *, interval_s: float = INTERVAL_S
+    ) -> None:
         self._number = number
+        self._interval_s = interval_s
         self._clock = clock
         self._send = send
-        self._values = values
+        self.values = values
         self._pid = os.getpid()
         self._started_ms = clock.now_ms()
         self._due_s = clock.monotonic_s()
@@ -47,7 +50,7 @@ class Voice:
 
     def say(self, state: State, trace: str = "", partitions: Sequence[PartitionStatus] = ()) -> None:
         """Send a status now."""
-        self._due_s = self._clock.monotonic_s() + INTERVAL_S
+        self._due_s = self._clock.monotonic_s() + self._interval_s
         self._send(
             TaskStatus(
                 self._number,
@@ -57,7 +60,7 @@ class Voice:
                 self._started_ms,
                 self._clock.now_ms(),
                 tuple(partitions),
-                self._values(),
+                self.values(),
             )
         )
 

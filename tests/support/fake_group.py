@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -48,9 +48,12 @@ class FakeConsumer:
         self.records: dict[Key, list[Message]] = {}
         self.fetched: dict[Key, int] = {}
         self.paused: set[Key] = set()
+        self.handed_over: Counter[Key] = Counter()
+        self.subscribed: list[list[str]] = []
         self.group_offsets: dict[Key, int] = {}
         self.refuse: Callable[[TopicPartition], KafkaError | None] = lambda _offset: None
         self.closed = False
+        self.rounds = 0
         self.on_commit: Callable[[Any, Any], None] = lambda _error, _offsets: None
         self._calls: deque[Callable[[], None]] = deque()
         self._told_end: set[Key] = set()
@@ -84,10 +87,12 @@ class FakeConsumer:
 
     def subscribe(self, topics: list[str], **callbacks: Callable[[Any, list[TopicPartition]], None]) -> None:
         self._on = callbacks
+        self.subscribed.append(topics)
 
     def consume(self, num_messages: int, timeout: float) -> list[Any]:
         while self._calls:
             self._calls.popleft()()
+        self.rounds += 1
         batch: list[Any] = []
         with self._lock:
             for key, position in self.fetched.items():
@@ -95,6 +100,7 @@ class FakeConsumer:
                     continue
                 rows = [m for m in self.records.get(key, []) if (m.offset() or 0) >= position][: num_messages // 2 + 1]
                 batch += rows
+                self.handed_over[key] += len(rows)
                 if rows:
                     self.fetched[key] = (rows[-1].offset() or 0) + 1
                 elif key not in self._told_end:

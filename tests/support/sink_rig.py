@@ -45,7 +45,7 @@ class Rig:
             clock=SystemClock(),
             random=Random(1),
             orders=self.orders,
-            voice=Voice(0, SystemClock(), self.statuses.append),
+            voice=Voice(0, SystemClock(), self.statuses.append, interval_s=0.02),
         )
         self._thread = threading.Thread(target=self._run)
 

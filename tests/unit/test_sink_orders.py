@@ -1,0 +1,239 @@
+"""What a running task is told to do: to pause, to go on, to flush. Its reasons to pause stand for themselves."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+from typing import Any, cast
+
+import pytest
+from confluent_kafka import KafkaError, TopicPartition
+
+from keyfold.clock import ManualClock
+from keyfold.store.faulty import Chaos, FaultyStore, Kind
+from keyfold.store.memory import MemoryStore
+from keyfold_sink.assignment import Assigned, PauseReason
+from keyfold_sink.fetching import Fetching
+from keyfold_sink.health import Health
+from keyfold_sink.lane import Lane
+from keyfold_sink.sender import Retry
+from keyfold_sink.status import State
+from keyfold_sink.task_orders import Order, TaskOrders, Wanted
+from tests.support.fake_group import FakeConsumer, Key
+from tests.support.proof import read_segments
+from tests.support.sink_rig import T0, T1, MakeRig, Rig, rigs
+
+
+@pytest.fixture
+def make() -> Iterator[MakeRig]:
+    with rigs() as build:
+        yield build
+
+
+def offsets(rig: Rig, key: Key = T0) -> list[int]:
+    return [record.offset for record in read_segments(rig.store, *key)]
+
+
+def settle(rig: Rig) -> None:
+    """Let the task's loop go round a few times."""
+    rounds = rig.kafka.rounds
+    rig.until(lambda: rig.kafka.rounds > rounds + 3)
+
+
+def test_of_pausing_and_resuming_the_last_word_counts_and_a_flush_is_taken_once() -> None:
+    orders = TaskOrders(threading.Event())
+    for order in (Order.PAUSE, Order.FLUSH, Order.FLUSH, Order.RESUME, Order.PAUSE):
+        orders.give(order)
+    assert orders.take() == Wanted(pause=True, flush=True)
+    assert orders.take() == Wanted(pause=True, flush=False)
+    assert not orders.stop.is_set()
+    orders.give(Order.STOP)
+    assert orders.stop.is_set()
+
+
+def test_a_pause_commits_what_was_read_and_reads_no_more_until_it_is_taken_back(make: MakeRig) -> None:
+    rig = make()
+    rig.kafka.produce(T0, range(10))
+    rig.kafka.tell("on_assign", T0)
+    rig.until(lambda: rig.kafka.fetched.get(T0) == 10)
+    rig.orders.give(Order.PAUSE)
+    rig.until(lambda: rig.next_offset() == 10 and rig.says(State.PAUSED))
+    rig.kafka.produce(T0, range(10, 20))
+    settle(rig)
+    assert rig.kafka.handed_over[T0] == 10
+    assert not rig.kafka.closed
+    status = rig.status()
+    assert status is not None
+    assert status.state is State.PAUSED
+    rig.orders.give(Order.RESUME)
+    rig.until(lambda: rig.says(State.RUNNING) and rig.kafka.handed_over[T0] == 20)
+    rig.end()
+    assert offsets(rig) == list(range(20))
+
+
+def test_a_task_that_begins_paused_reads_nothing(make: MakeRig) -> None:
+    rig = make(pause=True)
+    rig.kafka.produce(T0, range(10))
+    rig.kafka.tell("on_assign", T0)
+    rig.until(lambda: rig.runs() and rig.says(State.PAUSED))
+    settle(rig)
+    assert rig.kafka.handed_over[T0] == 0
+    rig.orders.give(Order.RESUME)
+    rig.until(lambda: rig.kafka.handed_over[T0] == 10)
+
+
+def test_a_partition_that_comes_while_the_task_is_paused_is_claimed_and_not_read(make: MakeRig) -> None:
+    rig = make()
+    rig.kafka.produce(T1, range(5))
+    rig.kafka.tell("on_assign", T0)
+    rig.until(rig.runs)
+    rig.orders.give(Order.PAUSE)
+    rig.until(lambda: rig.says(State.PAUSED))
+    rig.kafka.tell("on_assign", T1)
+    rig.until(lambda: rig.runs(T1))
+    settle(rig)
+    assert rig.kafka.handed_over[T1] == 0
+    rig.orders.give(Order.RESUME)
+    rig.until(lambda: rig.kafka.handed_over[T1] == 5)
+
+
+def test_a_partition_that_is_set_back_while_the_task_is_paused_stays_unread(make: MakeRig) -> None:
+    rig = make(segment__ms="100")
+    rig.kafka.produce(T0, range(5))
+    rig.kafka.tell("on_assign", T0)
+    rig.until(lambda: rig.kafka.group_offsets.get(T0) == 5)
+    rig.log().claim_sink()
+    rig.orders.give(Order.PAUSE)
+    rig.until(lambda: rig.says(State.PAUSED))
+    before = rig.task._group.assigned[T0]
+    rig.kafka.produce(T0, range(5, 9))
+    before.writer.read_to(9)  # type: ignore[union-attr]
+    rig.orders.give(Order.FLUSH)
+    rig.until(lambda: rig.task._group.assigned[T0] is not before and rig.runs())
+    settle(rig)
+    assert rig.kafka.handed_over[T0] == 5
+    rig.orders.give(Order.RESUME)
+    rig.until(lambda: rig.next_offset() == 9)
+    rig.end()
+    assert offsets(rig) == list(range(9))
+
+
+def test_a_flush_commits_what_was_read_and_goes_on_reading(make: MakeRig) -> None:
+    rig = make()
+    rig.kafka.produce(T0, range(10))
+    rig.kafka.produce(T1, range(3))
+    rig.kafka.tell("on_assign", T0, T1)
+    rig.until(lambda: rig.kafka.fetched.get(T0) == 10 and rig.kafka.fetched.get(T1) == 3)
+    rig.orders.give(Order.FLUSH)
+    rig.until(lambda: rig.next_offset() == 10 and rig.next_offset(T1) == 3)
+    rig.kafka.produce(T0, range(10, 12))
+    rig.until(lambda: rig.kafka.handed_over[T0] == 12)
+    assert rig.next_offset() == 10
+
+
+def test_a_task_that_is_paused_ends_when_it_is_told_to(make: MakeRig) -> None:
+    rig = make(pause=True)
+    rig.kafka.tell("on_assign", T0)
+    rig.until(rig.runs)
+    rig.end()
+    assert rig.error is None
+    assert rig.kafka.closed
+
+
+# Reasons
+
+
+class Two:
+    """Two partitions that are fetched."""
+
+    def __init__(self, pool: ThreadPoolExecutor) -> None:
+        self.kafka = FakeConsumer()
+        self.assigned: dict[Key, Assigned] = {}
+        self.fetching = Fetching(self.assigned)
+        self.fetching.use(self.kafka)
+        for key in (T0, T1):
+            lane = Lane(pool, lambda _error: None)
+            owner = Assigned(key, lane, Retry(lane, Random(0)), cast("Any", None), Health(ManualClock()))
+            self.assigned[key] = owner
+            self.fetching.begin(owner, TopicPartition(*key, 0))
+
+
+@pytest.fixture
+def two() -> Iterator[Two]:
+    with ThreadPoolExecutor(1) as pool:
+        yield Two(pool)
+
+
+def test_the_memory_brake_does_not_undo_a_pause_that_was_ordered_nor_the_other_way_round(two: Two) -> None:
+    for first, second in ((PauseReason.ORDER, PauseReason.MEMORY), (PauseReason.MEMORY, PauseReason.ORDER)):
+        two.fetching.pause(first)
+        two.fetching.pause(second)
+        two.fetching.resume(first)
+        assert two.kafka.paused == {T0, T1}
+        two.fetching.resume(second)
+        assert two.kafka.paused == set()
+
+
+def test_a_partition_that_is_held_stays_so_when_the_task_goes_on(two: Two) -> None:
+    two.fetching.pause(PauseReason.ORDER)
+    two.fetching.hold(two.assigned[T0], PauseReason.SCHEMAS)
+    two.fetching.resume(PauseReason.ORDER)
+    assert two.kafka.paused == {T0}
+    two.fetching.pause(PauseReason.ORDER)
+    two.fetching.release(two.assigned[T0], PauseReason.SCHEMAS)
+    assert two.kafka.paused == {T0, T1}
+    two.fetching.resume(PauseReason.ORDER)
+    assert two.kafka.paused == set()
+
+
+def test_a_random_walk_of_reasons_pauses_exactly_what_has_one(two: Two) -> None:
+    random = Random(4)
+    reasons: dict[Key | None, set[PauseReason]] = {None: set(), T0: set(), T1: set()}
+    for _ in range(2000):
+        key = random.choice((None, T0, T1))
+        reason = random.choice(tuple(PauseReason))
+        add = random.random() < 0.5
+        (reasons[key].add if add else reasons[key].discard)(reason)
+        if key is None:
+            (two.fetching.pause if add else two.fetching.resume)(reason)
+        else:
+            (two.fetching.hold if add else two.fetching.release)(two.assigned[key], reason)
+        assert two.kafka.paused == {k for k in (T0, T1) if reasons[None] or reasons[k]}
+
+
+def test_the_brake_holds_while_a_pause_comes_and_goes(make: MakeRig) -> None:
+    """A store that takes nothing fills the budget; whoever resumes the sink then must not make it read beyond it."""
+    inner = MemoryStore()
+    store = FaultyStore(inner)
+    rig = make(store, buffer__memory=str(16 * 1024 * 1024), segment__bytes="1048576")
+    rig.kafka.tell("on_assign", T0)
+    rig.until(rig.runs)
+    store._chaos = Chaos(Random(1), rate=1.0, kinds=(Kind.UNAVAILABLE,))
+    at = 0
+    deadline_s = time.monotonic() + 30
+    while PauseReason.MEMORY not in rig.task._group.fetching.reasons and time.monotonic() < deadline_s:
+        rig.kafka.produce(T0, range(at, at + 4), Random(at).randbytes(256 * 1024))
+        at += 4
+        time.sleep(0.005)
+    rig.orders.give(Order.PAUSE)
+    rig.until(lambda: rig.says(State.PAUSED))
+    rig.orders.give(Order.RESUME)
+    rig.until(lambda: rig.says(State.RUNNING))
+    assert rig.kafka.paused == {T0}
+    assert "buffer.memory" in rig.statuses[-1].trace
+    store._chaos = None
+    rig.until(lambda: rig.kafka.paused == set() and rig.kafka.handed_over[T0] == at)
+    rig.end()
+    store.land()
+    assert [record.offset for record in read_segments(inner, *T0)] == list(range(at))
+
+
+def test_membership_is_confirmed_while_the_task_is_paused(make: MakeRig) -> None:
+    refusals = iter([KafkaError(KafkaError.REBALANCE_IN_PROGRESS)] * 2)
+    rig = make(pause=True)
+    rig.kafka.refuse = lambda offset: next(refusals, None) if offset.metadata else None
+    rig.kafka.tell("on_assign", T0)
+    rig.until(rig.runs)
