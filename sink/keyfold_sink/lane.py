@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
+from contextlib import nullcontext
 from random import Random
 from typing import Final, TypeVar
 
@@ -19,6 +20,7 @@ import structlog
 from keyfold.backoff import Backoff
 from keyfold.errors import KeyfoldError
 from keyfold_sink.health import Health
+from keyfold_sink.senders import Senders
 
 T = TypeVar("T")
 
@@ -100,9 +102,10 @@ class Lane:
             return self._changed.wait_for(lambda: not self._running and not self._jobs, timeout_s)
 
     def wait(self, seconds: float) -> None:
-        """Sleep on the lane. Raises `LaneClosed` when the lane is closed meanwhile."""
-        if self._closed.wait(seconds):
-            raise LaneClosed
+        """Sleep on the lane, in nobody's way. Raises `LaneClosed` when the lane is closed meanwhile."""
+        with self._executor.waiting() if isinstance(self._executor, Senders) else nullcontext():
+            if self._closed.wait(seconds):
+                raise LaneClosed
 
     def retry(self, call: Callable[[], T], backoff: Backoff, random: Random) -> T:
         """Repeat `call` while its error is retriable, for ever. Raises `LaneClosed` once the lane is closed."""

@@ -1,5 +1,8 @@
 """The threads that wait for the store and for Kafka's answers.
 
+So many calls are under way at a time, and no more. Whoever waits between two tries does not count (`waiting`): another
+thread goes on in its place, so that a few partitions whose store or leader is away hold up none of the others.
+
 A request that hangs cannot be interrupted, and reading a small object may be tried for minutes before it is given up.
 A task that was told to stop must not wait for that: what hangs is left to itself and dies with the process. Nothing is
 lost by it, for what is not committed does not count, and what lands late is a whole commit or an orphan.
@@ -8,8 +11,9 @@ lost by it, for what is not committed does not count, and what lands late is a w
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
+from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 from typing import Final, ParamSpec, TypeVar
 
@@ -17,17 +21,22 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 SENDERS: Final = 8
+# A thread that waits costs some tens of KiB. Where even more wait, something is away for all of them.
+THREADS_MAX: Final = 256
 
 
 class Senders(Executor):
     """An executor whose threads do not keep the process alive."""
 
-    def __init__(self, threads: int = SENDERS) -> None:
+    def __init__(self, senders: int = SENDERS, threads_max: int = THREADS_MAX) -> None:
+        self._senders = senders
+        self._threads_max = threads_max
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._threads = [
-            threading.Thread(target=self._run, name=f"keyfold-sink-{number}", daemon=True) for number in range(threads)
-        ]
-        self._started = False
+        self._places = threading.Semaphore(senders)
+        self._lock = threading.Lock()
+        self._waiting = 0
+        self._threads: list[threading.Thread] = []
+        self._ended = False
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """See `Executor.submit`. Called by the main thread and by lanes."""
@@ -44,14 +53,27 @@ class Senders(Executor):
                 future.set_result(result)
 
         self._work.put(work)
-        if not self._started:
-            self._started = True
-            for thread in self._threads:
-                thread.start()
+        self._hire()
         return future
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Within, a job of this executor only waits: its place is another's until it goes on."""
+        with self._lock:
+            self._waiting += 1
+        self._places.release()
+        try:
+            self._hire()
+            yield
+        finally:
+            self._places.acquire()
+            with self._lock:
+                self._waiting -= 1
 
     def end(self, deadline_s: float, monotonic_s: Callable[[], float]) -> bool:
         """Drop what has not begun and wait for what has, until `deadline_s`; False when something still hangs then."""
+        with self._lock:
+            self._ended = True
         try:
             while True:
                 self._work.get_nowait()
@@ -59,8 +81,6 @@ class Senders(Executor):
             pass
         for _ in self._threads:
             self._work.put(None)
-        if not self._started:
-            return True
         for thread in self._threads:
             thread.join(max(0.0, deadline_s - monotonic_s()))
         return not any(thread.is_alive() for thread in self._threads)
@@ -69,6 +89,16 @@ class Senders(Executor):
         """See `Executor.shutdown`; what has not begun is always dropped."""
         self.end(threading.TIMEOUT_MAX if wait else 0.0, lambda: 0.0)
 
+    def _hire(self) -> None:
+        """As many threads as there are places, and one more for each job that waits."""
+        with self._lock:
+            wanted = min(self._senders + self._waiting, self._threads_max)
+            while not self._ended and len(self._threads) < wanted:
+                thread = threading.Thread(target=self._run, name=f"keyfold-sink-{len(self._threads)}", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
-            work()
+            with self._places:
+                work()

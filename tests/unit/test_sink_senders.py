@@ -1,0 +1,86 @@
+"""The senders' threads: so many at work, no matter how many wait."""
+
+from __future__ import annotations
+
+import threading
+import time
+from random import Random
+
+import pytest
+
+from keyfold.backoff import Backoff
+from keyfold.errors import StoreUnavailable
+from keyfold_sink.lane import Lane
+from keyfold_sink.senders import Senders
+
+
+def test_what_is_submitted_is_done_and_its_result_or_error_is_there() -> None:
+    senders = Senders(2)
+    assert senders.submit(lambda: 3).result(10) == 3
+    with pytest.raises(ZeroDivisionError):
+        senders.submit(lambda: 1 // 0).result(10)
+    assert senders.end(time.monotonic() + 10, time.monotonic)
+
+
+def test_no_more_calls_than_senders_are_under_way() -> None:
+    senders = Senders(3)
+    lock, inside, most = threading.Lock(), 0, 0
+
+    def call() -> None:
+        nonlocal inside, most
+        with senders.waiting():
+            time.sleep(0.001)
+        with lock:
+            inside += 1
+            most = max(most, inside)
+        time.sleep(0.002)
+        with lock:
+            inside -= 1
+
+    for future in [senders.submit(call) for _ in range(60)]:
+        future.result(10)
+    assert 1 < most <= 3
+    assert senders.end(time.monotonic() + 10, time.monotonic)
+
+
+def test_lanes_that_wait_for_another_try_hold_up_no_other() -> None:
+    senders = Senders(2)
+    stuck = [Lane(senders, lambda _: None) for _ in range(20)]
+    slow = Backoff(first_ms=60_000, cap_ms=60_000)
+
+    def away() -> None:
+        raise StoreUnavailable("a", "is away")
+
+    for lane in stuck:
+        lane.submit(lambda lane=lane: lane.retry(away, slow, Random(0)))  # type: ignore[misc]
+    done = threading.Event()
+    Lane(senders, lambda _: None).submit(done.set)
+    assert done.wait(10)
+    for lane in stuck:
+        lane.close()
+    assert all(lane.wait_idle(10) for lane in stuck)
+    assert senders.end(time.monotonic() + 10, time.monotonic)
+
+
+def test_threads_have_an_end() -> None:
+    senders, over = Senders(2, threads_max=5), threading.Event()
+
+    def wait() -> None:
+        with senders.waiting():
+            over.wait(10)
+
+    futures = [senders.submit(wait) for _ in range(30)]
+    over.set()
+    for future in futures:
+        future.result(10)
+    assert len(senders._threads) <= 5
+    assert senders.end(time.monotonic() + 10, time.monotonic)
+
+
+def test_a_call_that_hangs_is_left_behind() -> None:
+    senders, over = Senders(1), threading.Event()
+    senders.submit(over.wait, 10)
+    dropped = senders.submit(lambda: 1)
+    assert not senders.end(time.monotonic() + 0.1, time.monotonic)
+    over.set()
+    assert not dropped.done()
