@@ -1,0 +1,91 @@
+"""The OpenAPI document: what FastAPI finds in the handlers, and every error that the guard and the house may answer."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Any, Final
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from keyfold_sink.rest.health import OPEN_PATHS
+
+_ABOUT: Final = """Kafka Connect's REST API for the one connector that this worker runs, and what Connect lacks: health
+for probes, *flush now*, progress by partition, metrics. See docs/rest.md for the differences and their reasons.
+
+Every error is `{"error_code": <HTTP status>, "message": "..."}`."""
+
+_ERROR: Final = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+_EVERYWHERE: Final = {
+    "400": "The request is wrong; `message` says where.",
+    "403": "`Host` is none of this worker's, or the request comes from another web page.",
+    "413": "The body is larger than 1 MiB.",
+    "500": "The worker failed; its log says why.",
+    "503": "The store or Kafka does not answer, or too many requests wait. Ask again.",
+}
+_NOT_FOUND: Final = "There is no such connector, task, plugin or logger."
+_REFUSED: Final = "The configuration is a file and cannot be changed here; `message` says how."
+_REFUSING: Final = frozenset({"createConnector", "deleteConnector", "putConnectorConfig", "patchConnectorConfig"})
+
+
+def install(app: FastAPI, *, needs_token: bool) -> None:
+    """Have `/openapi.json` tell all of it."""
+
+    def document() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _document(app, needs_token=needs_token)
+        return app.openapi_schema
+
+    app.openapi = document  # type: ignore[method-assign]  # FastAPI's own way to extend it
+
+
+def _document(app: FastAPI, *, needs_token: bool) -> dict[str, Any]:
+    found = get_openapi(title="keyfold sink", version=version("keyfold"), description=_ABOUT, routes=app.routes)
+    schemas = found["components"]["schemas"]
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
+    schemas["Error"] = _error_schema()
+    for path, operations in found["paths"].items():
+        for operation in operations.values():
+            _declare_errors(path, operation)
+            if needs_token and path not in OPEN_PATHS:
+                operation["responses"]["401"] = _response("The token is missing or wrong.")
+                operation["security"] = [{"token": []}, {"password": []}]
+    if needs_token:
+        found["components"]["securitySchemes"] = {
+            "token": {"type": "http", "scheme": "bearer", "description": "`rest.token` of the configuration."},
+            "password": {"type": "http", "scheme": "basic", "description": "Any user; the token is the password."},
+        }
+    return found
+
+
+def _declare_errors(path: str, operation: dict[str, Any]) -> None:
+    responses = operation["responses"]
+    responses.pop("422", None)  # ours are 400, as Connect's
+    for status, description in _EVERYWHERE.items():
+        responses.setdefault(status, _response(description))
+    if "requestBody" in operation:
+        responses["415"] = _response("The body is not said to be JSON.")
+    if "{" in path:
+        responses.setdefault("404", _response(_NOT_FOUND))
+    if operation["operationId"] in _REFUSING:
+        responses["405"] = _response(_REFUSED)
+    for status, response in responses.items():
+        if int(status) >= 400:
+            response.setdefault("content", _ERROR)
+
+
+def _response(description: str) -> dict[str, Any]:
+    return {"description": description, "content": _ERROR}
+
+
+def _error_schema() -> dict[str, Any]:
+    return {
+        "type": "object",
+        "title": "Error",
+        "required": ["error_code", "message"],
+        "properties": {
+            "error_code": {"type": "integer", "description": "The HTTP status."},
+            "message": {"type": "string", "description": "What is wrong, and what to do about it."},
+        },
+    }

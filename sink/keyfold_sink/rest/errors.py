@@ -1,0 +1,128 @@
+"""One shape for every error, Connect's: `{"error_code": 404, "message": "Connector users not found"}`.
+
+Whatever goes wrong ends here: what handlers refuse, what FastAPI finds in a request, what the service raises, and what
+nobody expected. The last is logged with its traceback and answered without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, Final
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.routing import compile_path
+
+from keyfold.errors import KeyfoldError
+from keyfold_sink.service import NoSuchTask, NotStopped, OffsetRefused
+
+_STATUS: Final[tuple[tuple[type[KeyfoldError], HTTPStatus], ...]] = (
+    (NoSuchTask, HTTPStatus.NOT_FOUND),
+    (NotStopped, HTTPStatus.BAD_REQUEST),
+    (OffsetRefused, HTTPStatus.BAD_REQUEST),
+)
+_SHOWN_MESSAGE_CHARACTERS: Final = 4000
+
+
+class Refused(Exception):
+    """A request that is answered with an error."""
+
+    def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.headers = dict(headers or {})
+
+
+def not_found(message: str) -> Refused:
+    """404."""
+    return Refused(HTTPStatus.NOT_FOUND, message)
+
+
+def bad_request(message: str) -> Refused:
+    """400."""
+    return Refused(HTTPStatus.BAD_REQUEST, message)
+
+
+def answer(status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """An error as it is sent. What is no text (halves of surrogates, from a request) is replaced."""
+    text = message.encode("utf-8", "replace").decode()
+    if len(text) > _SHOWN_MESSAGE_CHARACTERS:
+        text = text[:_SHOWN_MESSAGE_CHARACTERS] + "..."
+    return JSONResponse({"error_code": int(status), "message": text}, status, dict(headers or {}))
+
+
+def internal_error(method: str, path: str, error: Exception) -> JSONResponse:
+    """Log what nobody expected, and say so without giving anything away."""
+    structlog.get_logger("keyfold.sink.rest").error(
+        "request failed", method=method, path=path[:200], kind=type(error).__name__, exc_info=error
+    )
+    return answer(HTTPStatus.INTERNAL_SERVER_ERROR, "the request failed inside the worker; its log says why")
+
+
+def install(app: FastAPI) -> None:
+    """Have the application answer every error in the one shape."""
+    app.add_exception_handler(Refused, _refused)
+    app.add_exception_handler(KeyfoldError, _keyfold)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+async def _refused(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, Refused)
+    return answer(error.status, error.message, error.headers)
+
+
+async def _keyfold(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, KeyfoldError)
+    for kind, status in _STATUS:
+        if isinstance(error, kind):
+            return answer(status, str(error))
+    if error.retriable:
+        return answer(HTTPStatus.SERVICE_UNAVAILABLE, str(error), {"Retry-After": "5"})
+    structlog.get_logger("keyfold.sink.rest").warning(
+        "request failed", method=request.method, path=request.url.path[:200], error=error
+    )
+    return answer(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
+
+
+async def _unexpected(request: Request, error: Exception) -> JSONResponse:
+    return internal_error(request.method, request.url.path, error)
+
+
+async def _invalid(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    return answer(HTTPStatus.BAD_REQUEST, "; ".join(map(_say, error.errors())))
+
+
+def _say(problem: Mapping[str, Any]) -> str:
+    """Where and what, but never the value: it may be a secret."""
+    if problem["type"] == "json_invalid":
+        return "the body is no JSON"
+    where = ".".join(str(part) for part in problem["loc"])
+    return f"{where}: {problem['msg']}"
+
+
+async def _http(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    if error.status_code == HTTPStatus.NOT_FOUND:
+        return answer(HTTPStatus.NOT_FOUND, f"there is nothing at {request.url.path}")
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        allowed = ", ".join(_methods(request))
+        message = f"{request.method} is not a method of {request.url.path}, which has {allowed}"
+        return answer(HTTPStatus.METHOD_NOT_ALLOWED, message, {"Allow": allowed})
+    return answer(error.status_code, str(error.detail), error.headers)
+
+
+def _methods(request: Request) -> list[str]:
+    """What a path can be asked, over all its routes: the router knows only about the first that it looked at."""
+    found: set[str] = set()
+    for path, operations in request.app.openapi()["paths"].items():
+        if compile_path(path)[0].match(request.scope["path"]):
+            found.update(map(str.upper, operations))
+    return sorted(found)

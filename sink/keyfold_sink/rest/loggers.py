@@ -1,0 +1,75 @@
+"""`/admin/loggers`: what this worker and its tasks log, changed while they run; a restart of the worker forgets it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+from urllib.parse import unquote
+
+import structlog
+from fastapi import APIRouter, Path, Query
+
+from keyfold import logs
+from keyfold_sink.rest import errors, shapes
+from keyfold_sink.rest.backend import JSON_BODY, Backend, Behind
+
+router = APIRouter(prefix="/admin/loggers", tags=["admin"])
+
+_ROOT: Final = "root"
+_ALIASES: Final = {"WARNING": "WARN", "CRITICAL": "FATAL"}
+_LONGEST_NAME: Final = 200
+_Logger = Annotated[
+    str, Path(alias="logger", description="A logger's name, such as `keyfold` or `keyfold.sink`; `root` is above all.")
+]
+
+
+@router.get("", operation_id="listLoggers")
+def list_loggers(behind: Behind) -> dict[str, shapes.LoggerLevel]:
+    """Loggers whose level was set; the others have the level of what they are below."""
+    return {name: _level(behind, name, level) for name, level in sorted(logs.set_levels().items())}
+
+
+@router.get("/{logger}", operation_id="getLogger")
+def get_logger(behind: Behind, logger: _Logger) -> shapes.LoggerLevel:
+    """The level that holds for a logger."""
+    name = unquote(logger)
+    level = logs.get_level(_python_name(name))
+    if level is None:
+        raise errors.not_found(f"Logger {name} not found.")
+    return _level(behind, name, level)
+
+
+@router.put("/{logger}", dependencies=[JSON_BODY], operation_id="setLoggerLevel")
+def set_level(
+    behind: Behind,
+    logger: _Logger,
+    request: shapes.LevelRequest,
+    scope: Annotated[
+        Literal["worker"] | None, Query(description="`worker` alone: other workers are asked by themselves.")
+    ] = None,
+) -> list[str]:
+    """Set a logger and all below it, in this worker and in its tasks. Gives the names of those that were set."""
+    del scope
+    name = unquote(logger)
+    if request.level is None:
+        raise errors.bad_request("Desired 'level' parameter was not specified in request.")
+    level = request.level.upper()
+    level = _ALIASES.get(level, level)
+    if level not in logs.CONNECT_LEVELS:
+        raise errors.not_found(f"invalid log level '{request.level}'.")
+    python_name = _python_name(name)
+    if len(name) > _LONGEST_NAME or not name.isprintable() or (python_name and not all(python_name.split("."))):
+        raise errors.not_found(f"Logger {name} not found.")
+    behind.service.set_log_level(python_name, level)
+    changed = logs.set_level(python_name, level)
+    now_ms = behind.clock.now_ms()
+    behind.levels_set_ms.update(dict.fromkeys(changed, now_ms))
+    structlog.get_logger("keyfold.sink.rest").info("log level set", logger=name, level=level)
+    return changed
+
+
+def _python_name(name: str) -> str:
+    return "" if name.lower() == _ROOT else name
+
+
+def _level(behind: Backend, name: str, level: str) -> shapes.LoggerLevel:
+    return shapes.LoggerLevel(level=level, last_modified=behind.levels_set_ms.get(name))

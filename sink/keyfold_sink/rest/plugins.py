@@ -1,0 +1,79 @@
+"""`/connector-plugins`: what can be configured, key by key, and whether a configuration is right.
+
+There is one connector class. It answers to its own name, short or long, with or without `Connector` at the end, and to
+whatever `connector.class` says in the configuration that runs: a client that validates before it writes asks by that.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Annotated, Any, Final
+from urllib.parse import unquote
+
+from fastapi import APIRouter, Depends, Path, Query
+
+from keyfold_sink.rest import errors, shapes
+from keyfold_sink.rest.backend import JSON_BODY, Backend, Behind
+from keyfold_sink.rest.connectors import texts
+
+router = APIRouter(prefix="/connector-plugins", tags=["plugins"])
+
+CLASS: Final = "keyfold_sink.KeyfoldSinkConnector"
+_CONVERTERS: Final = (
+    "org.apache.kafka.connect.converters.ByteArrayConverter",
+    "org.apache.kafka.connect.storage.StringConverter",
+    "org.apache.kafka.connect.json.JsonConverter",
+    "io.confluent.connect.avro.AvroConverter",
+)
+_SUFFIX: Final = "Connector"
+
+
+def _known_plugin(
+    behind: Behind,
+    plugin: Annotated[str, Path(description="The class, or its last part, with or without `Connector`.")],
+) -> str:
+    name = unquote(plugin)
+    if not any(_is_named(name, known) for known in _classes(behind)):
+        raise errors.not_found(f"Unknown plugin {name}; there is {CLASS}")
+    return name
+
+
+Plugin = Annotated[str, Depends(_known_plugin)]
+
+
+def _classes(behind: Backend) -> tuple[str, ...]:
+    configured = behind.service.options.connector_class
+    return (CLASS,) if configured is None else (CLASS, configured)
+
+
+def _is_named(name: str, known: str) -> bool:
+    """Connect's aliases: a.b.FooConnector, FooConnector, Foo."""
+    return name != "" and name in {known, known.rpartition(".")[2], known.rpartition(".")[2].removesuffix(_SUFFIX)}
+
+
+@router.get("", operation_id="listPlugins")
+def list_plugins(
+    connectors_only: Annotated[bool, Query(alias="connectorsOnly", description="false: converters, too.")] = True,  # noqa: FBT002
+) -> list[shapes.Plugin]:
+    """The connector class of this worker, and on request the converters."""
+    found = [(CLASS, "sink")]
+    if not connectors_only:
+        found += [(name, "converter") for name in _CONVERTERS]
+    number = version("keyfold")
+    return [shapes.Plugin.model_validate({"class": name, "type": kind, "version": number}) for name, kind in found]
+
+
+@router.get("/{plugin}/config", operation_id="getPluginConfig")
+def get_plugin_config(behind: Behind, _plugin: Plugin) -> list[shapes.ConfigKey]:
+    """Every key of the configuration: type, default, importance, documentation."""
+    return [shapes.ConfigKey.model_validate(key) for key in behind.definitions.config_keys()]
+
+
+@router.put("/{plugin}/config/validate", dependencies=[JSON_BODY], operation_id="validateConfig")
+def validate_config(behind: Behind, plugin: Plugin, config: dict[str, Any]) -> shapes.ConfigInfos:
+    """Check a configuration without running it: each key's definition, value and errors."""
+    values = texts({key: value for key, value in config.items() if value is not None})
+    included = values.get("connector.class")
+    if included is not None and not _is_named(plugin, included) and not _is_named(included, CLASS):
+        raise errors.bad_request(f"Included connector type {included} does not match request type {plugin}")
+    return shapes.ConfigInfos.model_validate(behind.definitions.validate(values))

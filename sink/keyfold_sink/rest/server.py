@@ -1,0 +1,126 @@
+"""uvicorn in a thread of its own, from `serve` to the end of its context.
+
+    with listening(options) as sockets:                      # sockets
+        service = ...(worker_id=worker_id(options, sockets))
+        with serve(service, sockets, metrics=..., definitions=..., clock=clock) as server:
+            ...                                              # the supervisor's loop, which REST never waits for
+
+No signal handlers: those are the main program's. The end is quick: requests under way have `GRACE_S`, then their
+connections are cut. A request that still waits for the store on a thread cannot be cut; the thread is left to end by
+itself, as it does with the store's time-out, and does not keep the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import structlog
+import uvicorn
+from starlette.types import ASGIApp
+
+from keyfold.clock import Clock
+from keyfold.errors import KeyfoldError
+from keyfold_sink.rest.app import make_app
+from keyfold_sink.rest.backend import Backend, Definitions, Metrics
+from keyfold_sink.rest.protocol import PatientProtocol
+from keyfold_sink.rest.sockets import Sockets
+from keyfold_sink.service import Service
+
+_START_S: Final = 10.0
+_GRACE_S: Final = 2
+_END_S: Final = 5.0
+_HEADER_BYTES_MAX: Final = 64 * 1024
+
+
+class NotServing(KeyfoldError):
+    """REST could not begin to serve."""
+
+
+class Server:
+    """REST while it is served."""
+
+    def __init__(self, app: ASGIApp, sockets: Sockets) -> None:
+        self.addresses = sockets.addresses
+        """Where it is reached, such as `http://127.0.0.1:8083`; none where it is off."""
+        self._sockets: Sequence[socket.socket] = sockets.listening
+        self._uvicorn = _Quiet(_config(app))
+        self._thread = threading.Thread(target=self._run, name="keyfold-rest", daemon=True)
+
+    def start(self) -> None:
+        """Return when requests are answered. Raises `NotServing`."""
+        self._thread.start()
+        if not self._uvicorn.ready.wait(_START_S) or not self._uvicorn.started:
+            raise NotServing("the REST API did not begin to serve", hint="the log says why")
+
+    def stop(self) -> None:
+        """Take no more requests, answer those under way, end."""
+        self._uvicorn.should_exit = True
+        self._thread.join(_GRACE_S + _END_S)
+        if self._thread.is_alive():
+            structlog.get_logger("keyfold.sink.rest").warning("a REST request did not end in time")
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._uvicorn.serve_on(self._sockets))
+        except Exception as error:  # noqa: BLE001 - a thread has nobody to raise it to
+            structlog.get_logger("keyfold.sink.rest").error("the REST API has ended", exc_info=error)
+        finally:
+            self._uvicorn.ready.set()
+
+
+class _Quiet(uvicorn.Server):
+    """uvicorn without its signal handlers."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = threading.Event()
+
+    async def serve_on(self, sockets: Sequence[socket.socket]) -> None:
+        await self._serve(list(sockets))
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.ready.set()
+
+
+def _config(app: ASGIApp) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        loop="asyncio",
+        http=PatientProtocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=10,
+        timeout_graceful_shutdown=_GRACE_S,
+        h11_max_incomplete_event_size=_HEADER_BYTES_MAX,
+    )
+
+
+@contextlib.contextmanager
+def serve(
+    service: Service, sockets: Sockets, *, metrics: Metrics, definitions: Definitions, clock: Clock
+) -> Iterator[Server]:
+    """Serve REST on `sockets` until the context ends; nothing where there are none. Raises `NotServing`."""
+    options = service.options
+    token = None if options.rest_token is None else options.rest_token.get_secret_value()
+    host = options.rest_advertised_host_name
+    backend = Backend(service=service, definitions=definitions, metrics=metrics, clock=clock)
+    server = Server(make_app(backend, token=token, own_hosts=() if host is None else (host,)), sockets)
+    if not sockets.listening:
+        yield server
+        return
+    server.start()
+    structlog.get_logger("keyfold.sink.rest").info("rest listens", addresses=list(server.addresses))
+    try:
+        yield server
+    finally:
+        server.stop()

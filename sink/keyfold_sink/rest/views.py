@@ -1,0 +1,176 @@
+"""Answers made of what the service says: values in, values out.
+
+RUNNING is only said of a task that has reported within the time that it may be silent for; and of the connector only
+while a task of it works. Connect says RUNNING of both when they were started once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from keyfold_sink.batch import TopicPartitionKey
+from keyfold_sink.options import SinkOptions
+from keyfold_sink.rest import shapes
+from keyfold_sink.status import UNKNOWN, PartitionStatus, State, TaskStatus, WorkerStatus
+
+# A task reports every second, but for the time in which it flushes what is taken away from it.
+_SILENCE_MS: Final = 15_000
+_TRACES_SHOWN: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A task of any worker, under its id in Connect's sense."""
+
+    id: int
+    worker: WorkerStatus
+    status: TaskStatus
+
+
+def tasks(options: SinkOptions, workers: Iterable[WorkerStatus]) -> list[Task]:
+    """All tasks, by id."""
+    found = [
+        Task(worker.slot * options.tasks_max + task.number, worker, task) for worker in workers for task in worker.tasks
+    ]
+    return sorted(found, key=lambda task: (task.id, task.worker.worker_id))
+
+
+def task_state(options: SinkOptions, task: Task) -> shapes.TaskState:
+    """A task's state as Connect has it."""
+    state, trace = task.status.state, task.status.trace
+    silent_ms = task.worker.reported_ms - task.status.reported_ms if task.status.reported_ms != UNKNOWN else 0
+    if state is State.RUNNING and silent_ms > options.offset_flush_timeout_ms + _SILENCE_MS:
+        state, trace = (
+            State.UNASSIGNED,
+            f"the task has not reported for {silent_ms // 1000} s; " + (trace or "it hangs"),
+        )
+    return shapes.TaskState(id=task.id, state=state, worker_id=task.worker.worker_id, trace=trace or None)
+
+
+def status(options: SinkOptions, target: State, workers: Sequence[WorkerStatus], own_id: str) -> shapes.ConnectorStatus:
+    """The connector and its tasks. `own_id` is the worker that answers."""
+    states = [task_state(options, task) for task in tasks(options, workers)]
+    first = min(workers, key=lambda worker: worker.slot, default=None)
+    state, trace = _connector_state(target, states)
+    return shapes.ConnectorStatus(
+        name=options.name,
+        connector=shapes.ConnectorState(
+            state=state, worker_id=own_id if first is None else first.worker_id, trace=trace or None
+        ),
+        tasks=states,
+        type="sink",
+    )
+
+
+def _connector_state(target: State, states: Sequence[shapes.TaskState]) -> tuple[State, str]:
+    if target is not State.RUNNING:
+        return target, ""
+    if not states or all(task.state is State.UNASSIGNED for task in states):
+        return State.UNASSIGNED, ""
+    if any(task.state is not State.FAILED for task in states):
+        return State.RUNNING, ""
+    traces = list(dict.fromkeys(task.trace or "" for task in states))
+    more = f"\n(and {len(traces) - _TRACES_SHOWN} more)" if len(traces) > _TRACES_SHOWN else ""
+    return State.FAILED, "every task has failed:\n" + "\n".join(traces[:_TRACES_SHOWN]) + more
+
+
+def restarting(status: shapes.ConnectorStatus, *, include_tasks: bool, only_failed: bool) -> shapes.ConnectorStatus:
+    """What a restart is about to do, as Connect answers it: RESTARTING is who will be started anew."""
+
+    def state_of(before: State, *, included: bool) -> State:
+        return State.RESTARTING if included and (not only_failed or before is State.FAILED) else before
+
+    connector = status.connector.model_copy(update={"state": state_of(status.connector.state, included=True)})
+    after = [task.model_copy(update={"state": state_of(task.state, included=include_tasks)}) for task in status.tasks]
+    return status.model_copy(update={"connector": connector, "tasks": after})
+
+
+def info(options: SinkOptions, workers: Iterable[WorkerStatus]) -> shapes.ConnectorInfo:
+    """The connector's configuration and the ids of its tasks."""
+    ids = [shapes.TaskId(connector=options.name, task=task.id) for task in tasks(options, workers)]
+    return shapes.ConnectorInfo(name=options.name, config=options.shown(), tasks=ids, type="sink")
+
+
+def task_infos(options: SinkOptions, workers: Iterable[WorkerStatus]) -> list[shapes.TaskInfo]:
+    """Each task with its configuration, which is the connector's."""
+    return [shapes.TaskInfo(id=task, config=options.shown()) for task in info(options, workers).tasks]
+
+
+def offsets(ends: Mapping[TopicPartitionKey, int]) -> shapes.ConnectorOffsets:
+    """Where logs end, in KIP-875's nesting."""
+    return shapes.ConnectorOffsets(
+        offsets=[
+            shapes.ConnectorOffset(
+                partition=shapes.KafkaPartition(kafka_topic=topic, kafka_partition=partition),
+                offset=shapes.KafkaOffset(kafka_offset=end),
+            )
+            for (topic, partition), end in sorted(ends.items())
+        ]
+    )
+
+
+def partitions(
+    options: SinkOptions,
+    workers: Iterable[WorkerStatus],
+    now_ms: int,
+    ends: Mapping[TopicPartitionKey, int] | None = None,
+) -> list[shapes.PartitionState]:
+    """Each partition once, in order: as the task says that has got furthest. `ends` adds those that no task has."""
+    found: dict[TopicPartitionKey, tuple[Task, PartitionStatus]] = {}
+    for task in tasks(options, workers):
+        for partition in task.status.partitions:
+            key = (partition.topic, partition.partition)
+            if key not in found or _rank(partition) > _rank(found[key][1]):
+                found[key] = (task, partition)
+    rows = {key: _partition(status, task, now_ms) for key, (task, status) in found.items()}
+    for key, end in (ends or {}).items():
+        rows.setdefault(key, _nobodys(key, end))
+    return [rows[key] for key in sorted(rows)]
+
+
+def _rank(partition: PartitionStatus) -> tuple[bool, int]:
+    """While a partition moves, its old and its new task may both have it in their last report."""
+    return partition.state is not State.UNASSIGNED, partition.next_offset
+
+
+def _partition(status: PartitionStatus, task: Task, now_ms: int) -> shapes.PartitionState:
+    age_ms = UNKNOWN if status.oldest_record_ms == UNKNOWN else max(0, now_ms - status.oldest_record_ms)
+    return shapes.PartitionState(
+        topic=status.topic,
+        partition=status.partition,
+        state=status.state,
+        next_offset=_known(status.next_offset),
+        position=_known(status.position),
+        end_offset=_known(status.end_offset),
+        lag=_known(status.lag_records),
+        oldest_record_age_ms=_known(age_ms),
+        last_commit_ms=_known(status.committed_ms),
+        error=status.error or None,
+        error_ms=_known(status.error_ms),
+        worker_id=task.worker.worker_id,
+        task=task.id,
+    )
+
+
+def _nobodys(key: TopicPartitionKey, end: int) -> shapes.PartitionState:
+    return shapes.PartitionState(
+        topic=key[0],
+        partition=key[1],
+        state=State.UNASSIGNED,
+        next_offset=end,
+        position=None,
+        end_offset=None,
+        lag=None,
+        oldest_record_age_ms=None,
+        last_commit_ms=None,
+        error=None,
+        error_ms=None,
+        worker_id=None,
+        task=None,
+    )
+
+
+def _known(number: int) -> int | None:
+    return None if number == UNKNOWN else number
