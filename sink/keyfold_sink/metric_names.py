@@ -401,9 +401,10 @@ SET_BACKS: Final = _counter(
 SKIPPED: Final = _counter(
     "records_skipped", "Records left out of the log, by cause; see the log's gaps.", "producers change", ("cause",)
 )
-GAP_OFFSETS: Final = _counter(
-    "gap_offsets",
-    "Offsets that the topic had lost before they were read, with `source.gap.policy=record`, by cause.",
+SOURCE_GAPS: Final = _counter(
+    "source_gaps",
+    "Gaps recorded because of the source (`source.gap.policy=record`): records that were `lost` before they were read, "
+    "or `tombstones` that may have been.",
     "retention overtakes the sink",
     ("cause",),
 )

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from keyfold.clock import Clock
+from keyfold.clock import Clock, SystemClock
 from keyfold.errors import CommitUnknown
 from keyfold.log.manifest import Gap, Manifest
 from keyfold.log.partition_log import SinkSession
@@ -29,6 +29,7 @@ from keyfold.store.api import ObjectStore
 from keyfold_sink.batch import TopicPartitionKey, cut
 from keyfold_sink.budget import InFlight
 from keyfold_sink.lane import Lane
+from keyfold_sink.metrics import TaskMeter
 from keyfold_sink.rolling import Fill, RollPolicy, RollReason
 from keyfold_sink.sender import PART_BYTES, Retry, SegmentSender
 from keyfold_sink.skips import Delivery, Skips
@@ -74,6 +75,16 @@ class Tools:
     in_flight: InFlight
     report: Callable[[Committed], None]
     codec: str = "zstandard"
+    meter: TaskMeter = field(default_factory=lambda: TaskMeter(SystemClock()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Undurable:
+    """A segment that is on its way: the first record's timestamp, and the monotonic second at which it was read."""
+
+    next_offset: int
+    first_timestamp_ms: int
+    opened_s: float
 
 
 class PartitionWriter:
@@ -92,7 +103,7 @@ class PartitionWriter:
         self._skips = Skips()
         self._held_bytes = 0
         self._hole_since_s: float | None = None
-        self._undurable: deque[tuple[int, int]] = deque()  # of rolled segments: next offset, first record's timestamp
+        self._undurable: deque[_Undurable] = deque()
 
     @property
     def held_bytes(self) -> int:
@@ -113,8 +124,15 @@ class PartitionWriter:
     def oldest_record_ms(self) -> int:
         """Timestamp of the first record that was read and is not durable yet; `UNKNOWN` where there is none."""
         if self._undurable:
-            return self._undurable[0][1]
+            return self._undurable[0].first_timestamp_ms
         return self._open.first_timestamp_ms if self._open else UNKNOWN
+
+    @property
+    def unsent_since_s(self) -> float | None:
+        """Monotonic second at which that record was read."""
+        if self._undurable:
+            return self._undurable[0].opened_s
+        return self._open.opened_s if self._open else None
 
     @property
     def is_rolled(self) -> bool:
@@ -124,6 +142,8 @@ class PartitionWriter:
     def append(self, batch: RecordColumns, mean_record_bytes: float) -> None:
         """Take records; those below `position` are dropped. Rolls whenever a limit is reached."""
         begin = 0 if batch.offsets[0] >= self.position else bisect_left(batch.offsets, self.position)
+        if begin < len(batch):
+            self._tools.meter.sent(len(batch) - begin)
         while begin < len(batch):
             opened = self._open or self._begin(batch.timestamps[begin])
             end = begin + self._policy.room(opened.writer.record_count, mean_record_bytes)
@@ -180,16 +200,22 @@ class PartitionWriter:
             return
         position = self.position
         if opened is not None:
-            self._undurable.append((position, opened.first_timestamp_ms))
+            self._undurable.append(_Undurable(position, opened.first_timestamp_ms, opened.opened_s))
+        records = 0 if opened is None else opened.writer.record_count
+        rolled_s = self._tools.meter.rolled(reason, records)
         self._tools.in_flight.add(held_bytes)
+
+        def at_end() -> None:
+            self._tools.in_flight.add(-held_bytes)
+            self._tools.meter.in_flight(-records)
+
         self._lane.submit(
-            lambda: self._commit(opened, base_offset, position, gaps, deliveries, reason),
-            at_end=lambda: self._tools.in_flight.add(-held_bytes),
+            lambda: self._commit(opened, base_offset, position, gaps, deliveries, reason, rolled_s), at_end
         )
 
     def note_durable(self, next_offset: int) -> None:
         """Take note of a commit that has landed."""
-        while self._undurable and self._undurable[0][0] <= next_offset:
+        while self._undurable and self._undurable[0].next_offset <= next_offset:
             self._undurable.popleft()
 
     def abandon(self) -> None:
@@ -237,8 +263,10 @@ class PartitionWriter:
         gaps: tuple[Gap, ...],
         deliveries: tuple[Delivery, ...],
         reason: RollReason,
+        rolled_s: float,
     ) -> None:
         record_count = size_bytes = 0
+        entry = None
         if opened is None:
             self._await(deliveries)
             gone = self._check_topic()
@@ -252,6 +280,7 @@ class PartitionWriter:
             self._retry(
                 lambda: self._session.append(entry, leader_epoch=opened.leader_epoch, gaps=gaps, settings=settings)
             )
+        self._tools.meter.committed(entry, rolled_s)
         self._tools.report(Committed(self.key, next_offset, record_count, size_bytes, reason))
         if gone is not None:
             raise gone

@@ -14,11 +14,13 @@ from confluent_kafka import KafkaError, Message
 
 from keyfold.errors import KeyfoldError, SourceError
 from keyfold.log.record import RecordColumns
+from keyfold_sink import metric_names as names
 from keyfold_sink.assignment import Assigned, require_same_branch
 from keyfold_sink.batch import Slice, slices, value_bytes
 from keyfold_sink.group import Group
 from keyfold_sink.intake import Intake
 from keyfold_sink.kafka import FORBIDDEN, GONE
+from keyfold_sink.metrics import TaskMeter
 from keyfold_sink.partition import PartitionWriter
 from keyfold_sink.source import GapPolicy, SourceForbidden, TopicForbidden, tombstone_gap, tombstones_at_risk
 
@@ -26,21 +28,26 @@ from keyfold_sink.source import GapPolicy, SourceForbidden, TopicForbidden, tomb
 class Reading:
     """One task's reading. Used by the main thread alone, and must not wait."""
 
-    def __init__(self, group: Group, gap_policy: GapPolicy, intake: Intake) -> None:
+    def __init__(self, group: Group, gap_policy: GapPolicy, intake: Intake, meter: TaskMeter) -> None:
         self.mean_record_bytes = 1000.0
         self._group = group
         self._gap_policy = gap_policy
         self._intake = intake
+        self._meter = meter
         self._events = structlog.get_logger("keyfold.sink")
 
     def take(self, messages: list[Message]) -> None:
         """Hand on one batch. Raises what ends the task."""
-        self.mean_record_bytes = value_bytes(messages) / len(messages) + 64
+        began_s = self._meter.clock.monotonic_s()
+        size_bytes = value_bytes(messages)
+        records = 0
+        self.mean_record_bytes = size_bytes / len(messages) + 64
         self._group.troubles.pop("", None)
         for piece in slices(messages):
             if not isinstance(piece, Slice):
                 self._not_a_record(piece)
                 continue
+            records += len(piece.records)
             owner = self._group.running(piece.key)
             if owner is None or owner.writer is None:
                 continue
@@ -51,6 +58,8 @@ class Reading:
                 self._intake.take(owner, batch)
             except KeyfoldError as error:
                 self._group.fail(owner, error)
+        if records:
+            self._meter.batch(records, size_bytes, began_s)
 
     def _first_read(self, owner: Assigned, writer: PartitionWriter, batch: RecordColumns) -> None:
         """Judge the source by the records around the log's end."""
@@ -64,6 +73,7 @@ class Reading:
         if at is not None and tombstones_at_risk(at, batch.offsets[first], batch.timestamps[first]):
             gap = tombstone_gap(at, batch.offsets[first], owner.end_offset, self._gap_policy)
             self._events.warning("gap recorded", topic=at.topic, partition=at.partition, gap=gap.reason)
+            self._meter.count(names.SOURCE_GAPS, "tombstones")
             writer.record_gap(gap)
 
     def _not_a_record(self, message: Message) -> None:

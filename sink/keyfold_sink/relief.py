@@ -12,10 +12,11 @@ from typing import Final
 
 import structlog
 
-from keyfold.clock import Clock
 from keyfold_sink import budget
+from keyfold_sink import metric_names as names
 from keyfold_sink.assignment import PauseReason
 from keyfold_sink.group import Group
+from keyfold_sink.metrics import TaskMeter
 from keyfold_sink.rolling import RollReason
 
 _BRAKE_WAIT_S: Final = 1.0
@@ -29,14 +30,16 @@ class Relief:
         group: Group,
         in_flight: budget.InFlight,
         limit_bytes: int,
-        clock: Clock,
+        meter: TaskMeter,
         kept_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
         self._group = group
         self._in_flight = in_flight
         self._limit_bytes = limit_bytes
         self._brake = budget.Brake(limit_bytes)
-        self._clock = clock
+        self._meter = meter
+        self._clock = meter.clock
+        self._paused_s = 0.0
         self._kept_bytes = kept_bytes
         self._events = structlog.get_logger("keyfold.sink")
 
@@ -45,12 +48,19 @@ class Relief:
         held_bytes = self._roll_largest()
         pauses = PauseReason.MEMORY in self._group.fetching.reasons
         must_pause = self._must_pause(held_bytes)
+        began_s = self._clock.monotonic_s()
+        if pauses:
+            self._meter.count(names.PAUSED_SECONDS, by=began_s - self._paused_s)
+            self._paused_s = began_s
         if must_pause and not pauses:
-            deadline_s = self._clock.monotonic_s() + _BRAKE_WAIT_S
+            deadline_s = began_s + _BRAKE_WAIT_S
             while must_pause and self._clock.monotonic_s() < deadline_s and not stop.is_set():
                 self._clock.sleep(0.005)
                 must_pause = self._must_pause(held_bytes)
+            self._paused_s = self._clock.monotonic_s()
+            self._meter.count(names.PAUSED_SECONDS, by=self._paused_s - began_s)
             if must_pause:
+                self._meter.count(names.PAUSES)
                 self._events.warning("reading paused until the store has caught up", buffer_memory=True)
                 self._group.fetching.pause(PauseReason.MEMORY)
         elif pauses and not must_pause:

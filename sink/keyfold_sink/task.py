@@ -24,6 +24,8 @@ from keyfold_sink import budget
 from keyfold_sink.catchup import CatchUp
 from keyfold_sink.consumer import admin_config, open_consumer
 from keyfold_sink.kafka import AdminSource
+from keyfold_sink.metered_store import MeteredStore
+from keyfold_sink.metrics import TaskMeter
 from keyfold_sink.options import SinkOptions
 from keyfold_sink.partition import Committed
 from keyfold_sink.report import Voice
@@ -78,7 +80,10 @@ def _run(
 ) -> None:
     gc.freeze()  # what was imported is here to stay, and need not be looked through again
     voice.say(State.UNASSIGNED)
-    store = open_store(options.location)
+    meter = TaskMeter(clock)
+    voice.values = lambda: meter.values({})
+    opened = open_store(options.location)
+    store = MeteredStore(opened, meter)
     source = AdminSource(admin_config(options), clock)
     persist = _Persistence(orders.stop, voice, random)
     try:
@@ -94,12 +99,13 @@ def _run(
             random=random,
             orders=orders,
             voice=voice,
+            meter=meter,
             catch_up=catch_up,
             on_committed=on_committed,
         )
         task.run()
     finally:
-        store.close()
+        opened.close()
 
 
 def _targets(options: SinkOptions, source: AdminSource) -> CatchUp:

@@ -30,6 +30,7 @@ from keyfold_sink.background import Background, Timers
 from keyfold_sink.batch import TopicPartitionKey
 from keyfold_sink.catchup import CatchUp
 from keyfold_sink.client import GroupConsumer
+from keyfold_sink.gauges import Gauges
 from keyfold_sink.group import Event, Group
 from keyfold_sink.kafka import AdminSource
 from keyfold_sink.lane import Lane
@@ -102,7 +103,7 @@ class SinkTask:
         self._background = Background(self._pool)
         self._topics: list[str] = []
         self._events = structlog.get_logger("keyfold.sink")
-        self._tools = Tools(store, source, clock, self._in_flight, self._inbox.put, options.avro_codec)
+        self._tools = Tools(store, source, clock, self._in_flight, self._inbox.put, options.avro_codec, meter)
         self._group = Group(
             claims=Claims(source, options.source_gap_policy, random, self._inbox.put),
             inbox=self._inbox,
@@ -117,11 +118,12 @@ class SinkTask:
             meter=meter,
         )
         self._intake = open_intake(self._group, clock, meter=meter)
-        self._reading = Reading(self._group, options.source_gap_policy, self._intake)
+        self._reading = Reading(self._group, options.source_gap_policy, self._intake, meter)
         self._relief = Relief(
-            self._group, self._in_flight, self._plan.segments_bytes, clock, lambda: self._intake.kept_bytes
+            self._group, self._in_flight, self._plan.segments_bytes, meter, lambda: self._intake.kept_bytes
         )
         self._report = Report(self._group, voice)
+        voice.values = Gauges(meter, self._group, self._in_flight, self._plan.segments_bytes).values
 
     def run(self) -> None:
         """Work until stopped or caught up. Raises what ended the task otherwise."""

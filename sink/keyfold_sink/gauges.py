@@ -1,0 +1,48 @@
+"""How a task stands at this moment: what its report adds to what was counted. Read off, nothing is asked for.
+
+What partitions' statuses say themselves (lag, age, states) is made of them by the worker, see `partition_figures`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from keyfold_sink import metric_names as names
+from keyfold_sink.assignment import PauseReason, Stage
+from keyfold_sink.budget import InFlight
+from keyfold_sink.group import Group
+from keyfold_sink.metrics import TaskMeter
+
+_ON_THE_WAY: Final = frozenset({Stage.LOADING, Stage.CONFIRMING, Stage.CLAIMING})
+
+
+class Gauges:
+    """One task's. Used by the main thread alone."""
+
+    def __init__(self, meter: TaskMeter, group: Group, in_flight: InFlight, limit_bytes: int) -> None:
+        self._meter = meter
+        self._group = group
+        self._in_flight = in_flight
+        self._limit_bytes = limit_bytes
+
+    def values(self) -> Mapping[str, float]:
+        """All figures of the task, for `TaskStatus.values`."""
+        owners = self._group.assigned.values()
+        writers = [owner.writer for owner in owners if owner.writer is not None]
+        if not any(owner.stage in _ON_THE_WAY for owner in owners):
+            self._meter.rebalance_is_over()
+        now_s = self._meter.clock.monotonic_s()
+        in_flight_bytes = self._in_flight.size_bytes
+        since_s = min((s for s in (writer.unsent_since_s for writer in writers) if s is not None), default=now_s)
+        gauges = {
+            names.ACTIVE: sum(writer.unsent_records for writer in writers),
+            names.BUFFERED: sum(writer.held_bytes for writer in writers) + in_flight_bytes,
+            names.IN_FLIGHT: in_flight_bytes,
+            names.BUFFER_LIMIT: self._limit_bytes,
+            names.OPEN_SEGMENTS: sum(writer.unsent_records > 0 for writer in writers),
+            names.LANE_JOBS: sum(owner.lane.jobs for owner in owners),
+            names.PAUSED: PauseReason.MEMORY in self._group.fetching.reasons,
+            names.UNSENT_SECONDS: now_s - since_s,
+        }
+        return self._meter.values({metric.name: float(value) for metric, value in gauges.items()})
