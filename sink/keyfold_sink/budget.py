@@ -66,6 +66,8 @@ def to_roll(held: Mapping[K, int], in_flight_bytes: int, limit_bytes: int) -> li
     """
     half = limit_bytes // 2
     excess = sum(held.values()) - half
+    if excess <= 0 or in_flight_bytes >= half:
+        return []  # nearly always: no need to sort thousands of partitions after each batch
     chosen: list[K] = []
     for key, size_bytes in sorted(held.items(), key=lambda item: -item[1]):
         if excess <= 0 or in_flight_bytes >= half:
