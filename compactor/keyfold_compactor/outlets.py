@@ -23,9 +23,9 @@ def measuring(options: CompactOptions, clock: Clock, *, is_once: bool) -> Iterat
     if not options.metrics_port and not is_pushed:
         yield NoWatch()
         return
+    from keyfold.metrics_server import serving
     from keyfold_compactor.metrics_push import push
     from keyfold_compactor.metrics_registry import Meter
-    from keyfold_compactor.metrics_server import serving
 
     meter = Meter(clock)
     with contextlib.ExitStack() as stack:

@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from keyfold.clock import ManualClock
 from keyfold.errors import AccessDenied, ConfigError, StoreUnavailable
 from keyfold.log.names import Place
+from keyfold.metrics_server import serving
 from keyfold.store.api import ObjectStore
 from keyfold.store.counted import CountedStore
 from keyfold_compactor.executor import LocalExecutor
@@ -22,7 +23,6 @@ from keyfold_compactor.job import Job, Selection
 from keyfold_compactor.metric_names import IN_PROGRESS, METRICS, PARTS
 from keyfold_compactor.metrics_push import push
 from keyfold_compactor.metrics_registry import Meter
-from keyfold_compactor.metrics_server import serving
 from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.outlets import measuring
 from keyfold_compactor.report import NoWatch, Outcome, PartitionReport, RunReport
