@@ -57,6 +57,7 @@ class FakeConsumer:
         self.on_commit: Callable[[Any, Any], None] = lambda _error, _offsets: None
         self._calls: deque[Callable[[], None]] = deque()
         self._told_end: set[Key] = set()
+        self._errors: list[Message] = []
         self._lock = threading.Lock()
         self._on: dict[str, Callable[[Any, list[TopicPartition]], None]] = {}
 
@@ -83,6 +84,11 @@ class FakeConsumer:
         places = [TopicPartition(*key) for key in keys]
         self._calls.append(lambda: self._on[what](self, places))
 
+    def inject(self, key: Key, code: int) -> None:
+        """Let the client report an error of a partition that is fetched."""
+        with self._lock:
+            self._errors.append(Message(topic=key[0], partition=key[1], offset=0, error=KafkaError(code)))
+
     # What the sink calls
 
     def subscribe(self, topics: list[str], **callbacks: Callable[[Any, list[TopicPartition]], None]) -> None:
@@ -95,6 +101,7 @@ class FakeConsumer:
         self.rounds += 1
         batch: list[Any] = []
         with self._lock:
+            batch, self._errors = self._errors, []
             for key, position in self.fetched.items():
                 if key in self.paused:
                     continue

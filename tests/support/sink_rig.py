@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from random import Random
 from typing import Any, cast
@@ -14,6 +14,7 @@ from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
 from keyfold.store.api import ObjectStore
 from keyfold.store.memory import MemoryStore
+from keyfold_sink.catchup import CatchUp
 from keyfold_sink.kafka import AdminSource
 from keyfold_sink.options import SinkOptions
 from keyfold_sink.report import Voice
@@ -29,7 +30,9 @@ T1: Key = ("t", 1)
 class Rig:
     """A task that runs in a thread of its own."""
 
-    def __init__(self, store: ObjectStore, *, pause: bool = False, **changes: str) -> None:
+    def __init__(
+        self, store: ObjectStore, *, pause: bool = False, catch_up: Mapping[Key, int] | None = None, **changes: str
+    ) -> None:
         values = {"name": "s", "bootstrap.servers": "x", "topics": "t", "s3.bucket.name": "b", "topics.dir": "topics"}
         values |= {key.replace("__", "."): value for key, value in changes.items()}
         self.store = store
@@ -46,6 +49,7 @@ class Rig:
             random=Random(1),
             orders=self.orders,
             voice=Voice(0, SystemClock(), self.statuses.append, interval_s=0.02),
+            catch_up=None if catch_up is None else CatchUp(catch_up),
         )
         self._thread = threading.Thread(target=self._run)
 
@@ -89,6 +93,11 @@ class Rig:
         if not self.statuses:
             return None
         return next((p for p in self.statuses[-1].partitions if (p.topic, p.partition) == key), None)
+
+    def heard(self) -> None:
+        """Wait for a report that was begun after this call."""
+        before = len(self.statuses)
+        self.until(lambda: len(self.statuses) > before + 1)
 
     def says(self, state: State) -> bool:
         """Whether the last report says so of the task."""

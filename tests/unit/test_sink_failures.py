@@ -1,0 +1,196 @@
+"""What is wrong with one partition fails that partition: it stays, unread, with its error, and the others go on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+from confluent_kafka import KafkaError
+
+from keyfold.errors import (
+    AccessDenied,
+    BucketMissing,
+    CommitUnknown,
+    ConfigError,
+    Corrupt,
+    Fenced,
+    KeyfoldError,
+    ManifestLost,
+    SourceError,
+    StoreUnavailable,
+)
+from keyfold.log.names import Place
+from keyfold.store.api import Create
+from keyfold.store.memory import MemoryStore
+from keyfold_sink.source import SourceFacts, SourceForbidden, TopicForbidden, TopicGone
+from keyfold_sink.status import State
+from keyfold_sink.verdict import PositionLost, Verdict, verdict
+from tests.support.fake_group import FakeSource, Key
+from tests.support.proof import read_segments
+from tests.support.sink_rig import T0, T1, MakeRig, Rig, rigs
+
+
+@pytest.fixture
+def make() -> Iterator[MakeRig]:
+    with rigs() as build:
+        yield build
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (Fenced("t", 0, "x"), Verdict.AGAIN),
+        (CommitUnknown("t", 0, "x"), Verdict.AGAIN),
+        (StoreUnavailable("k", "x"), Verdict.AGAIN),
+        (PositionLost("x"), Verdict.AGAIN),
+        (SourceError("t", 0, "x"), Verdict.PARTITION),
+        (ManifestLost("t", 0, "x"), Verdict.PARTITION),
+        (Corrupt("t", 0, "x"), Verdict.PARTITION),
+        (TopicGone("x"), Verdict.PARTITION),
+        (TopicForbidden("x"), Verdict.PARTITION),
+        (SourceForbidden("x"), Verdict.TASK),
+        (AccessDenied("k", "x"), Verdict.TASK),
+        (BucketMissing("k", "x"), Verdict.TASK),
+        (ConfigError("k", "x"), Verdict.TASK),
+        (ValueError("a defect"), Verdict.TASK),
+    ],
+)
+def test_an_error_reaches_as_far_as_what_is_wrong(error: BaseException, expected: Verdict) -> None:
+    assert verdict(error) is expected
+
+
+def lose_manifest(rig: Rig, key: Key) -> None:
+    """Segments without a manifest: nobody may go on there."""
+    place = Place("topics", *key)
+    rig.store.put(place.key("00000000000000000000-00000001-s0000000000000000.avro"), b"x", Create())
+
+
+def test_one_partition_fails_and_the_others_go_on(make: MakeRig) -> None:
+    store = MemoryStore()
+    rig = make(store, segment__ms="100")
+    lose_manifest(rig, T0)
+    rig.kafka.produce(T0, range(5))
+    rig.kafka.produce(T1, range(5))
+    rig.kafka.tell("on_assign", T0, T1)
+    rig.until(lambda: rig.says(State.FAILED) and rig.next_offset(T1) == 5)
+    failed, other = rig.status(T0), rig.status(T1)
+    assert failed is not None
+    assert other is not None
+    assert (failed.state, other.state) == (State.FAILED, State.RUNNING)
+    assert "t-0" in failed.error
+    assert failed.error_ms > 0
+    assert failed.error in rig.statuses[-1].trace
+    assert T0 not in rig.kafka.fetched
+    rig.kafka.produce(T1, range(5, 9))
+    rig.until(lambda: rig.next_offset(T1) == 9)
+    assert not rig.kafka.closed
+    rig.end()
+    assert rig.error is None
+
+
+def test_a_partition_that_has_failed_is_begun_anew_when_it_comes_again(make: MakeRig) -> None:
+    rig = make(segment__ms="100")
+    lose_manifest(rig, T0)
+    rig.kafka.produce(T0, range(5))
+    rig.kafka.tell("on_assign", T0)
+    rig.until(lambda: rig.says(State.FAILED))
+    rig.kafka.tell("on_revoke", T0)
+    rig.until(lambda: rig.says(State.RUNNING))  # it has no partition, rightly
+    rig.store.delete(Place("topics", *T0).key("00000000000000000000-00000001-s0000000000000000.avro"))
+    rig.kafka.tell("on_assign", T0)
+    rig.until(lambda: rig.next_offset() == 5 if rig.runs() else False)
+
+
+def test_what_came_before_the_fault_is_committed(make: MakeRig) -> None:
+    """The right to read is taken away in the middle of a segment."""
+    rig = make()
+    rig.kafka.produce(T0, range(5))
+    rig.kafka.tell("on_assign", T0)
+    rig.until(lambda: rig.kafka.fetched.get(T0) == 5)
+    owner = rig.task._group.assigned[T0]
+    rig.kafka.inject(T0, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    rig.until(lambda: rig.says(State.FAILED) and rig.next_offset() == 5 and owner.lane.idle)
+    rig.heard()
+    status = rig.status()
+    assert status is not None
+    assert status.next_offset == 5
+    assert status.oldest_record_ms == -1
+    assert "refuses" in status.error
+
+
+def test_a_refused_position_is_begun_again_without_holding_up_the_loop(make: MakeRig) -> None:
+    """The client's position was lost; what was read before is committed first, whatever the store takes for it."""
+    rig = make()
+    rig.kafka.produce(T0, range(5))
+    rig.kafka.tell("on_assign", T0)
+    rig.until(lambda: rig.kafka.fetched.get(T0) == 5)
+    rig.kafka.inject(T0, KafkaError._AUTO_OFFSET_RESET)
+    rig.until(lambda: rig.next_offset() == 5 and rig.runs())
+    rig.kafka.produce(T0, range(5, 8))
+    rig.until(lambda: rig.kafka.fetched.get(T0) == 8)
+    rig.end()
+    assert [record.offset for record in read_segments(rig.store, *T0)] == list(range(8))
+
+
+@pytest.mark.parametrize("error", [AccessDenied("k", "no right"), SourceForbidden("no right")])
+def test_what_concerns_the_whole_task_ends_it(make: MakeRig, error: KeyfoldError) -> None:
+    rig = make()
+
+    def refuse(*_arguments: Any) -> Any:
+        raise error
+
+    rig.task._tools.source.facts = refuse  # type: ignore[method-assign]
+    rig.kafka.tell("on_assign", T0)
+    deadline_s = time.monotonic() + 20
+    while rig.error is None and time.monotonic() < deadline_s:
+        time.sleep(0.005)
+    assert rig.error is error
+    assert rig.kafka.closed
+
+
+def test_a_topic_that_is_gone_fails_its_partitions_alone(make: MakeRig) -> None:
+    rig = make(segment__ms="100")
+    rig.kafka.produce(T1, range(3))
+    source = cast("FakeSource", rig.task._tools.source)
+    facts = source.facts
+
+    def gone(topic: str, partition: int) -> SourceFacts:
+        if partition == 0:
+            raise TopicGone("the topic is gone")
+        return facts(topic, partition)
+
+    source.facts = gone  # type: ignore[method-assign]
+    rig.kafka.tell("on_assign", T0, T1)
+    rig.until(lambda: rig.says(State.FAILED) and rig.next_offset(T1) == 3)
+    failed = rig.status(T0)
+    assert failed is not None
+    assert failed.state is State.FAILED
+
+
+def test_with_until_caught_up_a_partition_s_error_ends_the_task(make: MakeRig) -> None:
+    rig = make(catch_up={T0: 5, T1: 5})
+    lose_manifest(rig, T0)
+    rig.kafka.produce(T0, range(5))
+    rig.kafka.produce(T1, range(5))
+    rig.kafka.tell("on_assign", T0, T1)
+    deadline_s = time.monotonic() + 20
+    while rig.error is None and time.monotonic() < deadline_s:
+        time.sleep(0.005)
+    assert isinstance(rig.error, ManifestLost)
+
+
+def test_many_failures_are_named_by_a_few_and_counted(make: MakeRig) -> None:
+    rig = make()
+    keys = [("t", number) for number in range(25)]
+    for key in keys:
+        lose_manifest(rig, key)
+    rig.kafka.tell("on_assign", *keys)
+    rig.until(
+        lambda: rig.says(State.FAILED) and sum(p.state is State.FAILED for p in rig.statuses[-1].partitions) == 25
+    )
+    trace = rig.statuses[-1].trace
+    assert trace.startswith("25 partitions have failed")
+    assert trace.endswith("and 15 more")
+    assert trace.count("\n") == 11
