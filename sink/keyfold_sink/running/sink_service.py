@@ -1,0 +1,244 @@
+"""What REST asks of a sink (`keyfold_sink.service.Service`), answered by one of its workers.
+
+Whatever changes something is written into the orders, in the bucket, and every worker follows, this one too. What is
+said of tasks comes from this worker's supervisor and from the other workers' status objects; while the store is away,
+from what they said last.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Final, Protocol
+
+import structlog
+
+from keyfold.clock import Clock
+from keyfold.errors import KeyfoldError, StoreUnavailable
+from keyfold_sink.batch import TopicPartitionKey
+from keyfold_sink.options import SinkOptions
+from keyfold_sink.running import orders
+from keyfold_sink.running.ends import Ends
+from keyfold_sink.running.orders import Change, OrderBook, Orders, Scope
+from keyfold_sink.running.roll_call import RollCall
+from keyfold_sink.service import NoSuchTask, NotStopped, OffsetRefused
+from keyfold_sink.status import UNKNOWN, State, TaskStatus, WorkerStatus
+
+_ANSWER_S: Final = 2.0
+_ASK_AGAIN_S: Final = 15.0
+_TOPICS_AGE_S: Final = 10.0
+# A task reports every second, but for the time in which it flushes what is taken away from it.
+_SILENCE_MS: Final = 10_000
+
+
+class Tasks(Protocol):
+    """The worker's own tasks (`keyfold_sink.running.supervisor.Supervisor`)."""
+
+    @property
+    def tasks(self) -> tuple[TaskStatus, ...]:
+        """What is known of each task that is there."""
+
+    @property
+    def orders_version(self) -> int:
+        """The newest orders that were carried out."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the loop goes round."""
+
+
+class SinkService:
+    """A sink as a service. Every call may come from any thread."""
+
+    def __init__(
+        self,
+        options: SinkOptions,
+        *,
+        book: OrderBook,
+        roll_call: RollCall,
+        tasks: Tasks,
+        ends: Ends,
+        ask_cluster_id: Callable[[], str],
+        clock: Clock,
+        version: str,
+    ) -> None:
+        self.options = options
+        self._book = book
+        self._roll_call = roll_call
+        self._tasks = tasks
+        self._ends = ends
+        self._ask_cluster_id = ask_cluster_id
+        self._clock = clock
+        self._version = version
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="keyfold-cluster-id")
+        self._asked: tuple[float, Future[str]] | None = None
+        self._topics: tuple[float, list[str]] | None = None
+        self._events = structlog.get_logger("keyfold.sink")
+
+    @property
+    def worker_id(self) -> str:
+        """See `Service.worker_id`."""
+        return self._roll_call.worker_id
+
+    # What is
+
+    def cluster_id(self) -> str:
+        """See `Service.cluster_id`."""
+        with self._lock:
+            now_s = self._clock.monotonic_s()
+            if self._asked is None or (_has_no_answer(self._asked[1]) and now_s - self._asked[0] > _ASK_AGAIN_S):
+                self._asked = (now_s, self._pool.submit(self._ask_cluster_id))
+            answer = self._asked[1]
+        try:
+            return answer.result(_ANSWER_S)
+        except (KeyfoldError, FutureTimeout):
+            return ""
+
+    def target(self) -> State:
+        """See `Service.target`."""
+        return self._orders().state
+
+    def own_status(self) -> WorkerStatus:
+        """What this worker says of itself."""
+        return WorkerStatus(
+            worker_id=self.worker_id,
+            slot=self._roll_call.slot,
+            reported_ms=self._clock.now_ms(),
+            version=self._version,
+            orders_version=self._tasks.orders_version,
+            tasks=self._tasks.tasks,
+        )
+
+    def workers(self) -> Sequence[WorkerStatus]:
+        """See `Service.workers`."""
+        try:
+            others = self._roll_call.others()
+        except StoreUnavailable:
+            others = self._roll_call.known_others()
+        return [self.own_status(), *others]
+
+    def is_alive(self) -> bool:
+        """See `Service.is_alive`."""
+        return self._tasks.is_alive
+
+    def not_ready(self) -> str:
+        """See `Service.not_ready`."""
+        known = self._book.known
+        if known is None:
+            return "whether the sink is to run is not known yet: its orders in the bucket have not been read"
+        if known.state is State.STOPPED:
+            return ""
+        tasks = {task.number: task for task in self._tasks.tasks}
+        said = ((number, self._why_not(tasks.get(number))) for number in range(self.options.tasks_max))
+        return "; ".join(f"task {number} {why}" for number, why in said if why)
+
+    def topics(self) -> Sequence[str]:
+        """See `Service.topics`."""
+        reading = {part.topic for worker in self.workers() for task in worker.tasks for part in task.partitions}
+        return sorted(reading.union(self._topics_with_logs()))
+
+    def offsets(self) -> Mapping[TopicPartitionKey, int]:
+        """See `Service.offsets`. Of partitions that no task has now, the manifests are asked."""
+        found: dict[TopicPartitionKey, int] = {}
+        for worker in self.workers():
+            for task in worker.tasks:
+                for part in task.partitions:
+                    if part.next_offset != UNKNOWN:
+                        key = (part.topic, part.partition)
+                        found[key] = max(part.next_offset, found.get(key, 0))
+        places = self._ends.places(self.topics())
+        found |= self._ends.read(key for key in places if key not in found)
+        return dict(sorted(found.items()))
+
+    # What is to be
+
+    def pause(self) -> None:
+        """See `Service.pause`."""
+        self._order(orders.target(State.PAUSED))
+
+    def resume(self) -> None:
+        """See `Service.resume`."""
+        self._order(orders.target(State.RUNNING))
+
+    def stop(self) -> None:
+        """See `Service.stop`."""
+        self._order(orders.target(State.STOPPED))
+
+    def restart(self, *, include_tasks: bool, only_failed: bool) -> None:
+        """See `Service.restart`. Without its tasks there is nothing to a sink that could be started anew."""
+        if include_tasks:
+            self._order(orders.restart(Scope.FAILED if only_failed else Scope.ALL))
+
+    def restart_task(self, task_id: int) -> None:
+        """See `Service.restart_task`."""
+        for worker in self.workers():
+            for task in worker.tasks:
+                if worker.slot != UNKNOWN and worker.slot * self.options.tasks_max + task.number == task_id:
+                    self._order(orders.restart(Scope.ONE, worker.worker_id, task.number))
+                    return
+        raise NoSuchTask(f"no worker has a task {task_id} now")
+
+    def flush(self) -> None:
+        """See `Service.flush`."""
+        self._order(orders.flush)
+
+    def alter_offsets(self, offsets: Mapping[TopicPartitionKey, int]) -> None:
+        """See `Service.alter_offsets`."""
+        for (topic, partition), offset in offsets.items():
+            if topic not in self.options.choose_topics([topic]):
+                raise OffsetRefused(f"{topic} is no topic of this sink; nothing was moved")
+            if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+                raise OffsetRefused(
+                    f"{offset!r} is no offset for {topic}-{partition}; nothing was moved",
+                    hint="an end cannot be reset: a log holds each offset once",
+                )
+        self._require_stopped()
+        self._ends.move(offsets)
+        self._events.info("offsets altered", offsets={f"{t}-{p}": offset for (t, p), offset in offsets.items()})
+
+    def _order(self, change: Change) -> None:
+        newest = self._book.change(change)
+        self._events.info("order noted", state=newest.state.value, version=newest.version)
+
+    def _orders(self) -> Orders:
+        return self._book.known or self._book.look()
+
+    def _require_stopped(self) -> None:
+        """Raise `NotStopped` while any task may be there, or may come. Asked of the store anew."""
+        newest = self._book.look()
+        if newest.state is not State.STOPPED:
+            raise NotStopped(f"the sink is {newest.state}; nothing was moved", hint="stop it first")
+        for worker in [self.own_status(), *self._roll_call.others(fresh=True)]:
+            if worker.tasks or worker.orders_version < newest.state_since:
+                raise NotStopped(
+                    f"the tasks of worker {worker.worker_id} have not all ended yet; nothing was moved",
+                    hint="ask again in some seconds; a worker that was killed counts for 90 seconds more",
+                )
+
+    def _topics_with_logs(self) -> list[str]:
+        """The sink's topics that have a log, at most ten seconds old."""
+        with self._lock:
+            now_s = self._clock.monotonic_s()
+            if self._topics is None or now_s - self._topics[0] > _TOPICS_AGE_S:
+                there = self._ends.topics()
+                self._topics = (now_s, sorted(set(there).intersection(self.options.choose_topics(there))))
+            return self._topics[1]
+
+    def _why_not(self, task: TaskStatus | None) -> str:
+        """Why a task is not as it should be; empty when it is."""
+        if task is None:
+            return "has not been started yet"
+        silent_ms = self._clock.now_ms() - task.reported_ms
+        if task.pid != UNKNOWN and silent_ms > self.options.offset_flush_timeout_ms + _SILENCE_MS:
+            return f"has not reported for {silent_ms // 1000} s"
+        if task.state in {State.RUNNING, State.PAUSED}:
+            return ""
+        what = {State.FAILED: "has failed", State.RESTARTING: "is being started anew"}
+        return ": ".join(filter(None, (what.get(task.state, "has not joined its group yet"), task.trace)))
+
+
+def _has_no_answer(answer: Future[str]) -> bool:
+    return answer.done() and answer.exception() is not None

@@ -1,0 +1,178 @@
+"""Starts a worker's tasks and sees to them, round after round: orders, reports, processes that end or hang.
+
+The supervisor never waits for a task, for the store or for Kafka: what takes time happens on other threads, and comes
+in as values. Each task reads orders from a pipe of the supervisor; should the supervisor be killed, its tasks see the
+end of it, and stop as they do when they are told to.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Final
+
+from keyfold.clock import Clock
+from keyfold.errors import KeyfoldError
+from keyfold_sink.running.children import Child, Limits, Phase, Replaced, Spawn, words
+from keyfold_sink.running.orders import Orders, Restart, Scope, to_do
+from keyfold_sink.status import State, TaskStatus
+
+_ROUND_S: Final = 0.1
+_ALIVE_S: Final = 10.0
+
+
+class TasksFailed(KeyfoldError):
+    """At least one task ended with an error; each has said its own."""
+
+
+class Supervisor:
+    """The tasks of one worker. `run` belongs to the main thread; the properties may be read from any."""
+
+    def __init__(
+        self,
+        tasks: int,
+        spawn: Spawn,
+        limits: Limits,
+        *,
+        clock: Clock,
+        random: Random,
+        once: bool = False,
+        heard: Callable[[TaskStatus], None] = lambda _status: None,
+        seen: Callable[[tuple[TaskStatus, ...], Mapping[str, int]], None] = lambda _tasks, _replaced: None,
+    ) -> None:
+        """`once`: tasks end by themselves, and none is started again.
+
+        `heard` is told each report of a task as it comes, `seen` once a round all tasks and `replaced`.
+        """
+        self._clock = clock
+        self._seen = seen
+        self._replaced: Counter[str] = Counter()
+        self._round_s = clock.monotonic_s()
+        self._done: Orders | None = None
+        self._children = [
+            Child(number, spawn, limits, clock=clock, random=random, heard=heard, replaced=self._count, once=once)
+            for number in range(tasks)
+        ]
+
+    @property
+    def tasks(self) -> tuple[TaskStatus, ...]:
+        """What is known of each task that is there."""
+        found = (child.status for child in self._children)
+        return tuple(status for status in found if status is not None)
+
+    @property
+    def replaced(self) -> Mapping[str, int]:
+        """How often tasks were started again without being asked, by cause."""
+        return {why.value: self._replaced[why.value] for why in Replaced}
+
+    @property
+    def orders_version(self) -> int:
+        """The newest orders that were carried out, or passed on to the tasks."""
+        return 0 if self._done is None else self._done.version
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the loop goes round."""
+        return self._clock.monotonic_s() - self._round_s < _ALIVE_S
+
+    def has_live_tasks(self) -> bool:
+        """Whether a process of any task is there."""
+        return any(child.is_live for child in self._children)
+
+    # The work
+
+    def run(
+        self,
+        newest: Callable[[], Orders | None],
+        worker_id: Callable[[], str],
+        stop: threading.Event,
+        *,
+        ends_when_failed: bool,
+    ) -> None:
+        """Follow orders until `stop` is set, or where it `ends_when_failed`, until every task has failed.
+
+        Nothing is started before `newest` has an answer. Raises `TasksFailed` when a task did not end well.
+        """
+        while not stop.is_set() and not (ends_when_failed and self.all_failed):
+            orders = newest()
+            if orders is not None:
+                self.follow(orders, worker_id())
+            self.step()
+            self._clock.sleep(_ROUND_S)
+        self.end()
+
+    def run_once(self, stop: threading.Event) -> None:
+        """Start all tasks and wait until each has ended by itself. Raises `TasksFailed` when one did not end well."""
+        for child in self._children:
+            child.run(paused=False)
+        while not stop.is_set() and any(child.is_live for child in self._children):
+            self.step()
+            self._clock.sleep(_ROUND_S)
+        self.end()
+
+    def follow(self, orders: Orders, worker_id: str) -> None:
+        """Carry out what is new. The first orders that are seen only say how it is to be: all else was before."""
+        if self._done is not None and orders.version <= self._done.version:
+            return
+        todo = to_do(self._done or orders, orders, worker_id)
+        for child in self._children:
+            if todo.state is State.STOPPED:
+                child.halt()
+                continue
+            if any(_means(asked, child) for asked in todo.restarts):
+                child.restart()
+            child.run(paused=todo.state is State.PAUSED)
+            if todo.flush:
+                child.flush()
+        self._done = orders
+
+    def step(self) -> None:
+        """One round."""
+        for child in self._children:
+            child.step()
+        self._seen(self.tasks, self.replaced)
+        self._round_s = self._clock.monotonic_s()
+
+    @property
+    def all_failed(self) -> bool:
+        """Whether every task has ended with an error of its own."""
+        return all(child.phase is Phase.FAILED for child in self._children)
+
+    def end(self) -> None:
+        """Let all tasks flush and end, and wait for it. Raises `TasksFailed`."""
+        failed = {child.number: _why(child) for child in self._children if child.phase is Phase.FAILED}
+        try:
+            for child in self._children:
+                child.halt()
+            while self.has_live_tasks():
+                self.step()
+                self._clock.sleep(_ROUND_S)
+        finally:
+            for child in self._children:
+                child.kill()
+        failed |= {child.number: words(child.exit_code) for child in self._children if child.exit_code}
+        if failed:
+            ended = ", ".join(f"task {number}: {why}" for number, why in sorted(failed.items()))
+            raise TasksFailed(
+                f"{len(failed)} of {len(self._children)} tasks failed ({ended})", hint="see their messages above"
+            )
+
+    def _count(self, why: Replaced) -> None:
+        self._replaced[why.value] += 1
+
+
+def _means(asked: Restart, child: Child) -> bool:
+    """Whether a restart is meant for this task. Those of other workers were left out before."""
+    match asked.scope:
+        case Scope.ALL:
+            return True
+        case Scope.FAILED:
+            return child.has_failed
+        case Scope.ONE:
+            return asked.task == child.number
+
+
+def _why(child: Child) -> str:
+    return words(child.exit_code) if child.exit_code else "failed"
