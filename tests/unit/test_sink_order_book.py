@@ -1,0 +1,354 @@
+"""Orders: written down once whatever the store answers, followed by all, carried out once by each."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keyfold.clock import ManualClock
+from keyfold.errors import KeyfoldError, StoreUnavailable
+from keyfold.store.api import Create, ObjectStore, Update
+from keyfold.store.faulty import Call, Fault, FaultyStore, Kind
+from keyfold.store.memory import MemoryStore
+from keyfold_sink.running import orders
+from keyfold_sink.running.orders import (
+    Change,
+    OrderBook,
+    Orders,
+    OrdersUnreadable,
+    Restart,
+    Scope,
+    ToDo,
+    decode,
+    encode,
+    sink_folder,
+    to_do,
+)
+from keyfold_sink.status import State
+
+FOLDER = sink_folder("topics", "users")
+KEY = f"{FOLDER}orders.json"
+
+
+def book(store: ObjectStore, seed: int = 0, clock: ManualClock | None = None) -> OrderBook:
+    return OrderBook(store, FOLDER, clock or ManualClock(), Random(seed))
+
+
+def memory() -> MemoryStore:
+    return MemoryStore(clock=ManualClock(), content_etags=True)
+
+
+def is_put(call: Call) -> bool:
+    return call.operation == "put"
+
+
+# What is written
+
+
+def test_where_nothing_was_asked_a_sink_runs() -> None:
+    assert book(memory()).look() == Orders(0, State.RUNNING)
+
+
+def test_an_order_is_seen_by_every_worker() -> None:
+    store = memory()
+    first, second = book(store, 1), book(store, 2)
+    first.change(orders.target(State.PAUSED))
+    assert second.look().state is State.PAUSED
+    second.change(orders.target(State.RUNNING))
+    assert first.look().state is State.RUNNING
+    assert first.look().version == 2
+
+
+def test_asking_for_what_is_already_asked_for_writes_nothing() -> None:
+    store = memory()
+    first = book(store)
+    before = first.change(orders.target(State.PAUSED))
+    assert first.change(orders.target(State.PAUSED)) == before
+
+
+def test_orders_travel_as_json_with_fields_of_a_newer_version() -> None:
+    asked = Orders(
+        version=7,
+        state=State.STOPPED,
+        state_since=3,
+        flushes=2,
+        restarts=(Restart(1, Scope.ALL), Restart(2, Scope.ONE, "pod-1:8083", 3)),
+        slots={"pod-1:8083": 0, "pod-2:8083": 1},
+        changes=("a", "b"),
+        unknown={"newer": [1, 2]},
+    )
+    assert decode(encode(asked), KEY) == asked
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b"{}", b'"RUNNING"', b"\xff", encode(Orders()).replace(b'"RUNNING"', b'"FAILED"')]
+)
+def test_what_is_no_order_is_refused_and_the_last_known_ones_hold(data: bytes) -> None:
+    store = memory()
+    mine = book(store)
+    mine.change(orders.target(State.PAUSED))
+    store.put(KEY, data, Update(store.get(KEY).etag))
+    with pytest.raises(OrdersUnreadable, match="orders"):
+        mine.look()
+    assert mine.known is not None
+    assert mine.known.state is State.PAUSED
+
+
+@pytest.mark.parametrize("name", ["users", "a/b", "..", "größe 1", "%2F"])
+def test_any_name_of_a_sink_is_one_folder(name: str) -> None:
+    folder = sink_folder("topics", name)
+    assert folder.startswith("topics/_sinks/")
+    assert folder.count("/") == 3
+    assert "/../" not in folder
+
+
+def test_without_a_topics_dir_the_folder_is_at_the_top() -> None:
+    assert sink_folder("", "users") == "_sinks/users/"
+
+
+# Answers that are lost
+
+
+@pytest.mark.parametrize("kind", [Kind.LOST_ANSWER, Kind.UNAVAILABLE, Kind.LATE, Kind.CONFLICT])
+@pytest.mark.parametrize("first", [True, False])
+def test_an_order_without_an_answer_is_made_once(kind: Kind, *, first: bool) -> None:
+    store = memory()
+    if not first:
+        book(store, 9).change(orders.flush)
+    faulty = FaultyStore(store, [Fault(is_put, kind, lands_after=2)])
+    book(faulty, 1).change(orders.flush)
+    assert book(store).look().flushes == (1 if first else 2)
+
+
+def test_an_order_that_landed_unheard_is_not_repeated_over_what_came_after_it() -> None:
+    """The first one pauses, hears nothing; the second one resumes; the first one must not pause again."""
+    store = memory()
+    second = book(store, 2)
+    second.change(orders.flush)  # there is an object
+    puts: list[Call] = []
+
+    def resume_between(call: Call) -> None:
+        puts.extend([call] * (call.operation == "put"))
+        if len(puts) == 2:
+            second.change(orders.target(State.RUNNING))
+
+    faulty = FaultyStore(store, [Fault(is_put, Kind.LOST_ANSWER)], on_call=resume_between)
+    book(faulty, 1).change(orders.target(State.PAUSED))
+    assert [call.operation for call in faulty.calls] == ["get", "put", "put", "get"]
+    assert book(store).look().state is State.RUNNING
+
+
+def test_a_store_that_stays_away_is_said_and_nothing_is_forgotten() -> None:
+    faulty = FaultyStore(memory())
+    mine = book(faulty)
+    mine.change(orders.target(State.PAUSED))
+    faulty.add(Fault(lambda _call: True, Kind.UNAVAILABLE, times=10_000))
+    with pytest.raises(StoreUnavailable):
+        mine.look()
+    with pytest.raises(StoreUnavailable):
+        mine.change(orders.target(State.RUNNING))
+    assert mine.known is not None
+    assert mine.known.state is State.PAUSED
+
+
+def test_an_order_without_an_answer_for_too_long_says_that_it_may_have_been_made() -> None:
+    faulty = FaultyStore(memory(), [Fault(is_put, Kind.LOST_ANSWER, times=10_000)])
+    with pytest.raises(StoreUnavailable, match="may still be noted"):
+        book(faulty).change(orders.flush)
+
+
+def test_orders_that_somebody_deleted_are_put_back() -> None:
+    store = memory()
+    mine = book(store)
+    mine.change(orders.target(State.PAUSED))
+    store.delete(KEY)
+    assert mine.look().state is State.PAUSED
+    assert book(store, 5).look().state is State.PAUSED
+
+
+def test_orders_that_somebody_set_back_are_put_back() -> None:
+    store = memory()
+    mine = book(store)
+    mine.change(orders.flush)
+    old = store.get(KEY).data
+    mine.change(orders.target(State.STOPPED))
+    store.put(KEY, old, Update(store.get(KEY).etag))
+    assert mine.look().state is State.STOPPED
+    assert book(store, 5).look().state is State.STOPPED
+
+
+def test_two_workers_that_swap_at_once_both_get_their_change_in() -> None:
+    store = memory()
+    books = [book(store, seed) for seed in range(8)]
+
+    def flush_often(mine: OrderBook) -> None:
+        for _ in range(10):
+            mine.change(orders.flush)
+
+    threads = [threading.Thread(target=flush_often, args=(mine,)) for mine in books]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert book(store).look().flushes == 80
+
+
+# What is to be done
+
+
+def test_what_was_asked_before_a_worker_began_is_not_carried_out() -> None:
+    now = Orders(5, flushes=3, restarts=(Restart(1, Scope.ALL),))
+    assert to_do(now, now, "a") == ToDo(State.RUNNING, flush=False, restarts=())
+
+
+def test_a_restart_of_one_task_is_for_its_worker_alone() -> None:
+    asked = orders.restart(Scope.ONE, "b", 1)(Orders(1))
+    assert to_do(Orders(1), asked, "a").restarts == ()
+    assert to_do(Orders(1), asked, "b").restarts == (Restart(1, Scope.ONE, "b", 1),)
+
+
+def test_restarts_that_the_list_has_lost_become_one_of_everything() -> None:
+    now = Orders()
+    for _ in range(100):
+        now = orders.restart(Scope.ONE, "b", 1)(now)
+    assert len(now.restarts) == 64
+    assert to_do(Orders(), now, "a").restarts == (Restart(100, Scope.ALL),)
+
+
+def test_slots_are_the_lowest_free_ones() -> None:
+    now = Orders()
+    for worker in "abc":
+        now = orders.take_slot(worker)(now)
+    assert now.slots == {"a": 0, "b": 1, "c": 2}
+    now = orders.take_slot("d")(orders.free_slots(["b", "x"])(now))
+    assert now.slots == {"a": 0, "c": 2, "d": 1}
+    assert orders.take_slot("d")(now) is now
+    assert orders.free_slots(["x"])(now) is now
+
+
+# Interleavings
+
+
+@dataclass
+class Follower:
+    """A worker that looks now and then, and counts what it carries out."""
+
+    book: OrderBook
+    name: str
+    done: Orders | None = None
+    flushes: int = 0
+    restarts: list[int] = field(default_factory=list)
+
+    def look(self) -> None:
+        try:
+            self.book.look()
+        except KeyfoldError:
+            return
+        finally:
+            self.carry_out()
+
+    def carry_out(self) -> None:
+        newest = self.book.known
+        if newest is None or (self.done is not None and newest.version <= self.done.version):
+            return
+        todo = to_do(self.done or newest, newest, self.name)
+        self.flushes += todo.flush
+        self.restarts += [asked.number for asked in todo.restarts]
+        self.done = newest
+
+
+CHANGES: dict[str, Change] = {
+    "pause": orders.target(State.PAUSED),
+    "resume": orders.target(State.RUNNING),
+    "stop": orders.target(State.STOPPED),
+    "flush": orders.flush,
+    "restart all": orders.restart(Scope.ALL),
+    "restart one": orders.restart(Scope.ONE, "worker 1", 0),
+}
+KINDS = (Kind.LOST_ANSWER, Kind.UNAVAILABLE, Kind.LATE, Kind.CONFLICT)
+WHAT = st.tuples(st.integers(0, 2), st.sampled_from(["look", *CHANGES]))
+STEPS = st.tuples(
+    WHAT,
+    st.sampled_from([None, *KINDS]),
+    st.integers(1, 6),
+    st.lists(st.none() | WHAT, max_size=4),  # what others do before each of its calls
+)
+
+
+class Workers:
+    """Three workers over one store, each with its own faults."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self.faulties = [FaultyStore(store) for _ in range(3)]
+        self.followers = [Follower(book(faulty, seed), f"worker {seed}") for seed, faulty in enumerate(self.faulties)]
+        self.asked: list[str] = []
+
+    def act(self, at: int, what: str) -> None:
+        follower = self.followers[at]
+        if what == "look":
+            follower.look()
+        else:
+            follower.book.change(CHANGES[what])  # one fault is always overcome
+            self.asked.append(what)
+            follower.carry_out()
+
+    def interrupted(self, at: int, what: str, between: list[tuple[int, str] | None]) -> None:
+        """Act, while the others do something before each call."""
+        waiting = list(between)
+
+        def others(_call: Call) -> None:
+            act = waiting.pop(0) if waiting else None
+            if act is not None and act[0] != at:
+                self.act(*act)
+
+        self.faulties[at].on_call = others
+        self.act(at, what)
+        self.faulties[at].on_call = None
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(STEPS, max_size=20), st.booleans())
+def test_every_worker_ends_up_with_the_newest_orders_and_carries_each_out_once(
+    steps: list[tuple[tuple[int, str], Kind | None, int, list[tuple[int, str] | None]]],
+    content_etags: bool,
+) -> None:
+    store = MemoryStore(clock=ManualClock(), content_etags=content_etags)
+    store.put(KEY, encode(Orders()), Create())
+    workers = Workers(store)
+    for follower in workers.followers:
+        follower.look()
+    for (at, what), kind, lands_after, between in steps:
+        if kind is not None:
+            workers.faulties[at].add(Fault(is_put, kind, lands_after=lands_after))
+        workers.interrupted(at, what, between)
+    for faulty in workers.faulties:
+        faulty.land()
+    for follower in workers.followers:
+        follower.look()
+    newest = book(store).look()
+    assert newest.flushes == workers.asked.count("flush")
+    assert newest.restart_number == workers.asked.count("restart all") + workers.asked.count("restart one")
+    for follower in workers.followers:
+        assert follower.done == newest
+        assert follower.flushes <= newest.flushes
+        assert (follower.flushes > 0) == (newest.flushes > 0)
+        mine = [r.number for r in newest.restarts if r.scope is Scope.ALL or r.worker_id == follower.name]
+        assert follower.restarts == mine
+    if not any(between for *_, between in steps):
+        states = [what for what in workers.asked if what in {"pause", "resume", "stop"}]
+        wanted = {"pause": State.PAUSED, "resume": State.RUNNING, "stop": State.STOPPED}
+        assert newest.state is (wanted[states[-1]] if states else State.RUNNING)
+
+
+def test_changes_are_values() -> None:
+    """A change may be applied again to something newer, so it must not hold anything of the first time."""
+    change: Callable[[Orders], Orders] = orders.restart(Scope.ALL)
+    first = change(Orders())
+    assert change(first).restart_number == 2
+    assert first.restart_number == 1
