@@ -22,6 +22,7 @@ _setting = partial(option, group="Converters", importance="low")
 _error = partial(option, group="Error Handling")
 _task = partial(option, group="Tasks")
 _rest = partial(option, group="REST")
+_metrics = partial(option, group="Metrics")
 
 
 def found_by(*checks: Callable[[], object]) -> Iterator[ConfigError]:
@@ -225,6 +226,32 @@ class RestOptions(Options):
         yield from found_by(
             lambda: require_token(parse_listeners(self.listeners), None if token is None else token.get_secret_value())
         )
+
+
+class MetricsOptions(Options):
+    """Where metrics are served beside the REST API's `/metrics`, and how many."""
+
+    metrics_port: int = _metrics(
+        "metrics.port",
+        0,
+        doc="Serve metrics for Prometheus on a port of their own, too; 0: only at /metrics of the REST API. For a "
+        "scrape from elsewhere while the API stays on loopback, or is off.",
+        ge=0,
+        le=65_535,
+    )
+    metrics_host: str = _metrics(
+        "metrics.host",
+        "127.0.0.1",
+        doc="Address of that port; 0.0.0.0 for a scrape from elsewhere. There is no password.",
+        importance="low",
+        min_length=1,
+    )
+    metrics_all_partitions: Flag = _metrics(
+        "metrics.all.partitions",
+        False,
+        doc="Metrics of every partition by itself. Default: of the ten that are worst off, by each metric.",
+        importance="low",
+    )
 
 
 class ConnectOptions(Options):

@@ -19,7 +19,14 @@ from keyfold.options import Count, Overrides, Rewritten, StoreOptions, option
 from keyfold.store.s3 import S3Location
 from keyfold_sink.aliases import rewrite
 from keyfold_sink.budget import MIN_BUFFER_MEMORY
-from keyfold_sink.option_groups import ConnectOptions, ConverterOptions, ErrorOptions, RestOptions, TaskOptions
+from keyfold_sink.option_groups import (
+    ConnectOptions,
+    ConverterOptions,
+    ErrorOptions,
+    MetricsOptions,
+    RestOptions,
+    TaskOptions,
+)
 from keyfold_sink.option_kafka import KafkaOptions
 from keyfold_sink.rolling import RollPolicy
 from keyfold_sink.source import GapPolicy
@@ -66,7 +73,9 @@ class LogOptions(StoreOptions):
     )
 
 
-class SinkOptions(RestOptions, TaskOptions, ErrorOptions, ConverterOptions, LogOptions, ConnectOptions, KafkaOptions):
+class SinkOptions(
+    MetricsOptions, RestOptions, TaskOptions, ErrorOptions, ConverterOptions, LogOptions, ConnectOptions, KafkaOptions
+):
     """One sink: a connector in Connect's words."""
 
     @classmethod
