@@ -84,6 +84,7 @@ def plan(seed: int, seconds: float, *, has_rest: bool = HAS_REST) -> tuple[Step,
     if has_rest:
         steps += _pairs(random, seconds, what=("pause", "resume"), every_s=(8, 25), lasts_s=(1, 6))
         steps += _pairs(random, seconds, what=("flush", "restart"), every_s=(10, 30), lasts_s=(0, 4))
+        steps += _pairs(random, seconds, what=("stop", "resume"), every_s=(25, 60), lasts_s=(2, 8))
     return tuple(sorted(steps))
 
 
@@ -137,6 +138,7 @@ class Storm:
             **keys,
         )
         self.load = Load(rig.broker.bootstrap_servers, self.topics, per_s=per_s, seed=seed)
+        self._orders: Counter[str] = Counter()
         self._actions: dict[str, Callable[[int], object]] = {
             "leave": self.workers.leave,
             "kill": self.workers.kill,
@@ -150,7 +152,7 @@ class Storm:
             "freeze broker": lambda _slot: os.kill(rig.broker.pid, signal.SIGSTOP),
             "wake broker": lambda _slot: os.kill(rig.broker.pid, signal.SIGCONT),
             **{what: lambda _slot, what=what: self._change_weather(what) for what in WEATHER},  # type: ignore[misc]
-            **{what: lambda _slot, what=what: self._order(what) for what in ("pause", "resume")},  # type: ignore[misc]
+            **{what: lambda _slot, what=what: self._order(what) for what in ("pause", "resume", "stop")},  # type: ignore[misc]
             "flush": lambda _slot: self._order("flush", "POST"),
             "restart": lambda _slot: self._order("restart?includeTasks=true", "POST"),
         }
@@ -192,7 +194,7 @@ class Storm:
             self.workers.wake(slot)
         self.workers.start_missing()
         if HAS_REST:
-            self._order("resume")
+            assert self.workers.ask("PUT", f"/connectors/{self.topics[0].name}/resume", 60) is not None
         left = self.load.ledger.last_offsets()
         ends: dict[Key, int] = {}
         store = self._rig.store()
@@ -264,8 +266,10 @@ class Storm:
         if what == "frozen":
             os.kill(self._store.pid, signal.SIGSTOP)
 
-    def _order(self, what: str, method: str = "PUT") -> None:
-        self.workers.ask(method, f"/connectors/{self.topics[0].name}/{what}")
+    def _order(self, what: str, method: str = "PUT", within_s: float = 4) -> None:
+        """In the storm nobody may be there to take it: whoever is frozen is woken by a later step."""
+        answer = self.workers.ask(method, f"/connectors/{self.topics[0].name}/{what}", within_s)
+        self._orders["taken" if answer is not None else "not taken"] += 1
 
     def _calm(self) -> None:
         os.kill(self._rig.broker.pid, signal.SIGCONT)
@@ -277,5 +281,5 @@ class Storm:
             f"seed {self._seed}: {found['records']:,} records ({self.load.ledger.aborted:,} aborted beside them) in "
             f"{found['segments']:,} segments, {found['epochs']:,} epochs; "
             f"{self.workers.said().count('partition set back'):,} times set back; "
-            + ", ".join(f"{count} {what}" for what, count in sorted(done.items()))
+            f"orders {dict(self._orders)}; " + ", ".join(f"{count} {what}" for what, count in sorted(done.items()))
         )
