@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric as Family
@@ -15,6 +16,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from keyfold.clock import Clock
+from keyfold.metrics_server import serving
 from keyfold_sink.metric_names import METRICS, Metric
 from keyfold_sink.sample import Sample
 from keyfold_sink.status import State, TaskStatus
@@ -89,6 +91,11 @@ class SinkMetrics(Collector):
         with self._lock:
             samples = self._ledger.samples(view)
         return [_family(metric, found) for metric, found in samples.items()]
+
+
+def own_port(metrics: SinkMetrics, host: str, port: int) -> AbstractContextManager[object]:
+    """Serve on a port beside the REST API's while the context lasts; nothing for port 0. Raises `ConfigError`."""
+    return serving(metrics.registry, host, port) if port else nullcontext()
 
 
 def _family(metric: Metric, samples: Sequence[Sample]) -> Family:
