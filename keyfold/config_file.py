@@ -92,11 +92,15 @@ def read_config(path: Path | str, *, environ: Mapping[str, str] | None = None) -
     `environ` is what `${env:...}` sees: the process's own environment unless given. Raises `ConfigError` that names the
     key, or the file where it cannot be read at all.
     """
+    return resolve(read_written(path), os.environ if environ is None else environ)
+
+
+def read_written(path: Path | str) -> dict[str, str]:
+    """A JSON or .properties file as it is written, placeholders and all. Raises `ConfigError`."""
     path = Path(path)
     text = _read_text(path, key=str(path))
     is_json = path.suffix == ".json" or (path.suffix != ".properties" and text.lstrip().startswith("{"))
-    values = parse_json(text, str(path)) if is_json else parse_properties(text)
-    return resolve(values, os.environ if environ is None else environ)
+    return parse_json(text, str(path)) if is_json else parse_properties(text)
 
 
 def parse_json(text: str, source: str) -> dict[str, str]:
@@ -194,6 +198,18 @@ def resolve(values: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, 
     return {key: _resolve_one(key, value, environ) for key, value in values.items()}
 
 
+def resolve_all(values: Mapping[str, str], environ: Mapping[str, str]) -> tuple[dict[str, str], list[ConfigError]]:
+    """The same, and the mistakes of all the keys that cannot be filled in; these are left out."""
+    found: dict[str, str] = {}
+    mistakes: list[ConfigError] = []
+    for key, value in values.items():
+        try:
+            found[key] = _resolve_one(key, value, environ)
+        except ConfigError as mistake:
+            mistakes.append(mistake)
+    return found, mistakes
+
+
 def _resolve_one(key: str, value: str, environ: Mapping[str, str]) -> str:
     if _PLACEHOLDER.search(value) is None:
         return value
@@ -219,6 +235,8 @@ def _from_file(key: str, rest: str) -> str:
     path, colon, name = rest.rpartition(":")
     if not colon or not path or not name:
         raise ConfigError(key, f"`${{file:{rest}}}` names no key", hint="write ${file:/path/to.properties:key}")
+    if Path(path).exists() and not Path(path).is_file():
+        raise ConfigError(key, f"`{path}` is no file")  # a device may have no end
     found = parse_properties(_read_text(Path(path), key=key))
     if name not in found:
         raise ConfigError(key, f"`{path}` holds no key `{name}`")

@@ -81,6 +81,7 @@ def option(
     dependents: Sequence[str] = (),
     recommended: Sequence[str] = (),
     kind: Kind | None = None,
+    missing: str = "",
     **constraints: Any,
 ) -> Any:
     """Declare an option: its key, default (none: it must be given), what it does and what it trades.
@@ -88,7 +89,8 @@ def option(
     `per_topic` allows `topic.<name>.<key>`; `followed` takes the topic's own setting in Kafka where the configuration
     is silent. `group`, `display` (a name for people), `dependents` (keys that this one decides about), `recommended`
     values and `kind` are what Connect's user interfaces ask for; `kind`, values and name follow from the field where
-    they are left out. `constraints` are pydantic's (`ge`, `le`, `min_length`, ...).
+    they are left out. `missing` is a hint for who leaves out what must be given. `constraints` are pydantic's (`ge`,
+    `le`, `min_length`, ...).
     """
     extra: dict[str, Any] = {
         "importance": importance,
@@ -99,6 +101,7 @@ def option(
         "dependents": list(dependents),
         "recommended": list(recommended),
         "kind": kind,
+        "missing": missing,
     }
     if default is _REQUIRED:
         return Field(alias=key, description=doc, json_schema_extra=extra, **constraints)
@@ -173,6 +176,11 @@ class Entry:
         if isinstance(leaf, type) and issubclass(leaf, Enum):
             return [str(choice.value) for choice in leaf]
         return []
+
+    @property
+    def missing(self) -> str:
+        """A hint for who has left it out."""
+        return str(self._extra["missing"])
 
     @property
     def is_required(self) -> bool:

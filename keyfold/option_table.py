@@ -83,16 +83,18 @@ class OptionTable:
         hint = f"did you mean `{close[0]}`?" if close else None
         return ConfigError(key, "is no key that this configuration knows", hint=hint)
 
-    def mistake(self, error: ErrorDetails, values: Mapping[str, str], shown_as: Mapping[str, str]) -> ConfigError:
+    def mistake(self, error: ErrorDetails, values: Mapping[str, str]) -> ConfigError:
         """What pydantic found about one key."""
         key = str(error["loc"][0]) if error["loc"] else "configuration"
         message = _say(error)
         value = values.get(key)
         refused = error.get("ctx", {}).get("error")
         hint = refused.hint if isinstance(refused, Refused) else None
+        if error["type"] == "missing" and key in self.entries:
+            hint = self.entries[key].missing or None
         if self._may_repeat(key, value) and not isinstance(refused, Refused):
             message += f", not {value!r}"
-        return ConfigError(shown_as.get(key, key), message, hint=hint)
+        return ConfigError(key, message, hint=hint)
 
     def _may_repeat(self, key: str, value: str | None) -> bool:
         return not (value is None or isinstance(value, Resolved) or key not in self.entries or self.hides(key))

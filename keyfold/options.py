@@ -21,7 +21,7 @@ followed from Kafka, the default. Every mistake is a `ConfigError` that names th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Final, Generic, Literal, Self, TypeVar
@@ -148,12 +148,15 @@ class Options(BaseModel):
                     by_topic.setdefault(topic, {})[own] = value
                 except ConfigError as mistake:
                     mistakes.append(mistake)
-        parsed = cls._checked(general, rewritten.shown_as, mistakes)
+        parsed, wrong = cls._checked(general)
+        mistakes += [_shown_as(mistake, rewritten.shown_as) for mistake in wrong]
         if parsed is not None:
             parsed._remember(general, by_topic, values)  # noqa: SLF001 - its own class
+            said = {str(mistake) for mistake in wrong}
             for topic, own_values in by_topic.items():
-                shown_as = {own: f"{TOPIC_PREFIX}{topic}.{own}" for own in own_values}
-                cls._checked({**parsed._general, **own_values}, shown_as, mistakes)  # noqa: SLF001
+                _, wrong = cls._checked({**parsed._general, **own_values})  # noqa: SLF001
+                shown_as = {**rewritten.shown_as, **_topic_keys(topic, own_values)}
+                mistakes += [_shown_as(mistake, shown_as) for mistake in wrong if str(mistake) not in said]
         clean = tuple(_without_secrets(mistake, values) for mistake in _first_of_each(mistakes))
         return Examined(None if clean else parsed, clean, rewritten.notes)
 
@@ -181,11 +184,10 @@ class Options(BaseModel):
         from_kafka = {key: value for key, value in (followed or {}).items() if key in keys}
         if not own and not from_kafka:
             return self
-        mistakes: list[ConfigError] = []
-        shown_as = {key: f"{TOPIC_PREFIX}{topic}.{key}" for key in own}
-        found = self._checked({**from_kafka, **self._general, **own}, shown_as, mistakes)
-        if mistakes or found is None:
-            raise _with_others(tuple(mistakes))
+        found, wrong = self._checked({**from_kafka, **self._general, **own})
+        if wrong or found is None:
+            shown_as = _topic_keys(topic, own)
+            raise _with_others(tuple(_shown_as(mistake, shown_as) for mistake in wrong))
         found._remember(self._general, self._by_topic, self._given)  # noqa: SLF001 - its own class
         return found
 
@@ -224,34 +226,31 @@ class Options(BaseModel):
         self._general, self._by_topic, self._given = general, by_topic, dict(given)
 
     @classmethod
-    def _checked(
-        cls, values: Mapping[str, str], shown_as: Mapping[str, str], mistakes: list[ConfigError]
-    ) -> Self | None:
-        """The options of these values; what is wrong is added to `mistakes`.
+    def _checked(cls, values: Mapping[str, str]) -> tuple[Self | None, list[ConfigError]]:
+        """The options of these values, and what is wrong with them.
 
         Values that are wrong are left out for a second look, so that contradictions among the others are found too.
         """
         table = OptionTable(cls)
         left = dict(values)
         missing: list[str] = []
+        mistakes: list[ConfigError] = []
         for _ in range(2):
             contradictions: list[ConfigError] = []
             gathered = {**table.gather(left), **dict.fromkeys(missing, _STAND_IN)}
             try:
                 found = cls.model_validate(gathered, context=contradictions)
             except ConfigError as mistake:
-                mistakes.append(mistake)
-                return None
+                return None, [*mistakes, mistake]
             except ValidationError as error:
                 details = error.errors(include_url=False)
-                mistakes += [table.mistake(detail, left, shown_as) for detail in details]
+                mistakes += [table.mistake(detail, left) for detail in details]
                 wrong = {str(detail["loc"][0]) for detail in details if detail["loc"]}
                 left = {key: value for key, value in left.items() if key not in wrong}
                 missing = [key for key in wrong if key in table.entries and table.entries[key].is_required]
             else:
-                mistakes += [_shown_as(mistake, shown_as) for mistake in contradictions if mistake.key not in missing]
-                return found
-        return None
+                return found, mistakes + [mistake for mistake in contradictions if mistake.key not in missing]
+        return None, mistakes
 
 
 class StoreOptions(Options):
@@ -334,6 +333,10 @@ def _with_others(mistakes: tuple[ConfigError, ...]) -> ConfigError:
     if others:
         first.hint = "; ".join(part for part in (first.hint, f"also wrong: {others}") if part)
     return first
+
+
+def _topic_keys(topic: str, own: Iterable[str]) -> dict[str, str]:
+    return {key: f"{TOPIC_PREFIX}{topic}.{key}" for key in own}
 
 
 def _shown_as(mistake: ConfigError, shown_as: Mapping[str, str]) -> ConfigError:

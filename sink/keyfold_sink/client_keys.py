@@ -84,6 +84,11 @@ _JAAS_MODULE: Final = re.compile(r"\s*[\w.]*(?:Plain|Scram)LoginModule\s+require
 _JAAS_OPTION: Final = re.compile(r"(?P<key>\w+)\s*=\s*(?:\"(?P<quoted>(?:[^\"\\]|\\.)*)\"|(?P<plain>[^\s\";]+))")
 
 
+def is_told_apart(key: str) -> bool:
+    """Whether `mistakes_in` has its say about a key, so that the client need not be asked."""
+    return key in _NO_COUNTERPART or key == _JAAS
+
+
 def translated(settings: Mapping[str, str]) -> dict[str, str]:
     """A client's settings in librdkafka's names."""
     found = {_SAME_AS.get(key, key): value for key, value in settings.items() if key != _JAAS}

@@ -253,15 +253,16 @@ _TRANSFORMS: Final = Never(
     _ORIGINAL_BYTES + ", which a transformed record could not",
     "take it out; transform when reading, or with a stream job into a topic of its own",
 )
+_OF_TRANSFORMS: Final = Never("it belongs to transforms or predicates", "take it out")
 _WORKERS: Final = Never(
     "it is a key of Connect's worker, not of a connector", "take it out; workers keep what they share in the bucket"
 )
 
 CONNECT: Final[Mapping[str, Foreign]] = {
     "transforms": _TRANSFORMS,
-    "transforms.*": _TRANSFORMS,
+    "transforms.*": _OF_TRANSFORMS,
     "predicates": _TRANSFORMS,
-    "predicates.*": _TRANSFORMS,
+    "predicates.*": _OF_TRANSFORMS,
     "group.id": Never("the consumer group is connect-<name>, as in Connect", "take it out"),
     "plugin.path": _WORKERS,
     "config.storage.topic": _WORKERS,

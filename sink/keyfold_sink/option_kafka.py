@@ -26,6 +26,7 @@ class KafkaOptions(Options):
     bootstrap_servers: str = _kafka(
         "bootstrap.servers",
         doc="Kafka brokers, host:port separated by commas. In Connect it stands in the worker's file.",
+        missing="in Connect it stands in the worker's file: add it to this one",
         importance="high",
         min_length=1,
         kind="LIST",
