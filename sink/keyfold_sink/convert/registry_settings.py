@@ -191,7 +191,7 @@ class _Reader:
                 raise self._wrong(
                     own,
                     f"must be PEM, not {self._found[own]!r}: Java key stores cannot be read",
-                    hint="`keytool -importkeystore` makes PKCS12 of JKS, `openssl pkcs12 -in <store> -nodes` PEM of that",
+                    hint="`keytool -importkeystore` makes PKCS12 of JKS, `openssl pkcs12 -nodes -in` PEM of that",
                 )
         for own in ("ssl.truststore.location", "ssl.keystore.location"):
             if self._found.get(own, "").lower().endswith((".jks", ".p12", ".pfx")):

@@ -1,0 +1,122 @@
+"""Avro schemas as JSON: their names, and how several that refer to each other become one that stands alone.
+
+A registry keeps a schema's references apart from it: the text names types that other subjects define. A reader with
+nothing but the log needs them in one piece, so each referenced type is written out where it is named first, with its
+namespace said, and by its name after that. A schema without references stays the text that the registry has.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+Json = Any
+
+PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
+NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
+
+
+class SchemaUnusable(Exception):
+    """The schema is no Avro schema, or names a type that nobody defines."""
+
+
+def full_name(definition: Mapping[str, Json], namespace: str) -> str:
+    """The full name of a record, enum or fixed inside `namespace`."""
+    name = definition.get("name")
+    if not isinstance(name, str) or not name:
+        raise SchemaUnusable(f"a type {definition.get('type')!r} has no name")
+    if "." in name:
+        return name
+    own = definition.get("namespace", namespace)
+    return f"{own}.{name}" if own else name
+
+
+def resolve(name: str, namespace: str, known: Mapping[str, object]) -> str:
+    """The full name that `name` means inside `namespace`. Raises `SchemaUnusable` where no such type is known."""
+    qualified = f"{namespace}.{name}" if namespace and "." not in name else name
+    for candidate in (qualified, name):
+        if candidate in known:
+            return candidate
+    raise SchemaUnusable(f"the type {qualified!r} is not defined")
+
+
+def namespace_of(name: str) -> str:
+    """What is before a full name's last dot."""
+    return name.rpartition(".")[0]
+
+
+def stand_alone(schema: Json, referenced: Sequence[Json]) -> Json:
+    """The schema with every type of `referenced` that it needs written into it. Raises `SchemaUnusable`."""
+    known: dict[str, tuple[Mapping[str, Json], str]] = {}
+    for other in referenced:
+        _collect(other, "", known)
+    return _Writer(known).write(schema, "")
+
+
+def _collect(schema: Json, namespace: str, known: dict[str, tuple[Mapping[str, Json], str]]) -> None:
+    """Every named type that is defined in `schema`, with the namespace that it is defined in."""
+    if isinstance(schema, list):
+        for branch in schema:
+            _collect(branch, namespace, known)
+    elif isinstance(schema, dict):
+        kind = schema.get("type")
+        if isinstance(kind, str) and kind in NAMED:
+            name = full_name(schema, namespace)
+            known.setdefault(name, (schema, namespace))
+            for field in _fields(schema):
+                _collect(field["type"], namespace_of(name), known)
+        elif kind == "array":
+            _collect(schema.get("items"), namespace, known)
+        elif kind == "map":
+            _collect(schema.get("values"), namespace, known)
+        else:
+            _collect(kind, namespace, known)
+
+
+def _fields(schema: Mapping[str, Json]) -> Sequence[Mapping[str, Json]]:
+    fields = schema.get("fields", ())
+    if not all(isinstance(field, dict) and "type" in field for field in fields):
+        raise SchemaUnusable(f"a field of {schema.get('name')!r} has no type")
+    return fields  # type: ignore[no-any-return]
+
+
+class _Writer:
+    def __init__(self, known: Mapping[str, tuple[Mapping[str, Json], str]]) -> None:
+        self._known = known
+        self._written: dict[str, None] = {}
+        self._all = ChainMap[str, object](self._written, self._known)  # type: ignore[arg-type]  # only looked into
+
+    def write(self, schema: Json, namespace: str) -> Json:
+        if isinstance(schema, str):
+            return schema if schema in PRIMITIVES else self._named(schema, namespace)
+        if isinstance(schema, list):
+            return [self.write(branch, namespace) for branch in schema]
+        if not isinstance(schema, dict) or "type" not in schema:
+            raise SchemaUnusable("a type is neither a name nor an object with a type")
+        kind = schema["type"]
+        if isinstance(kind, str):
+            if kind in NAMED:
+                return self._defined(schema, namespace)
+            if kind == "array":
+                return {**schema, "items": self.write(schema.get("items"), namespace)}
+            if kind == "map":
+                return {**schema, "values": self.write(schema.get("values"), namespace)}
+        return {**schema, "type": self.write(kind, namespace)}
+
+    def _named(self, name: str, namespace: str) -> Json:
+        full = resolve(name, namespace, self._all)
+        if full in self._written:
+            return full
+        return self._defined(*self._known[full])
+
+    def _defined(self, schema: Mapping[str, Json], namespace: str) -> Json:
+        full = full_name(schema, namespace)
+        if full in self._written:
+            return full
+        self._written[full] = None
+        own = namespace_of(full)
+        written = {**schema, "name": full.rpartition(".")[2], "namespace": own}
+        if "fields" in schema:
+            written["fields"] = [{**field, "type": self.write(field["type"], own)} for field in _fields(schema)]
+        return written

@@ -1,0 +1,164 @@
+"""The converters of a task, from its configuration.
+
+    checks_of(options...) ──► None                      everything is bytes: nothing is ever asked
+                          └─► ConverterChecks           one column check for each part of a record that has one
+
+The first part that fails, of key, value and headers, is what a record fails by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from keyfold.clock import Clock
+from keyfold.errors import ConfigError
+from keyfold.log.record import RecordColumns
+from keyfold.store.api import ObjectStore
+from keyfold_sink.convert.api import Checks, Rejected, SchemasPending, Stage
+from keyfold_sink.convert.avro_check import KEY_HEADER, VALUE_HEADER, AvroCheck
+from keyfold_sink.convert.columns import BatchId, ColumnCheck, Failure, Headers, NumberCheck, TextCheck
+from keyfold_sink.convert.connect_schema import Fit, SchemaInvalid, compile_fit
+from keyfold_sink.convert.json_check import EnvelopeCheck, JsonCheck, NotJson, OneSchemaCheck, parse
+from keyfold_sink.convert.kept import KeptSchemas
+from keyfold_sink.convert.registry import ConfluentRegistry, Registry
+from keyfold_sink.convert.registry_settings import RegistrySettings
+from keyfold_sink.convert.schemas import Schemas
+from keyfold_sink.convert.settings import (
+    AvroConverter,
+    Converter,
+    JsonConverter,
+    NumberConverter,
+    StringConverter,
+)
+
+_KEYS: Final = {Stage.KEY_CONVERTER: "key.converter", Stage.VALUE_CONVERTER: "value.converter"}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of records, the converter's name as Connect spells it, and its check."""
+
+    stage: Stage
+    converter: str
+    check: ColumnCheck
+
+
+class ConverterChecks:
+    """See `Checks`."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._parts = parts
+
+    def judge(self, topic: str, partition: int, batch: RecordColumns) -> Sequence[Rejected]:
+        """See `Checks.judge`."""
+        if not len(batch):
+            return ()
+        batch_id = (topic, partition, batch.offsets[0], batch.offsets[-1], len(batch))
+        rejected: dict[int, Rejected] = {}
+        pending = False
+        for part in self._parts:
+            try:
+                found = _failures(part, batch_id, batch)
+            except SchemasPending:
+                pending = True  # the other parts' schemas may be asked for at the same time
+                continue
+            for failure in found:
+                fails = Rejected(failure.index, part.stage, part.converter, failure.cause, failure.message)
+                rejected.setdefault(failure.index, fails)
+        if pending:
+            raise SchemasPending
+        return [rejected[index] for index in sorted(rejected)]
+
+    def pending(self) -> bool:
+        """See `Checks.pending`."""
+        waiting = [part.check.pending() for part in self._parts]  # all of them: each takes its answers
+        return any(waiting)
+
+    def close(self) -> None:
+        """See `Checks.close`."""
+        for part in self._parts:
+            part.check.close()
+
+
+def checks_of(
+    *,
+    key: Converter,
+    value: Converter,
+    header: Converter,
+    store: ObjectStore,
+    topics_dir: str,
+    clock: Clock,
+    random: Random,
+    open_registry: Callable[[RegistrySettings], Registry] = ConfluentRegistry,
+) -> Checks | None:
+    """The checks of a task, or None where every converter is bytes. Raises `ConfigError`."""
+    kept = KeptSchemas(store, topics_dir)
+    asked: dict[str, Schemas] = {}
+
+    def schemas(settings: RegistrySettings) -> Schemas:
+        """One for a registry, also where keys and values both use it."""
+        same = repr(sorted(settings.client.items()))
+        if same not in asked:
+            registry = open_registry(settings)
+            asked[same] = Schemas(registry, kept, clock=clock, random=random, cache_size=settings.cache_size)
+        return asked[same]
+
+    parts: list[Part] = []
+    for stage, converter in (
+        (Stage.KEY_CONVERTER, key),
+        (Stage.VALUE_CONVERTER, value),
+        (Stage.HEADER_CONVERTER, header),
+    ):
+        check = _check_of(stage, converter, schemas)
+        if check is not None:
+            parts.append(Part(stage, converter.class_name, check))
+    return ConverterChecks(parts) if parts else None
+
+
+def _check_of(stage: Stage, converter: Converter, schemas: Callable[[RegistrySettings], Schemas]) -> ColumnCheck | None:
+    if isinstance(converter, StringConverter):
+        return TextCheck()
+    if isinstance(converter, NumberConverter):
+        return NumberCheck(converter.size_bytes, is_boolean=converter.is_boolean)
+    if isinstance(converter, JsonConverter):
+        return _json_check(_KEYS.get(stage, "header.converter"), converter)
+    if isinstance(converter, AvroConverter):
+        header = KEY_HEADER if stage is Stage.KEY_CONVERTER else VALUE_HEADER
+        return AvroCheck(schemas(converter.registry), header)
+    return None
+
+
+def _json_check(key: str, converter: JsonConverter) -> ColumnCheck:
+    if not converter.schemas_enable:
+        return JsonCheck()
+    replace = converter.replace_null_with_default
+    if not converter.schema_content:
+        return EnvelopeCheck(replace_null_with_default=replace, cache_size=converter.cache_size)
+    try:
+        fit: Fit = compile_fit(parse(converter.schema_content.encode()), replace_null_with_default=replace)
+    except (NotJson, SchemaInvalid) as error:
+        raise ConfigError(f"{key}.schema.content", f"is no schema of Connect: {error}") from error
+    return OneSchemaCheck(fit)
+
+
+def _failures(part: Part, batch_id: BatchId, batch: RecordColumns) -> Sequence[Failure]:
+    if part.stage is Stage.KEY_CONVERTER:
+        return part.check.failures(batch_id, batch.keys, batch.headers)
+    if part.stage is Stage.VALUE_CONVERTER:
+        return part.check.failures(batch_id, batch.values, batch.headers)
+    return _header_failures(part.check, batch_id, batch.headers)
+
+
+def _header_failures(check: ColumnCheck, batch_id: BatchId, headers: Headers) -> Sequence[Failure]:
+    """All headers of all records as one column; a record fails by its first header that does."""
+    flat = [(index, name, value) for index, pairs in enumerate(headers) if pairs for name, value in pairs]
+    if not flat:
+        return ()
+    found: dict[int, Failure] = {}
+    for failure in check.failures(batch_id, [value for _, _, value in flat], ()):
+        index, name, _ = flat[failure.index]
+        found.setdefault(index, Failure(index, failure.cause, f"header {name!r} {failure.message}"))
+    return list(found.values())

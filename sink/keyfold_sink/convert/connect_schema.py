@@ -1,0 +1,283 @@
+"""Connect's schemas, as its JsonConverter writes them, compiled into checks of a payload.
+
+    {"type": "struct", "optional": false, "fields": [{"field": "id", "type": "int64", "optional": false}, ...]}
+
+What makes Connect refuse a schema or a payload is refused. Besides, a payload must have the type that its schema says:
+where Connect reads "abc" as the number 0, cuts 300 to fit a byte, or takes an object for an array, the value that its
+sinks see is not the one in the record, and here it is a misfit. Members that a struct does not name are let be.
+"""
+
+from __future__ import annotations
+
+import binascii
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+Fit = Callable[[Any], None]
+"""Checks a payload; raises `Misfit`."""
+
+_DAY_MS: Final = 86_400_000
+_FLOAT32_MAX: Final = 3.4028235677973366e38  # what rounds to infinity begins here
+# What Connect's own serializer writes for them.
+_NO_NUMBERS: Final = ("NaN", "Infinity", "-Infinity")
+_LOGICAL: Final = "org.apache.kafka.connect.data."
+
+
+class SchemaInvalid(Exception):
+    """What should be one of Connect's schemas is none."""
+
+
+class Misfit(Exception):
+    """The payload is not what its schema says."""
+
+
+def compile_fit(schema: Any, *, replace_null_with_default: bool = True) -> Fit:
+    """The check of a schema's JSON; anything fits a null schema. Raises `SchemaInvalid`."""
+    return _Compiler(replace_null_with_default).fit(schema)
+
+
+class _Compiler:
+    def __init__(self, replace_null_with_default: bool) -> None:  # noqa: FBT001 - private
+        self._replace = replace_null_with_default
+
+    def fit(self, schema: Any) -> Fit:
+        """See `compile_fit`."""
+        if schema is None:
+            return _anything
+        kind = schema.get("type") if isinstance(schema, dict) else None
+        if not isinstance(kind, str):
+            raise SchemaInvalid("a schema has no member `type`")
+        parameters = _parameters(schema)
+        bare = self._logical(schema, kind, parameters) or self._bare(schema, kind)
+        optional = schema.get("optional") is True
+        if "default" in schema:
+            try:
+                _or_null(bare, kind, optional)(schema["default"])
+            except Misfit as error:
+                raise SchemaInvalid(f"the default of a schema is not of it: {error}") from error
+            optional = optional or (self._replace and schema["default"] is not None)
+        return _or_null(bare, kind, optional)
+
+    def _bare(self, schema: Mapping[str, Any], kind: str) -> Fit:
+        """The check of a payload that is not null."""
+        simple = _SIMPLE.get(kind)
+        if simple is not None:
+            return simple
+        if kind == "array":
+            if schema.get("items") is None:
+                raise SchemaInvalid("an array has no `items`")
+            return _array(self.fit(schema["items"]))
+        if kind == "map":
+            for member in ("keys", "values"):
+                if schema.get(member) is None:
+                    raise SchemaInvalid(f"a map has no `{member}`")
+            values = self.fit(schema["values"])
+            keys = self.fit(schema["keys"])
+            return _map(values) if schema["keys"]["type"] == "string" else _pairs(keys, values)
+        if kind == "struct":
+            return self._struct(schema)
+        raise SchemaInvalid(f"there is no type {kind!r}")
+
+    def _struct(self, schema: Mapping[str, Any]) -> Fit:
+        fields = schema.get("fields")
+        if not isinstance(fields, list):
+            raise SchemaInvalid("a struct has no list of `fields`")
+        fits: dict[str, Fit] = {}
+        for field in fields:
+            name = field.get("field") if isinstance(field, dict) else None
+            if not isinstance(name, str):
+                raise SchemaInvalid("a field of a struct has no name in `field`")
+            if name in fits:
+                raise SchemaInvalid(f"a struct has two fields {name!r}")
+            fits[name] = self.fit(field)
+        return _struct(fits)
+
+    @staticmethod
+    def _logical(schema: Mapping[str, Any], kind: str, parameters: Mapping[str, str]) -> Fit | None:
+        """The check of what Connect gives a meaning by the schema's name."""
+        name = schema.get("name")
+        if not isinstance(name, str) or not name.startswith(_LOGICAL):
+            return None
+        logical = _LOGICAL_TYPES.get(name.removeprefix(_LOGICAL))
+        if logical is None:
+            return None
+        if kind != logical[0]:
+            raise SchemaInvalid(f"{name} is of type {logical[0]}, not {kind}")
+        if logical[1] is _decimal:
+            scale = parameters.get("scale", "")
+            if not scale.removeprefix("-").isdecimal():
+                raise SchemaInvalid(f"{name} has no parameter `scale`")
+        return logical[1]
+
+
+def _parameters(schema: Mapping[str, Any]) -> Mapping[str, str]:
+    parameters = schema.get("parameters")
+    if not isinstance(parameters, dict):
+        return {}
+    if not all(isinstance(value, str) for value in parameters.values()):
+        raise SchemaInvalid("a schema has a parameter that is no text")
+    return parameters
+
+
+def _or_null(bare: Fit, kind: str, optional: bool) -> Fit:  # noqa: FBT001 - private
+    if optional:
+
+        def fit_optional(payload: Any) -> None:
+            if payload is not None:
+                bare(payload)
+
+        return fit_optional
+
+    def fit(payload: Any) -> None:
+        if payload is None:
+            raise Misfit(f"null where {kind} is required")
+        bare(payload)
+
+    return fit
+
+
+def _anything(_payload: Any) -> None:
+    """Fits."""
+
+
+def _wrong(payload: Any, kind: str) -> Misfit:
+    shown = repr(payload)
+    return Misfit(f"{shown if len(shown) <= 40 else shown[:37] + '...'} where {kind} belongs")
+
+
+def _boolean(payload: Any) -> None:
+    if payload is not True and payload is not False:
+        raise _wrong(payload, "boolean")
+
+
+def _integer(kind: str, bits: int) -> Fit:
+    least, beyond = -(1 << bits - 1), 1 << bits - 1
+
+    def integer(payload: Any) -> None:
+        if type(payload) is not int and not (type(payload) is float and payload.is_integer()):
+            raise _wrong(payload, kind)
+        if not least <= payload < beyond:
+            raise _wrong(payload, kind)
+
+    return integer
+
+
+def _floating(kind: str, largest: float) -> Fit:
+    def floating(payload: Any) -> None:
+        if type(payload) is not float and type(payload) is not int:
+            if payload not in _NO_NUMBERS:
+                raise _wrong(payload, kind)
+        elif not -largest < payload < largest:
+            raise _wrong(payload, kind)
+
+    return floating
+
+
+def _string(payload: Any) -> None:
+    if type(payload) is not str:
+        raise _wrong(payload, "string")
+
+
+def _bytes(payload: Any) -> None:
+    if type(payload) is not str:
+        raise _wrong(payload, "bytes in Base64")
+    try:
+        binascii.a2b_base64("".join(payload.split()).encode(), strict_mode=True)
+    except ValueError as error:
+        raise Misfit(f"no Base64 where bytes belong: {error}") from error
+
+
+def _decimal(payload: Any) -> None:
+    if type(payload) is int or type(payload) is float:
+        return
+    if payload == "":
+        raise Misfit("no bytes where a decimal belongs")
+    _bytes(payload)
+
+
+def _date(payload: Any) -> None:
+    if type(payload) is not int or not -(1 << 31) <= payload < 1 << 31:
+        raise _wrong(payload, "a date in days")
+
+
+def _time(payload: Any) -> None:
+    if type(payload) is not int or not 0 <= payload <= _DAY_MS:
+        raise _wrong(payload, "a time of day in ms")
+
+
+def _timestamp(payload: Any) -> None:
+    if type(payload) is not int or not -(1 << 63) <= payload < 1 << 63:
+        raise _wrong(payload, "a timestamp in ms")
+
+
+def _array(item: Fit) -> Fit:
+    def array(payload: Any) -> None:
+        if type(payload) is not list:
+            raise _wrong(payload, "array")
+        for element in payload:
+            item(element)
+
+    return array
+
+
+def _map(value: Fit) -> Fit:
+    """A map with texts for keys is an object."""
+
+    def mapping(payload: Any) -> None:
+        if type(payload) is not dict:
+            raise _wrong(payload, "map")
+        for element in payload.values():
+            value(element)
+
+    return mapping
+
+
+def _pairs(key: Fit, value: Fit) -> Fit:
+    """A map with other keys is an array of pairs."""
+
+    def pairs(payload: Any) -> None:
+        if type(payload) is not list:
+            raise _wrong(payload, "map as an array of pairs")
+        for pair in payload:
+            if type(pair) is not list or len(pair) != 2:
+                raise _wrong(pair, "a pair of a map")
+            key(pair[0])
+            value(pair[1])
+
+    return pairs
+
+
+def _struct(fits: Mapping[str, Fit]) -> Fit:
+    in_order = tuple(fits.items())
+
+    def struct(payload: Any) -> None:
+        if type(payload) is not dict:
+            raise _wrong(payload, "struct")
+        name = ""
+        try:
+            for name, fit in in_order:
+                fit(payload.get(name))
+        except Misfit as error:
+            raise Misfit(f"{name}: {error}") from error
+
+    return struct
+
+
+_SIMPLE: Final[Mapping[str, Fit]] = {
+    "boolean": _boolean,
+    "int8": _integer("int8", 8),
+    "int16": _integer("int16", 16),
+    "int32": _integer("int32", 32),
+    "int64": _integer("int64", 64),
+    "float": _floating("float", _FLOAT32_MAX),
+    "double": _floating("double", math.inf),
+    "bytes": _bytes,
+    "string": _string,
+}
+_LOGICAL_TYPES: Final[Mapping[str, tuple[str, Fit]]] = {
+    "Decimal": ("bytes", _decimal),
+    "Date": ("int32", _date),
+    "Time": ("int32", _time),
+    "Timestamp": ("int64", _timestamp),
+}

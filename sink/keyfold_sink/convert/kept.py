@@ -1,0 +1,72 @@
+"""Schemas beside the log, so that an archive outlives its registry.
+
+    <topics.dir>/_schemas/<id>.avsc       the writer schema of that id, in one piece
+
+A schema that refers to others is kept with them written into it; one that does not is kept as it was registered, byte
+for byte. Objects are created and never replaced. An id stands for one schema per registry, so one `topics.dir` belongs
+to one registry: where another schema already has the id, nothing is written and nothing is read any further. Records
+of both would look alike, and no reader could tell which schema is theirs.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from keyfold.errors import AlreadyExists, ObjectNotFound, StoreError, StoreUnavailable
+from keyfold.store.api import Create, ObjectStore
+from keyfold_sink.convert.registry import SchemaKey
+
+FOLDER: Final = "_schemas/"
+
+
+class SchemaConflict(StoreError):
+    """The object of this id holds another schema."""
+
+
+class KeptSchemas:
+    """The folder of schemas of one `topics.dir`. Calls wait for the store; any thread may make them."""
+
+    def __init__(self, store: ObjectStore, topics_dir: str) -> None:
+        self._store = store
+        self._folder = f"{topics_dir}/{FOLDER}" if topics_dir else FOLDER
+
+    def object_key(self, key: SchemaKey) -> str:
+        """Where the schema of this id is kept."""
+        return f"{self._folder}{key}.avsc"
+
+    def keep(self, key: SchemaKey, text: str, url: str) -> None:
+        """See to it that the schema is there; `url` is the registry that it is from. A call may be repeated.
+
+        Raises `SchemaConflict`, and the store's errors: those that are `retriable` leave nothing half done.
+        """
+        name = self.object_key(key)
+        try:
+            self._store.put(name, text.encode(), Create())
+        except AlreadyExists:
+            self._require_same(name, key, text, url)
+
+    def _require_same(self, name: str, key: SchemaKey, text: str, url: str) -> None:
+        try:
+            found = self._store.get(name).data
+        except ObjectNotFound as error:
+            raise StoreUnavailable(name, "was there a moment ago and is gone") from error
+        if found != text.encode() and not _same_json(found, text):
+            raise SchemaConflict(
+                name,
+                f"holds another schema than the one that {url} has under {key}: this topics.dir belongs to another "
+                "registry",
+                hint="give what comes from this registry a topics.dir of its own",
+            )
+
+
+def _same_json(found: bytes, text: str) -> bool:
+    """Registries of other versions may lay out the same schema in another way."""
+    try:
+        return bool(_parsed(found) == _parsed(text))
+    except ValueError:
+        return False
+
+
+def _parsed(text: bytes | str) -> Any:
+    return json.loads(text)

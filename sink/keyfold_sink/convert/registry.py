@@ -1,0 +1,171 @@
+"""Asking a Schema Registry, and what its answers mean.
+
+    unknown id, a reference that is gone        `SchemaUnknown`: the record is to blame
+    408, 429, 5xx, no connection, no answer     `RegistryUnavailable`: ask again
+    401, 403, a certificate that is not valid,
+    an address where no registry is             `RegistryRefused`: somebody must look at the configuration
+
+Calls wait for the network, so they belong on threads of their own. Clients repeat nothing by themselves: who asks does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeVar
+
+import httpx2
+from confluent_kafka.schema_registry import SchemaRegistryClient, SchemaRegistryError
+from confluent_kafka.schema_registry.error import OAuthTokenError
+
+from keyfold.errors import ConfigError, KeyfoldError
+from keyfold_sink.convert.registry_settings import RegistrySettings
+
+SchemaKey = int | str
+"""A schema's id, or where a serializer writes that its GUID."""
+
+AVRO: Final = "AVRO"
+_RETRIABLE: Final = frozenset({408, 425, 429})
+# Codes of the registry's own "not found": id, subject, version, GUID. A 404 of a web server is none of them.
+_NOT_FOUND: Final = range(40400, 40500)
+_CLIENT_CACHE: Final = 500
+_REFERENCES_MAX: Final = 1000
+
+T = TypeVar("T")
+
+
+class RegistryUnavailable(KeyfoldError):
+    """The registry does not answer now, or says that it cannot."""
+
+    retriable = True
+
+
+class RegistryRefused(KeyfoldError):
+    """The registry refuses to answer, or is not one."""
+
+
+class SchemaUnknown(Exception):
+    """The registry does not know the schema, or something that it refers to."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredSchema:
+    """A schema as it was registered: what language it is of, its text, and the texts of all that it refers to."""
+
+    kind: str
+    text: str
+    referenced: tuple[str, ...] = ()
+
+
+class Registry(Protocol):
+    """Who knows schemas."""
+
+    url: str
+
+    def schema(self, key: SchemaKey) -> RegisteredSchema:
+        """The schema of this id or GUID. Raises the errors above; may be called from several threads."""
+
+    def close(self) -> None:
+        """Close connections."""
+
+
+class ConfluentRegistry:
+    """A registry with Confluent's API, by Confluent's client."""
+
+    def __init__(self, settings: RegistrySettings, client: SchemaRegistryClient | None = None) -> None:
+        self.url = settings.url
+        self._key = settings.key
+        self._client = _open(settings) if client is None else client
+        self._asked = 0
+
+    def schema(self, key: SchemaKey) -> RegisteredSchema:
+        """See `Registry.schema`."""
+        self._asked += 1
+        if self._asked % _CLIENT_CACHE == 0:
+            self._client.clear_caches()  # it forgets nothing by itself
+        found = self._ask(lambda: self._get(key))
+        kind, text = found.schema_type or AVRO, self._text(found)
+        if kind != AVRO:
+            return RegisteredSchema(kind, text)
+        referenced: dict[tuple[str, int], str] = {}
+        self._follow(found, referenced)
+        return RegisteredSchema(kind, text, tuple(referenced.values()))
+
+    def close(self) -> None:
+        """See `Registry.close`."""
+        self._client.close()
+
+    def _get(self, key: SchemaKey) -> Any:
+        return self._client.get_schema(key) if isinstance(key, int) else self._client.get_schema_by_guid(key)
+
+    def _follow(self, schema: Any, referenced: dict[tuple[str, int], str]) -> None:
+        for reference in schema.references or ():
+            at = (reference.subject, reference.version)
+            if at in referenced:
+                continue
+            if len(referenced) >= _REFERENCES_MAX:
+                raise SchemaUnknown(f"it refers to more than {_REFERENCES_MAX} other schemas")
+            found = self._ask(lambda at=at: self._client.get_version(*at, deleted=True))
+            referenced[at] = self._text(found.schema)
+            self._follow(found.schema, referenced)
+
+    def _text(self, schema: Any) -> str:
+        if not isinstance(schema.schema_str, str):
+            raise RegistryRefused(
+                f"{self.url} answers something that is no schema", hint=f"check {self._key}.schema.registry.url"
+            )
+        return schema.schema_str
+
+    def _ask(self, call: Any) -> Any:
+        try:
+            return call()
+        except SchemaRegistryError as error:
+            raise self._answered(error) from error
+        except httpx2.TransportError as error:
+            raise self._not_reached(error) from error
+        except OAuthTokenError as error:
+            raise self._no_token(error) from error
+        except (ValueError, TypeError, AttributeError, KeyError) as error:  # an answer that is not the registry's JSON
+            raise RegistryRefused(
+                f"{self.url} does not answer as a Schema Registry does: {error}",
+                hint=f"check {self._key}.schema.registry.url",
+            ) from error
+
+    def _answered(self, error: SchemaRegistryError) -> Exception:
+        status, said = error.http_status_code, f"{error.error_message} ({error.http_status_code})"
+        if status >= 500 or status in _RETRIABLE:
+            return RegistryUnavailable(f"the Schema Registry at {self.url} cannot answer now: {said}")
+        if status == 404 and error.error_code in _NOT_FOUND:
+            return SchemaUnknown(f"the Schema Registry at {self.url} does not know it: {error.error_message}")
+        if status in {401, 403}:
+            return RegistryRefused(
+                f"the Schema Registry at {self.url} refuses: {said}",
+                hint=f"check {self._key}.basic.auth.* or {self._key}.bearer.auth.*, and that this user may read schemas",
+            )
+        return RegistryRefused(
+            f"{self.url} does not answer as a Schema Registry does: {said}",
+            hint=f"check {self._key}.schema.registry.url, its path included",
+        )
+
+    def _not_reached(self, error: httpx2.TransportError) -> KeyfoldError:
+        text = str(error) or type(error).__name__
+        if "CERTIFICATE_VERIFY_FAILED" in text:
+            return RegistryRefused(
+                f"the certificate of the Schema Registry at {self.url} is not trusted: {text}",
+                hint=f"give its authority's PEM file in {self._key}.schema.registry.ssl.truststore.location",
+            )
+        return RegistryUnavailable(f"the Schema Registry at {self.url} does not answer: {text}")
+
+    def _no_token(self, error: OAuthTokenError) -> KeyfoldError:
+        if any(word in error.message for word in ("invalid_client", "unauthorized", "invalid_grant", "invalid_scope")):
+            return RegistryRefused(
+                f"there is no token for the Schema Registry at {self.url}: {error.message}",
+                hint=f"check {self._key}.bearer.auth.*",
+            )
+        return RegistryUnavailable(f"there is no token for the Schema Registry at {self.url} now: {error.message}")
+
+
+def _open(settings: RegistrySettings) -> SchemaRegistryClient:
+    try:
+        return SchemaRegistryClient.new_client(dict(settings.client))
+    except (ValueError, TypeError, OSError) as error:  # a file that is missing or no certificate, a value of no sense
+        raise ConfigError(f"{settings.key}.schema.registry.*", f"the registry's client refuses it: {error}") from error

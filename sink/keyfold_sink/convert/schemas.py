@@ -1,0 +1,261 @@
+"""Schemas by id: known, being asked for, or refused. The main thread looks; other threads ask, keep and compile.
+
+    look ──unknown──► asked ──► registry ──► compiled ──► kept beside the log ──► known
+                                   │             │              │
+                              away: again   no Avro: refused   away: again
+
+A schema counts as known when it is kept, so no record is in the log whose schema is not. What the registry does not
+know is believed at the third answer (a follower may lag), and only for a minute. Errors that no record is to blame for
+are raised once by `look`; the next look asks anew.
+
+Known schemas are bounded; which one goes is who was not looked at for longest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from random import Random
+from typing import Final, TypeVar
+
+import structlog
+
+from keyfold.backoff import Backoff
+from keyfold.clock import Clock
+from keyfold.errors import KeyfoldError
+from keyfold_sink.convert.avro_layout import Step, compile_check
+from keyfold_sink.convert.avro_schema import SchemaUnusable, stand_alone
+from keyfold_sink.convert.kept import KeptSchemas
+from keyfold_sink.convert.registry import (
+    AVRO,
+    RegisteredSchema,
+    Registry,
+    RegistryRefused,
+    SchemaKey,
+    SchemaUnknown,
+)
+
+ASKERS: Final = 8
+_DELAYS: Final = Backoff(first_ms=100, cap_ms=10_000)
+_SAY_SO_AFTER_S: Final = 1.0
+_LOOKS: Final = 3
+_LOOK_AGAIN_S: Final = 0.5
+_REFUSED_FOR_S: Final = 60.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A schema that records can be checked against."""
+
+    check: Step
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A schema whose records all fail, and why."""
+
+    cause: str
+    message: str
+
+
+Answer = Known | Refused
+_Result = Answer | KeyfoldError
+
+
+class _Closed(Exception):
+    """Told to stop while waiting."""
+
+
+class Schemas:
+    """The schemas of one registry. All but `_ask_on_thread` is the main thread's."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        kept: KeptSchemas,
+        *,
+        clock: Clock,
+        random: Random,
+        cache_size: int,
+        delays: Backoff = _DELAYS,
+    ) -> None:
+        self._asker = _Asker(registry, kept, random, delays)
+        self._clock = clock
+        self._cache_size = cache_size
+        self._answers: OrderedDict[SchemaKey, tuple[Answer, float]] = OrderedDict()
+        self._errors: dict[SchemaKey, KeyfoldError] = {}
+        self._asked: set[SchemaKey] = set()
+
+    def look(self, key: SchemaKey) -> Answer | None:
+        """What is known of a schema; None where it must be asked for, or is. Raises what asking came to."""
+        found = self._answers.get(key)
+        if found is None:
+            error = self._errors.get(key)
+            if error is not None:
+                self._errors.clear()  # what went wrong with the others is asked anew as well
+                raise error
+            return None
+        answer, until_s = found
+        if isinstance(answer, Refused) and self._clock.monotonic_s() >= until_s:
+            del self._answers[key]
+            return None
+        self._answers.move_to_end(key)
+        return answer
+
+    def ask(self, keys: Collection[SchemaKey]) -> None:
+        """Have these asked for: as many as there is room to hold. The others wait for the next call."""
+        for key in keys:
+            if len(self._asked) >= self._cache_size:
+                return
+            if key not in self._asked:
+                self._asked.add(key)
+                self._asker.ask(key)
+
+    def pending(self) -> bool:
+        """Whether something was asked and is not answered."""
+        self._take_answers()
+        return bool(self._asked)
+
+    def close(self) -> None:
+        """Stop asking."""
+        self._asker.close()
+
+    def _take_answers(self) -> None:
+        for key, result in self._asker.answers():
+            self._asked.discard(key)
+            if isinstance(result, KeyfoldError):
+                self._errors[key] = result
+            else:
+                self._answers[key] = (result, self._clock.monotonic_s() + _REFUSED_FOR_S)
+        while len(self._answers) > self._cache_size:
+            self._answers.popitem(last=False)
+
+
+class _Asker:
+    """Threads that ask. They are daemons: a registry that hangs must not hold up the end of the process."""
+
+    def __init__(self, registry: Registry, kept: KeptSchemas, random: Random, delays: Backoff) -> None:
+        self._registry = registry
+        self._kept = kept
+        self._random = random
+        self._delays = delays
+        self._questions: SimpleQueue[SchemaKey | None] = SimpleQueue()
+        self._results: SimpleQueue[tuple[SchemaKey, _Result]] = SimpleQueue()
+        self._closed = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._events = structlog.get_logger("keyfold.sink")
+
+    def ask(self, key: SchemaKey) -> None:
+        self._questions.put(key)
+        if len(self._threads) < ASKERS:
+            thread = threading.Thread(target=self._run, name="keyfold-schemas", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def answers(self) -> list[tuple[SchemaKey, _Result]]:
+        found: list[tuple[SchemaKey, _Result]] = []
+        while True:
+            try:
+                found.append(self._results.get_nowait())
+            except Empty:
+                return found
+
+    def close(self) -> None:
+        self._closed.set()
+        for _ in self._threads:
+            self._questions.put(None)
+        self._registry.close()
+
+    def _run(self) -> None:
+        while (key := self._questions.get()) is not None and not self._closed.is_set():
+            try:
+                result = self._answer(key)
+            except _Closed:
+                return
+            self._results.put((key, result))
+            if isinstance(result, RegistryRefused):
+                self._refuse_the_rest(result)
+
+    def _refuse_the_rest(self, error: RegistryRefused) -> None:
+        """Wrong credentials a thousand times over may lock the account."""
+        with contextlib.suppress(Empty):
+            while (key := self._questions.get_nowait()) is not None:
+                self._results.put((key, error))
+
+    def _answer(self, key: SchemaKey) -> _Result:
+        try:
+            registered = self._believing(lambda: self._registry.schema(key))
+            if registered.kind != AVRO:
+                return Refused("not an Avro schema", f"schema {key} is {registered.kind}, not Avro")
+            text, check = read_schema(registered)
+            self._persist(lambda: self._kept.keep(key, text, self._registry.url))
+            return Known(check)
+        except SchemaUnknown as error:
+            return Refused("unknown schema", f"schema {key}: {error}")
+        except SchemaUnusable as error:
+            return Refused("unusable schema", f"schema {key} cannot be used: {error}")
+        except KeyfoldError as error:
+            return error
+        except _Closed:
+            raise
+        except Exception as error:  # a thread that dies would leave its question open for ever
+            if self._closed.is_set():
+                raise _Closed from error
+            return KeyfoldError(f"schema {key} could not be asked for: {error!r}")
+
+    def _believing(self, call: Callable[[], T]) -> T:
+        for _ in range(_LOOKS - 1):
+            try:
+                return self._persist(call)
+            except SchemaUnknown:
+                self._wait(_LOOK_AGAIN_S)
+        return self._persist(call)
+
+    def _persist(self, call: Callable[[], T]) -> T:
+        """Repeat while the error is retriable, for ever."""
+        for delay_s in self._delays.delays_s(self._random):
+            if self._closed.is_set():
+                raise _Closed
+            try:
+                return call()
+            except KeyfoldError as error:
+                if not error.retriable:
+                    raise
+                if delay_s >= _SAY_SO_AFTER_S:
+                    self._events.warning("waiting for a schema", error=str(error), again_in_s=delay_s)
+            self._wait(delay_s)
+        raise AssertionError  # the delays never end
+
+    def _wait(self, seconds: float) -> None:
+        if self._closed.wait(seconds):
+            raise _Closed
+
+
+def read_schema(registered: RegisteredSchema) -> tuple[str, Step]:
+    """The text to keep and the check. That it is a valid schema was the registry's to say. Raises `SchemaUnusable`."""
+    try:
+        schema, text = _load(registered.text)
+        if registered.referenced:
+            schema = stand_alone(schema, [_load(other)[0] for other in registered.referenced])
+            text = json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
+        return text, compile_check(schema)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise SchemaUnusable(f"it is no Avro schema: {error!r}") from error
+    except RecursionError as error:
+        raise SchemaUnusable("it is nested too deeply") from error
+
+
+def _load(text: str) -> tuple[object, str]:
+    """A schema and its text as JSON: Java's parser takes a primitive's bare name, and so do registries."""
+    try:
+        return json.loads(text), text
+    except ValueError:
+        name = text.strip()
+        return name, json.dumps(name)
