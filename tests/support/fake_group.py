@@ -58,6 +58,7 @@ class FakeConsumer:
         self._calls: deque[Callable[[], None]] = deque()
         self._told_end: set[Key] = set()
         self._errors: list[Message] = []
+        self._holes: Counter[Key] = Counter()
         self._lock = threading.Lock()
         self._on: dict[str, Callable[[Any, list[TopicPartition]], None]] = {}
 
@@ -73,11 +74,20 @@ class FakeConsumer:
             self.records.setdefault(key, []).extend(fresh)
             self._told_end.discard(key)
 
+    def hole(self, key: Key, offsets: int) -> None:
+        """Offsets at the end that nobody can read: a transaction's markers."""
+        with self._lock:
+            self._holes[key] += offsets
+            self._told_end.discard(key)
+
     def end(self, key: Key) -> int:
         """The end offset."""
         with self._lock:
-            rows = self.records.get(key)
-            return (rows[-1].offset() or 0) + 1 if rows else 0
+            return self._end(key)
+
+    def _end(self, key: Key) -> int:
+        rows = self.records.get(key)
+        return ((rows[-1].offset() or 0) + 1 if rows else 0) + self._holes[key]
 
     def tell(self, what: str, *keys: Key) -> None:
         """Let the next `consume` call `on_assign`, `on_revoke` or `on_lost`."""
@@ -113,7 +123,8 @@ class FakeConsumer:
                 elif key not in self._told_end:
                     self._told_end.add(key)
                     error = KafkaError(KafkaError._PARTITION_EOF)
-                    batch.append(Message(topic=key[0], partition=key[1], offset=position, error=error))
+                    end = max(position, self._end(key))
+                    batch.append(Message(topic=key[0], partition=key[1], offset=end, error=error))
         if not batch:
             time.sleep(min(timeout, 0.002))
         return batch

@@ -1,0 +1,201 @@
+"""What a task says of itself: true at every stage, and cheap with thousands of partitions."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from random import Random
+from typing import Any, cast
+
+import pytest
+from confluent_kafka import KafkaError
+
+from keyfold.clock import ManualClock, SystemClock
+from keyfold.errors import StoreUnavailable
+from keyfold.store.api import ObjectStore
+from keyfold.store.faulty import Chaos, FaultyStore, Kind
+from keyfold.store.memory import MemoryStore
+from keyfold_sink import worker
+from keyfold_sink.health import Health
+from keyfold_sink.report import Voice
+from keyfold_sink.status import UNKNOWN, State, TaskStatus, dump, load_task
+from tests.support.sink_rig import T0, T1, MakeRig, rigs
+
+
+@pytest.fixture
+def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeRig]:
+    monkeypatch.setattr(worker, "_COMMIT_PATIENCE_S", 0.1)
+    with rigs() as build:
+        yield build
+
+
+def away(store: FaultyStore) -> None:
+    store._chaos = Chaos(Random(1), rate=1.0, kinds=(Kind.UNAVAILABLE,))
+
+
+def test_a_task_is_unassigned_until_the_group_has_given_it_something(make: MakeRig) -> None:
+    rig = make()
+    rig.until(lambda: rig.says(State.UNASSIGNED))
+    rig.kafka.tell("on_assign")
+    rig.until(lambda: rig.says(State.RUNNING))
+    assert rig.statuses[-1].partitions == ()
+
+
+def test_a_task_whose_partitions_cannot_be_claimed_yet_is_not_running_and_says_why(make: MakeRig) -> None:
+    store = FaultyStore(MemoryStore())
+    away(store)
+    rig = make(store, task__shutdown__graceful__timeout__ms="200")
+    rig.kafka.tell("on_assign", T0)
+    rig.until(lambda: (status := rig.status()) is not None and status.error != "")
+    status = rig.status()
+    assert status is not None
+    assert rig.statuses[-1].state is State.UNASSIGNED
+    assert status.state is State.UNASSIGNED
+    assert 0 < status.blocked_ms <= status.error_ms
+    assert status.next_offset == status.position == UNKNOWN
+    store._chaos = None
+    rig.until(lambda: rig.says(State.RUNNING))
+    rig.heard()
+    status = rig.status()
+    assert status is not None
+    assert status.blocked_ms == UNKNOWN
+    assert status.error != ""  # the last one that there was
+
+
+def test_membership_that_is_not_confirmed_is_said(make: MakeRig) -> None:
+    rig = make(task__shutdown__graceful__timeout__ms="200")
+    rig.kafka.refuse = lambda offset: KafkaError(KafkaError.REBALANCE_IN_PROGRESS) if offset.metadata else None
+    rig.kafka.tell("on_assign", T0)
+    rig.until(lambda: (status := rig.status()) is not None and "membership" in status.error)
+    assert rig.says(State.UNASSIGNED)
+
+
+def test_a_member_that_was_thrown_out_is_not_running(make: MakeRig) -> None:
+    rig = make()
+    rig.kafka.tell("on_assign", T0)
+    rig.until(lambda: rig.says(State.RUNNING))
+    rig.kafka.tell("on_lost", T0)
+    rig.until(lambda: rig.says(State.UNASSIGNED))
+    rig.kafka.tell("on_assign", T0)
+    rig.until(lambda: rig.says(State.RUNNING))
+
+
+def test_idle_and_blocked_are_told_apart(make: MakeRig) -> None:
+    store = FaultyStore(MemoryStore())
+    rig = make(store, segment__ms="100", task__shutdown__graceful__timeout__ms="200")
+    rig.kafka.produce(T0, range(1000, 1005))
+    rig.kafka.tell("on_assign", T0, T1)
+    rig.until(lambda: (status := rig.status()) is not None and status.next_offset == 1005)
+    rig.heard()
+    idle = rig.status()
+    assert idle is not None
+    assert (idle.state, idle.lag_records, idle.oldest_record_ms, idle.blocked_ms) == (
+        State.RUNNING,
+        0,
+        UNKNOWN,
+        UNKNOWN,
+    )
+    assert idle.committed_ms > 0
+    away(store)
+    rig.kafka.produce(T0, range(1005, 1010))
+    rig.until(lambda: (status := rig.status()) is not None and status.blocked_ms > 0)
+    rig.heard()
+    blocked = rig.status()
+    assert blocked is not None
+    assert blocked.state is State.RUNNING
+    assert (blocked.next_offset, blocked.position, blocked.end_offset) == (1005, 1010, 1010)
+    assert blocked.lag_records == 5
+    assert blocked.oldest_record_ms == 1005  # the fake's timestamps are its offsets
+    assert "unavailable" in blocked.error or blocked.error
+    other = rig.status(T1)
+    assert other is not None
+    assert other.blocked_ms == UNKNOWN
+    store._chaos = None
+    rig.until(lambda: (status := rig.status()) is not None and status.next_offset == 1010)
+    rig.heard()
+    after = rig.status()
+    assert after is not None
+    assert (after.blocked_ms, after.oldest_record_ms) == (UNKNOWN, UNKNOWN)
+
+
+def test_a_hole_at_the_end_of_a_silent_partition_is_no_lag_for_long(make: MakeRig) -> None:
+    """A transaction's marker, or compacted records: nothing is to be read there, and the log's end moves over it."""
+    rig = make(segment__ms="200")
+    rig.kafka.produce(T0, range(5))
+    rig.kafka.tell("on_assign", T0)
+    rig.until(lambda: rig.kafka.group_offsets.get(T0) == 5)
+    rig.kafka.hole(T0, 2)
+    rig.until(lambda: rig.kafka.group_offsets.get(T0) == 7)
+    rig.until(lambda: (status := rig.status()) is not None and status.lag_records == 0)
+
+
+def test_a_topic_that_does_not_exist_is_named_in_the_trace(make: MakeRig) -> None:
+    rig = make()
+    rig.kafka.tell("on_assign")
+    rig.kafka.inject(("misspelt", 0), KafkaError.UNKNOWN_TOPIC_OR_PART)
+    rig.until(lambda: rig.says(State.RUNNING) and rig.statuses[-1].trace != "")
+
+
+def test_a_task_that_is_shut_down_reports_while_it_flushes(make: MakeRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report is a sign of life: the longest wait of the main loop must not look as if it hung."""
+    monkeypatch.setattr(worker, "INTERVAL_S", 0.05)
+    store = FaultyStore(MemoryStore())
+    rig = make(store, offset__flush__timeout__ms="1000", task__shutdown__graceful__timeout__ms="1000")
+    rig.kafka.produce(T0, range(5))
+    rig.kafka.tell("on_assign", T0)
+    rig.until(lambda: rig.kafka.fetched.get(T0) == 5)
+    away(store)
+    rig.kafka.tell("on_revoke", T0)
+    rig.until(lambda: not rig.task._group.assigned)
+    times = [status.reported_ms for status in rig.statuses]
+    assert max(b - a for a, b in itertools.pairwise(times)) < 500
+
+
+class Refusing:
+    url = "memory://away"
+
+    def __getattr__(self, _name: str) -> Any:
+        def call(*_arguments: Any, **_options: Any) -> Any:
+            raise StoreUnavailable("k", "away")
+
+        return call
+
+
+def test_two_thousand_partitions_are_reported_in_a_moment(make: MakeRig) -> None:
+    """Made in the main loop each second: it must cost next to nothing there."""
+    rig = make(cast("ObjectStore", Refusing()), task__shutdown__graceful__timeout__ms="10")
+    keys = [("t", number) for number in range(2000)]
+    rig.kafka.tell("on_assign", *keys)
+    rig.until(lambda: bool(rig.statuses) and len(rig.statuses[-1].partitions) == 2000, 60)
+    report = rig.task._report
+    began_s = time.process_time()
+    for _ in range(5):
+        report.now()
+    took_s = (time.process_time() - began_s) / 5
+    data = dump(rig.statuses[-1])
+    assert load_task(data) == rig.statuses[-1]
+    assert took_s < 0.2  # about 15 ms alone on a core; the senders' threads count in here
+
+
+def test_a_voice_says_who_it_is_and_what_was_counted() -> None:
+    said: list[TaskStatus] = []
+    voice = Voice(3, SystemClock(), said.append, lambda: {"records": 5.0})
+    assert voice.is_due()
+    voice.say(State.UNASSIGNED, "waiting")
+    assert not voice.is_due()
+    assert (said[0].number, said[0].trace, said[0].values) == (3, "waiting", {"records": 5.0})
+    assert said[0].pid > 0
+    assert said[0].reported_ms >= said[0].started_ms > 0
+
+
+def test_health_counts_from_the_first_failure_to_the_first_success() -> None:
+    clock = ManualClock()
+    health = Health(clock)
+    health.failed("first")
+    began_ms = clock.now_ms()
+    clock.advance(500)
+    health.failed("second")
+    assert (health.error, health.blocked_ms, health.error_ms) == ("second", began_ms, began_ms + 500)
+    health.went_on()
+    assert (health.error, health.blocked_ms) == ("second", UNKNOWN)
