@@ -238,6 +238,8 @@ def _add_connector(found: dict[Metric, list[Sample]], view: View, states: list[S
         names.VERSION: view.version,
     }
     for metric, fact in facts.items():
+        if not fact:
+            continue
         found[metric].append(Sample((*connector, fact), 1.0))
         # Confluent's rules put all of them under one name, each with its own label only.
         own = tuple(fact if label == metric.own_labels[0] else "" for label in names.CONNECTOR.own_labels)

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import replace
 from typing import Final, Protocol
 
 import structlog
@@ -102,14 +103,14 @@ class SinkService:
         return self._orders().state
 
     def own_status(self) -> WorkerStatus:
-        """What this worker says of itself."""
+        """What this worker says of itself. Metrics are not for other workers, and each of them changes all the time."""
         return WorkerStatus(
             worker_id=self.worker_id,
             slot=self._roll_call.slot,
             reported_ms=self._clock.now_ms(),
             version=self._version,
             orders_version=self._tasks.orders_version,
-            tasks=self._tasks.tasks,
+            tasks=tuple(replace(task, values={}) for task in self._tasks.tasks),
         )
 
     def workers(self) -> Sequence[WorkerStatus]:
