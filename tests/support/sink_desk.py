@@ -1,0 +1,257 @@
+"""One partition's intake over the in-memory store: a converter, a dead letter topic and a log that tests play with."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from confluent_kafka import KafkaError, Message
+
+from keyfold.backoff import Backoff
+from keyfold.clock import ManualClock
+from keyfold.errors import KeyfoldError
+from keyfold.log.manifest import Manifest
+from keyfold.log.names import Place
+from keyfold.log.partition_log import PartitionLog
+from keyfold.log.record import RecordColumns
+from keyfold.store.api import ObjectStore
+from keyfold.store.memory import MemoryStore
+from keyfold_sink.assignment import Assigned, PauseReason
+from keyfold_sink.budget import InFlight
+from keyfold_sink.convert.api import Rejected, SchemasPending, Stage
+from keyfold_sink.dead_letters import DeadLetters
+from keyfold_sink.error_counts import ErrorCounts
+from keyfold_sink.health import Health
+from keyfold_sink.intake import ErrorPolicy, Intake
+from keyfold_sink.lane import Lane
+from keyfold_sink.letter import Sender
+from keyfold_sink.metrics import TaskMeter
+from keyfold_sink.partition import Committed, PartitionWriter, Tools
+from keyfold_sink.rolling import RollPolicy, RollReason
+from keyfold_sink.sender import Retry
+from keyfold_sink.source import SourceFacts
+
+KEY = ("t", 0)
+PLACE = Place("topics", *KEY)
+CONVERTER = "org.apache.kafka.connect.json.JsonConverter"
+TOPIC = "letters"
+
+
+def message(offset: int, value: bytes = b"v", **more: Any) -> Message:
+    given: dict[str, Any] = {"key": b"k%d" % offset, "timestamp": (1, 1000 + offset), "leader_epoch": 3, **more}
+    return Message(topic=KEY[0], partition=KEY[1], offset=offset, value=value, **given)
+
+
+class FakeChecks:
+    """Values that begin with `!` are poison, for the cause that they name; `?` asks for a schema first."""
+
+    def __init__(self) -> None:
+        self.asking = False
+        self.known = False
+        self.judged = 0
+        self.error: KeyfoldError | None = None
+
+    def judge(self, topic: str, partition: int, batch: RecordColumns) -> Sequence[Rejected]:
+        assert (topic, partition) == KEY
+        self.judged += 1
+        if self.error is not None:
+            raise self.error
+        if not self.known and any(value is not None and value.startswith(b"?") for value in batch.values):
+            self.asking = True
+            raise SchemasPending
+        return [
+            Rejected(at, Stage.VALUE_CONVERTER, CONVERTER, value[1:].decode(), f"{value!r} is poison")
+            for at, value in enumerate(batch.values)
+            if value is not None and value.startswith(b"!")
+        ]
+
+    def pending(self) -> bool:
+        return self.asking
+
+    def answer(self) -> None:
+        self.asking, self.known = False, True
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class FakeProducer:
+    """Kafka behind a producer: what was sent is delivered at `poll`, unless told otherwise."""
+
+    topic: FakeTopic
+    on_error: Callable[[KafkaError], None]
+    queue: list[tuple[dict[str, Any], Callable[[KafkaError | None, object], None]]] = field(default_factory=list)
+
+    def produce(self, topic: str, **letter: Any) -> None:
+        assert topic == TOPIC
+        if len(self.queue) >= self.topic.queue_max:
+            raise BufferError
+        self.queue.append((letter, letter.pop("on_delivery")))
+
+    def poll(self, timeout: float) -> int:
+        with self.topic.lock:
+            if self.topic.is_away:
+                return 0
+            answers, self.queue = self.queue, []
+        for letter, on_delivery in answers:
+            error = self.topic.judge(letter)
+            if error is None:
+                self.topic.letters.append(letter)
+            on_delivery(error, None)
+        return len(answers)
+
+
+class FakeTopic:
+    """The dead letter topic."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.letters: list[dict[str, Any]] = []
+        self.is_away = False
+        self.queue_max = 1 << 30
+        self.judge: Callable[[dict[str, Any]], KafkaError | None] = lambda _letter: None
+        self.producers: list[FakeProducer] = []
+
+    def open(self, on_error: Callable[[KafkaError], None]) -> FakeProducer:
+        self.producers.append(FakeProducer(self, on_error))
+        return self.producers[-1]
+
+    @property
+    def offsets(self) -> list[int]:
+        """Of the records whose letters have arrived, by their header."""
+        return [int(dict(letter["headers"])["__connect.errors.offset"]) for letter in self.letters]
+
+
+class FakeFetching:
+    def __init__(self) -> None:
+        self.said: list[tuple[str, PauseReason]] = []
+
+    def hold(self, owner: Assigned, reason: PauseReason) -> None:
+        owner.holds.add(reason)
+        self.said.append(("hold", reason))
+
+    def release(self, owner: Assigned, reason: PauseReason) -> None:
+        if reason in owner.holds:
+            owner.holds.discard(reason)
+            self.said.append(("release", reason))
+
+
+class OneTopic:
+    def facts(self, topic: str, partition: int) -> SourceFacts:
+        return SourceFacts("T", "C", 0, 0, {})
+
+    def topic_id(self, topic: str) -> str:
+        return "T"
+
+    def settings(self, topic: str) -> dict[str, str]:
+        return {"cleanup.policy": "delete"}
+
+
+class Desk:
+    """An intake, and everything from there to the log. `claim` begins anew, as a sink does after a crash."""
+
+    def __init__(
+        self,
+        pool: ThreadPoolExecutor,
+        *,
+        store: ObjectStore | None = None,
+        topic: FakeTopic | None = None,
+        checks: FakeChecks | None = None,
+        tolerates: bool = True,
+        flush_size: int = 0,
+        limit_bytes: int = 1 << 30,
+        logs: bool = False,
+        **policy: Any,
+    ) -> None:
+        self.pool, self.store = pool, store or MemoryStore()
+        self.clock = ManualClock()
+        self.random = Random(1)
+        self.in_flight = InFlight()
+        self.checks = checks
+        self.topic = topic
+        self.meter = TaskMeter(self.clock)
+        self.fetching = FakeFetching()
+        self.failures: list[KeyfoldError] = []
+        self.crashes: list[BaseException] = []
+        self.reports: list[Committed] = []
+        self.roll_policy = RollPolicy(10_000_000, 60_000, flush_size)
+        counts = ErrorCounts(self.meter)
+        self.letters = topic and DeadLetters(
+            TOPIC,
+            topic.open,
+            limit_bytes=limit_bytes,
+            in_flight=self.in_flight,
+            counts=counts,
+            clock=self.clock,
+        )
+        sender = Sender("sink", 3, context=True)
+        self.intake = Intake(
+            ErrorPolicy(tolerates, logs, policy.get("logs_messages", False), sender, self.letters),
+            checks,
+            self.fetching,
+            counts,
+            self.clock,
+            is_read=lambda owner: owner is self.owner and owner.is_fetched,
+            fail=lambda _owner, error: self.failures.append(error),
+        )
+        log = self._log()
+        log.create(topic_id="T", cluster_id="C")
+        self.claim()
+
+    def _log(self) -> PartitionLog:
+        return PartitionLog(self.store, PLACE, clock=self.clock, random=self.random, backoff=Backoff(1, 2))
+
+    def claim(self) -> None:
+        log = self._log()
+        self.session = log.claim_sink()
+        lane = Lane(self.pool, self.crashes.append)
+        retry = Retry(lane, self.random, Backoff(1, 2))
+        self.owner = Assigned(KEY, lane, retry, log, Health(self.clock))
+        tools = Tools(self.store, OneTopic(), self.clock, self.in_flight, self.reports.append)
+        self.owner.writer = self.writer = PartitionWriter(self.session, lane, retry, self.roll_policy, tools)
+        self.owner.is_fetched = True
+
+    def take(self, *messages: Message) -> None:
+        self.intake.take(self.owner, self.intake.read(messages, 100.0))
+
+    def values(self, begin: int, *values: bytes) -> None:
+        """Records with these values, one after another."""
+        self.take(*(message(begin + n, value) for n, value in enumerate(values)))
+
+    def commit(self) -> Manifest:
+        self.commit_later()
+        return self.settle()
+
+    def commit_later(self) -> None:
+        self.writer.roll(RollReason.REQUEST)
+
+    def settle(self) -> Manifest:
+        assert self.owner.lane.wait_idle(20)
+        return self.session.refresh()
+
+    def count(self, name: str) -> float:
+        return self.meter.values({})[name]
+
+
+MakeDesk = Callable[..., Desk]
+
+
+@contextmanager
+def desks() -> Iterator[MakeDesk]:
+    """Makes desks."""
+    with ThreadPoolExecutor(2) as pool:
+        made: list[Desk] = []
+
+        def build(**options: Any) -> Desk:
+            made.append(Desk(pool, **options))
+            return made[-1]
+
+        yield build
+        for desk in made:
+            desk.owner.lane.close()

@@ -1,0 +1,244 @@
+"""Dead letters: what they hold, and that no commit passes their offsets before Kafka has them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from keyfold.errors import LogError
+from keyfold_sink.assignment import PauseReason
+from keyfold_sink.convert.api import Stage
+from keyfold_sink.dead_letters import LetterRefused
+from keyfold_sink.letter import Failure, Sender, letter
+from tests.support.sink_desk import CONVERTER, Desk, FakeChecks, FakeTopic, MakeDesk, desks, message
+
+
+@pytest.fixture
+def make() -> Iterator[MakeDesk]:
+    with desks() as build:
+        yield build
+
+
+def failure(**changes: Any) -> Failure:
+    given: dict[str, Any] = {
+        "offset": 42,
+        "timestamp": 7,
+        "key": b"\xff",
+        "value": b"\x00",
+        "headers": [("a", b"1"), ("a", None)],
+        "stage": Stage.VALUE_CONVERTER,
+        "converter": CONVERTER,
+        "cause": "not JSON",
+        "message": "not JSON: \udcff",
+    }
+    return Failure(**(given | changes))
+
+
+def wait_until(desk: Desk, offset: int) -> None:
+    assert desk.owner.lane.wait_idle(20)
+    assert desk.session.refresh().next_offset == offset
+
+
+def test_a_letter_is_the_record_with_connects_headers_behind_its_own() -> None:
+    made = letter(("t", 3), failure(), Sender("sink", 5, context=True))
+    assert (made.offset, made.timestamp, made.key, made.value) == (42, 7, b"\xff", b"\x00")
+    exception = b"org.apache.kafka.connect.errors.DataException"
+    assert made.headers == [
+        ("a", b"1"),
+        ("a", None),
+        ("__connect.errors.topic", b"t"),
+        ("__connect.errors.partition", b"3"),
+        ("__connect.errors.offset", b"42"),
+        ("__connect.errors.connector.name", b"sink"),
+        ("__connect.errors.task.id", b"5"),
+        ("__connect.errors.stage", b"VALUE_CONVERTER"),
+        ("__connect.errors.class.name", CONVERTER.encode()),
+        ("__connect.errors.exception.class.name", exception),
+        ("__connect.errors.exception.message", b"not JSON: \\udcff"),
+        ("__connect.errors.exception.stacktrace", exception + b": not JSON: \\udcff\n"),
+    ]
+
+
+def test_without_context_a_letter_is_the_record_alone() -> None:
+    assert letter(("t", 3), failure(), Sender("sink", 5, context=False)).headers == [("a", b"1"), ("a", None)]
+
+
+def test_a_header_that_the_record_has_already_is_not_written_again() -> None:
+    """A letter that was read from another dead letter topic keeps where it came from first, as in Connect."""
+    old = [("__connect.errors.topic", b"first"), ("__connect.errors.offset", b"1")]
+    headers = letter(("t", 3), failure(headers=old), Sender("sink", 5, context=True)).headers
+    assert headers[:2] == old
+    assert [name for name, _ in headers].count("__connect.errors.topic") == 1
+    assert ("__connect.errors.partition", b"3") in headers
+
+
+def test_letters_arrive_before_the_commit_that_passes_them(make: MakeDesk) -> None:
+    topic = FakeTopic()
+    desk = make(checks=FakeChecks(), topic=topic)
+    topic.is_away = True
+    desk.take(message(0), message(1, b"!x", headers=[("h", b"1")]), message(2, b"!y", timestamp=(0, 0)))
+    desk.writer.roll_if_due()
+    desk.clock.advance(60_000)
+    desk.writer.roll_if_due()
+    assert not desk.owner.lane.wait_idle(0.1)
+    assert desk.session.manifest.next_offset == 0
+    assert desk.in_flight.size_bytes > 0
+    topic.is_away = False
+    wait_until(desk, 3)
+    first, second = topic.letters
+    assert (first["key"], first["value"], first["timestamp"], first["headers"][0]) == (b"k1", b"!x", 1001, ("h", b"1"))
+    assert "timestamp" not in second
+    assert topic.offsets == [1, 2]
+    assert desk.in_flight.size_bytes == 0
+    assert desk.count("kafka_connect_task_error_metrics_deadletterqueue_produce_requests") == 2
+    assert desk.count("kafka_connect_task_error_metrics_deadletterqueue_produce_failures") == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "hint"),
+    [
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, "the right to write"),
+        (KafkaError.MSG_SIZE_TOO_LARGE, "max.message.bytes"),
+        (KafkaError._UNKNOWN_TOPIC, "deleted"),
+        (KafkaError.INVALID_RECORD, "correct what Kafka complains about"),
+    ],
+)
+def test_a_letter_that_kafka_refuses_fails_the_partition_and_passes_nothing(
+    make: MakeDesk, code: int, hint: str
+) -> None:
+    topic = FakeTopic()
+    desk = make(checks=FakeChecks(), topic=topic)
+    topic.judge = lambda _letter: KafkaError(code, "no")
+    desk.values(0, b"a", b"!x", b"b")
+    assert desk.commit().next_offset == 0
+    (crash,) = desk.crashes
+    assert isinstance(crash, LetterRefused)
+    assert isinstance(crash, LogError)
+    assert not crash.retriable
+    assert "offset 1" in str(crash)
+    assert hint in str(crash)
+    assert desk.in_flight.size_bytes == 0
+    assert desk.count("kafka_connect_task_error_metrics_deadletterqueue_produce_failures") == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION, "moved", False, True),
+        KafkaError(KafkaError._MSG_TIMED_OUT),
+        KafkaError(KafkaError._TRANSPORT),
+    ],
+)
+def test_what_kafka_does_not_take_for_the_moment_is_sent_again(make: MakeDesk, error: KafkaError) -> None:
+    topic = FakeTopic()
+    desk = make(checks=FakeChecks(), topic=topic)
+    answers: list[KafkaError | None] = [error, error, None]
+    topic.judge = lambda _letter: answers.pop(0)
+    desk.values(0, b"!x")
+    ticking = threading.Event()
+    clock = threading.Thread(target=lambda: [desk.clock.advance(500) for _ in iter(lambda: ticking.wait(0.002), True)])
+    clock.start()
+    manifest = desk.commit()
+    ticking.set()
+    clock.join()
+    assert (manifest.next_offset, topic.offsets, answers) == (1, [0], [])
+
+
+def test_a_time_that_the_topic_does_not_take_is_left_out(make: MakeDesk) -> None:
+    topic = FakeTopic()
+    desk = make(checks=FakeChecks(), topic=topic)
+    topic.judge = lambda letter: KafkaError(KafkaError.INVALID_TIMESTAMP) if "timestamp" in letter else None
+    desk.values(0, b"!x")
+    assert desk.commit().next_offset == 1
+    assert topic.offsets == [0]
+
+
+@pytest.mark.parametrize("raises", [True, False])
+def test_a_producer_that_is_of_no_use_any_more_is_replaced_and_all_letters_go_out_again(
+    make: MakeDesk, monkeypatch: pytest.MonkeyPatch, *, raises: bool
+) -> None:
+    topic = FakeTopic()
+    desk = make(checks=FakeChecks(), topic=topic)
+    fatal = KafkaError(KafkaError._FATAL, "out of order", True)
+    first = topic.producers[0]
+    if raises:
+
+        def poll(timeout: float) -> int:
+            raise KafkaException(fatal)
+
+        monkeypatch.setattr(first, "poll", poll)
+    else:
+        topic.judge = lambda _letter: fatal if len(topic.producers) == 1 else None
+    desk.values(0, b"!x", b"!x", b"v")
+    letters = desk.letters
+    assert letters is not None
+    letters.serve(0.0)
+    assert len(topic.producers) == 2
+    desk.clock.advance(1000)
+    assert desk.commit().next_offset == 3
+    assert topic.offsets == [0, 1]
+    for _letter, on_delivery in first.queue:
+        on_delivery(None, None)  # an old answer that comes late
+    assert desk.in_flight.size_bytes == 0
+
+
+def test_credentials_that_are_refused_end_the_waiting(make: MakeDesk) -> None:
+    topic = FakeTopic()
+    topic.is_away = True
+    desk = make(checks=FakeChecks(), topic=topic)
+    desk.values(0, b"!x")
+    topic.producers[0].on_error(KafkaError(KafkaError._AUTHENTICATION, "wrong password"))
+    assert desk.commit().next_offset == 0
+    assert "wrong password" in str(desk.crashes[0])
+    topic.producers[0].on_error(KafkaError(KafkaError._ALL_BROKERS_DOWN))  # passes
+
+
+def test_while_the_topic_takes_nothing_reading_goes_on_until_its_share_of_memory_is_full(make: MakeDesk) -> None:
+    topic = FakeTopic()
+    topic.is_away = True
+    checks = FakeChecks()
+    desk = make(checks=checks, topic=topic, limit_bytes=2000)
+    desk.values(0, *[b"!x"] * 3)
+    assert desk.writer.position == 3
+    desk.values(3, b"!x", b"v")
+    assert desk.writer.position == 3
+    judged = checks.judged
+    for _ in range(10):
+        desk.clock.advance(600)
+        desk.intake.step()
+    assert checks.judged == judged  # a batch is not judged again and again for nothing
+    assert desk.fetching.said == [("hold", PauseReason.LETTERS)]
+    topic.is_away = False
+    desk.intake.step()
+    assert desk.fetching.said[-1] == ("release", PauseReason.LETTERS)
+    assert desk.writer.position == 5
+    assert desk.commit().next_offset == 5
+    assert topic.offsets == [0, 1, 2, 3]
+
+
+def test_a_client_whose_queue_is_full_is_given_the_rest_later(make: MakeDesk) -> None:
+    topic = FakeTopic()
+    topic.queue_max = 2
+    desk = make(checks=FakeChecks(), topic=topic)
+    desk.values(0, *[b"!x"] * 5)
+    for _ in range(3):
+        desk.clock.advance(1000)
+        desk.intake.step()
+    assert topic.offsets == [0, 1, 2, 3, 4]
+    assert desk.commit().next_offset == 5
+
+
+def test_a_lane_that_is_closed_waits_for_no_letter(make: MakeDesk) -> None:
+    topic = FakeTopic()
+    topic.is_away = True
+    desk = make(checks=FakeChecks(), topic=topic)
+    desk.values(0, b"!x")
+    desk.commit_later()
+    desk.owner.lane.close()
+    assert desk.owner.lane.wait_idle(20)
+    assert desk.session.refresh().next_offset == 0
+    assert desk.crashes == []
