@@ -184,6 +184,7 @@ class Claims:
     gap_policy: GapPolicy
     random: Random
     report: Report
+    gap_recorded: Callable[[], None] = lambda: None
 
     def load(self, owner: Assigned) -> None:
         """Read the manifest; where there is no log yet, begin one at the earliest offset that the source has."""
@@ -268,3 +269,4 @@ class Claims:
                 session.advance(gap.to_offset, gaps=(gap,))
 
         owner.retry(skip)
+        self.gap_recorded()

@@ -25,6 +25,7 @@ from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
 from keyfold.store.api import ObjectStore
 from keyfold_sink import budget
+from keyfold_sink import metric_names as names
 from keyfold_sink.assignment import Assigned, Claimed, Claims, PauseReason
 from keyfold_sink.background import Background, Timers
 from keyfold_sink.batch import TopicPartitionKey
@@ -105,7 +106,13 @@ class SinkTask:
         self._events = structlog.get_logger("keyfold.sink")
         self._tools = Tools(store, source, clock, self._in_flight, self._inbox.put, options.avro_codec, meter)
         self._group = Group(
-            claims=Claims(source, options.source_gap_policy, random, self._inbox.put),
+            claims=Claims(
+                source,
+                options.source_gap_policy,
+                random,
+                self._inbox.put,
+                gap_recorded=lambda: meter.count(names.SOURCE_GAPS, "lost"),
+            ),
             inbox=self._inbox,
             executor=self._pool,
             clock=clock,
