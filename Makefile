@@ -96,8 +96,9 @@ bench: jars ## Ratios on this machine, each on the same data in one run
 	@for bench in $$(ls tests/bench/*.py | grep -v '/_'); do name=$${bench%.py}; \
 		echo "== $$bench"; $(PY) -m "$${name//\//.}" $(ARGS); done
 
-docs: $(STAMP) ## Write docs/configuration.md from the code
+docs: $(STAMP) ## Write docs/configuration.md and the tables of docs/metrics-sink.md from the code
 	$(PY) -m tests.support.configuration_docs
+	$(PY) -m tests.support.metrics_docs
 
 dist: $(STAMP) ## Build wheel, sdist and what spark-submit is given into dist/
 	@rm -rf dist

@@ -324,6 +324,12 @@ UNSENT_SECONDS: Final = _gauge(
     "Time since the oldest record that is not durable was read: the age above without the producers' clocks.",
     "beyond `segment.ms` and a minute: the store is slow or away",
 )
+STALLED_SECONDS: Final = _gauge(
+    "stalled_seconds",
+    "How long the partition that stands still longest has had something to read without its log growing, whatever the "
+    "reason; 0: none does. Not while it is paused on request.",
+    "beyond `segment.ms` and a minute: it does not move",
+)
 BLOCKED_SECONDS: Final = _gauge(
     "blocked_seconds",
     "How long the partition that waits longest has repeated something in vain; 0: none does. Failed ones apart.",
@@ -452,6 +458,12 @@ PARTITION_NEXT: Final = _gauge(
     Scope.PARTITION,
 )  # fmt: skip
 PARTITION_END: Final = _gauge("partition_end_offset", "The topic's end, of the same partitions.", "-", Scope.PARTITION)
+PARTITION_STALLED: Final = _gauge(
+    "partition_stalled_seconds",
+    "How long the partition has had something to read without its log growing.",
+    "which ones to look at",
+    Scope.PARTITION,
+)
 PARTITION_BLOCKED: Final = _gauge(
     "partition_blocked_seconds",
     "How long the partition has repeated something in vain.",

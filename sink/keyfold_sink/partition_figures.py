@@ -19,7 +19,30 @@ from keyfold_sink.status import UNKNOWN, PartitionStatus, State, TaskStatus
 Figures = Mapping[TopicPartitionKey, float]
 
 
-def task_gauges(status: TaskStatus, now_ms: int) -> dict[Metric, dict[tuple[str, ...], float]]:
+class Stalls:
+    """Since when partitions have had something to read without growing. It goes on when a task is replaced.
+
+    A partition that comes back from another worker, its log as long as before, has stood still there, too.
+    """
+
+    def __init__(self) -> None:
+        self._still: dict[TopicPartitionKey, tuple[int, float]] = {}
+
+    def take(self, partitions: Iterable[PartitionStatus], now_s: float) -> None:
+        """Note how partitions stand now."""
+        for partition in partitions:
+            key = (partition.topic, partition.partition)
+            if partition.state is State.PAUSED or partition.lag_records <= 0:
+                self._still.pop(key, None)
+            elif key not in self._still or self._still[key][0] != partition.next_offset:
+                self._still[key] = partition.next_offset, now_s
+
+    def seconds(self, now_s: float) -> Figures:
+        """How long by now, also of partitions that are another worker's meanwhile."""
+        return {key: now_s - since_s for key, (_, since_s) in self._still.items()}
+
+
+def task_gauges(status: TaskStatus, now_ms: int, stalled: Figures) -> dict[Metric, dict[tuple[str, ...], float]]:
     """Figures over a task's partitions; none of what no partition knows."""
     partitions = status.partitions
     states = Counter(partition.state for partition in partitions)
@@ -33,6 +56,9 @@ def task_gauges(status: TaskStatus, now_ms: int) -> dict[Metric, dict[tuple[str,
     blocked = [seconds for seconds in (_blocked_s(p, now_ms) for p in partitions) if seconds is not None]
     found[names.BLOCKED] = {(): float(len(blocked))}
     found[names.BLOCKED_SECONDS] = {(): max(blocked, default=0.0)}
+    found[names.STALLED_SECONDS] = {
+        (): max((stalled.get((p.topic, p.partition), 0.0) for p in partitions), default=0.0)
+    }
     found[names.AGE_MAX] = {(): max((_age_s(p, now_ms) for p in partitions), default=0.0)}
     found[names.LAG] = {(): float(sum(lags))}
     found[names.LAG_MAX] = {(): float(max(lags, default=0))}
@@ -45,7 +71,7 @@ def task_gauges(status: TaskStatus, now_ms: int) -> dict[Metric, dict[tuple[str,
 
 
 def partition_samples(
-    tasks: Iterable[TaskStatus], connector: str, now_ms: int, *, all_partitions: bool
+    tasks: Iterable[TaskStatus], connector: str, now_ms: int, stalled: Figures, *, all_partitions: bool
 ) -> dict[Metric, list[Sample]]:
     """Samples by partition. While a partition moves from one task to another, both may have it: it counts once."""
     partitions = _once(partition for task in tasks for partition in task.partitions)
@@ -63,6 +89,7 @@ def partition_samples(
     figures: dict[Metric, Figures] = {
         names.PARTITION_LAG: worst_lags,
         names.PARTITION_AGE: {key: age for key, age in _largest(ages, limit).items() if age},
+        names.PARTITION_STALLED: _largest({key: s for key, s in stalled.items() if key in partitions}, limit),
         names.PARTITION_BLOCKED: _largest(blocked, limit),
         names.PARTITION_COMMIT: {key: late[key] / 1000 for key in heapq.nsmallest(limit, late, key=late.__getitem__)},
         names.PARTITION_NEXT: {key: float(known[key].next_offset) for key in worst_lags},

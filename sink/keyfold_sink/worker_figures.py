@@ -17,7 +17,7 @@ from keyfold.clock import Clock
 from keyfold_sink import metric_names as names
 from keyfold_sink.metric_names import BY_NAME, METRICS, REPLACED_CAUSES, Metric, Scope
 from keyfold_sink.metrics import BAR
-from keyfold_sink.partition_figures import partition_samples, task_gauges
+from keyfold_sink.partition_figures import Figures, Stalls, partition_samples, task_gauges
 from keyfold_sink.sample import Sample, Samples
 from keyfold_sink.status import UNKNOWN, State, TaskStatus
 
@@ -70,6 +70,7 @@ class Ledger:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._tasks: dict[int, _Task] = {}
+        self._stalls = Stalls()
         self._replaced: dict[str, int] = dict.fromkeys(REPLACED_CAUSES, 0)
         self._starts = dict.fromkeys((names.TASK_STARTS, names.TASK_STARTED, names.TASK_NOT_STARTED), 0)
 
@@ -79,14 +80,19 @@ class Ledger:
         The same status may be given again and again.
         """
         now_s = self._clock.monotonic_s()
-        task = self._tasks.setdefault(status.number, _Task(status, since_s=now_s, seen_s=now_s))
+        task = self._tasks.get(status.number)
+        is_new = task is None or status is not task.status
+        if task is None:
+            task = self._tasks[status.number] = _Task(status, since_s=now_s, seen_s=now_s)
         spent = task.spent_s
         spent[task.status.state] = spent.get(task.status.state, 0.0) + now_s - task.seen_s
         task.seen_s = now_s
         if status.pid not in {UNKNOWN, task.pid}:
             self._begin(task, status.pid, now_s)
-        if status.pid != UNKNOWN and (status is not task.status or not task.now):
-            _take(task, status.values)
+        if is_new:
+            self._stalls.take(status.partitions, now_s)
+            if status.pid != UNKNOWN:
+                _take(task, status.values)
         task.status = status
         if not task.has_begun:
             ran = status.state in _STARTED
@@ -117,11 +123,14 @@ class Ledger:
         """Every sample, by metric; a metric of which nothing is known has none."""
         found: dict[Metric, list[Sample]] = {metric: [] for metric in METRICS}
         tasks = sorted(self._tasks.items())
+        stalled = self._stalls.seconds(self._clock.monotonic_s())
         for number, task in tasks:
             labels = (view.connector, str(view.first_task_id + number))
-            _add_task(found, labels, task, view.now_ms)
+            _add_task(found, labels, task, view.now_ms, stalled)
         alive = [task.status for _, task in tasks if task.is_alive]
-        of_partitions = partition_samples(alive, view.connector, view.now_ms, all_partitions=view.all_partitions)
+        of_partitions = partition_samples(
+            alive, view.connector, view.now_ms, stalled, all_partitions=view.all_partitions
+        )
         for metric, samples in of_partitions.items():
             found[metric] += samples
         self._add_worker(found, view)
@@ -208,7 +217,9 @@ def _adds_up(key: str) -> bool:
     return found is not None and found[0].adds_up
 
 
-def _add_task(found: dict[Metric, list[Sample]], labels: tuple[str, str], task: _Task, now_ms: int) -> None:
+def _add_task(
+    found: dict[Metric, list[Sample]], labels: tuple[str, str], task: _Task, now_ms: int, stalled: Figures
+) -> None:
     for key in {**task.before, **task.now}:  # buckets stay in their order
         known = metric_of(key)
         if known is None or known[0].scope is not Scope.TASK:
@@ -223,7 +234,7 @@ def _add_task(found: dict[Metric, list[Sample]], labels: tuple[str, str], task: 
     found[names.RUNNING_RATIO].append(Sample(labels, task.share(State.RUNNING)))
     found[names.PAUSE_RATIO].append(Sample(labels, task.share(State.PAUSED)))
     if task.is_alive:
-        for metric, values in task_gauges(status, now_ms).items():
+        for metric, values in task_gauges(status, now_ms, stalled).items():
             found[metric] += [Sample((*labels, *own), value) for own, value in values.items()]
 
 
