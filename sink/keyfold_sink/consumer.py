@@ -54,10 +54,12 @@ def admin_config(options: SinkOptions) -> dict[str, str]:
     return options.admin_settings
 
 
-def open_consumer(options: SinkOptions, plan: MemoryPlan, on_commit: Callable[[Any, Any], None]) -> GroupConsumer:
+def open_consumer(
+    options: SinkOptions, plan: MemoryPlan, on_commit: Callable[[Any, Any], None], on_error: Callable[[Any], None]
+) -> GroupConsumer:
     """A consumer that has not subscribed yet. Raises `ConfigError` for keys or values that the client refuses."""
     try:
-        consumer = Consumer({**consumer_config(options, plan), "on_commit": on_commit})
+        consumer = Consumer({**consumer_config(options, plan), "on_commit": on_commit, "error_cb": on_error})
     except KafkaException as error:
         raise ConfigError("consumer.override.*", f"the Kafka client refuses it: {error.args[0].str()}") from error
     return cast("GroupConsumer", consumer)  # its stubs spell the same calls out as overloads

@@ -40,6 +40,7 @@ from keyfold_sink.partition import Committed, PartitionWriter
 from keyfold_sink.rolling import RollReason
 from keyfold_sink.sender import Retry
 from keyfold_sink.source import SourceForbidden
+from keyfold_sink.troubles import Troubles
 from keyfold_sink.verdict import PositionLost, Verdict, set_back_cause, verdict
 
 Event = Loaded | Claimed | Stopped | Committed
@@ -73,7 +74,7 @@ class Group:
         self.log_ends: dict[TopicPartitionKey, int] = {}
         self.fetching = Fetching(self.assigned)
         self.is_member = False
-        self.troubles: dict[str, str] = {}
+        self.troubles = Troubles(clock)
         self._claims = claims
         self._inbox = inbox
         self._executor = executor
@@ -166,9 +167,9 @@ class Group:
         elif owner.writer is not None:
             owner.writer.roll(RollReason.REQUEST)
 
-    def note_trouble(self, topic: str, error: KafkaError) -> None:
-        """What the client reports of a topic, or with no topic of itself: true until partitions are assigned again."""
-        self.troubles[topic] = error.str()
+    def on_error(self, error: KafkaError) -> None:
+        """What the client says of itself: brokers that are away, a poll that came too late."""
+        self.troubles.note(error)
         if error.code() == KafkaError._MAX_POLL_EXCEEDED:  # noqa: SLF001
             self.is_member = False
 
@@ -330,11 +331,11 @@ class Group:
     def _on_assign(self, consumer: GroupConsumer, partitions: list[TopicPartition]) -> None:
         self.is_member = True
         self._meter.rebalance_began()
-        self.troubles = {topic: error for topic, error in self.troubles.items() if topic}
+        self.troubles.moves()
         consumer.incremental_assign([])  # without this call the client would fetch from the group's offsets
         for place in partitions:
             key = (place.topic, place.partition)
-            self.troubles.pop(place.topic, None)
+            self.troubles.assigned(place.topic)
             if key in self.assigned:
                 self._drop([self.assigned[key]])
             self._begin(key)

@@ -109,6 +109,7 @@ class Lane:
 
     def retry(self, call: Callable[[], T], backoff: Backoff, random: Random) -> T:
         """Repeat `call` while its error is retriable, for ever. Raises `LaneClosed` once the lane is closed."""
+        has_failed = False
         for delay_s in backoff.delays_s(random):
             if self.closed:
                 raise LaneClosed
@@ -117,12 +118,13 @@ class Lane:
             except KeyfoldError as error:
                 if not error.retriable:
                     raise
+                has_failed = True
                 if self._health is not None:
                     self._health.failed(error)
                 if delay_s >= _SAY_SO_AFTER_S:
                     structlog.get_logger("keyfold.sink").warning("still trying", error=str(error), again_in_s=delay_s)
             else:
-                if self._health is not None:
+                if has_failed and self._health is not None:
                     self._health.went_on()
                 return result
             self.wait(delay_s)

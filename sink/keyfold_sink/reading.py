@@ -42,7 +42,7 @@ class Reading:
         size_bytes = value_bytes(messages)
         records = 0
         self.mean_record_bytes = size_bytes / len(messages) + 64
-        self._group.troubles.pop("", None)
+        self._group.troubles.moves()
         for piece in slices(messages):
             if not isinstance(piece, Slice):
                 self._not_a_record(piece)
@@ -92,7 +92,9 @@ class Reading:
 
     def _forbidden(self, owner: Assigned | None, error: KafkaError) -> None:
         if owner is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-            self._group.fail(owner, TopicForbidden(f"Kafka refuses to hand over records: {error.str()}"))
+            self._group.fail(
+                owner, TopicForbidden(f"{owner.key[0]}: Kafka refuses to hand over records: {error.str()}")
+            )
             return
         fenced = error.code() == KafkaError.FENCED_INSTANCE_ID
         raise SourceForbidden(
@@ -106,7 +108,10 @@ class Reading:
         # A topic that does not exist is waited for; whoever has misspelt it must be able to see that.
         say = self._events.warning if error.code() in GONE else self._events.info
         say("kafka reports", error=error.str(), topic=topic)
-        self._group.note_trouble(topic or "", error)
+        if topic is None:
+            self._group.on_error(error)
+        else:
+            self._group.troubles.note(error, topic)
 
     def _position_refused(self, owner: Assigned, writer: PartitionWriter, error: KafkaError) -> None:
         """Kafka does not serve the position. Begin again at the log's end; the source check says what it means."""

@@ -109,7 +109,7 @@ class Report:
         reasons = [reason.value for reason in self._group.fetching.reasons if reason is not PauseReason.ORDER]
         if not self._group.fetching.has_joined:
             reasons.append("no topic matches topics.regex")
-        return "; ".join([*(f"reading pauses: {why}" for why in reasons), *self._group.troubles.values()])
+        return "; ".join([*(f"reading pauses: {why}" for why in reasons), *self._group.troubles.words()])
 
     def _partition(self, owner: Assigned) -> PartitionStatus:
         topic, number = owner.key

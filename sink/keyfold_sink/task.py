@@ -94,7 +94,7 @@ def _run(
             options,
             store=store,
             source=source,
-            open_consumer=lambda on_commit: open_consumer(options, plan, on_commit),
+            open_consumer=lambda on_commit, on_error: open_consumer(options, plan, on_commit, on_error),
             clock=clock,
             random=random,
             orders=orders,

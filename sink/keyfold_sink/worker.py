@@ -58,7 +58,8 @@ _LEAVE_WAIT_S: Final = 5.0
 # What has been sent already may still land; who starts next would find it, but need not read it again.
 _LAST_CALLS_S: Final = 5.0
 
-OpenConsumer = Callable[[Callable[[Any, Any], None]], GroupConsumer]
+OpenConsumer = Callable[[Callable[[Any, Any], None], Callable[[Any], None]], GroupConsumer]
+"""(what to call with the answers to commits, and with what the client has to say of itself) -> a consumer."""
 
 
 class ClientFailed(KeyfoldError):
@@ -134,14 +135,12 @@ class SinkTask:
 
     def run(self) -> None:
         """Work until stopped or caught up. Raises what ended the task otherwise."""
-        consumer = self._open_consumer(self._group.on_commit)
+        consumer = self._open_consumer(self._group.on_commit, self._group.on_error)
         try:
             try:
-                self._obey()
-                self._topics = list(self._options.topics)
-                if self._topics:
-                    self._group.join(consumer, self._topics)
-                self._loop(consumer)
+                self.begin(consumer)
+                while not self._orders.stop.is_set() and not self._has_caught_up():
+                    self.turn(consumer)
             except KeyfoldError:
                 self._end_quietly()
                 raise
@@ -159,20 +158,25 @@ class SinkTask:
 
     # The loop
 
-    def _loop(self, consumer: GroupConsumer) -> None:
-        while not self._orders.stop.is_set():
-            messages = consumer.consume(self._plan.batch_records(self._reading.mean_record_bytes), _POLL_S)
-            if messages:
-                self._reading.take(messages)
-            self._obey()
-            self._group.step()
-            self._intake.step()
-            self._roll()
-            self._relief.step(self._orders.stop)
-            self._follow(consumer)
-            self._report.tick()
-            if self._has_caught_up():
-                return
+    def begin(self, consumer: GroupConsumer) -> None:
+        """Join the group, paused where that was ordered."""
+        self._obey()
+        self._topics = list(self._options.topics)
+        if self._topics:
+            self._group.join(consumer, self._topics)
+
+    def turn(self, consumer: GroupConsumer) -> None:
+        """Once around."""
+        messages = consumer.consume(self._plan.batch_records(self._reading.mean_record_bytes), _POLL_S)
+        if messages:
+            self._reading.take(messages)
+        self._obey()
+        self._group.step()
+        self._intake.step()
+        self._roll()
+        self._relief.step(self._orders.stop)
+        self._follow(consumer)
+        self._report.tick()
 
     def _obey(self) -> None:
         wanted = self._orders.take()

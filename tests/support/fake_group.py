@@ -55,6 +55,7 @@ class FakeConsumer:
         self.closed = False
         self.rounds = 0
         self.on_commit: Callable[[Any, Any], None] = lambda _error, _offsets: None
+        self.on_error: Callable[[Any], None] = lambda _error: None
         self._calls: deque[Callable[[], None]] = deque()
         self._told_end: set[Key] = set()
         self._errors: list[Message] = []
@@ -98,6 +99,10 @@ class FakeConsumer:
         """Let the client report an error of a partition that is fetched."""
         with self._lock:
             self._errors.append(Message(topic=key[0], partition=key[1], offset=0, error=KafkaError(code)))
+
+    def say(self, code: int, text: str) -> None:
+        """Let the client say something of itself, within the next `consume`."""
+        self._calls.append(lambda: self.on_error(KafkaError(code, text)))
 
     # What the sink calls
 

@@ -53,8 +53,8 @@ class Rig:
         )
         self._thread = threading.Thread(target=self._run)
 
-    def _open_consumer(self, on_commit: Callable[[Any, Any], None]) -> FakeConsumer:
-        self.kafka.on_commit = on_commit
+    def _open_consumer(self, on_commit: Callable[[Any, Any], None], on_error: Callable[[Any], None]) -> FakeConsumer:
+        self.kafka.on_commit, self.kafka.on_error = on_commit, on_error
         return self.kafka
 
     def _run(self) -> None:

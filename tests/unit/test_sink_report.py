@@ -16,10 +16,11 @@ from keyfold.errors import StoreUnavailable
 from keyfold.store.api import ObjectStore
 from keyfold.store.faulty import Chaos, FaultyStore, Kind
 from keyfold.store.memory import MemoryStore
-from keyfold_sink import worker
+from keyfold_sink import group, worker
 from keyfold_sink.health import Health
 from keyfold_sink.report import Voice
 from keyfold_sink.status import UNKNOWN, State, TaskStatus, dump, load_task
+from keyfold_sink.troubles import Troubles
 from tests.support.sink_rig import T0, T1, MakeRig, rigs
 
 
@@ -173,8 +174,8 @@ def test_two_thousand_partitions_are_reported_in_a_moment(make: MakeRig) -> None
     for _ in range(5):
         report.now()
     took_s = (time.process_time() - began_s) / 5
-    data = dump(rig.statuses[-1])
-    assert load_task(data) == rig.statuses[-1]
+    said = rig.statuses[-1]
+    assert load_task(dump(said)) == said
     assert took_s < 0.2  # about 15 ms alone on a core; the senders' threads count in here
 
 
@@ -199,3 +200,40 @@ def test_health_counts_from_the_first_failure_to_the_first_success() -> None:
     assert (health.error, health.blocked_ms, health.error_ms) == ("second", began_ms, began_ms + 500)
     health.went_on()
     assert (health.error, health.blocked_ms) == ("second", UNKNOWN)
+
+
+def test_a_client_that_reaches_no_broker_says_so_until_records_arrive(make: MakeRig) -> None:
+    rig = make()
+    rig.kafka.tell("on_assign", T0)
+    rig.until(lambda: rig.says(State.RUNNING))
+    rig.kafka.say(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down")
+    rig.until(lambda: "brokers are down" in rig.statuses[-1].trace)
+    assert rig.says(State.RUNNING)
+    rig.kafka.produce(T0, range(3))
+    rig.until(lambda: rig.statuses[-1].trace == "")
+
+
+def test_what_the_client_says_of_itself_holds_for_a_while_and_of_a_topic_until_it_is_there() -> None:
+    clock = ManualClock()
+    troubles = Troubles(clock)
+    troubles.note(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+    troubles.note(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART), "misspelt")
+    assert len(troubles.words()) == 2
+    clock.advance(61_000)
+    assert len(troubles.words()) == 1
+    troubles.assigned("misspelt")
+    assert troubles.words() == []
+
+
+def test_a_partition_that_is_set_back_counts_as_blocked_until_it_is_claimed_again(
+    make: MakeRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group, "set_back_s", lambda _set_backs, _random: 0.3)
+    rig = make(segment__ms="100")
+    rig.kafka.tell("on_assign", T0)
+    rig.until(rig.runs)
+    rig.log().claim_sink()
+    rig.kafka.produce(T0, range(3))
+    rig.until(lambda: (status := rig.status()) is not None and status.blocked_ms > 0)
+    rig.until(lambda: (status := rig.status()) is not None and status.next_offset == 3)
+    rig.until(lambda: (status := rig.status()) is not None and status.blocked_ms == UNKNOWN)
