@@ -69,6 +69,7 @@ class AvroCheck:
 
     def failures(self, batch: BatchId, column: Sequence[bytes | None], headers: Headers) -> Sequence[Failure]:
         """See `ColumnCheck`."""
+        self._schemas.pending()  # take what was answered
         at = batch[:2]
         progress = self._in_progress.pop(at, None)
         if progress is None or progress.batch != batch:

@@ -8,10 +8,10 @@ The first part that fails, of key, value and headers, is what a record fails by.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Final
+from typing import Final, Protocol
 
 from keyfold.clock import Clock
 from keyfold.errors import ConfigError
@@ -32,6 +32,8 @@ from keyfold_sink.convert.settings import (
     JsonConverter,
     NumberConverter,
     StringConverter,
+    parse_converter,
+    parse_header_converter,
 )
 
 _KEYS: Final = {Stage.KEY_CONVERTER: "key.converter", Stage.VALUE_CONVERTER: "value.converter"}
@@ -83,19 +85,38 @@ class ConverterChecks:
             part.check.close()
 
 
+class Configured(Protocol):
+    """What is read of the sink's options: see `keyfold_sink.option_groups.ConverterOptions`."""
+
+    @property
+    def key_converter(self) -> str: ...  # noqa: D102
+    @property
+    def key_converter_settings(self) -> Mapping[str, str]: ...  # noqa: D102
+    @property
+    def value_converter(self) -> str: ...  # noqa: D102
+    @property
+    def value_converter_settings(self) -> Mapping[str, str]: ...  # noqa: D102
+    @property
+    def header_converter(self) -> str: ...  # noqa: D102
+    @property
+    def header_converter_settings(self) -> Mapping[str, str]: ...  # noqa: D102
+    @property
+    def topics_dir(self) -> str: ...  # noqa: D102
+
+
 def checks_of(
+    options: Configured,
     *,
-    key: Converter,
-    value: Converter,
-    header: Converter,
     store: ObjectStore,
-    topics_dir: str,
     clock: Clock,
     random: Random,
     open_registry: Callable[[RegistrySettings], Registry] = ConfluentRegistry,
 ) -> Checks | None:
     """The checks of a task, or None where every converter is bytes. Raises `ConfigError`."""
-    kept = KeptSchemas(store, topics_dir)
+    key = parse_converter("key.converter", options.key_converter, options.key_converter_settings)
+    value = parse_converter("value.converter", options.value_converter, options.value_converter_settings)
+    header = parse_header_converter("header.converter", options.header_converter, options.header_converter_settings)
+    kept = KeptSchemas(store, options.topics_dir)
     asked: dict[str, Schemas] = {}
 
     def schemas(settings: RegistrySettings) -> Schemas:

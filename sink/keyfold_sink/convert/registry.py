@@ -139,7 +139,7 @@ class ConfluentRegistry:
         if status in {401, 403}:
             return RegistryRefused(
                 f"the Schema Registry at {self.url} refuses: {said}",
-                hint=f"check {self._key}.basic.auth.* or {self._key}.bearer.auth.*, and that this user may read schemas",
+                hint=f"check {self._key}.basic.auth.* or {self._key}.bearer.auth.*, and the user's rights to schemas",
             )
         return RegistryRefused(
             f"{self.url} does not answer as a Schema Registry does: {said}",

@@ -1,0 +1,232 @@
+"""Strings, numbers, JSON without schemas, headers: which bytes pass."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from keyfold.clock import ManualClock
+from keyfold.store.memory import MemoryStore
+from keyfold_sink.convert.api import Checks, Rejected, Stage
+from keyfold_sink.convert.checks import checks_of
+from tests.support.columns import batch
+
+NUMBERS = "org.apache.kafka.connect.converters."
+
+
+def checks(**converters: Any) -> Checks | None:
+    options: dict[str, Any] = {"topics_dir": "logs"}
+    for part in ("key", "value", "header"):
+        name = converters.get(part, "bytes")
+        options[f"{part}_converter"] = name if isinstance(name, str) else name[0]
+        options[f"{part}_converter_settings"] = {} if isinstance(name, str) else name[1]
+    return checks_of(SimpleNamespace(**options), store=MemoryStore(), clock=ManualClock(), random=Random(1))
+
+
+def rejected(converter: Any, *values: bytes | None) -> list[tuple[int, str]]:
+    own = checks(value=converter)
+    assert own is not None
+    found = own.judge("t", 0, batch(values))
+    assert all(r.stage is Stage.VALUE_CONVERTER and r.message for r in found)
+    return [(r.index, r.cause) for r in found]
+
+
+def passes(converter: Any, value: bytes) -> bool:
+    return not rejected(converter, value)
+
+
+def test_where_everything_is_bytes_there_is_nothing_to_ask() -> None:
+    assert checks() is None
+    assert checks(key="bytes", value="ByteArrayConverter", header="SimpleHeaderConverter") is None
+
+
+@pytest.mark.parametrize(
+    "converter", ["string", "json", "JsonConverter", NUMBERS + "LongConverter", "BooleanConverter"]
+)
+def test_nulls_pass_every_check(converter: str) -> None:
+    own = checks(key=converter, value=converter, header=converter)
+    assert own is not None
+    assert own.judge("t", 0, batch([None, None], headers=[[("h", None)], None])) == []
+    assert not own.pending()
+    assert own.judge("t", 0, batch([])) == ()
+    own.close()
+
+
+@pytest.mark.parametrize(
+    ("value", "passes_check"),
+    [
+        (b"", True),
+        (b"plain", True),
+        ("grüße 🙂".encode(), True),
+        (b"\x00", True),
+        (b"\xef\xbb\xbfwith a mark", True),
+        (b"\xff", False),
+        (b"cut \xe2\x82", False),
+        (b"\x80 begins in the middle", False),
+        (b"\xc0\x80", False),
+        (b"\xed\xa0\x80", False),
+        (b"\xf5\x80\x80\x80", False),
+    ],
+)
+def test_strings_are_utf_8(value: bytes, passes_check: bool) -> None:
+    assert passes("string", value) is passes_check
+
+
+def test_a_character_is_not_put_together_from_two_records() -> None:
+    assert rejected("string", b"caf\xc3", b"\xa9", "ä".encode()) == [(0, "not UTF-8"), (1, "not UTF-8")]
+
+
+@given(st.lists(st.none() | st.binary(max_size=8) | st.text(max_size=4).map(str.encode), max_size=12))
+def test_strings_as_python_decodes_them(values: list[bytes | None]) -> None:
+    def is_text(value: bytes) -> bool:
+        try:
+            value.decode()
+        except UnicodeDecodeError:
+            return False
+        return True
+
+    bad = [(i, "not UTF-8") for i, value in enumerate(values) if value is not None and not is_text(value)]
+    assert rejected("string", *values) == bad
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("ShortConverter", 2),
+        ("IntegerConverter", 4),
+        ("FloatConverter", 4),
+        ("LongConverter", 8),
+        ("DoubleConverter", 8),
+    ],
+)
+def test_numbers_have_their_size(name: str, size: int) -> None:
+    values = [bytes(length) for length in range(12)]
+    bad = [(length, "wrong size") for length in range(12) if length != size]
+    assert rejected(NUMBERS + name, *values) == bad
+    assert rejected(NUMBERS + name, bytes(size), None) == []
+
+
+def test_a_boolean_is_0_or_1() -> None:
+    assert rejected("BooleanConverter", b"\0", b"\1", None, b"\2", b"", b"\0\0") == [
+        (3, "wrong size"),
+        (4, "wrong size"),
+        (5, "wrong size"),
+    ]
+
+
+JSON_CASES: list[tuple[bytes, bool]] = [
+    (b"{}", True),
+    (b' [1, 2.5e3, true, null, "a"]\n', True),
+    (b'"text"', True),
+    (b"null", True),
+    (b"", True),  # Connect takes nothing at all for null
+    (b"-0", True),
+    (b"12345678901234567890123456789012345678901234567890", True),
+    (b"1" * 400, True),
+    (b"1e400", True),
+    (b"1e-400", True),
+    (b'{"a": 1, "a": 2}', True),
+    (b"\xef\xbb\xbf{}", True),
+    (b'"\\ud83d\\ude00"', True),
+    (b'"\\ud800"', True),
+    (b'"\\u0000"', True),
+    (b"[" * 900 + b"]" * 900, True),
+    (b"NaN", False),
+    (b"[Infinity]", False),
+    (b"-Infinity", False),
+    (b"{} {}", False),
+    (b'{"a": 1} trailing', False),
+    (b"007", False),
+    (b"+1", False),
+    (b".5", False),
+    (b"1.", False),
+    (b"'a'", False),
+    (b"{a: 1}", False),
+    (b"[1,]", False),
+    (b"/* */ 1", False),
+    (b'"\x01"', False),
+    (b'"\xff"', False),
+    (b'"\xc0\x80"', False),
+    (b'"\xed\xa0\x80"', False),
+    ("{}".encode("utf-16"), False),
+    (b"\x00\x00\x00\x00\x01", False),
+    (b" ", False),
+    (b"[" * 100_000, False),
+    (b"tru", False),
+]
+
+
+@pytest.mark.parametrize(("value", "passes_check"), JSON_CASES, ids=[repr(value[:24]) for value, _ in JSON_CASES])
+def test_json_is_a_document_and_nothing_else(value: bytes, passes_check: bool) -> None:
+    assert passes("json", value) is passes_check
+    # And the same in the company of others.
+    assert rejected("json", b"1", value, None, b"[2]") == ([] if passes_check else [(1, "not JSON")])
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(JSON, st.booleans())
+def test_what_python_writes_as_json_passes(document: Any, is_ascii: bool) -> None:
+    try:
+        text = json.dumps(document, ensure_ascii=is_ascii).encode()
+    except UnicodeEncodeError:
+        return  # half a surrogate pair has no bytes
+    assert passes("json", text)
+
+
+@given(JSON, st.data())
+@example(document={"a": [1, 2]}, data=None)
+def test_damaged_json_fails_unless_it_is_json_again(document: Any, data: Any) -> None:
+    text = bytearray(json.dumps(document).encode())
+    if data is None:
+        text[0] = 0xFF
+    else:
+        text[data.draw(st.integers(0, len(text) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        json.loads(bytes(text).decode())
+        is_json = not any(word in text for word in (b"NaN", b"Infinity"))
+    except (ValueError, RecursionError):
+        is_json = False
+    assert passes("json", bytes(text)) is is_json
+
+
+def test_a_record_fails_by_the_first_part_that_does() -> None:
+    own = checks(key="string", value="json", header="string")
+    assert own is not None
+    found = own.judge(
+        "t",
+        0,
+        batch(
+            [b"{", b"{}", b"{", b"{}"],
+            keys=[b"\xff", b"\xff", b"k", None],
+            headers=[None, [("h", b"\xff")], None, [("a", b"ok"), ("b", b"\xff"), ("b", b"\xfe")]],
+        ),
+    )
+    assert [(r.index, r.stage, r.converter.rpartition(".")[2]) for r in found] == [
+        (0, Stage.KEY_CONVERTER, "StringConverter"),
+        (1, Stage.KEY_CONVERTER, "StringConverter"),
+        (2, Stage.VALUE_CONVERTER, "JsonConverter"),
+        (3, Stage.HEADER_CONVERTER, "StringConverter"),
+    ]
+    assert "'b'" in found[3].message
+    assert isinstance(found[0], Rejected)
+
+
+def test_nothing_is_changed() -> None:
+    values = [b"1", b"\xff", orjson.dumps({"a": 1})]
+    own = checks(value="json")
+    assert own is not None
+    own.judge("t", 0, batch(values))
+    assert values == [b"1", b"\xff", b'{"a":1}']
