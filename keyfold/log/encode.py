@@ -361,7 +361,8 @@ def headers_bytes(headers: Sequence[Header]) -> bytes:
 
 def encode_few(columns: RecordColumns) -> EncodedRecords:
     """Encode checked columns record by record."""
-    records: list[bytes] = []
+    pieces: list[bytes] = []  # joined once: a record may have many megabytes
+    lengths: list[int] = []
     for offset, timestamp, kind, key, value, headers, epoch in zip(
         columns.offsets,
         columns.timestamps,
@@ -376,18 +377,19 @@ def encode_few(columns: RecordColumns) -> EncodedRecords:
         parts = [prefix, b"\0"] if key is None else [prefix, b"\2", varint(len(key)), key]
         parts += [b"\0"] if value is None else [b"\2", varint(len(value)), value]
         parts += [headers_bytes(headers) if headers else b"\0", varint(int(epoch))]
-        records.append(b"".join(parts))
-    payload = b"".join(records)
+        lengths.append(sum(map(len, parts)))
+        pieces += parts
+    payload = b"".join(pieces)
     return EncodedRecords(
         memoryview(payload),
-        np.cumsum(np.fromiter(map(len, records), _INT64, len(records))),
+        np.cumsum(np.array(lengths, _INT64)),
         np.array(columns.offsets, _INT64),
         np.array(columns.timestamps, _INT64),
         pa.array(columns.keys, pa.binary()),
         np.fromiter(
             (v is None and k is not None for k, v in zip(columns.keys, columns.values, strict=True)),
             np.bool_,
-            len(records),
+            len(lengths),
         ),
     )
 

@@ -158,8 +158,9 @@ class SegmentWriter:
             part = slice(row, end_row)
             blocks[part] = self._assembly.block_count
             positions[part] = ends[part] - lengths[part] + (self._open.size_bytes - start)
-            # The last piece may stay for long; a copy of it lets go of the batch.
-            piece = payload[start:end] if end_row < count else bytes(payload[start:end])
+            # A last piece that does not fill its block may stay for long; a copy of it lets go of the batch.
+            stays = end_row == count and self._open.size_bytes + end - start < self._block_bytes
+            piece = bytes(payload[start:end]) if stays else payload[start:end]
             self._open.add(piece, end_row - row, int(encoded.offsets[row]))
             row, start = end_row, end
         if self._open.size_bytes >= self._block_bytes:
