@@ -1,0 +1,112 @@
+"""Whether Kafka talks to us: a wrong password or certificate is told from brokers that are away.
+
+librdkafka goes on for ever in both cases and reports each failed attempt through its error callback. Being away passes,
+so it is waited for. Being refused does not, so it is believed when nothing else has been heard for a while: sooner
+where no broker has ever answered, much later where they did, for brokers that restart may refuse for a moment.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from typing import Final
+
+from confluent_kafka import KafkaError
+
+from keyfold.clock import Clock
+from keyfold_sink.source import SourceForbidden
+
+PATIENCE_AT_FIRST_S: Final = 15.0
+PATIENCE_S: Final = 300.0
+
+_REFUSED_LOGIN: Final = frozenset(
+    {
+        KafkaError._AUTHENTICATION,  # noqa: SLF001 - the client's own codes begin with an underscore
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError.UNSUPPORTED_SASL_MECHANISM,
+        KafkaError.ILLEGAL_SASL_STATE,
+    }
+)
+_TLS: Final = KafkaError._SSL  # noqa: SLF001
+_OTHER_PROTOCOL: Final = re.compile(r"security\.protocol|SSL listener|SASL listener")
+_STATE: Final = re.compile(r"\s*\(after \d+ms in state [^)]*\)")
+
+
+def why_refused(error: KafkaError) -> SourceForbidden | None:
+    """What an error says about credentials, certificates and protocols; None where it says nothing about them."""
+    text = _STATE.sub("", error.str())
+    if error.code() in _REFUSED_LOGIN:
+        return SourceForbidden(
+            f"Kafka refuses the login: {text}",
+            hint="check sasl.username, sasl.password and sasl.mechanism, at the top or in consumer.override.* and "
+            "admin.override.*, against the brokers' users",
+        )
+    if error.code() == _TLS:
+        return SourceForbidden(f"there is no TLS connection to Kafka: {text}", hint=_tls_hint(text))
+    if _OTHER_PROTOCOL.search(text):
+        return SourceForbidden(
+            f"Kafka ends each connection at once: {text}",
+            hint="check that security.protocol and the port of bootstrap.servers are those of one listener",
+        )
+    return None
+
+
+def _tls_hint(text: str) -> str:
+    lower = text.lower()
+    if "certificate verify failed" in lower or "broker certificate could not be verified" in lower:
+        return (
+            "name the PEM file of the authority that signed the brokers' certificates in ssl.ca.location, and check "
+            "that the certificates are valid and made out to the hosts in bootstrap.servers"
+        )
+    if "wrong version number" in lower or "unknown protocol" in lower:
+        return "the listener does not speak TLS: check security.protocol and the port of bootstrap.servers"
+    return (
+        "check ssl.ca.location, and where the brokers ask for one, the client's certificate (ssl.certificate.location "
+        "and ssl.key.location, or ssl.keystore.location)"
+    )
+
+
+class Contact:
+    """What one client hears of its brokers. Used by the client's threads."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._has_answered = False
+        self._refused_since_s: float | None = None
+        self._refused_at_s = 0.0
+        self._why: SourceForbidden | None = None
+        self._told = False
+
+    def answered(self) -> None:
+        """A broker has answered."""
+        with self._lock:
+            self._has_answered = True
+            self._refused_since_s = self._why = None
+
+    def heard(self, error: KafkaError) -> None:
+        """The client reports an error."""
+        why = why_refused(error)
+        if why is None:
+            return
+        with self._lock:
+            self._why = why
+            self._refused_at_s = self._clock.monotonic_s()
+            if self._refused_since_s is None:
+                self._refused_since_s = self._refused_at_s
+
+    def refusal(self, since_s: float) -> SourceForbidden | None:
+        """Why brokers refused since then; None where they did not."""
+        with self._lock:
+            return self._why if self._refused_at_s >= since_s else None
+
+    def believed_refusal(self) -> SourceForbidden | None:
+        """Why brokers refuse, once it has lasted long enough to be believed; told once."""
+        with self._lock:
+            if self._told or self._why is None or self._refused_since_s is None:
+                return None
+            patience_s = PATIENCE_S if self._has_answered else PATIENCE_AT_FIRST_S
+            if self._refused_at_s - self._refused_since_s < patience_s:
+                return None
+            self._told = True
+            return self._why
