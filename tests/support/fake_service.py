@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from keyfold.clock import ManualClock
-from keyfold.errors import KeyfoldError
 from keyfold_sink.batch import TopicPartitionKey
 from keyfold_sink.options import SinkOptions
 from keyfold_sink.rest.backend import Backend
+from keyfold_sink.rest.server import Server, serve
+from keyfold_sink.rest.sockets import listening
 from keyfold_sink.service import NoSuchTask, NotStopped, OffsetRefused
 from keyfold_sink.status import PartitionStatus, State, TaskStatus, WorkerStatus
 
@@ -21,6 +23,7 @@ CONFIG = {
     "topics": "users",
     "tasks.max": "2",
     "s3.bucket.name": "log",
+    "listeners": "http://127.0.0.1:0",
 }
 
 
@@ -168,8 +171,11 @@ def config_value(name: str, value: str | None, wrong: list[str]) -> dict[str, An
     return {"name": name, "value": value, "recommended_values": [], "errors": wrong, "visible": True}
 
 
+METRICS = b"up 1\n"
+
+
 def metrics(_accept: str = "") -> tuple[bytes, str]:
-    return b"up 1\n", "text/plain; version=0.0.4; charset=utf-8"
+    return METRICS, "text/plain; version=0.0.4; charset=utf-8"
 
 
 def make_backend(service: FakeService) -> Backend:
@@ -177,5 +183,11 @@ def make_backend(service: FakeService) -> Backend:
     return Backend(service=service, definitions=FakeDefinitions(), metrics=metrics, clock=ManualClock(NOW_MS))
 
 
-class Unforeseen(KeyfoldError):
-    """An error that nobody maps to a status."""
+@contextlib.contextmanager
+def serving(service: FakeService) -> Iterator[Server]:
+    """REST on real sockets, as the service's options say; a free port of loopback unless told otherwise."""
+    with (
+        listening(service.options) as sockets,
+        serve(service, sockets, metrics=metrics, definitions=FakeDefinitions(), clock=ManualClock(NOW_MS)) as server,
+    ):
+        yield server

@@ -46,7 +46,8 @@ class Backend:
         return self.service.options.name
 
 
-def _backend(request: Request) -> Backend:
+# Dependencies are coroutines: others would wait for a thread, behind all that wait for the store.
+async def _backend(request: Request) -> Backend:
     found: Backend = request.app.state.backend
     return found
 
@@ -54,12 +55,12 @@ def _backend(request: Request) -> Backend:
 Behind = Annotated[Backend, Depends(_backend)]
 
 
-def _known_connector(
-    request: Request,
+async def _known_connector(
+    behind: Behind,
     connector: Annotated[str, Path(description="The sink's name (`name` of its configuration).")],
 ) -> str:
     name = unquote(connector)
-    known = _backend(request).name
+    known = behind.name
     if name != known:
         raise errors.not_found(f"Connector {name} not found; the connector of this worker is {known}")
     return name
@@ -68,7 +69,7 @@ def _known_connector(
 Connector = Annotated[str, Depends(_known_connector)]
 
 
-def _json_body(request: Request) -> None:
+async def _json_body(request: Request) -> None:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
         raise errors.Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the body must be JSON: Content-Type: application/json")

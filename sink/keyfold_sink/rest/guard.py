@@ -16,6 +16,7 @@ end (Connect's router does not mind one, and clients send it).
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import hmac
@@ -70,6 +71,11 @@ class Guard:
 
         try:
             await self._app(scope, receive, watched)
+        except asyncio.CancelledError:
+            if not begun:
+                headers = {"Connection": "close", "Retry-After": "5"}
+                message = "this worker is ending; whether the request was carried out is not known"
+                await errors.answer(HTTPStatus.SERVICE_UNAVAILABLE, message, headers)(scope, receive, send)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is answered and logged
             if begun:
                 return  # answered and logged already; the framework raises it all the same

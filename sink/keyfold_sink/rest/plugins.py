@@ -28,7 +28,7 @@ _CONVERTERS: Final = (
 _SUFFIX: Final = "Connector"
 
 
-def _known_plugin(
+async def _known_plugin(
     behind: Behind,
     plugin: Annotated[str, Path(description="The class, or its last part, with or without `Connector`.")],
 ) -> str:

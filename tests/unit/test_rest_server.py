@@ -1,0 +1,317 @@
+"""The server: where it listens, how it ends, and clients that do not behave."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+import requests
+from structlog.testing import capture_logs
+
+from keyfold.errors import ConfigError
+from keyfold_sink.rest.protocol import PatientProtocol
+from keyfold_sink.rest.sockets import listening, worker_id
+from keyfold_sink.status import WorkerStatus
+from tests.support.fake_service import CONFIG, FakeService, make_options, serving
+
+TOKEN = {"rest.token": "t0p-s3cret"}
+
+
+def get(url: str, **more: Any) -> requests.Response:
+    return requests.get(url, timeout=10, **more)
+
+
+def port_of(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
+class Stuck(FakeService):
+    """A service that waits, as for a store that does not answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = threading.Event()
+        self.released = threading.Event()
+
+    def workers(self) -> Sequence[WorkerStatus]:
+        self.asked.set()
+        self.released.wait(20)
+        return super().workers()
+
+
+@pytest.fixture
+def stuck() -> Iterator[Stuck]:
+    service = Stuck()
+    yield service
+    service.released.set()
+
+
+def test_it_answers_on_every_listener_also_ipv6() -> None:
+    options = make_options(listeners="http://127.0.0.1:0,http://[::1]:0,HTTP://localhost:0/")
+    with serving(FakeService(options)) as server:
+        assert len({port_of(address) for address in server.addresses}) == 3
+        assert server.addresses[1].startswith("http://[::1]:")
+        for address in server.addresses:
+            assert get(f"{address}/connectors").json() == ["users"]
+
+
+def test_no_listener_means_no_server() -> None:
+    with serving(FakeService(make_options(listeners=""))) as server:
+        assert server.addresses == ()
+
+
+def test_two_workers_run_at_once_and_each_answers_for_itself() -> None:
+    with serving(FakeService()) as one, serving(FakeService(make_options(name="orders"))) as other:
+        assert get(f"{one.addresses[0]}/connectors").json() == ["users"]
+        assert get(f"{other.addresses[0]}/connectors").json() == ["orders"]
+
+
+def test_where_the_default_port_is_taken_another_one_does_with_a_warning() -> None:
+    options = make_options()
+    by_default = options.model_validate({key: value for key, value in CONFIG.items() if key != "listeners"})
+    with socket.socket() as holder:
+        try:
+            holder.bind(("127.0.0.1", 8083))
+            holder.listen()
+        except OSError:
+            pass  # somebody else has it, which does as well
+        with capture_logs() as logged, serving(FakeService(by_default)) as server:
+            assert port_of(server.addresses[0]) not in {0, 8083}
+            assert get(f"{server.addresses[0]}/health").ok
+    assert [line["port"] for line in logged if line["log_level"] == "warning"] == [port_of(server.addresses[0])]
+
+
+def test_a_port_that_was_asked_for_and_is_taken_is_an_error_that_names_the_key() -> None:
+    with serving(FakeService()) as server:
+        options = make_options(listeners=server.addresses[0])
+        with pytest.raises(ConfigError, match="choose another port") as caught, listening(options):
+            pass
+    assert caught.value.key == "listeners"
+
+
+def test_an_address_of_another_machine_is_an_error_that_says_what_to_do() -> None:
+    options = make_options(listeners="http://192.0.2.1:0", **TOKEN)
+    with pytest.raises(ConfigError, match="give an address of this machine"), listening(options):
+        pass
+
+
+def test_a_listener_that_fails_closes_those_before_it() -> None:
+    with serving(FakeService()) as server:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            free = probe.getsockname()[1]
+        options = make_options(listeners=f"http://127.0.0.1:{free},{server.addresses[0]}")
+        with pytest.raises(ConfigError), listening(options):
+            pass
+        with listening(make_options(listeners=f"http://127.0.0.1:{free}")):
+            pass
+
+
+def test_a_worker_is_named_by_its_key_or_host_and_port() -> None:
+    with listening(make_options()) as sockets:
+        assert worker_id(make_options(), sockets) == f"{socket.gethostname()}:{sockets.port}"
+        assert worker_id(make_options(**{"worker.id": "w-7"}), sockets) == "w-7"
+        advertised = {"rest.advertised.host.name": "sink-0.sinks", "rest.advertised.port": "80"}
+        assert worker_id(make_options(**advertised), sockets) == "sink-0.sinks:80"
+    with listening(make_options(listeners="")) as none:
+        assert worker_id(make_options(), none) == f"{socket.gethostname()}:{os.getpid()}"
+
+
+def test_it_ends_quickly_with_idle_clients_and_frees_its_port() -> None:
+    with serving(FakeService()) as server:
+        port = port_of(server.addresses[0])
+        idle = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+        idle.request("GET", "/health")
+        idle.getresponse().read()
+        silent = socket.create_connection(("127.0.0.1", port))
+        begun = time.monotonic()
+    assert time.monotonic() - begun < 4
+    idle.close()
+    silent.close()
+    with listening(make_options(listeners=f"http://127.0.0.1:{port}")):
+        pass
+
+
+def test_it_ends_although_a_request_waits_for_the_store(stuck: Stuck) -> None:
+    answers: list[requests.Response] = []
+
+    def ask(url: str) -> None:
+        answers.append(get(url))
+
+    with serving(stuck) as server:
+        asker = threading.Thread(target=ask, args=(f"{server.addresses[0]}/connectors/users/status",))
+        asker.start()
+        assert stuck.asked.wait(5)
+        begun = time.monotonic()
+    assert time.monotonic() - begun < 6
+    asker.join(5)
+    assert [answer.status_code for answer in answers] == [503]
+    assert "ending" in answers[0].json()["message"]
+
+
+def _ask_in_vain(url: str) -> None:
+    with contextlib.suppress(requests.RequestException):
+        get(url)
+
+
+def test_probes_and_metrics_are_answered_while_all_else_waits_for_the_store(stuck: Stuck) -> None:
+    with serving(stuck) as server:
+        (address,) = server.addresses
+        askers = [
+            threading.Thread(target=_ask_in_vain, args=(f"{address}/connectors/users/status",)) for _ in range(50)
+        ]
+        for asker in askers:
+            asker.start()
+        assert stuck.asked.wait(5)
+        begun = time.monotonic()
+        for path in ("/health", "/health/live", "/health/ready", "/metrics"):
+            assert get(address + path).ok
+        assert time.monotonic() - begun < 3
+        stuck.released.set()
+        for asker in askers:
+            asker.join(10)
+
+
+def test_it_leaves_signals_and_the_callers_thread_alone() -> None:
+    import signal
+
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    with serving(FakeService()):
+        assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+    assert not any(thread.name == "keyfold-rest" for thread in threading.enumerate())
+
+
+def test_requests_are_not_logged_one_by_one(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO), serving(FakeService()) as server:
+        get(f"{server.addresses[0]}/connectors")
+    assert [record for record in caplog.records if record.name == "uvicorn.access"] == []
+
+
+def test_it_does_not_tell_what_it_is_made_of() -> None:
+    with serving(FakeService()) as server:
+        assert "server" not in get(f"{server.addresses[0]}/").headers
+
+
+@pytest.mark.parametrize("begin", [b"", b"GET / HT", b"PUT /connectors/users/config HTTP/1.1\r\nHost: localhost\r\n"])
+def test_a_client_that_does_not_finish_its_request_is_cut_off(monkeypatch: pytest.MonkeyPatch, begin: bytes) -> None:
+    monkeypatch.setattr(PatientProtocol, "request_s", 0.3)
+    with serving(FakeService()) as server, socket.create_connection(("127.0.0.1", port_of(server.addresses[0]))) as raw:
+        raw.settimeout(5)
+        raw.sendall(begin)
+        assert ends(raw)
+
+
+def test_a_client_that_drips_its_body_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PatientProtocol, "request_s", 0.4)
+    head = b"POST /connectors HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"
+    with serving(FakeService()) as server, socket.create_connection(("127.0.0.1", port_of(server.addresses[0]))) as raw:
+        raw.settimeout(5)
+        raw.sendall(head)
+        begun = time.monotonic()
+        with pytest.raises(OSError):  # noqa: PT012 - until the other end has had enough
+            while time.monotonic() - begun < 5:
+                raw.sendall(b" ")
+                time.sleep(0.05)
+        assert time.monotonic() - begun < 3
+
+
+def test_a_client_that_does_not_read_its_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PatientProtocol, "request_s", 1.0)
+    monkeypatch.setattr(PatientProtocol, "answer_s", 0.5)
+    monkeypatch.setattr("tests.support.fake_service.METRICS", b"# " + b"x" * 30_000_000)
+    with serving(FakeService()) as server, socket.create_connection(("127.0.0.1", port_of(server.addresses[0]))) as raw:
+        raw.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        time.sleep(2)
+        raw.settimeout(5)
+        assert ends(raw, at_most=29_000_000)
+
+
+def ends(raw: socket.socket, at_most: int = 1_000_000) -> bool:
+    """Whether the other end closes, before it has sent so much."""
+    seen = 0
+    try:
+        while piece := raw.recv(65536):
+            seen += len(piece)
+    except ConnectionResetError:
+        pass
+    return seen < at_most
+
+
+def test_beyond_so_many_connections_new_ones_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PatientProtocol, "connections_max", 3)
+    with serving(FakeService()) as server:
+        port = port_of(server.addresses[0])
+        held = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]
+        with socket.create_connection(("127.0.0.1", port)) as late:
+            late.settimeout(5)
+            assert ends(late)
+        for one in held:
+            one.close()
+        for _ in range(50):
+            try:
+                assert get(f"{server.addresses[0]}/health").ok
+                break
+            except requests.ConnectionError:
+                time.sleep(0.05)
+        else:
+            pytest.fail("it did not answer again")
+
+
+def test_a_connection_serves_many_requests_also_pipelined() -> None:
+    with serving(FakeService()) as server, socket.create_connection(("127.0.0.1", port_of(server.addresses[0]))) as raw:
+        raw.settimeout(5)
+        raw.sendall(b"GET /connectors HTTP/1.1\r\nHost: localhost\r\n\r\n" * 5)
+        seen = b""
+        while seen.count(b'["users"]') < 5:
+            seen += raw.recv(65536)
+        assert seen.count(b"HTTP/1.1 200") == 5
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET / HTTP/1.1\r\n\r\n",  # without Host
+        b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"nonsense\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"y" * 400_000 + b"\r\n\r\n",
+    ],
+)
+def test_what_is_no_http_is_answered_in_the_shape_of_all_errors(nonsense: bytes) -> None:
+    with serving(FakeService()) as server, socket.create_connection(("127.0.0.1", port_of(server.addresses[0]))) as raw:
+        raw.settimeout(5)
+        raw.sendall(nonsense)
+        raw.shutdown(socket.SHUT_WR)
+        answer = b""
+        try:
+            while piece := raw.recv(65536):
+                answer += piece
+        except ConnectionResetError:
+            pass
+        if answer:
+            head, _, body = answer.partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 400")
+            assert json.loads(body)["error_code"] == 400
+
+
+def test_a_body_that_is_too_large_ends_the_connection_with_an_answer() -> None:
+    with serving(FakeService()) as server:
+        connection = http.client.HTTPConnection("127.0.0.1", port_of(server.addresses[0]), timeout=5)
+        connection.putrequest("POST", "/connectors")
+        connection.putheader("Content-Type", "application/json")
+        connection.putheader("Content-Length", str(10**9))
+        connection.endheaders()
+        response = connection.getresponse()
+        assert response.status == 413
+        assert json.loads(response.read())["error_code"] == 413
+        connection.close()
