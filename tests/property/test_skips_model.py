@@ -1,0 +1,161 @@
+"""Whatever fails and wherever a sink dies: each offset is in the log, in a gap with its cause, or not committed yet.
+
+Never both, never neither, and the dead letter of what was skipped is there before its offset is passed. The topic is a
+list; a value says what it is: good, poison, or in need of a schema that is not known yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Message
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from keyfold.log.decode import read_records
+from keyfold.store.faulty import Fault, FaultyStore, Kind, SimulatedCrash
+from keyfold.store.memory import MemoryStore
+from tests.support.sink_desk import PLACE, Desk, FakeChecks, FakeTopic, MakeDesk, desks, message
+
+VALUES = (b"good", b"!a", b"!b", b"?maybe")
+CRASHES = (Kind.CRASH_BEFORE, Kind.CRASH_AFTER, Kind.CRASH_LATE)
+
+Step = tuple[Any, ...]
+STEPS = st.one_of(
+    st.tuples(st.just("produce"), st.lists(st.tuples(st.sampled_from(VALUES), st.integers(1, 3)), max_size=12)),
+    st.tuples(st.just("read"), st.integers(1, 8)),
+    st.tuples(st.just("read"), st.integers(8, 30)),
+    st.just(("end",)),
+    st.tuples(st.just("schema"), st.booleans()),
+    st.tuples(st.just("kafka"), st.booleans()),
+    st.tuples(st.just("tick"), st.integers(1, 2000)),
+    st.just(("roll",)),
+    st.tuples(st.just("crash"), st.sampled_from(CRASHES), st.integers(1, 8)),
+    st.just(("set back",)),
+)
+
+
+class World:
+    """A topic, a sink that reads it, and what must hold at any moment."""
+
+    def __init__(self, make: MakeDesk) -> None:
+        self.inner = MemoryStore()
+        self.store = FaultyStore(self.inner)
+        self.topic = FakeTopic()
+        self.checks = FakeChecks()
+        self.desk: Desk = make(store=self.store, topic=self.topic, checks=self.checks, flush_size=5, limit_bytes=3000)
+        self.records: list[Message] = []
+        self.end = 0
+        self.read = 0  # offsets that were handed over
+
+    def step(self, name: str, *arguments: Any) -> None:
+        getattr(self, "do_" + name.replace(" ", "_"))(*arguments)
+        self.desk.intake.step()
+        assert self.desk.failures == []
+        self.desk.owner.lane.wait_idle(0.01 if self.topic.is_away else 20)
+
+    def do_produce(self, rows: list[tuple[bytes, int]]) -> None:
+        for value, distance in rows:
+            self.end += distance
+            self.records.append(message(self.end - 1, value))
+
+    def do_read(self, count: int) -> None:
+        fresh = [m for m in self.records if (m.offset() or 0) >= self.read][:count]
+        if fresh and not self.desk.owner.holds:
+            self.read = (fresh[-1].offset() or 0) + 1
+            self.desk.take(*fresh)
+
+    def do_end(self) -> None:
+        if self.read == self.end and not self.desk.owner.holds:
+            self.desk.intake.read_to(self.desk.owner, self.end)
+
+    def do_schema(self, known: bool) -> None:
+        self.checks.asking, self.checks.known = False, known
+
+    def do_kafka(self, away: bool) -> None:
+        self.topic.is_away = away
+
+    def do_tick(self, ms: int) -> None:
+        self.desk.clock.advance(ms)
+        self.desk.writer.roll_if_due()
+
+    def do_roll(self) -> None:
+        self.desk.commit_later()
+
+    def do_crash(self, kind: Kind, calls: int) -> None:
+        """The process dies at one of its next calls of the store, or where it stands."""
+        at = len(self.store.calls) + calls
+        self.store.add(Fault(at, kind))
+        self.desk.commit_later()
+        if not self.topic.is_away:
+            self.desk.owner.lane.wait_idle(20)
+        self._begin_anew()
+
+    def do_set_back(self) -> None:
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self.desk.owner.lane.close()
+        assert self.desk.owner.lane.wait_idle(20)
+        self.store.land()
+        self.store = FaultyStore(self.inner)
+        self.desk.store = self.store
+        self.desk.claim()
+        self.read = max(0, self.desk.session.manifest.next_offset - 1)  # the log's last record is read again
+
+    def finish(self) -> None:
+        """Faults end; all that the topic has comes through."""
+        self.do_kafka(away=False)
+        self.do_schema(known=True)
+        for _ in range(len(self.records) + 5):
+            self.desk.clock.advance(1000)
+            self.desk.intake.step()
+            self.do_read(100)
+        self.do_end()
+        assert self.desk.intake.kept_bytes == 0
+        self.desk.commit()
+        assert [crash for crash in self.desk.crashes if not isinstance(crash, SimulatedCrash)] == []
+
+    def check(self) -> None:
+        manifest = self.desk._log().load().manifest
+        delivered = set(self.topic.offsets)
+        objects = (self.inner.get(PLACE.key(entry.name)).data for entry in manifest.segments)
+        kept = {r.offset: r.value for data in objects for r in read_records(data)}
+        for record in self.records:
+            offset, value = record.offset() or 0, record.value()
+            reasons = {g.reason for g in manifest.gaps if g.from_offset <= offset < g.to_offset}
+            if offset >= manifest.next_offset:
+                assert offset not in kept
+                assert not reasons
+            elif value.startswith(b"!"):
+                assert offset not in kept
+                assert reasons == {f"skipped: {value[1:].decode()}"}
+                assert offset in delivered
+            else:
+                assert kept[offset] == value
+                assert not reasons
+
+
+@pytest.fixture(scope="module")
+def make() -> Iterator[MakeDesk]:
+    with desks() as build:
+        yield build
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@given(steps=st.lists(STEPS, min_size=3, max_size=40))
+def test_every_offset_is_in_one_place(make: MakeDesk, steps: list[Step]) -> None:
+    world = World(make)
+    try:
+        world.do_produce([(VALUES[n % 4], 1 + n % 2) for n in range(10)])
+        for step in steps:
+            world.step(*step)
+            world.check()
+        world.finish()
+        world.check()
+        assert world.desk.session.manifest.next_offset == world.end
+        assert world.desk.in_flight.size_bytes == 0
+    finally:
+        world.desk.owner.lane.close()
