@@ -10,7 +10,15 @@ import pytest
 from tests.support.kafka import KafkaBroker
 from tests.support.moto import DROP, PASS, Fault, LocalS3Process
 from tests.support.proof import Rig
-from tests.support.sink_limits import FOREVER, MIB, hot_among_idle, large_records, many_partitions, trouble
+from tests.support.sink_limits import (
+    FOREVER,
+    MIB,
+    hot_among_idle,
+    large_records,
+    many_partitions,
+    stuck_partition,
+    trouble,
+)
 
 pytestmark = pytest.mark.kafka
 
@@ -60,3 +68,10 @@ def test_a_store_in_trouble_is_waited_for(rig: Rig, topic: MakeTopic, local_s3: 
         keys=[("consumer_override_max_poll_interval_ms", 7000)],
     )
     print(told)
+
+
+def test_a_partition_that_is_throttled_without_end_holds_up_no_other(
+    rig: Rig, topic: MakeTopic, local_s3: LocalS3Process
+) -> None:
+    name = topic(partitions=4, config=FOREVER)
+    print(stuck_partition(rig, local_s3, name, 4, count=100_000))

@@ -252,6 +252,24 @@ def _rows(count: int, partitions: int, value_bytes: int) -> Iterator[Row]:
         yield b"key-%d" % (number % 997), random.randbytes(value_bytes), None, number % partitions
 
 
+def stuck_partition(rig: Rig, store: LocalS3Process, topic: str, partitions: int, *, count: int) -> str:
+    """One partition's folder is throttled without end: the others go on, in memory that it cannot take from them."""
+    buffer_memory = 24 * MIB
+    config = rig.config(topic, buffer_memory=buffer_memory, segment_ms=500)
+    with claimed(rig, config, partitions) as sink, Memory(task_pid(sink)) as memory:
+        store.set_faults(Fault("partition(=|%3D)0/", status=503, times=-1))
+        begun = time.monotonic()
+        produce_all(rig.broker.bootstrap_servers, topic, _rows(count, partitions, 1000))
+        others = count // partitions * (partitions - 1)
+        wait_for(lambda: sum(ends(rig, topic, partitions)[1:]) >= others, 60, "the other partitions go on")
+        took_s = time.monotonic() - begun
+        assert ends(rig, topic, 1) == [0]
+        store.set_faults()
+        wait_until_written(rig, topic, partitions, count)
+    assert rig.prove(topic, partitions) == count
+    return f"the others took {took_s:.1f} s: {memory.require(buffer_memory)}"
+
+
 def freeze(pid: int) -> Callable[[], None]:
     return lambda: os.kill(pid, signal.SIGSTOP)
 
