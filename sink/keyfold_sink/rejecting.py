@@ -3,27 +3,58 @@
 from __future__ import annotations
 
 from keyfold.clock import Clock
+from keyfold_sink.budget import InFlight
 from keyfold_sink.convert.api import Checks
+from keyfold_sink.dead_letters import DeadLetters, OpenProducer
 from keyfold_sink.error_counts import ErrorCounts
 from keyfold_sink.group import Group
 from keyfold_sink.intake import ErrorPolicy, Intake
+from keyfold_sink.letter import Sender
 from keyfold_sink.metrics import TaskMeter
+from keyfold_sink.options import SinkOptions
+
+
+def sends_letters(options: SinkOptions) -> bool:
+    """Whether there is a dead letter topic that is written to: with `errors.tolerance=none` nothing is passed."""
+    return bool(options.dead_letter_topic) and options.errors_tolerance == "all"
 
 
 def open_intake(
+    options: SinkOptions,
     group: Group,
-    clock: Clock,
     *,
-    policy: ErrorPolicy | None = None,
+    clock: Clock,
+    meter: TaskMeter,
+    in_flight: InFlight,
+    limit_bytes: int,
     checks: Checks | None = None,
-    meter: TaskMeter | None = None,
+    open_producer: OpenProducer | None = None,
+    task_id: int = 0,
 ) -> Intake:
-    """The intake of one task. Without checks nothing is judged."""
+    """The intake of one task. Without checks nothing is judged. `limit_bytes` is for dead letters on their way."""
+    counts = ErrorCounts(meter)
+    letters = None
+    if open_producer is not None and sends_letters(options):
+        letters = DeadLetters(
+            options.dead_letter_topic,
+            open_producer,
+            limit_bytes=limit_bytes,
+            in_flight=in_flight,
+            counts=counts,
+            clock=clock,
+        )
+    policy = ErrorPolicy(
+        tolerates=options.errors_tolerance == "all",
+        logs=options.errors_log_enable,
+        logs_messages=options.errors_log_include_messages,
+        sender=Sender(options.name, task_id, context=options.dead_letter_context_headers),
+        letters=letters,
+    )
     return Intake(
-        policy or ErrorPolicy(),
+        policy,
         checks,
         group.fetching,
-        ErrorCounts(meter or TaskMeter(clock)),
+        counts,
         clock,
         is_read=lambda owner: owner.is_fetched and group.assigned.get(owner.key) is owner,
         fail=group.fail,

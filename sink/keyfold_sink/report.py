@@ -35,7 +35,7 @@ class Voice:
     def __init__(
         self, number: int, clock: Clock, send: Send, values: Values = no_values, *, interval_s: float = INTERVAL_S
     ) -> None:
-        self._number = number
+        self.number = number
         self._interval_s = interval_s
         self._clock = clock
         self._send = send
@@ -53,7 +53,7 @@ class Voice:
         self._due_s = self._clock.monotonic_s() + self._interval_s
         self._send(
             TaskStatus(
-                self._number,
+                self.number,
                 state,
                 trace,
                 self._pid,

@@ -23,11 +23,15 @@ from keyfold.store.probe import probe
 from keyfold_sink import budget
 from keyfold_sink.catchup import CatchUp
 from keyfold_sink.consumer import admin_config, open_consumer
+from keyfold_sink.convert.api import Checks
+from keyfold_sink.convert.checks import checks_of
 from keyfold_sink.kafka import AdminSource
 from keyfold_sink.metered_store import MeteredStore
 from keyfold_sink.metrics import TaskMeter
 from keyfold_sink.options import SinkOptions
 from keyfold_sink.partition import Committed
+from keyfold_sink.producer import ensure_topic, open_producer
+from keyfold_sink.rejecting import sends_letters
 from keyfold_sink.report import Voice
 from keyfold_sink.status import State
 from keyfold_sink.task_orders import TaskOrders
@@ -86,8 +90,12 @@ def _run(
     store = MeteredStore(opened, meter)
     source = AdminSource(admin_config(options), clock)
     persist = _Persistence(orders.stop, voice, random)
+    checks: Checks | None = None
     try:
+        checks = checks_of(options, store=store, clock=clock, random=random)
         persist(lambda: probe(store, options.topics_dir, random))
+        if sends_letters(options):
+            persist(lambda: _ensure_letter_topic(options))
         catch_up = persist(lambda: _targets(options, source)) if until_caught_up else None
         plan = budget.plan(options.buffer_memory)
         task = SinkTask(
@@ -100,12 +108,22 @@ def _run(
             orders=orders,
             voice=voice,
             meter=meter,
+            checks=checks,
+            open_producer=lambda on_error: open_producer(options, on_error),
             catch_up=catch_up,
             on_committed=on_committed,
         )
         task.run()
     finally:
+        if checks is not None:
+            checks.close()
         opened.close()
+
+
+def _ensure_letter_topic(options: SinkOptions) -> None:
+    topic = options.dead_letter_topic
+    if ensure_topic(options.admin_settings, topic, options.dead_letter_replication_factor):
+        structlog.get_logger("keyfold.sink").info("dead letter topic created", topic=topic)
 
 
 def _targets(options: SinkOptions, source: AdminSource) -> CatchUp:

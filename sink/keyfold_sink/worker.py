@@ -31,6 +31,8 @@ from keyfold_sink.background import Background, Timers
 from keyfold_sink.batch import TopicPartitionKey
 from keyfold_sink.catchup import CatchUp
 from keyfold_sink.client import GroupConsumer
+from keyfold_sink.convert.api import Checks
+from keyfold_sink.dead_letters import OpenProducer
 from keyfold_sink.gauges import Gauges
 from keyfold_sink.group import Event, Group
 from keyfold_sink.kafka import AdminSource
@@ -55,6 +57,8 @@ _ELSEWHERE_INTERVAL_S: Final = 1.0
 # A commit that stays unknown for this long is asked for again; shutdown looks in between.
 _COMMIT_PATIENCE_S: Final = 10.0
 _LEAVE_WAIT_S: Final = 5.0
+# Dead letters on their way, copied once by the client, may take this part of what segments may: then reading waits.
+_LETTERS_SHARE: Final = 8
 # What has been sent already may still land; who starts next would find it, but need not read it again.
 _LAST_CALLS_S: Final = 5.0
 
@@ -85,6 +89,8 @@ class SinkTask:
         orders: TaskOrders,
         voice: Voice,
         meter: TaskMeter | None = None,
+        checks: Checks | None = None,
+        open_producer: OpenProducer | None = None,
         catch_up: CatchUp | None = None,
         on_committed: Callable[[Committed], None] = lambda _event: None,
     ) -> None:
@@ -125,7 +131,17 @@ class SinkTask:
             one_failed_ends_all=catch_up is not None,
             meter=meter,
         )
-        self._intake = open_intake(self._group, clock, meter=meter)
+        self._intake = open_intake(
+            options,
+            self._group,
+            clock=clock,
+            meter=meter,
+            in_flight=self._in_flight,
+            limit_bytes=self._plan.segments_bytes // _LETTERS_SHARE,
+            checks=checks,
+            open_producer=open_producer,
+            task_id=voice.number,
+        )
         self._reading = Reading(self._group, options.source_gap_policy, self._intake, meter)
         self._relief = Relief(
             self._group, self._in_flight, self._plan.segments_bytes, meter, lambda: self._intake.kept_bytes
@@ -248,6 +264,7 @@ class SinkTask:
         self._group.commit_lag()
 
     def _end(self) -> None:
+        self._intake.say()
         owners = list(self._group.assigned.values())
         done = self._flush(owners, RollReason.SHUTDOWN, self._options.shutdown_timeout_ms)
         if not done:

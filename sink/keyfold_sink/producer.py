@@ -1,0 +1,99 @@
+"""How the dead letter topic's producer is set up, and how the topic comes to be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, cast
+
+import confluent_kafka
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from keyfold.errors import ConfigError, KeyfoldError
+from keyfold_sink.dead_letters import Producer
+from keyfold_sink.kafka import FORBIDDEN, GONE
+from keyfold_sink.options import SinkOptions
+from keyfold_sink.source import SourceUnavailable
+
+_TIMEOUT_S: Final = 15.0
+# The largest that the client allows: the broker decides what is too large.
+_LARGEST_MESSAGE_BYTES: Final = 1_000_000_000
+_NAME_KEY: Final = "errors.deadletterqueue.topic.name"
+_REPLICATION_KEY: Final = "errors.deadletterqueue.topic.replication.factor"
+
+
+class LetterTopicRefused(KeyfoldError):
+    """The dead letter topic is not there, and Kafka refuses to make it, or to tell about it."""
+
+
+def producer_config(options: SinkOptions) -> dict[str, Any]:
+    """Configuration of the producer; what connects the consumer connects it too, what the sink stands on wins."""
+    return {
+        "client.id": f"keyfold-sink-{options.name}-dead-letters",
+        "linger.ms": 5,
+        "log_level": 3,
+        "message.max.bytes": _LARGEST_MESSAGE_BYTES,
+        **options.producer_settings,
+        "enable.idempotence": True,
+        "acks": "all",
+        "message.timeout.ms": 0,  # no end: a broker that is away is waited for
+    }
+
+
+def open_producer(options: SinkOptions, on_error: Callable[[KafkaError], None]) -> Producer:
+    """A producer. Raises `ConfigError` for keys or values that the client refuses."""
+    try:
+        producer = confluent_kafka.Producer({**producer_config(options), "error_cb": on_error})
+    except KafkaException as error:
+        raise ConfigError("producer.override.*", f"the Kafka client refuses it: {error.args[0].str()}") from error
+    return cast("Producer", producer)
+
+
+def ensure_topic(admin_config: Mapping[str, str], topic: str, replication_factor: int) -> bool:
+    """Make the dead letter topic, with one partition as Connect does, unless it is there. Returns whether it was made.
+
+    Raises `SourceUnavailable` (ask again), `LetterTopicRefused`, and `ConfigError` for a replication factor that the
+    cluster cannot have.
+    """
+    try:
+        admin = AdminClient({"log_level": 3, **admin_config})
+    except KafkaException as error:
+        raise ConfigError("admin.override.*", f"the Kafka client refuses it: {error.args[0].str()}") from error
+    found = _asked(lambda: admin.describe_topics(TopicCollection([topic]), request_timeout=_TIMEOUT_S)[topic])
+    if found is None:
+        return False
+    if found.code() not in GONE:
+        raise _translated(topic, "tell about", found)
+    wanted = NewTopic(topic, num_partitions=1, replication_factor=replication_factor)
+    refused = _asked(lambda: admin.create_topics([wanted], operation_timeout=_TIMEOUT_S)[topic])
+    if refused is None:
+        return True
+    if refused.code() == KafkaError.TOPIC_ALREADY_EXISTS:
+        return False
+    if refused.code() == KafkaError.INVALID_REPLICATION_FACTOR:
+        raise ConfigError(
+            _REPLICATION_KEY,
+            f"the cluster cannot keep {topic} in {replication_factor} copies: {refused.str()}",
+            hint="set it to at most the number of brokers, or make the topic yourself",
+        )
+    raise _translated(topic, "make", refused)
+
+
+def _asked(ask: Callable[[], Any]) -> KafkaError | None:
+    try:
+        ask().result(_TIMEOUT_S * 2)
+    except KafkaException as error:
+        return cast("KafkaError", error.args[0])
+    except TimeoutError as error:
+        raise SourceUnavailable("Kafka did not answer about the dead letter topic") from error
+    return None
+
+
+def _translated(topic: str, what: str, error: KafkaError) -> KeyfoldError:
+    if error.code() in FORBIDDEN or error.code() == KafkaError.POLICY_VIOLATION:
+        return LetterTopicRefused(
+            f"Kafka refuses to {what} the dead letter topic {topic} ({_NAME_KEY}): {error.str()}",
+            hint="make the topic, or give the sink's user the rights to describe, create and write it",
+        )
+    return SourceUnavailable(f"Kafka could not {what} the dead letter topic {topic}: {error.str()}")
