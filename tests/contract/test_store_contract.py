@@ -15,6 +15,7 @@ from threading import Barrier
 
 import pytest
 
+from keyfold.clock import SystemClock
 from keyfold.errors import (
     AlreadyExists,
     ConditionUndecided,
@@ -29,10 +30,13 @@ from keyfold.store.counted import CountedStore
 from keyfold.store.faulty import FaultyStore
 from keyfold.store.memory import MemoryStore
 from keyfold.store.s3 import S3Store
+from keyfold_sink.metered_store import MeteredStore
+from keyfold_sink.metrics import TaskMeter
 
 
 @pytest.fixture(
-    params=["memory", "faulty", "counted", "s3", pytest.param("versitygw", marks=pytest.mark.real)], scope="module"
+    params=["memory", "faulty", "counted", "metered", "s3", pytest.param("versitygw", marks=pytest.mark.real)],
+    scope="module",
 )
 def shared_store(request: pytest.FixtureRequest) -> Iterator[ObjectStore]:
     if request.param in {"s3", "versitygw"}:
@@ -46,6 +50,7 @@ def shared_store(request: pytest.FixtureRequest) -> Iterator[ObjectStore]:
         "memory": lambda store: store,
         "faulty": FaultyStore,
         "counted": CountedStore,
+        "metered": lambda store: MeteredStore(store, TaskMeter(SystemClock())),
     }[request.param]
     yield wrap(MemoryStore())
 

@@ -1,0 +1,264 @@
+"""What a task counts: figures of the last while as Kafka has them, histograms, requests by what became of them."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from keyfold.clock import ManualClock
+from keyfold.errors import (
+    AlreadyExists,
+    ConditionUndecided,
+    KeyfoldError,
+    PreconditionFailed,
+    StoreError,
+    StoreUnavailable,
+)
+from keyfold.store.api import MIN_PART_BYTES, Blob, Create, Update
+from keyfold.store.memory import MemoryStore
+from keyfold_sink import metric_names as names
+from keyfold_sink.metered_store import MeteredStore, error_code
+from keyfold_sink.metric_names import METRICS, SECONDS_BOUNDS, Metric, Scope
+from keyfold_sink.metrics import TaskMeter, sample_key
+from keyfold_sink.recent import SAMPLE_S, Recent
+from keyfold_sink.rolling import RollReason
+from keyfold_sink.worker_figures import metric_of
+from tests.support.manifests import entry, sink_name
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def meter(clock: ManualClock) -> TaskMeter:
+    return TaskMeter(clock)
+
+
+def value(meter: TaskMeter, metric: Metric, *labels: str) -> float:
+    return meter.values({})[sample_key(metric.name, labels)]
+
+
+# The last while
+
+
+def test_a_rate_counts_a_new_sample_as_if_it_had_been_idle_before() -> None:
+    recent = Recent(1_000.0)
+    recent.record(60, 1_001.0)
+    assert recent.rate(1_001.0) == 60 / SAMPLE_S
+    assert recent.rate(1_029.0) == 60 / SAMPLE_S
+
+
+def test_two_samples_count_and_an_older_one_does_not() -> None:
+    recent = Recent(0.0)
+    recent.record(30, 1.0)
+    recent.record(90, 31.0)
+    assert recent.mean(31.0) == 60.0
+    assert recent.largest(31.0) == 90.0
+    assert recent.rate(40.0) == 120 / 40
+    assert recent.mean(62.0) == 90.0, "the first has gone"
+    assert recent.largest(62.0) == 90.0
+    assert recent.mean(125.0) is None, "nothing has happened for two minutes"
+    assert recent.largest(125.0) is None
+    assert recent.rate(125.0) == 0.0
+
+
+def test_the_largest_is_kept_while_its_sample_is() -> None:
+    recent = Recent(0.0)
+    recent.record(5, 1.0)
+    recent.record(2, 2.0)
+    assert (recent.mean(3.0), recent.largest(3.0)) == (3.5, 5.0)
+
+
+# Counting
+
+
+def test_every_count_begins_at_0_and_is_one_that_the_table_has(meter: TaskMeter) -> None:
+    found = meter.values({})
+    foreign = [key for key in found if metric_of(key) is None]
+    assert foreign == []
+    plain = [m for m in METRICS if m.scope is Scope.TASK and m.adds_up and not m.own_labels and m.kind != "histogram"]
+    assert {m.name for m in plain} <= set(found)
+    counts = {key: n for key, n in found.items() if (known := metric_of(key)) and known[0].adds_up}
+    assert {key for key, n in counts.items() if n} == {names.CPU.name}
+
+
+def test_a_batch_feeds_the_records_their_rate_their_size_and_the_time(meter: TaskMeter, clock: ManualClock) -> None:
+    began_s = clock.monotonic_s()
+    clock.advance(40)
+    meter.batch(300, 9_000, began_s)
+    meter.sent(299)
+    clock.advance(10)
+    meter.batch(100, 1_000, clock.monotonic_s())
+    assert value(meter, names.READ) == 400
+    assert value(meter, names.SENT) == 299
+    assert value(meter, names.VALUE_BYTES) == 10_000
+    assert value(meter, names.READ_RATE) == pytest.approx(400 / 30)
+    assert (value(meter, names.BATCH_AVG), value(meter, names.BATCH_MAX)) == (200, 300)
+    assert value(meter, names.PUT_AVG) == pytest.approx(20)
+    assert value(meter, names.PUT_MAX) == pytest.approx(40)
+
+
+def test_what_is_on_its_way_is_active_until_its_job_is_over(meter: TaskMeter, clock: ManualClock) -> None:
+    meter.rolled(RollReason.TIME, 70)
+    assert meter.values({names.ACTIVE.name: 5.0})[names.ACTIVE.name] == 75
+    assert value(meter, names.ACTIVE_MAX) == 75
+    meter.in_flight(-70)
+    assert meter.values({names.ACTIVE.name: 5.0})[names.ACTIVE.name] == 5
+    assert value(meter, names.ROLLS, "time") == 1
+    assert value(meter, names.ROLLS, "memory") == 0
+
+
+def test_a_commit_counts_its_objects_and_how_long_it_took(meter: TaskMeter, clock: ManualClock) -> None:
+    rolled_s = meter.rolled(RollReason.BYTES, 10)
+    clock.advance(300)
+    committed = entry(sink_name(0), 0, 10)
+    meter.committed(committed, rolled_s)
+    meter.committed(None, clock.monotonic_s())
+    assert value(meter, names.COMMITS) == 2, "the second moved the end over a hole"
+    assert value(meter, names.COMMITTED) == committed.record_count
+    assert value(meter, names.OBJECTS, "segment") == value(meter, names.OBJECTS, "index") == 1
+    assert value(meter, names.OBJECT_BYTES, "segment") == committed.size_bytes
+    assert value(meter, names.OBJECT_BYTES, "index") == committed.index_size_bytes
+    found = meter.values({})
+    assert found["keyfold_sink_flush_seconds_bucket|0.25"] == 1
+    assert found["keyfold_sink_flush_seconds_bucket|0.5"] == 2
+    assert found["keyfold_sink_flush_seconds_bucket|+Inf"] == 2
+    assert found["keyfold_sink_flush_seconds_sum"] == pytest.approx(0.3)
+
+
+def test_a_bound_belongs_to_its_bucket_and_what_is_beyond_all_is_only_infinite(meter: TaskMeter) -> None:
+    meter.observe(names.FLUSH_SECONDS, SECONDS_BOUNDS[0])
+    meter.observe(names.FLUSH_SECONDS, SECONDS_BOUNDS[-1] + 1)
+    found = meter.values({})
+    assert found[f"keyfold_sink_flush_seconds_bucket|{SECONDS_BOUNDS[0]}"] == 1
+    assert found[f"keyfold_sink_flush_seconds_bucket|{SECONDS_BOUNDS[-1]}"] == 1
+    assert found["keyfold_sink_flush_seconds_bucket|+Inf"] == 2
+
+
+def test_answers_to_offset_commits_are_shares_and_times_and_a_late_one_is_neither_good_nor_bad(
+    meter: TaskMeter, clock: ManualClock
+) -> None:
+    assert names.OFFSETS_GOOD.name not in meter.values({}), "there was none"
+    sent_s = clock.monotonic_s()
+    for _ in range(4):
+        meter.offsets_sent()
+    clock.advance(20)
+    meter.offsets_answered(sent_s, good=True)
+    meter.offsets_answered(sent_s, good=False)
+    meter.offsets_answered(None, good=True)
+    meter.offsets_answered(None, good=True, late=True)
+    assert value(meter, names.OFFSET_COMMITS) == 4
+    assert value(meter, names.OFFSETS_COMMITTED) == 2
+    assert value(meter, names.OFFSETS_LATE) == 1
+    assert value(meter, names.OFFSETS_GOOD) == pytest.approx(2 / 3)
+    assert value(meter, names.OFFSETS_BAD) == pytest.approx(1 / 3)
+    assert value(meter, names.OFFSETS_AVG) == pytest.approx(20)
+
+
+def test_a_rebalance_lasts_from_its_first_word_until_all_is_claimed(meter: TaskMeter, clock: ManualClock) -> None:
+    meter.rebalance_is_over()
+    assert value(meter, names.REBALANCES) == 0, "none was under way"
+    meter.rebalance_began()
+    clock.advance(1_000)
+    meter.rebalance_began()
+    assert value(meter, names.REBALANCING) == 1
+    clock.advance(500)
+    meter.rebalance_is_over()
+    clock.advance(2_000)
+    meter.rebalance_is_over()
+    assert (value(meter, names.REBALANCES), value(meter, names.REBALANCING)) == (1, 0)
+    assert value(meter, names.REBALANCE_AVG) == value(meter, names.REBALANCE_MAX) == pytest.approx(1_500)
+    assert value(meter, names.SINCE_REBALANCE) == pytest.approx(2_000)
+
+
+def test_counts_from_many_threads_are_all_there(meter: TaskMeter) -> None:
+    def count() -> None:
+        for _ in range(2_000):
+            meter.count(names.ROLLS, "time")
+            meter.observe(names.FLUSH_SECONDS, 0.01)
+            meter.sent(1)
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert value(meter, names.ROLLS, "time") == value(meter, names.SENT) == 8_000
+    assert meter.values({})["keyfold_sink_flush_seconds_bucket|+Inf"] == 8_000
+
+
+# The store
+
+
+def test_requests_bytes_and_seconds_are_those_that_were_made(meter: TaskMeter, clock: ManualClock) -> None:
+    class Slow(MemoryStore):
+        def get(self, key: str) -> Blob:
+            clock.advance(400)
+            return super().get(key)
+
+    store = MeteredStore(Slow(), meter)
+    etag = store.put("a/m", b"12345", Create()).etag
+    store.put("a/m", b"123", Update(etag))
+    store.get("a/m")
+    store.get_range("a/m", 0, 2)
+    upload = store.start_upload("a/s")
+    upload.write(bytes(MIN_PART_BYTES))
+    upload.write(b"x")
+    upload.complete()
+    assert [row.key for row in store.list("a/")] == ["a/m", "a/s"]
+    requests = {"create": 1, "update": 1, "get": 1, "get_range": 1, "start_upload": 1}
+    requests |= {"upload_part": 2, "complete_upload": 1, "list": 1}
+    for operation, count in requests.items():
+        assert value(meter, names.REQUESTS, operation) == count
+    assert value(meter, names.SENT_BYTES) == 5 + 3 + MIN_PART_BYTES + 1
+    assert value(meter, names.RECEIVED_BYTES) == 3 + 2
+    found = meter.values({})
+    assert found["keyfold_sink_store_request_seconds_bucket|get|0.25"] == 0
+    assert found["keyfold_sink_store_request_seconds_bucket|get|0.5"] == 1
+    assert found["keyfold_sink_store_request_seconds_sum|get"] == pytest.approx(0.4)
+    assert not any(key.startswith(names.STORE_ERRORS.name) for key in found)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (StoreUnavailable("k", "slow", code="SlowDown"), "SlowDown"),
+        (StoreUnavailable("k", "time-out"), "NoAnswer"),
+        (PreconditionFailed("k", "412", code="PreconditionFailed"), "PreconditionFailed"),
+        (AlreadyExists("k", "there"), "AlreadyExists"),
+        (ConditionUndecided("k", "409", code="Conditional|Request\nConflict"), "Conditional_Request_Conflict"),
+        (StoreError("k", "odd", code="x" * 200), "x" * 60),
+    ],
+)
+def test_an_error_counts_by_the_stores_own_code(meter: TaskMeter, error: KeyfoldError, code: str) -> None:
+    class Failing(MemoryStore):
+        def get(self, key: str) -> Blob:
+            raise error
+
+    assert error_code(error) == code
+    store = MeteredStore(Failing(), meter)
+    with pytest.raises(type(error)):
+        store.get("k")
+    assert value(meter, names.STORE_ERRORS, "get", code) == 1
+    assert value(meter, names.REQUESTS, "get") == 1
+    assert meter.values({})["keyfold_sink_store_request_seconds_bucket|get|+Inf"] == 1, "a failed call took time, too"
+
+
+def test_a_store_that_invents_codes_for_ever_does_not_make_series_for_ever(meter: TaskMeter) -> None:
+    class Inventive(MemoryStore):
+        calls = 0
+
+        def get(self, key: str) -> Blob:
+            self.calls += 1
+            raise StoreUnavailable(key, "?", code=f"Request{self.calls}")
+
+    store = MeteredStore(Inventive(), meter)
+    for _ in range(1_000):
+        with pytest.raises(StoreUnavailable):
+            store.get("k")
+    errors = {key: n for key, n in meter.values({}).items() if key.startswith(names.STORE_ERRORS.name)}
+    assert len(errors) <= 41
+    assert sum(errors.values()) == 1_000
