@@ -30,7 +30,7 @@ def rewrite(values: Mapping[str, str]) -> Rewritten:
             if other is not None:
                 mistakes.append(ConfigError(key, f"says the same as `{other}`, and both are given", hint="give one"))
                 continue
-            ours[known.ours] = known.values.get(value, value)
+            ours[known.ours] = value
             shown_as[known.ours] = key
             notes.append(Note(key, f"is `{known.ours}` here" + (f": {known.note}" if known.note else "")))
         else:
@@ -45,11 +45,10 @@ def _find(key: str) -> Foreign | None:
 
 
 def _judge(key: str, value: str, known: Anyway | Never, mistakes: list[ConfigError], notes: list[Note]) -> None:
-    wanted = value.strip().lower()
     if isinstance(known, Never):
-        if wanted not in known.off:
+        if value.strip() and value.strip().lower() not in known.off:
             mistakes.append(ConfigError(key, f"is not supported: {known.reason}", hint=known.hint))
-    elif not known.accepted or wanted in known.accepted:
+    elif known.accepts(value):
         notes.append(Note(key, "has no effect" + (f": {known.note}" if known.note else "")))
     else:
         shown = "this value" if isinstance(value, Resolved) or is_secret_key(key) else repr(value)

@@ -8,7 +8,7 @@ file that is not there) shows only when a client is made; it is made without bro
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaException, Producer
@@ -27,18 +27,21 @@ _SILENT: Final = {"log_level": 0}
 _NOT_TRIED: Final = ("plugin.library.paths", "bootstrap.servers", "metadata.broker.list")
 
 
-def client_mistakes(values: Mapping[str, str]) -> Iterator[ConfigError]:
-    """What librdkafka refuses of a configuration's keys for it, each named as it stands there."""
-    found_any = False
+def client_mistakes(values: Mapping[str, str], known: Collection[str] = ()) -> Iterator[ConfigError]:
+    """What librdkafka refuses of a configuration's keys for it, each named as it stands there.
+
+    It is not asked about keys that are `known` to be wrong; and about all together only where each is right.
+    """
+    all_right = True
     for key, value in values.items():
         own = _own_key(key)
-        if own is None or is_told_apart(own):
+        if own is None:
             continue
-        message = _refusal(own, value)
+        message = None if key in known or is_told_apart(own) else _refusal(own, value)
+        all_right = all_right and message is None and key not in known
         if message is not None:
-            found_any = True
             yield ConfigError(key, message)
-    if not found_any:
+    if all_right:
         yield from _made_mistakes(values)
 
 

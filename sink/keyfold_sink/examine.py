@@ -29,10 +29,9 @@ def examine(written: Mapping[str, str], environ: Mapping[str, str]) -> Findings:
     left_out = {mistake.key for mistake in unfilled}
     mistakes = [*unfilled, *(mistake for mistake in found.mistakes if mistake.key not in left_out)]
     named = {mistake.key for mistake in mistakes}
-    for mistake in client_mistakes(values):
-        if mistake.key not in named:
-            text = mistake.message.removeprefix(f"`{mistake.key}`: ")
-            mistakes.append(ConfigError(mistake.key, without_secrets(text, values), hint=mistake.hint))
+    for mistake in client_mistakes(values, named):
+        text = mistake.message.removeprefix(f"`{mistake.key}`: ")
+        mistakes.append(ConfigError(mistake.key, without_secrets(text, values), hint=mistake.hint))
     return Findings(written, None if mistakes else found.options, tuple(mistakes), found.notes)
 
 

@@ -8,56 +8,50 @@ but for values that switch it off. Sources: the connectors' own configuration cl
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
-
-ANY: Final[frozenset[str]] = frozenset()
-"""Every value is accepted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Same:
-    """Ours under another name. `off`: values that mean "not set"; `values`: theirs to ours; `note`: what differs."""
+    """Ours under another name. `off`: values that mean "not set"; `note`: what differs."""
 
     ours: str
     note: str = ""
-    off: frozenset[str] = ANY
-    values: Mapping[str, str] = field(default_factory=dict)
+    off: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Anyway:
-    """No effect. `accepted`: the values (in lower case) that ask for what is done; empty: all. `note` says why."""
+    """No effect. `accepted`: the values that ask for what is done, in any case; empty: all. `note` says why."""
 
     note: str
-    accepted: frozenset[str] = ANY
+    accepted: tuple[str, ...] = ()
     refusal: str = ""
     hint: str = ""
+
+    def accepts(self, value: str) -> bool:
+        """Whether a value asks for what is done anyway."""
+        return not self.accepted or value.strip().lower() in {good.lower() for good in self.accepted}
 
 
 @dataclass(frozen=True, slots=True)
 class Never:
-    """Refused with the reason and what to do; `off`: values (in lower case) that ask for nothing."""
+    """Refused with the reason and what to do; `off`: values that ask for nothing, as the empty one does."""
 
     reason: str
     hint: str
-    off: frozenset[str] = frozenset({""})
+    off: tuple[str, ...] = ()
 
 
 Foreign = Same | Anyway | Never
 
-_FALSE: Final = frozenset({"", "false"})
-_TRUE: Final = frozenset({"true"})
-_MINUS: Final = frozenset({"", "-1", "0"})
+_MINUS: Final = ("", "-1", "0")
 
 
-def _one_of(*values: str) -> frozenset[str]:
-    return frozenset(value.lower() for value in values)
-
-
-def _classes(*names: str) -> frozenset[str]:
+def _classes(*names: str) -> tuple[str, ...]:
     """Classes by their full and their simple names."""
-    return _one_of(*names, *(name.rpartition(".")[2] for name in names))
+    return (*names, *(name.rpartition(".")[2] for name in names))
 
 
 _FORMATS: Final = "io.confluent.connect.s3.format."
@@ -108,7 +102,7 @@ CONFLUENT: Final[Mapping[str, Foreign]] = {
     "schema.generator.class": Anyway("the log holds original bytes and needs no schema"),
     "schema.compatibility": Anyway(
         "a change of schema never cuts a segment",
-        _one_of("", "NONE"),
+        ("", "NONE"),
         "records are not projected onto another schema: the log holds the original bytes",
         "take it out; the Schema Registry checks compatibility when a schema is registered",
     ),
@@ -128,18 +122,18 @@ CONFLUENT: Final[Mapping[str, Foreign]] = {
     "partitioner.max.open.files": Anyway(_BUFFER),
     "store.kafka.keys": Anyway(
         "keys are in every record",
-        _TRUE,
+        ("true",),
         "keys cannot be left out: a log is compacted by key",
         "take it out; a field that must not be stored is best removed by whoever produces it",
     ),
     "store.kafka.headers": Anyway(
-        "headers are in every record, as they were", _TRUE, "headers cannot be left out", "take it out"
+        "headers are in every record, as they were", ("true",), "headers cannot be left out", "take it out"
     ),
     "keys.format.class": _AVRO_FORMAT,
     "headers.format.class": _AVRO_FORMAT,
     "behavior.on.null.values": Anyway(
         "a null value is a tombstone and is kept, with its key and offset",
-        _one_of("write"),
+        ("write",),
         "tombstones are records of the log: without them a deleted key would live on",
         "take it out, or set it to write",
     ),
@@ -153,7 +147,7 @@ CONFLUENT: Final[Mapping[str, Foreign]] = {
     "retry.backoff.ms": Anyway(_RETRIES),
     "max.write.duration.ms": Anyway("the store is never waited for between two polls"),
     "enable.conditional.writes": Anyway(
-        "all writes are conditional", _TRUE, "all writes are conditional: exactly-once rests on it", "take it out"
+        "all writes are conditional", ("true",), "all writes are conditional: exactly-once rests on it", "take it out"
     ),
     "max.files.scan.limit": Anyway("a name is never taken twice"),
     "s3.sse.customer.key": Never(
@@ -166,7 +160,7 @@ CONFLUENT: Final[Mapping[str, Foreign]] = {
     "s3.object.tagging": Never(
         "objects are not tagged: offsets and counts are in the manifest (`keyfold log describe`)",
         "take it out; for costs and life cycles use the prefix",
-        off=_FALSE,
+        off=("false",),
     ),
     "s3.object.tagging.key.value.pairs": Never("objects are not tagged", "take it out; use the prefix"),
     "s3.object.behavior.on.tagging.error": Anyway("objects are not tagged"),
@@ -187,24 +181,22 @@ CONFLUENT: Final[Mapping[str, Foreign]] = {
     "s3.wan.mode": Never(
         "transfer acceleration has no key here",
         "set s3 = use_accelerate_endpoint = true in a profile of ~/.aws/config, and AWS_PROFILE",
-        off=_FALSE,
+        off=("false",),
     ),
     "s3.proxy.url": _PROXY,
     "s3.proxy.user": _PROXY,
     "s3.proxy.password": _PROXY,
     "s3.compression.type": Anyway(
-        "", _one_of("", "none"), _BLOCKS, "take it out; avro.codec chooses how (zstandard by default)"
+        "", ("", "none"), _BLOCKS, "take it out; avro.codec chooses how (zstandard by default)"
     ),
     "s3.compression.level": Anyway(_OTHER_FORMATS_ONLY),
     "parquet.codec": Anyway(_OTHER_FORMATS_ONLY),
     "json.decimal.format": Anyway(_OTHER_FORMATS_ONLY),
     "format.bytearray.extension": Anyway(_OTHER_FORMATS_ONLY),
     "format.bytearray.separator": Anyway(_OTHER_FORMATS_ONLY),
-    "s3.schema.partition.affix.type": Anyway(
-        "", _one_of("", "NONE"), _ONE_LOG, "take it out; schemas never cut a segment"
-    ),
+    "s3.schema.partition.affix.type": Anyway("", ("", "NONE"), _ONE_LOG, "take it out; schemas never cut a segment"),
     "filename.offset.zero.pad.width": Anyway(_NAMES),
-    "directory.delim": Anyway("", _one_of("/"), "folders are separated by a slash", "take it out"),
+    "directory.delim": Anyway("", ("/",), "folders are separated by a slash", "take it out"),
     "file.delim": Anyway(_NAMES),
     "enhanced.avro.schema.support": Anyway("the log holds the original bytes"),
     "connect.meta.data": Anyway("the log holds the original bytes"),
@@ -235,7 +227,7 @@ AIVEN: Final[Mapping[str, Foreign]] = {
     ),
     "file.name.timestamp.timezone": Anyway(_NAMES),
     "file.name.timestamp.source": Anyway(_NAMES),
-    "format.output.type": Anyway("segments are Avro", _one_of("avro"), _OTHER_FORMAT, _OTHER_FORMAT_HINT),
+    "format.output.type": Anyway("segments are Avro", ("avro",), _OTHER_FORMAT, _OTHER_FORMAT_HINT),
     "format.output.fields": Anyway("a record is kept whole: key, value, headers, offset, timestamp"),
     "format.output.fields.value.encoding": Anyway("bytes are kept as they are"),
     "format.output.envelope": Anyway("a record is kept whole"),

@@ -1,18 +1,23 @@
-"""`make docs`: docs/configuration.md is printed from the models, and a test compares.
+"""`make docs`: docs/configuration.md is printed from the models, and tests compare.
+
+The tables of docs/migrating-from-connect.md, between their marks, are printed from `keyfold_sink.foreign_keys`.
 
 A service whose package is not installed here is left out, never a service that fails to import.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from keyfold.options import Options, markdown_table
+from keyfold_sink.foreign_keys import AIVEN, CONFLUENT, CONNECT, Foreign, Never, Same
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "configuration.md"
+MIGRATING: Final = PAGE.with_name("migrating-from-connect.md")
 COMMAND: Final = "make docs"
 
 _SERVICES: Final = (
@@ -34,6 +39,8 @@ the key.
 * **Who wins**: the topic's own value, the general value, what is *followed* from the topic's settings in Kafka, the
   default.
 * A key that ends in `.*` passes on all keys with that prefix.
+* `keyfold sink validate CONFIG` lists every mistake at once; with `--connect` it also tries what CONFIG names.
+* Keys of Confluent's and Aiven's S3 sinks: [migrating-from-connect.md](migrating-from-connect.md).
 """
 
 
@@ -47,5 +54,39 @@ def page() -> str:
     return "\n".join(parts)
 
 
+def migrating(text: str) -> str:
+    """The page about other sinks, with its tables as the code has them."""
+    for name, keys in (("confluent", CONFLUENT), ("aiven", AIVEN), ("connect", CONNECT)):
+        begin, end = f"<!-- {name}: printed by `{COMMAND}` -->\n", f"<!-- end of {name} -->"
+        head, _, rest = text.partition(begin)
+        text = head + begin + _foreign_table(keys) + end + rest.partition(end)[2]
+    return text
+
+
+def _foreign_table(keys: Mapping[str, Foreign]) -> str:
+    rows = [f"| `{key}` | {_what_becomes_of(known)} |" for key, known in keys.items()]
+    return "\n".join(["\n| key | here |", "| --- | --- |", *rows]) + "\n\n"
+
+
+def _what_becomes_of(known: Foreign) -> str:
+    if isinstance(known, Same):
+        text = f"is `{known.ours}`" + (f": {known.note}" if known.note else "")
+    elif isinstance(known, Never):
+        off = [f"`{value}`" for value in known.off]
+        text = f"**refused**{f' unless {_or(off)}' if off else ''}: {known.reason}. Instead: {known.hint}"
+    elif known.accepted:
+        good = [f"`{value}`" for value in known.accepted if value and "." not in value]
+        text = f"{_or(good)} is accepted{f': {known.note}' if known.note else ''}. Other values are **refused**: "
+        text += f"{known.refusal}. Instead: {known.hint}"
+    else:
+        text = f"accepted, without effect: {known.note}"
+    return text.replace("|", "\\|").replace("<", "\\<")
+
+
+def _or(values: list[str]) -> str:
+    return " or ".join(values)
+
+
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
+    MIGRATING.write_text(migrating(MIGRATING.read_text(encoding="utf-8")), encoding="utf-8")

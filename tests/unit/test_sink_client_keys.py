@@ -1,0 +1,134 @@
+"""Settings for the Kafka clients: Java's names, what the sink keeps to itself, and what librdkafka refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from keyfold_sink import budget
+from keyfold_sink.client_keys import translated
+from keyfold_sink.consumer import consumer_config
+from keyfold_sink.examine import examine
+from keyfold_sink.options import SinkOptions
+
+BASE = {"name": "users", "bootstrap.servers": "h:1", "topics": "users", "s3.bucket.name": "log"}
+JAAS = 'org.apache.kafka.common.security.{}LoginModule required username="me" password="p\\"w;=1" ;'
+
+
+def mistakes(**more: str) -> dict[str, str]:
+    values = {**BASE, **{key.replace("__", "."): value for key, value in more.items()}}
+    return {mistake.key: str(mistake) for mistake in examine(values, {"PASSWORD": "hunter22"}).mistakes}
+
+
+@pytest.mark.parametrize("module", ["plain.Plain", "scram.Scram"])
+def test_javas_jaas_configuration_gives_user_and_password(module: str) -> None:
+    found = translated({"sasl.mechanism": "PLAIN", "sasl.jaas.config": JAAS.format(module)})
+    assert found == {"sasl.mechanism": "PLAIN", "sasl.username": "me", "sasl.password": 'p"w;=1'}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "hunter22", JAAS.format("oauthbearer.OAuthBearer"), JAAS.format("plain.Plain").replace("username", "user")],
+)
+def test_another_jaas_configuration_is_refused_without_repeating_it(text: str) -> None:
+    found = mistakes(consumer__override__sasl__jaas__config=text)
+    assert list(found) == ["consumer.override.sasl.jaas.config"]
+    assert "sasl.username" in found["consumer.override.sasl.jaas.config"]
+    assert "hunter22" not in str(found)
+
+
+def test_java_names_of_the_same_thing_are_translated() -> None:
+    options = SinkOptions.parse({**BASE, "consumer.override.fetch.max.wait.ms": "50"})
+    config = consumer_config(options, budget.plan(options.buffer_memory))
+    assert config["fetch.wait.max.ms"] == "50"
+    assert "fetch.max.wait.ms" not in config
+    found = mistakes(consumer__override__fetch__max__wait__ms="1", consumer__override__fetch__wait__max__ms="2")
+    assert "both are given" in found["consumer.override.fetch.max.wait.ms"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("consumer.override.no.such.key", "1", "no setting that the Kafka client"),
+        ("consumer.override.fetch.min.bytes", "many", "refuses it"),
+        ("consumer.override.ssl.truststore.location", "/t.jks", "ssl.ca.location"),
+        ("consumer.override.max.poll.records", "500", "buffer.memory"),
+        ("consumer.override.group.id", "mine", "connect-<name>"),
+        ("consumer.override.isolation.level", "read_uncommitted", "committed records"),
+        ("consumer.override.bootstrap.server", "h:1", "no setting"),
+        ("producer.override.acks", "1", "replicas"),
+        ("producer.override.transactional.id", "t", "no transaction"),
+        ("producer.override.no.such.key", "1", "no setting"),
+        ("admin.override.no.such.key", "1", "no setting"),
+        ("ssl.truststore.password", "hunter22", "PEM"),
+        ("ssl.no.such", "hunter22", "no setting"),
+        ("security.protocol", "TLS", "security.protocol"),
+    ],
+)
+def test_a_wrong_setting_is_refused_by_its_name(key: str, value: str, says: str) -> None:
+    found = mistakes(**{key: value})
+    assert list(found) == [key]
+    assert says in found[key]
+    assert "hunter22" not in found[key]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("consumer.override.auto.offset.reset", "earliest"),
+        ("consumer.override.isolation.level", "read_committed"),
+        ("consumer.override.client.rack", "a"),
+        ("producer.override.acks", "all"),
+        ("producer.override.linger.ms", "5"),
+        ("admin.override.client.id", "me"),
+        ("consumer.override.group.instance.id", "pod"),
+    ],
+)
+def test_settings_of_sense_are_accepted(key: str, value: str) -> None:
+    assert mistakes(**{key: value}) == {}
+
+
+def test_every_wrong_setting_is_named_at_once() -> None:
+    found = mistakes(
+        consumer__override__one="1",
+        consumer__override__two="2",
+        admin__override__three="3",
+        sasl__four="4",
+        flush__sice="1",
+    )
+    assert set(found) == {
+        "consumer.override.one",
+        "consumer.override.two",
+        "admin.override.three",
+        "sasl.four",
+        "flush.sice",
+    }
+
+
+def test_files_and_what_belongs_together_are_looked_at(tmp_path: Path) -> None:
+    found = mistakes(security__protocol="SSL", ssl__ca__location=str(tmp_path / "gone.pem"))
+    assert list(found) == ["ssl.ca.location"]
+    found = mistakes(security__protocol="SASL_PLAINTEXT", sasl__mechanism="SCRAM-SHA-256", sasl__username="me")
+    assert list(found) == ["sasl.username"] or list(found) == ["sasl.password"]
+
+
+def test_credentials_at_the_top_are_for_all_clients_and_overrides_win() -> None:
+    options = SinkOptions.parse(
+        {
+            **BASE,
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "me",
+            "sasl.password": "all",
+            "admin.override.sasl.password": "admins",
+            "consumer.override.sasl.username": "reader",
+        }
+    )
+    assert options.consumer_settings["sasl.username"] == "reader"
+    assert options.admin_settings["sasl.password"] == "admins"
+    assert options.producer_settings["sasl.username"] == "reader"
+    assert options.producer_settings["sasl.password"] == "all"
+    assert options.producer_settings["bootstrap.servers"] == "h:1"
+    for text in (repr(options), str(options.shown()), options.model_dump_json()):
+        assert "admins" not in text
