@@ -1,6 +1,8 @@
 """The sink: appends Kafka topic partitions to the log, exactly once.
 
-cli, supervisor       the command, and one process per task
+cli, running          the command, and a worker: a supervisor, one process per task, what all workers share
+rest, service         the REST API, and what it asks
+wire, status, task_orders      what goes between a supervisor and its tasks, and between workers
 task, worker          a task: set up, and its loop
 group, assignment     which partitions it has, and how it may write them
 batch, partition      records in, segments out

@@ -19,13 +19,13 @@ _CONFIG = click.argument("config", type=click.Path(exists=True, dir_okay=False, 
 
 @click.group()
 def sink() -> None:
-    r"""Append Kafka topics to the log, exactly once.
+    """Append Kafka topics to the log, exactly once.
 
     \b
     CONFIG is Kafka Connect's: JSON ({"name", "config"}, or the flat map) or .properties.
         keyfold sink validate users.json
         keyfold sink run users.json
-    """
+    """  # noqa: D301 - click wants the character
 
 
 @sink.command()
@@ -33,56 +33,98 @@ def sink() -> None:
 @click.option("--until-caught-up", is_flag=True, help="End when all that was in the topics at the start is in the log.")
 @click.option("--json", "as_json", is_flag=True, help="Events as JSON lines on stderr.")
 @click.option("--task", type=click.IntRange(min=0), hidden=True)
+@click.option("--report-fd", type=click.IntRange(min=0), hidden=True)
+@click.option("--paused", is_flag=True, hidden=True)
 @click.pass_obj
-def run(world: Surroundings, config: Path, *, until_caught_up: bool, as_json: bool, task: int | None) -> None:
-    r"""Run the sink of CONFIG until SIGTERM or Ctrl-C: then flush, commit and leave the group.
+def run(
+    world: Surroundings,
+    config: Path,
+    *,
+    until_caught_up: bool,
+    as_json: bool,
+    task: int | None,
+    report_fd: int | None,
+    paused: bool,
+) -> None:
+    """Run the sink of CONFIG until SIGTERM or Ctrl-C: then flush, commit and leave the group.
 
-    A second Ctrl-C ends it at once; nothing is lost, the next run reads again what was not committed.
+    It is asked and told what to do at its REST API (`listeners`), and follows what the sink's other workers are told. A
+    second Ctrl-C ends it at once; nothing is lost, the next run reads again what was not committed.
 
     \b
+        keyfold sink run users.json
         keyfold sink run users.json --until-caught-up
-    """
+    """  # noqa: D301 - click wants the character
     from keyfold_sink.process import tune_process
 
     tune_process()
-    from keyfold_sink.progress import Progress
-    from keyfold_sink.supervisor import supervise
-    from keyfold_sink.task import run_task
+    if task is not None and report_fd is not None:
+        from keyfold_sink.running.child import run_child
 
-    options = SinkOptions.parse(read_config(config))
+        run_child(
+            task,
+            report_fd,
+            paused=paused,
+            until_caught_up=until_caught_up,
+            as_json=as_json,
+            stop=_stop_on_signals(),
+            clock=world.clock,
+            random=world.random,
+        )
+        return
+    from keyfold_sink.progress import Progress
+
+    values = read_config(config)
+    options = SinkOptions.parse(values)
     stop = _stop_on_signals()
     progress = Progress(options.name, world.clock)
     logs.configure(json=as_json, level="warning" if progress.is_shown and not as_json else "info")
-    if task is None and options.tasks_max > 1:
-        flags = ["--until-caught-up"] * until_caught_up + ["--json"] * as_json
-        supervise([str(config), *flags], options.tasks_max, stop=stop, clock=world.clock)
-        return
-    if task is not None:
-        logs.bind(task=task)
-        options = options.for_task(task)
-        threading.Thread(target=_stop_with_supervisor, args=(stop,), daemon=True).start()
+    flags = ["--until-caught-up"] * until_caught_up + ["--json"] * as_json
     with progress:
-        run_task(
+        if until_caught_up and options.tasks_max == 1:
+            from keyfold_sink.task import run_task
+
+            run_task(
+                options,
+                stop=stop,
+                until_caught_up=True,
+                clock=world.clock,
+                random=world.random,
+                on_committed=progress.committed,
+            )
+            return
+        from keyfold_sink.running.run import run_until_caught_up, run_worker
+
+        (run_until_caught_up if until_caught_up else run_worker)(
             options,
+            values,
+            [str(config), *flags],
             stop=stop,
-            until_caught_up=until_caught_up,
             clock=world.clock,
             random=world.random,
-            on_committed=progress.committed,
+            progress=progress,
         )
 
 
 @sink.command()
 @_CONFIG
-def validate(config: Path) -> None:
-    r"""Check CONFIG without connecting to anything.
+@click.option("--connect", is_flag=True, help="Also try brokers, topics, bucket and registry.")
+@click.option("--json", "as_json", is_flag=True, help="As Connect's validate answers: each key, its value and errors.")
+@click.pass_context
+def validate(context: click.Context, config: Path, *, connect: bool, as_json: bool) -> None:
+    """Check CONFIG: every mistake at once, with the reason and what to do.
+
+    Keys of Confluent's and Aiven's S3 sinks are understood, or refused with the reason. Without --connect nothing is
+    connected to. Exit code 2: CONFIG is wrong; 1: it is right, and something that it names is not.
 
     \b
         keyfold sink validate users.json
-    """
-    options = SinkOptions.parse(read_config(config))
-    what = f"topics {', '.join(options.topics)}" if options.topics else f"topics that match {options.topics_regex}"
-    click.echo(f"ok: sink {options.name}, {what}, to {options.url}")
+        keyfold sink validate users.json --connect
+    """  # noqa: D301 - click wants the character
+    from keyfold_sink.validation import validate_file
+
+    world: Surroundings = context.obj
+    context.exit(validate_file(config, os.environ, world.clock, world.random, connect=connect, as_json=as_json))
 
 
 def _stop_on_signals() -> threading.Event:
@@ -96,10 +138,3 @@ def _stop_on_signals() -> threading.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
     return stop
-
-
-def _stop_with_supervisor(stop: threading.Event) -> None:
-    """The supervisor's pipe ends when the supervisor does."""
-    while os.read(0, 1024):  # not sys.stdin: its lock would be held when the interpreter ends
-        pass
-    stop.set()

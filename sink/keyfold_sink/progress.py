@@ -1,16 +1,27 @@
-"""What a person at a terminal sees while the sink runs: one line that changes."""
+"""What a person at a terminal sees while the sink runs: one line that changes.
+
+Fed by commits where the task is this very process, by the tasks' reports where they are processes of their own.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
 from keyfold.clock import Clock
+from keyfold_sink import metric_names as names
+from keyfold_sink.metrics import sample_key
 from keyfold_sink.partition import Committed
+from keyfold_sink.status import TaskStatus
+
+_RECORDS: Final = sample_key(names.COMMITTED.name)
+_SEGMENTS: Final = sample_key(names.OBJECTS.name, ("segment",))
+_BYTES: Final = sample_key(names.OBJECT_BYTES.name, ("segment",))
 
 
 class Progress:
@@ -22,6 +33,7 @@ class Progress:
         self._started_s = clock.monotonic_s()
         self._records = self._segments = self._size_bytes = 0
         self._partitions: set[tuple[str, int]] = set()
+        self._said: dict[int, tuple[float, ...]] = {}
         self._console = Console(stderr=True)
         self._live = Live(self._line(), console=self._console, refresh_per_second=4, transient=True)
 
@@ -44,10 +56,24 @@ class Progress:
 
     def committed(self, event: Committed) -> None:
         """Count a commit."""
-        self._records += event.record_count
-        self._segments += event.record_count > 0
-        self._size_bytes += event.size_bytes
         self._partitions.add(event.key)
+        self._add(event.record_count, event.record_count > 0, event.size_bytes)
+
+    def reported(self, tasks: Iterable[TaskStatus]) -> None:
+        """Count what tasks have done since they reported last. One that is new begins at nothing."""
+        for task in tasks:
+            if task.values:
+                now = tuple(task.values.get(key, 0.0) for key in (_RECORDS, _SEGMENTS, _BYTES))
+                before = self._said.get(task.pid, (0.0, 0.0, 0.0))
+                if now != before:
+                    self._said[task.pid] = now
+                    self._partitions.update((part.topic, part.partition) for part in task.partitions)
+                    self._add(*(int(new - old) for new, old in zip(now, before, strict=True)))
+
+    def _add(self, records: int, segments: int, size_bytes: int) -> None:
+        self._records += records
+        self._segments += segments
+        self._size_bytes += size_bytes
         if self.is_shown:
             self._live.update(self._line())
 

@@ -6,6 +6,7 @@ through its manifest, object by object, with checksums. `Rig` runs sinks as an o
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -124,7 +125,7 @@ def read_segments(store: ObjectStore, topic: str, partition: int) -> list[Record
 
 @dataclass(slots=True)
 class SinkProcess:
-    """A sink as an operator runs it."""
+    """A sink as an operator runs it: a worker and its tasks, one group of processes."""
 
     process: subprocess.Popen[str]
     log_path: Path
@@ -135,16 +136,17 @@ class SinkProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGCONT)
-            self.process.kill()
-        self.process.wait()
+        self.signal(signal.SIGCONT)
+        self.kill()
 
     def signal(self, number: signal.Signals) -> None:
-        self.process.send_signal(number)
+        """To the worker and all its tasks."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
 
     def kill(self) -> None:
-        self.process.kill()
+        """The worker and all its tasks, as a machine that goes off does."""
+        self.signal(signal.SIGKILL)
         self.process.wait()
 
     def wait(self, timeout_s: float = 60) -> int:
@@ -154,7 +156,7 @@ class SinkProcess:
             raise AssertionError(f"the sink did not end:\n{self.said[-3000:]}") from None
 
     def end(self, timeout_s: float = 60) -> int:
-        """SIGTERM, and the exit code."""
+        """SIGTERM to the worker, and the exit code."""
         self.process.terminate()
         return self.wait(timeout_s)
 
@@ -209,6 +211,7 @@ class Rig:
             "topics.dir": TOPICS_DIR,
             "segment.ms": "1000",
             "consumer.override.session.timeout.ms": "6000",
+            "listeners": "",
             **self.settings,
             **given,
         }
@@ -228,6 +231,7 @@ class Rig:
                 stderr=subprocess.STDOUT,
                 text=True,
                 env={**os.environ, **self.s3.environment, **(environment or {})},
+                start_new_session=True,
             )
         return SinkProcess(process, log_path)
 

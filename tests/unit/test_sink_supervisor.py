@@ -1,36 +1,244 @@
-"""The supervisor's verdict on how its tasks ended."""
+"""The supervisor over real processes: tasks that hang, crash, fail, are slow, talk nonsense, and how it all ends."""
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
 
 import pytest
 
 from keyfold.clock import SystemClock
-from keyfold_sink.supervisor import TasksFailed, supervise
+from keyfold.config_file import Resolved
+from keyfold_sink.running import orders
+from keyfold_sink.running.children import Limits
+from keyfold_sink.running.orders import Orders, Scope
+from keyfold_sink.running.spawn import TaskProcess, first_line, read_first_line
+from keyfold_sink.running.supervisor import Supervisor, TasksFailed
+from keyfold_sink.status import State, TaskStatus
+
+STOP_S = 2.0
+LONG_S = 20.0
+SHORT_S = 1.5
+COMMAND = [sys.executable, "-m", "tests.support.fake_task"]
+ROOT = Path(__file__).parents[2]
 
 
-def started(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    """Tasks that run this instead of a sink."""
-    real = subprocess.Popen
+class Ran:
+    """A supervisor that runs in a thread, with tasks of one behaviour."""
 
-    def popen(_command: list[str], **options: int) -> subprocess.Popen[bytes]:
-        return real([sys.executable, "-S", "-c", code], **options)  # type: ignore[call-overload,no-any-return]
+    def __init__(self, behaviour: str, tasks: int = 1, hang_s: float = LONG_S) -> None:
+        self.orders = Orders(1)
+        self.error: BaseException | None = None
+        self.stop = threading.Event()
+        self.heard: list[TaskStatus] = []
+        self.supervisor = Supervisor(
+            tasks,
+            lambda _number, _paused: TaskProcess([*COMMAND, behaviour], first_line({"name": "users"})),
+            Limits(hang_s, STOP_S),
+            clock=SystemClock(),
+            random=Random(0),
+            heard=self.heard.append,
+        )
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
 
-    monkeypatch.setattr(subprocess, "Popen", popen)
+    def _run(self) -> None:
+        try:
+            self.supervisor.run(lambda: self.orders, lambda: "me", self.stop, ends_when_failed=False)
+        except BaseException as error:  # noqa: BLE001 - the test looks at it
+            self.error = error
+
+    def ask(self, change: orders.Change) -> None:
+        self.orders = orders._next(self.orders, change(self.orders), "id")
+
+    def until(self, condition: Callable[[TaskStatus | None], bool], timeout_s: float = 10) -> TaskStatus | None:
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            status = self.supervisor.tasks[0] if self.supervisor.tasks else None
+            if condition(status):
+                return status
+            assert time.monotonic() < deadline_s, f"still {status}"
+            time.sleep(0.02)
+
+    def until_running(self) -> int:
+        status = self.until(lambda status: status is not None and status.state is State.RUNNING)
+        assert status is not None
+        return status.pid
+
+    def end(self) -> None:
+        self.stop.set()
+        self._thread.join(20)
+        assert not self._thread.is_alive()
 
 
-def test_a_task_that_is_told_to_stop_while_it_starts_has_not_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It does not listen for signals yet, so the signal ends it."""
-    started(monkeypatch, "import time; time.sleep(60)")
-    stop = threading.Event()
-    stop.set()
-    supervise(["x"], 2, stop=stop, clock=SystemClock())
+@pytest.fixture
+def ran() -> Iterator[Callable[..., Ran]]:
+    made: list[Ran] = []
+
+    def make(behaviour: str, tasks: int = 1, hang_s: float = LONG_S) -> Ran:
+        made.append(Ran(behaviour, tasks, hang_s))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.end()
+        assert not one.supervisor.has_live_tasks()
 
 
-def test_a_task_that_somebody_else_ended_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    started(monkeypatch, "import os, signal; os.kill(os.getpid(), signal.SIGTERM)")
-    with pytest.raises(TasksFailed, match="2 of 2 tasks failed"):
-        supervise(["x"], 2, stop=threading.Event(), clock=SystemClock())
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+Run = Callable[..., Ran]
+
+
+def test_tasks_run_obey_and_end(ran: Run) -> None:
+    one = ran("well", 2)
+    one.until_running()
+    one.ask(orders.target(State.PAUSED))
+    one.until(lambda status: status is not None and status.state is State.PAUSED)
+    one.ask(orders.flush)
+    one.until(lambda status: status is not None and status.values == {"flushes": 1})
+    one.ask(orders.target(State.STOPPED))
+    one.until(lambda status: status is None)
+    one.ask(orders.target(State.RUNNING))
+    one.until_running()
+    one.end()
+    assert one.error is None
+    assert one.supervisor.replaced == {"crashed": 0, "hung": 0}
+
+
+def test_a_task_that_hangs_is_replaced_although_it_is_deaf_to_sigterm(ran: Run) -> None:
+    one = ran("hang", hang_s=SHORT_S)
+    pid = one.until_running()
+    one.until(lambda _status: one.supervisor.replaced["hung"] == 1)
+    assert not is_alive(pid)
+    assert one.until_running() != pid
+
+
+def test_a_task_that_was_stopped_by_a_signal_hangs_and_is_replaced(ran: Run) -> None:
+    one = ran("well", hang_s=SHORT_S)
+    pid = one.until_running()
+    os.kill(pid, signal.SIGSTOP)
+    one.until(lambda _status: one.supervisor.replaced["hung"] == 1)
+    assert not is_alive(pid)
+    one.until_running()
+
+
+def test_a_task_that_was_killed_is_started_again(ran: Run) -> None:
+    one = ran("well")
+    pid = one.until_running()
+    os.kill(pid, signal.SIGKILL)
+    status = one.until(lambda status: status is not None and status.state is State.RESTARTING)
+    assert status is not None
+    assert "SIGKILL" in status.trace
+    assert one.until_running() != pid
+    assert one.supervisor.replaced == {"crashed": 1, "hung": 0}
+
+
+@pytest.mark.parametrize("behaviour", ["defect", "silent"])
+def test_a_task_with_a_defect_is_started_again(ran: Run, behaviour: str) -> None:
+    one = ran(behaviour)
+    one.until(lambda _status: one.supervisor.replaced["crashed"] >= 2)
+
+
+def test_a_task_that_fails_keeps_its_trace_and_is_started_when_asked(ran: Run) -> None:
+    one = ran("failed")
+    one.until(lambda _status: one.supervisor.all_failed)
+    status = one.supervisor.tasks[0]
+    assert (status.state, status.trace) == (State.FAILED, "no right to the bucket")
+    one.ask(orders.restart(Scope.FAILED))
+    one.until(lambda _status: len(one.heard) == 2)
+    assert one.supervisor.replaced == {"crashed": 0, "hung": 0}
+    one.until(lambda _status: one.supervisor.all_failed)
+    one.end()
+    assert isinstance(one.error, TasksFailed)
+
+
+def test_nonsense_on_the_line_hides_no_report(ran: Run) -> None:
+    one = ran("garbage")
+    one.until_running()
+    time.sleep(1.2)
+    assert one.supervisor.replaced == {"crashed": 0, "hung": 0}
+
+
+def test_a_task_that_is_slow_to_start_is_waited_for(ran: Run) -> None:
+    one = ran("slow")
+    one.until_running()
+    assert one.supervisor.replaced == {"crashed": 0, "hung": 0}
+
+
+def test_a_task_that_does_not_stop_is_killed_and_said(ran: Run) -> None:
+    one = ran("stubborn")
+    one.until_running()
+    one.end()
+    assert isinstance(one.error, TasksFailed)
+    assert "SIGKILL" in str(one.error)
+
+
+def test_a_task_whose_supervisor_is_killed_ends(tmp_path: Path) -> None:
+    code = f"""
+import sys, time
+from keyfold_sink.running.spawn import TaskProcess, first_line
+task = TaskProcess({COMMAND!r} + ["well"], first_line({{}}))
+print(task.pid, flush=True)
+time.sleep(60)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT) as supervisor:
+        assert supervisor.stdout is not None
+        pid = int(supervisor.stdout.readline())
+        supervisor.kill()
+    deadline_s = time.monotonic() + 10
+    while is_alive(pid) and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    assert not is_alive(pid)
+
+
+def test_a_configuration_travels_with_its_secrets_marked_and_leaves_the_orders_unread() -> None:
+    values = {"name": "users", "secret": Resolved("s3cret"), "long": "x" * 200_000}
+    read, write = os.pipe()
+
+    def send() -> None:
+        rest = memoryview(first_line(values) + b'{"order":"pause"}\n')
+        while rest:
+            rest = rest[os.write(write, rest) :]
+        os.close(write)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    found = read_first_line(read)
+    assert found == values
+    assert isinstance(found["secret"], Resolved)
+    assert not isinstance(found["name"], Resolved)
+    assert os.read(read, 1000) == b'{"order":"pause"}\n'
+    sender.join()
+    os.close(read)
+
+
+def test_a_line_without_a_configuration_is_an_error() -> None:
+    read, write = os.pipe()
+    os.close(write)
+    with pytest.raises(ValueError, match="no configuration"):
+        read_first_line(read)
+    os.close(read)
+
+
+def test_orders_that_do_not_fit_into_the_pipe_wait_for_room() -> None:
+    task = TaskProcess([sys.executable, "-c", "import time; time.sleep(60)"], b"x" * 1_000_000)
+    task.send(b"y" * 1_000_000)
+    assert task.take() == []
+    assert len(task._unsent) > 1_500_000
+    task.signal(signal.SIGKILL)
+    task.close()
+    assert task.poll() == -signal.SIGKILL

@@ -30,6 +30,7 @@ from keyfold_sink.task_orders import Order
 from keyfold_sink.wire import encode_order
 
 STACK_GRACE_S: Final = 1.0
+_ROUNDS_IN_SILENCE: Final = 4
 SETTLED_AFTER_S: Final = 60.0
 _DELAYS: Final = Backoff(first_ms=1000, cap_ms=60_000)
 _SAID_FAILED: Final = frozenset({1, 2})  # exit codes of a `KeyfoldError` (keyfold.cli.app)
@@ -117,7 +118,8 @@ class Child:
         self._process: Process | None = None
         self._wanted = False
         self._paused = False
-        self._started_s = self._heard_s = 0.0
+        self._started_s = self._round_s = clock.monotonic_s()
+        self._silent_s = 0.0
         self._act_at_s = 0.0
         self._delays: Iterator[float] | None = None
         self._events = structlog.get_logger("keyfold.sink").bind(task=number)
@@ -179,6 +181,9 @@ class Child:
     def step(self) -> None:
         """Read what it reports and see to its process."""
         now_s = self._clock.monotonic_s()
+        # Where the supervisor itself was kept from running (a frozen container), its tasks were so too.
+        self._silent_s += min(now_s - self._round_s, self._limits.hang_s / _ROUNDS_IN_SILENCE)
+        self._round_s = now_s
         if self.phase is Phase.WAITING and now_s >= self._act_at_s:
             self._start()
         process = self._process
@@ -188,8 +193,8 @@ class Child:
         for line in process.take():  # after the poll: all that it said before it ended
             self._hear(line, now_s)
         if code is not None:
-            self._ended(process, code, now_s)
-        elif self.phase is Phase.UP and now_s - self._heard_s >= self._limits.hang_s:
+            self._ended(process, code)
+        elif self.phase is Phase.UP and self._silent_s >= self._limits.hang_s:
             self._hangs(process, now_s)
         elif self.phase in {Phase.ENDING, Phase.HUNG} and now_s >= self._act_at_s:
             self._act_at_s = now_s + self._limits.stop_s
@@ -204,7 +209,8 @@ class Child:
             return
         self.phase = Phase.UP
         self.exit_code = None
-        self._started_s = self._heard_s = self._clock.monotonic_s()
+        self._started_s = self._clock.monotonic_s()
+        self._silent_s = 0.0
         self.status = TaskStatus(
             self.number,
             State.UNASSIGNED if before is None else State.RESTARTING,
@@ -230,19 +236,21 @@ class Child:
         except ValueError as error:
             self._events.warning("a task's report cannot be read", error=str(error)[:200])
             return
-        self._heard_s = now_s
+        self._silent_s = 0.0
+        if self.phase is Phase.HUNG:  # it was only slow
+            self.phase = Phase.UP
         if self._delays is not None and now_s - self._started_s >= SETTLED_AFTER_S:
             self._delays = None
         self.status = replace(status, number=self.number)
         self._heard(self.status)
 
     def _hangs(self, process: Process, now_s: float) -> None:
-        self._events.error("task hangs and is replaced", silent_s=round(now_s - self._heard_s, 1), pid=process.pid)
+        self._events.error("task hangs and is replaced", silent_s=round(self._silent_s, 1), pid=process.pid)
         self.phase = Phase.HUNG
         self._act_at_s = now_s + STACK_GRACE_S
         process.signal(signal.SIGQUIT)
 
-    def _ended(self, process: Process, code: int, now_s: float) -> None:
+    def _ended(self, process: Process, code: int) -> None:
         process.close()
         self._process = None
         self.exit_code = code
@@ -262,7 +270,7 @@ class Child:
             self.status = replace(self.status, partitions=(), pid=UNKNOWN)
             self._events.error("task failed", error=self.status.trace)
         else:
-            silent = f", silent for {now_s - self._heard_s:.0f} s" if self.phase is Phase.HUNG else ""
+            silent = f", silent for {self._silent_s:.0f} s" if self.phase is Phase.HUNG else ""
             why = Replaced.HUNG if self.phase is Phase.HUNG else Replaced.CRASHED
             self._later(f"the task's process ended: {words(code)}{silent}", why)
 

@@ -86,7 +86,7 @@ class RollCall:
         if self.slot == UNKNOWN:
             # After the status, or somebody would free it again.
             self._book.change(take_slot(self.worker_id))
-            self._write_if_due(status())
+            self._write_now(status())
         now_s = self._clock.monotonic_s()
         if self._swept_s is None or now_s - self._swept_s >= _SWEEP_EVERY_S:
             self._sweep()
@@ -118,8 +118,11 @@ class RollCall:
     def _write_if_due(self, status: WorkerStatus) -> None:
         waited_s = self._clock.monotonic_s() - self._written_s
         if self._written is None or waited_s >= _wait_s(self._written, status):
-            self._written = self._write(status)
-            self._written_s = self._clock.monotonic_s()
+            self._write_now(status)
+
+    def _write_now(self, status: WorkerStatus) -> None:
+        self._written = self._write(status)
+        self._written_s = self._clock.monotonic_s()
 
     def _write(self, status: WorkerStatus) -> WorkerStatus:
         """Write over whatever is there; what was written."""

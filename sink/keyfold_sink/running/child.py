@@ -1,0 +1,65 @@
+"""A task's own process: the other end of the lines that its supervisor holds.
+
+It ends with the exit codes of every command, by which the supervisor knows whether another start would help: 1 and 2
+with an error that it has said, `DEFECT` after an error that nobody foresaw.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import signal
+import sys
+import threading
+import traceback
+from random import Random
+from typing import Final
+
+from keyfold import logs
+from keyfold.clock import Clock
+from keyfold.errors import KeyfoldError
+from keyfold_sink.options import SinkOptions
+from keyfold_sink.report import Voice
+from keyfold_sink.running.spawn import read_first_line
+from keyfold_sink.task import run_task
+from keyfold_sink.task_orders import TaskOrders
+from keyfold_sink.wire import Reporter, follow_orders
+
+DEFECT: Final = 70
+_ORDERS_FD: Final = 0
+
+
+def run_child(
+    number: int,
+    report_fd: int,
+    *,
+    paused: bool,
+    until_caught_up: bool,
+    as_json: bool,
+    stop: threading.Event,
+    clock: Clock,
+    random: Random,
+) -> None:
+    """Run task `number`. Raises what `run_task` raises; leaves the process where that is a defect."""
+    # A task that hangs is asked where: this answers even while Python's main thread does not.
+    faulthandler.register(signal.SIGQUIT, all_threads=True, chain=False)
+    logs.configure(json=as_json)
+    logs.bind(task=number)
+    options = SinkOptions.parse(read_first_line(_ORDERS_FD)).for_task(number)
+    orders = TaskOrders(stop, pause=paused)
+    follow_orders(_ORDERS_FD, orders.give)
+    with Reporter(report_fd) as report:
+        try:
+            run_task(
+                options,
+                stop=stop,
+                until_caught_up=until_caught_up,
+                clock=clock,
+                random=random,
+                orders=orders,
+                voice=Voice(number, clock, report),
+            )
+        except KeyfoldError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, another start may help
+            traceback.print_exception(error)
+            sys.exit(DEFECT)

@@ -1,0 +1,130 @@
+"""Tasks that are no sinks: one behind the `Process` protocol, for clocks that stand still, and a real one of few lines.
+
+python -m tests.support.fake_task BEHAVIOUR --report-fd FD      BEHAVIOUR: see `main`
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from keyfold_sink.status import State, TaskStatus, dump
+from keyfold_sink.task_orders import Order
+from keyfold_sink.wire import decode_order, lines
+
+
+@dataclass(eq=False)
+class FakeProcess:
+    """A task's process that does what its test says."""
+
+    number: int
+    paused: bool
+    pid: int
+    orders: list[Order] = field(default_factory=list)
+    signals: list[signal.Signals] = field(default_factory=list)
+    code: int | None = None
+    closed: bool = False
+    reports: list[bytes] = field(default_factory=list)
+    deaf: bool = False
+
+    def send(self, line: bytes) -> None:
+        self.orders.append(decode_order(line))
+
+    def take(self) -> list[bytes]:
+        taken, self.reports = self.reports, []
+        return taken
+
+    def poll(self) -> int | None:
+        return self.code
+
+    def signal(self, number: signal.Signals) -> None:
+        self.signals.append(number)
+        if number is signal.SIGKILL and not self.deaf:
+            self.code = -signal.SIGKILL
+
+    def close(self) -> None:
+        self.closed = True
+
+    def report(self, state: State = State.RUNNING, trace: str = "") -> None:
+        self.reports.append(dump(TaskStatus(self.number, state, trace, pid=self.pid)))
+
+
+class FakeTasks:
+    """Starts `FakeProcess`es and remembers them."""
+
+    def __init__(self) -> None:
+        self.started: list[FakeProcess] = []
+        self.refuse = False
+
+    def __call__(self, number: int, paused: bool) -> FakeProcess:
+        if self.refuse:
+            raise OSError(11, "Resource temporarily unavailable")
+        self.started.append(FakeProcess(number, paused, 1000 + len(self.started)))
+        return self.started[-1]
+
+    def live(self, number: int = 0) -> FakeProcess:
+        """The last process of a task."""
+        return [process for process in self.started if process.number == number][-1]
+
+
+def main(behaviour: str, fd: int) -> None:
+    """Report and obey until told to stop; the behaviour says what else.
+
+    well       nothing else
+    hang       no report after the second, and deaf to SIGTERM
+    defect     exit code 70 after the first report
+    failed     FAILED, and exit code 1
+    silent     exit code 1 without a word
+    garbage    nonsense before each report
+    slow       the first report after a second
+    stubborn   reports, but never stops
+    """
+    if behaviour in {"hang", "stubborn"}:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    orders: list[Order] = []
+    threading.Thread(target=follow, args=(orders,), daemon=True).start()
+    if behaviour == "slow":
+        time.sleep(1)
+    if behaviour == "failed":
+        say(fd, TaskStatus(0, State.FAILED, "no right to the bucket", pid=os.getpid()))
+    if behaviour in {"failed", "silent"}:
+        sys.exit(1)
+    for count in range(10_000):
+        if behaviour == "hang" and count == 2:
+            signal.pause()
+        if behaviour == "garbage":
+            os.write(fd, b"\xff\x00{]\n" + b"x" * 30_000 + b'\n{"number": 0}\n[1]\n')
+        report(fd, orders)
+        if behaviour == "defect":
+            sys.exit(70)
+        if behaviour != "stubborn" and Order.STOP in orders:
+            sys.exit(0)
+        time.sleep(0.05)
+
+
+def follow(orders: list[Order]) -> None:
+    for line in lines(lambda: os.read(0, 4096)):
+        if b'"config"' not in line:
+            orders += [decode_order(line)]
+    orders += [Order.STOP]
+
+
+def report(fd: int, orders: Sequence[Order]) -> None:
+    told = [order for order in orders if order in {Order.PAUSE, Order.RESUME}]
+    state = State.PAUSED if told[-1:] == [Order.PAUSE] else State.RUNNING
+    say(fd, TaskStatus(0, state, pid=os.getpid(), values={"flushes": orders.count(Order.FLUSH)}))
+
+
+def say(fd: int, status: TaskStatus) -> None:
+    data = memoryview(dump(status) + b"\n")
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[-1]))

@@ -1,0 +1,450 @@
+"""Tasks that crash, hang, fail, are slow or talk nonsense, and what the supervisor makes of it. No process is real."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keyfold.clock import ManualClock
+from keyfold_sink.running import orders
+from keyfold_sink.running.children import Child, Limits, Phase
+from keyfold_sink.running.orders import Orders, Scope
+from keyfold_sink.running.supervisor import Supervisor, TasksFailed
+from keyfold_sink.status import UNKNOWN, State
+from keyfold_sink.task_orders import Order
+from tests.support.fake_task import FakeTasks
+
+LIMITS = Limits(hang_s=300, stop_s=40)
+
+
+class Bench:
+    """A supervisor with tasks that are not real."""
+
+    def __init__(self, tasks: int = 1, *, once: bool = False) -> None:
+        self.clock = ManualClock()
+        self.tasks = FakeTasks()
+        self.supervisor = Supervisor(tasks, self.tasks, LIMITS, clock=self.clock, random=Random(0), once=once)
+        self.orders = Orders(1)
+
+    def follow(self, change: orders.Change | None = None) -> None:
+        if change is not None:
+            self.orders = orders._next(self.orders, change(self.orders), "id")
+        self.supervisor.follow(self.orders, "me")
+
+    def step(self, seconds: float = 0) -> None:
+        """Time goes by, round after round; the last one is at the end."""
+        rounds = min(5, int(seconds) + 1)
+        for _ in range(rounds):
+            self.clock.advance(round(seconds * 1000) // rounds)
+            self.supervisor.step()
+
+    @property
+    def state(self) -> State:
+        return self.supervisor.tasks[0].state
+
+    @property
+    def trace(self) -> str:
+        return self.supervisor.tasks[0].trace
+
+
+def running(tasks: int = 1) -> Bench:
+    bench = Bench(tasks)
+    bench.follow()
+    for number in range(tasks):
+        bench.tasks.live(number).report()
+    bench.step()
+    return bench
+
+
+# Orders
+
+
+def test_tasks_start_with_the_first_orders_and_say_that_they_are_not_there_yet() -> None:
+    bench = Bench(2)
+    assert bench.supervisor.tasks == ()
+    bench.follow()
+    assert [(process.number, process.paused) for process in bench.tasks.started] == [(0, False), (1, False)]
+    assert [task.state for task in bench.supervisor.tasks] == [State.UNASSIGNED] * 2
+
+
+def test_a_worker_that_starts_while_the_sink_is_paused_starts_paused() -> None:
+    bench = Bench()
+    bench.follow(orders.target(State.PAUSED))
+    assert bench.tasks.live().paused
+
+
+def test_a_worker_that_starts_while_the_sink_is_stopped_starts_nothing() -> None:
+    bench = Bench()
+    bench.follow(orders.target(State.STOPPED))
+    bench.step()
+    assert bench.tasks.started == []
+    assert bench.supervisor.orders_version == 2
+    bench.follow(orders.target(State.RUNNING))
+    assert len(bench.tasks.started) == 1
+
+
+def test_pause_resume_and_flush_reach_the_task_once() -> None:
+    bench = running()
+    for change in (orders.target(State.PAUSED), orders.flush, orders.target(State.RUNNING)):
+        bench.follow(change)
+        bench.follow()
+        bench.step()
+    assert bench.tasks.live().orders == [Order.PAUSE, Order.FLUSH, Order.RESUME]
+
+
+def test_what_was_asked_before_the_worker_began_is_not_carried_out() -> None:
+    bench = Bench()
+    for change in (orders.flush, orders.restart(Scope.ALL)):
+        bench.orders = change(bench.orders)
+    bench.follow()
+    bench.step()
+    assert bench.tasks.live().orders == []
+    assert len(bench.tasks.started) == 1
+
+
+def test_stop_ends_the_task_and_leaves_nothing_to_be_shown() -> None:
+    bench = running()
+    bench.follow(orders.target(State.STOPPED))
+    process = bench.tasks.live()
+    assert process.orders == [Order.STOP]
+    assert process.signals == [signal.SIGTERM]
+    bench.step()
+    assert bench.supervisor.has_live_tasks()
+    process.code = 0
+    bench.step()
+    assert bench.supervisor.tasks == ()
+    assert process.closed
+    assert not bench.supervisor.has_live_tasks()
+
+
+def test_stop_and_resume_in_quick_succession_end_with_a_new_task() -> None:
+    bench = running()
+    bench.follow(orders.target(State.STOPPED))
+    bench.follow(orders.target(State.RUNNING))
+    bench.tasks.live().code = 0
+    bench.step()
+    assert len(bench.tasks.started) == 2
+    assert bench.state is State.RESTARTING
+
+
+def test_a_task_that_does_not_stop_in_its_time_is_killed() -> None:
+    bench = running()
+    bench.follow(orders.target(State.STOPPED))
+    bench.step(39)
+    assert signal.SIGKILL not in bench.tasks.live().signals
+    bench.step(2)
+    bench.step()
+    assert bench.supervisor.tasks == ()
+
+
+def test_a_restart_flushes_and_starts_anew_without_a_wait() -> None:
+    bench = running()
+    bench.follow(orders.restart(Scope.ALL))
+    assert bench.tasks.live().orders == [Order.STOP]
+    bench.tasks.live().code = 1  # it did not flush in time: its store is away
+    bench.step()
+    assert len(bench.tasks.started) == 2
+    assert bench.supervisor.replaced == {"crashed": 0, "hung": 0}
+
+
+def test_a_restart_of_one_task_leaves_the_others_alone() -> None:
+    bench = running(2)
+    bench.follow(orders.restart(Scope.ONE, "me", 1))
+    bench.follow(orders.restart(Scope.ONE, "somebody else", 0))
+    assert [bench.tasks.live(number).orders for number in (0, 1)] == [[], [Order.STOP]]
+
+
+def test_a_restart_while_stopped_starts_nothing_then_or_later_twice() -> None:
+    bench = Bench()
+    bench.follow(orders.target(State.STOPPED))
+    bench.follow(orders.restart(Scope.ALL))
+    assert bench.tasks.started == []
+    bench.follow(orders.target(State.RUNNING))
+    bench.step()
+    assert len(bench.tasks.started) == 1
+
+
+# Tasks that end
+
+
+@pytest.mark.parametrize("code", [-signal.SIGKILL, -signal.SIGSEGV, 70, 1, 0])
+def test_a_task_that_crashes_is_started_again_after_a_while(code: int) -> None:
+    """Exit code 1 without a word of its own is no error of keyfold's: Python itself ends so."""
+    bench = running()
+    bench.tasks.live().code = code
+    bench.step()
+    assert bench.state is State.RESTARTING
+    assert "started again in" in bench.trace
+    assert bench.supervisor.tasks[0].pid == UNKNOWN
+    assert len(bench.tasks.started) == 1
+    bench.step(1)
+    assert len(bench.tasks.started) == 2
+    assert bench.supervisor.replaced["crashed"] == 1
+
+
+def test_the_wait_grows_to_a_minute_and_begins_anew_after_a_task_has_run_for_one() -> None:
+    bench = running()
+    waits = []
+    for _ in range(9):
+        bench.tasks.live().code = -signal.SIGKILL
+        bench.step()
+        before_ms = bench.clock.now_ms()
+        started = len(bench.tasks.started)
+        while len(bench.tasks.started) == started:
+            bench.step(0.1)
+        waits.append((bench.clock.now_ms() - before_ms) / 1000)
+    assert waits[0] <= 1.1
+    assert waits == sorted(waits) or max(waits) > 30
+    assert 30 <= waits[-1] <= 60.1
+    bench.step(61)
+    bench.tasks.live().report()
+    bench.step()
+    bench.tasks.live().code = -signal.SIGKILL
+    bench.step()
+    bench.step(1.1)
+    assert bench.supervisor.tasks[0].pid != UNKNOWN
+
+
+def failed() -> Bench:
+    bench = running()
+    bench.tasks.live().report(State.FAILED, "no right to the bucket")
+    bench.tasks.live().code = 1
+    bench.step()
+    return bench
+
+
+def test_a_task_that_says_why_it_cannot_go_on_stays_failed_with_its_words() -> None:
+    bench = failed()
+    bench.step(100_000)
+    assert (bench.state, bench.trace) == (State.FAILED, "no right to the bucket")
+    assert len(bench.tasks.started) == 1
+    assert bench.supervisor.all_failed
+
+
+@pytest.mark.parametrize("scope", [Scope.ALL, Scope.FAILED, Scope.ONE])
+def test_a_failed_task_is_started_again_when_somebody_asks_for_it(scope: Scope) -> None:
+    bench = failed()
+    bench.follow(orders.restart(scope, "me", 0))
+    assert len(bench.tasks.started) == 2
+    assert bench.state is State.RESTARTING
+
+
+def test_pausing_does_not_start_a_failed_task_stopping_and_resuming_does() -> None:
+    bench = failed()
+    bench.follow(orders.target(State.PAUSED))
+    bench.follow(orders.target(State.RUNNING))
+    bench.step(10)
+    assert bench.state is State.FAILED
+    bench.follow(orders.target(State.STOPPED))
+    assert bench.supervisor.tasks == ()
+    bench.follow(orders.target(State.RUNNING))
+    assert len(bench.tasks.started) == 2
+
+
+def test_a_restart_of_what_has_failed_means_tasks_with_a_failed_partition_too() -> None:
+    bench = running(2)
+    bench.tasks.live(1).report(State.FAILED, "users-3: truncated")
+    bench.step()
+    bench.follow(orders.restart(Scope.FAILED))
+    assert [bench.tasks.live(number).orders for number in (0, 1)] == [[], [Order.STOP]]
+
+
+def test_a_crash_after_a_partition_has_failed_is_a_crash() -> None:
+    bench = running()
+    bench.tasks.live().report(State.FAILED, "users-3: truncated")
+    bench.step()
+    bench.tasks.live().code = -signal.SIGKILL
+    bench.step()
+    assert bench.state is State.RESTARTING
+
+
+def test_a_machine_that_starts_no_more_processes_is_asked_again() -> None:
+    bench = Bench()
+    bench.tasks.refuse = True
+    bench.follow()
+    assert "cannot be started" in bench.trace
+    bench.tasks.refuse = False
+    bench.step(1)
+    assert len(bench.tasks.started) == 1
+
+
+# Tasks that hang
+
+
+def test_a_task_that_is_silent_for_too_long_is_asked_for_its_stack_and_replaced() -> None:
+    bench = running()
+    bench.step(299)
+    assert bench.tasks.live().signals == []
+    bench.step(1)
+    assert bench.tasks.live().signals == [signal.SIGQUIT]
+    bench.step(1)
+    assert bench.tasks.live().signals == [signal.SIGQUIT, signal.SIGKILL]
+    bench.step()
+    assert "silent" in bench.trace
+    bench.step(1)
+    assert len(bench.tasks.started) == 2
+    assert bench.supervisor.replaced == {"crashed": 0, "hung": 1}
+
+
+def test_a_task_that_reports_does_not_hang_and_one_that_talks_nonsense_does() -> None:
+    bench = running(2)
+    for _ in range(40):
+        bench.tasks.live(0).report()
+        bench.tasks.live(1).reports += [b"nonsense", b"[]", b'{"number": 1}', b""]
+        bench.step(10)
+    assert bench.tasks.live(0).signals == []
+    assert bench.tasks.live(1).number == 1
+    assert len([process for process in bench.tasks.started if process.number == 1]) == 2
+
+
+def test_a_supervisor_that_was_frozen_with_its_tasks_does_not_take_them_for_hanging() -> None:
+    bench = running()
+    bench.clock.advance(3_600_000)
+    bench.supervisor.step()
+    assert bench.tasks.live().signals == []
+
+
+def test_a_task_that_was_only_slow_goes_on() -> None:
+    bench = running()
+    bench.step(300)
+    bench.tasks.live().report()
+    bench.step(10)
+    assert bench.tasks.live().signals == [signal.SIGQUIT]
+    assert bench.state is State.RUNNING
+
+
+def test_a_hanging_task_that_is_to_stop_ends_and_is_not_replaced() -> None:
+    bench = running()
+    bench.step(300)
+    bench.follow(orders.target(State.STOPPED))
+    bench.step(1)
+    bench.step()
+    assert bench.supervisor.tasks == ()
+    assert len(bench.tasks.started) == 1
+
+
+# The end
+
+
+def ending(bench: Bench, *, ends_when_failed: bool = False, set_stop: bool = True) -> None:
+    stop = threading.Event()
+    if set_stop:
+        stop.set()
+    bench.supervisor.run(lambda: bench.orders, lambda: "me", stop, ends_when_failed=ends_when_failed)
+
+
+def test_a_worker_without_rest_ends_when_every_task_has_failed() -> None:
+    with pytest.raises(TasksFailed, match="1 of 1 tasks failed"):
+        ending(failed(), ends_when_failed=True, set_stop=False)
+
+
+def test_a_task_that_did_not_end_well_when_it_was_told_to_is_said() -> None:
+    bench = running()
+    bench.tasks.live().code = 1
+    with pytest.raises(TasksFailed, match="exit code 1"):
+        ending(bench)
+
+
+def test_a_task_that_is_ended_before_it_can_listen_has_not_failed() -> None:
+    bench = running()
+    bench.tasks.live().code = -signal.SIGTERM
+    ending(bench)
+
+
+def test_a_task_that_waits_to_be_started_again_does_not_spoil_the_end() -> None:
+    bench = running()
+    bench.tasks.live().code = -signal.SIGKILL
+    bench.step()
+    ending(bench)
+
+
+def test_tasks_that_end_by_themselves_are_not_started_again() -> None:
+    bench = Bench(2, once=True)
+    stop = threading.Event()
+    for child in bench.supervisor._children:
+        child.run(paused=False)
+    bench.tasks.live(0).code, bench.tasks.live(1).code = 0, 1
+    with pytest.raises(TasksFailed, match="1 of 2 tasks failed"):
+        bench.supervisor.run_once(stop)
+    assert len(bench.tasks.started) == 2
+
+
+# Whatever comes
+
+
+CHANGES = {
+    "pause": orders.target(State.PAUSED),
+    "resume": orders.target(State.RUNNING),
+    "stop": orders.target(State.STOPPED),
+    "flush": orders.flush,
+    "restart": orders.restart(Scope.ALL),
+}
+TIMES = {"second": 1, "minute": 60, "hour": 3600}
+ENDS = {"crash": -9, "exit 1": 1, "exit 0": 0}
+EVENTS = st.sampled_from([*CHANGES, *TIMES, *ENDS, "report", "failed report", "garbage"])
+
+
+def happen(bench: Bench, event: str) -> None:
+    process = bench.tasks.live() if bench.tasks.started else None
+    if event in CHANGES:
+        bench.follow(CHANGES[event])
+    elif event in TIMES:
+        bench.step(TIMES[event])
+    elif process is not None and process.code is None:
+        if event in ENDS:
+            process.code = ENDS[event]
+        elif event == "garbage":
+            process.reports.append(b"{")
+        else:
+            process.report(State.RUNNING if event == "report" else State.FAILED)
+
+
+def settle(bench: Bench) -> None:
+    """Tasks that are there report, and obey."""
+    for _ in range(400):
+        if bench.tasks.started and bench.tasks.live().code is None:
+            process = bench.tasks.live()
+            process.report()
+            if signal.SIGTERM in process.signals:
+                process.code = 0
+        bench.step(0.2)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(EVENTS, max_size=40))
+def test_whatever_comes_one_process_at_most_is_there_and_what_is_wanted_comes_about(events: list[str]) -> None:
+    bench = Bench()
+    bench.follow()
+    for event in events:
+        happen(bench, event)
+        bench.step()
+        assert sum(process.code is None for process in bench.tasks.started) <= 1
+        assert all(process.closed for process in bench.tasks.started if process.code is not None)
+    settle(bench)
+    child = bench.supervisor._children[0]
+    if bench.orders.state is State.STOPPED:
+        assert not child.is_live
+        assert child.status is None
+        return
+    assert child.phase in {Phase.UP, Phase.FAILED}
+    if child.phase is Phase.UP:
+        live = bench.tasks.live()
+        told = [order for order in live.orders if order in {Order.PAUSE, Order.RESUME}]
+        is_paused = told[-1] is Order.PAUSE if told else live.paused
+        assert is_paused == (bench.orders.state is State.PAUSED)
+
+
+def test_a_child_that_was_never_wanted_does_nothing() -> None:
+    tasks = FakeTasks()
+    child = Child(0, tasks, LIMITS, clock=ManualClock(), random=Random(0))
+    child.step()
+    child.halt()
+    child.restart()
+    child.flush()
+    child.kill()
+    assert tasks.started == []

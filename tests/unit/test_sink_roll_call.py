@@ -1,0 +1,281 @@
+"""Workers that come, go, sleep, and share a name by mistake; what is left of them in the bucket."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keyfold.clock import ManualClock
+from keyfold.errors import KeyfoldError, StoreUnavailable
+from keyfold.store.api import Create
+from keyfold.store.faulty import Call, Chaos, Fault, FaultyStore, Kind
+from keyfold.store.memory import MemoryStore
+from keyfold_sink.running.orders import OrderBook, sink_folder
+from keyfold_sink.running.roll_call import RollCall
+from keyfold_sink.status import UNKNOWN, State, TaskStatus, WorkerStatus
+
+FOLDER = sink_folder("topics", "users")
+
+
+@dataclass
+class World:
+    """A bucket, and one time for all."""
+
+    clock: ManualClock = field(default_factory=ManualClock)
+    store: MemoryStore = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.store = MemoryStore(clock=self.clock)
+
+    def worker(self, name: str, seed: int | None = None) -> Worker:
+        return Worker(self, name, int.from_bytes(name.encode()) if seed is None else seed)
+
+    def objects(self) -> list[str]:
+        return [info.key.removeprefix(FOLDER) for info in self.store.list(FOLDER)]
+
+
+class Worker:
+    """A worker that only answers the roll call."""
+
+    def __init__(self, world: World, name: str, seed: int) -> None:
+        self.faulty = FaultyStore(world.store)
+        random = Random(seed)
+        self.book = OrderBook(self.faulty, FOLDER, world.clock, random)
+        self.roll = RollCall(self.faulty, FOLDER, self.book, name, clock=world.clock, random=random)
+        self.tasks: tuple[TaskStatus, ...] = (TaskStatus(0, State.RUNNING),)
+
+    def status(self) -> WorkerStatus:
+        return WorkerStatus(self.roll.worker_id, self.roll.slot, 1, "0.1", 0, self.tasks)
+
+    def turn(self) -> None:
+        self.roll.turn(self.status)
+
+    def sees(self) -> dict[str, int]:
+        return {worker.worker_id: worker.slot for worker in self.roll.others(fresh=True)}
+
+
+def test_workers_see_each_other_with_slots_of_their_own() -> None:
+    world = World()
+    a, b, c = (world.worker(name) for name in "abc")
+    for worker in (a, b, c):
+        worker.turn()
+    world.clock.advance(2000)
+    for worker in (a, b, c):
+        worker.turn()
+    assert a.sees() == {"b": 1, "c": 2}
+    assert c.sees() == {"a": 0, "b": 1}
+    assert a.roll.slot == 0
+
+
+def test_a_worker_that_leaves_leaves_nothing() -> None:
+    world = World()
+    a, b = world.worker("a"), world.worker("b")
+    a.turn()
+    b.turn()
+    a.roll.leave()
+    assert world.objects() == ["orders.json", "workers/b.json"]
+    assert b.sees() == {}
+    assert world.worker("c").book.look().slots == {"b": 1}
+
+
+def test_a_worker_that_was_killed_is_gone_after_90_seconds_and_nothing_of_it_is_left() -> None:
+    world = World()
+    a, b = world.worker("a"), world.worker("b")
+    a.turn()
+    b.turn()
+    for _ in range(30):
+        world.clock.advance(3000)
+        b.turn()
+    assert b.sees() == {"a": 0}
+    for _ in range(12):
+        world.clock.advance(3000)
+        b.turn()
+    assert b.sees() == {}
+    assert world.objects() == ["orders.json", "workers/b.json"]
+    c = world.worker("c")
+    c.turn()
+    assert c.roll.slot == 0, "the free slot is taken again"
+
+
+def test_pods_that_come_and_go_under_new_names_do_not_pile_up() -> None:
+    world = World()
+    for number in range(30):
+        world.worker(f"pod-{number}").turn()
+        world.clock.advance(100_000)
+    assert len(world.objects()) == 2
+    assert len(world.worker("x").book.look().slots) <= 2
+
+
+def test_a_worker_that_slept_is_back_after_it_was_given_up() -> None:
+    world = World()
+    a, b = world.worker("a"), world.worker("b")
+    a.turn()
+    for _ in range(40):
+        world.clock.advance(5000)
+        b.turn()
+    assert b.sees() == {}
+    a.book.look()
+    a.turn()
+    world.clock.advance(6000)
+    a.turn()
+    assert a.roll.slot != UNKNOWN
+    assert b.sees() == {"a": a.roll.slot}
+
+
+def test_a_container_that_was_started_again_takes_its_place_over() -> None:
+    world = World()
+    first = world.worker("pod-1", seed=1)
+    first.turn()
+    again = world.worker("pod-1", seed=2)
+    again.turn()
+    assert again.roll.worker_id == "pod-1"
+    assert again.roll.slot == 0
+    assert world.objects() == ["orders.json", "workers/pod-1.json"]
+
+
+def test_two_processes_with_one_id_are_told_apart_and_both_are_seen() -> None:
+    world = World()
+    first, second = world.worker("pod-1", seed=1), world.worker("pod-1", seed=2)
+    first.turn()
+    second.turn()
+    for _ in range(10):
+        world.clock.advance(31_000)
+        first.turn()
+        second.turn()
+    assert second.roll.worker_id == "pod-1"
+    assert first.roll.worker_id.startswith("pod-1~")
+    assert first.sees().keys() == {"pod-1"}
+    assert second.sees().keys() == {first.roll.worker_id}
+    assert first.roll.slot != second.roll.slot
+
+
+def writes(faulty: FaultyStore) -> int:
+    return sum(call.operation == "put" and "workers/" in call.key for call in faulty.calls)
+
+
+def test_a_status_is_written_when_it_changes_but_not_too_often() -> None:
+    world = World()
+    a = world.worker("a")
+    a.turn()
+    a.turn()
+    before = writes(a.faulty)
+    for second in range(100):
+        world.clock.advance(1000)
+        a.turn()
+        if second % 10 == 0:
+            a.tasks = (TaskStatus(0, State.RUNNING, reported_ms=second),)  # a time alone is no change
+    assert writes(a.faulty) - before == 3
+    before = writes(a.faulty)
+    for second in range(100):
+        world.clock.advance(1000)
+        a.tasks = (TaskStatus(0, State.RUNNING, values={"records": second}),)
+        a.turn()
+    assert writes(a.faulty) - before == 20
+
+
+def test_what_people_wait_for_is_written_within_a_second() -> None:
+    world = World()
+    a, b = world.worker("a"), world.worker("b")
+    a.turn()
+    a.turn()
+    world.clock.advance(1000)
+    a.tasks = (TaskStatus(0, State.FAILED, "why"),)
+    a.turn()
+    (seen,) = b.roll.others(fresh=True)
+    assert seen.tasks[0].state is State.FAILED
+
+
+@pytest.mark.parametrize("kind", [Kind.LOST_ANSWER, Kind.LATE, Kind.UNAVAILABLE])
+def test_an_answer_that_is_lost_is_made_up_for_at_the_next_turn(kind: Kind) -> None:
+    world = World()
+    a, b = world.worker("a"), world.worker("b")
+    a.turn()
+
+    def is_status(call: Call) -> bool:
+        return call.operation == "put" and "workers/" in call.key
+
+    a.faulty.add(Fault(is_status, kind, lands_after=1))
+    a.tasks = ()
+    world.clock.advance(10_000)
+    with pytest.raises(StoreUnavailable):
+        a.turn()
+    a.turn()
+    assert a.roll.worker_id == "a"
+    assert b.roll.others(fresh=True)[0].tasks == ()
+
+
+def test_while_the_store_is_away_others_are_as_they_were_last() -> None:
+    world = World()
+    a, b = world.worker("a"), world.worker("b")
+    a.turn()
+    b.turn()
+    assert a.sees() == {"b": 1}
+    a.faulty.add(Fault(lambda _call: True, Kind.UNAVAILABLE, times=1000))
+    world.clock.advance(3_600_000)
+    with pytest.raises(StoreUnavailable):
+        a.roll.others()
+    assert [worker.worker_id for worker in a.roll.known_others()] == ["b"]
+
+
+def test_statuses_that_have_not_changed_are_not_fetched_again() -> None:
+    world = World()
+    a, b = world.worker("a"), world.worker("b")
+    b.turn()
+    a.sees()
+    before = len(a.faulty.calls)
+    a.sees()
+    assert [call.operation for call in a.faulty.calls[before:]] == ["get", "list"]
+    a.roll.others()
+    assert len(a.faulty.calls) == before + 2, "within a second nothing is asked"
+
+
+def test_a_status_that_cannot_be_read_does_not_hide_the_others() -> None:
+    world = World()
+    a, b, c = (world.worker(name) for name in "abc")
+    for worker in (b, c):
+        worker.turn()
+    key = f"{FOLDER}workers/b.json"
+    world.store.delete(key)
+    world.store.put(key, b'{"status": {"newer": 1}}', Create())
+    assert a.sees() == {"c": 1}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.sampled_from([200, 5000, 40_000])), max_size=60),
+    st.integers(0, 10_000),
+    st.sampled_from([0.0, 0.1, 0.3]),
+)
+def test_whoever_lives_in_the_end_is_seen_by_all_under_a_slot_of_its_own(
+    turns: list[tuple[int, int]], seed: int, rate: float
+) -> None:
+    world = World()
+    workers = [world.worker(f"pod-{number}", seed=seed + number) for number in range(4)]
+    for number, worker in enumerate(workers):
+        worker.faulty._chaos = Chaos(Random(seed + 100 + number), rate)
+    for at, wait_ms in turns:
+        world.clock.advance(wait_ms)
+        try:
+            workers[at].book.look()
+            workers[at].turn()
+        except KeyfoldError:
+            continue
+    for worker in workers:
+        worker.faulty._chaos = None
+        worker.faulty.land()
+    living = workers[:3]
+    for _ in range(40):
+        world.clock.advance(4000)
+        for worker in living:
+            worker.book.look()
+            worker.turn()
+    slots = {worker.roll.worker_id: worker.roll.slot for worker in living}
+    assert sorted(slots) == ["pod-0", "pod-1", "pod-2"]
+    assert len(set(slots.values())) == 3
+    for worker in living:
+        assert worker.sees() == {name: slot for name, slot in slots.items() if name != worker.roll.worker_id}
+    assert len(world.objects()) == 4
