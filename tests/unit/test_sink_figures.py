@@ -1,0 +1,403 @@
+"""A worker's figures over its tasks: counters that go on, gauges that go away, partitions that are worst off."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from keyfold.clock import ManualClock
+from keyfold_sink import metric_names as names
+from keyfold_sink.metric_names import BY_NAME, PARTITIONS_SHOWN, Metric
+from keyfold_sink.metrics import TaskMeter, sample_key
+from keyfold_sink.rolling import RollReason
+from keyfold_sink.sample import Samples
+from keyfold_sink.status import UNKNOWN, PartitionStatus, State, TaskStatus
+from keyfold_sink.worker_figures import Ledger, View, metric_of
+
+Found = dict[tuple[str, tuple[str, ...]], float]
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def ledger(clock: ManualClock) -> Ledger:
+    return Ledger(clock)
+
+
+def view(clock: ManualClock, **changes: object) -> View:
+    known = View("users", "io.Sink", "1.2", State.RUNNING, 0, 7, clock.now_ms())
+    return replace(known, **changes)  # type: ignore[arg-type]
+
+
+def flat(samples: Samples) -> Found:
+    found: Found = {}
+    for metric, of_metric in samples.items():
+        for sample in of_metric:
+            key = (metric.name + sample.part, sample.labels)
+            assert key not in found, f"{key} is there twice: Prometheus would refuse all of it"
+            assert len(sample.labels) == len(metric.labels) + (sample.part == "_bucket")
+            found[key] = sample.value
+    return found
+
+
+def seen(ledger: Ledger, clock: ManualClock, **changes: object) -> Found:
+    return flat(ledger.samples(view(clock, **changes)))
+
+
+def task(number: int = 0, state: State = State.RUNNING, **changes: object) -> TaskStatus:
+    return TaskStatus(number, state, **{"pid": 100, "started_ms": 1, **changes})  # type: ignore[arg-type]
+
+
+def of_task(found: Found, metric: Metric, *own: str, id_: str = "0") -> float | None:
+    return found.get((metric.name, ("users", id_, *own)))
+
+
+# Counters and gauges of tasks that come and go
+
+
+def test_counters_go_on_when_a_task_is_replaced_and_gauges_go_away(ledger: Ledger, clock: ManualClock) -> None:
+    ledger.observe(task(values={names.READ.name: 100.0, names.BUFFERED.name: 5.0}))
+    ledger.observe(task(values={names.READ.name: 130.0, names.BUFFERED.name: 7.0}))
+    found = seen(ledger, clock)
+    assert (of_task(found, names.READ), of_task(found, names.BUFFERED)) == (130.0, 7.0)
+
+    ledger.observe(TaskStatus(0, State.RESTARTING, "it died"))
+    found = seen(ledger, clock)
+    assert of_task(found, names.READ) == 130.0
+    assert of_task(found, names.BUFFERED) is None
+    assert of_task(found, names.TASK_STATUS, "restarting") == 1.0
+
+    ledger.observe(task(state=State.RESTARTING, pid=101))
+    assert of_task(seen(ledger, clock), names.READ) == 130.0
+    ledger.observe(task(pid=101, values={names.READ.name: 4.0, names.BUFFERED.name: 1.0}))
+    found = seen(ledger, clock)
+    assert (of_task(found, names.READ), of_task(found, names.BUFFERED)) == (134.0, 1.0)
+
+
+def test_a_failed_task_keeps_its_counters_and_its_state_and_nothing_else(ledger: Ledger, clock: ManualClock) -> None:
+    values = {names.READ.name: 100.0, names.BUFFERED.name: 5.0}
+    ledger.observe(task(values=values))
+    ledger.observe(task(state=State.FAILED, values=values, trace="no right"))
+    ledger.observe(task(state=State.FAILED, values=values, trace="no right", pid=UNKNOWN))
+    found = seen(ledger, clock)
+    assert of_task(found, names.READ) == 100.0
+    assert of_task(found, names.BUFFERED) is None
+    assert of_task(found, names.TASK_STATUS, "failed") == 1.0
+    assert of_task(found, names.TASK_STATUS, "running") is None
+    assert found[names.STATUS.name, ("users", "failed")] == 1.0
+    assert found[names.TASKS_FAILED.name, ("users",)] == 1.0
+
+
+def test_a_counter_that_falls_without_a_word_was_begun_anew(ledger: Ledger, clock: ManualClock) -> None:
+    ledger.observe(task(values={names.READ.name: 100.0, names.SENT.name: 90.0}))
+    ledger.observe(task(values={names.READ.name: 3.0, names.SENT.name: 95.0}))
+    found = seen(ledger, clock)
+    assert (of_task(found, names.READ), of_task(found, names.SENT)) == (103.0, 95.0)
+
+
+def test_values_of_a_newer_task_that_nobody_knows_are_left_out(ledger: Ledger, clock: ManualClock) -> None:
+    ledger.observe(task(values={"keyfold_sink_of_tomorrow": 1.0, "keyfold_sink_rolls_total|a|b": 1.0, "": 2.0}))
+    assert not any("tomorrow" in name for name, _ in seen(ledger, clock))
+
+
+@pytest.mark.parametrize("key", ["", "x", "keyfold_sink_flush_seconds", "keyfold_sink_rolls_total", "_bucket|1"])
+def test_a_key_that_is_no_sample_is_foreign(key: str) -> None:
+    assert metric_of(key) is None
+
+
+KEYS = (
+    names.READ.name,
+    sample_key(names.ROLLS.name, ("time",)),
+    sample_key(names.STORE_ERRORS.name, ("create", "SlowDown")),
+    names.RETRIES.name,
+    sample_key(f"{names.FLUSH_SECONDS.name}_bucket", ("+Inf",)),
+    sample_key(f"{names.FLUSH_SECONDS.name}_sum"),
+    names.REBALANCES.name,
+)
+
+
+class Replacements(RuleBasedStateMachine):
+    """A task that counts, tells, dies, fails, is stopped and started; its worker asks all the time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = ManualClock()
+        self.ledger = Ledger(self.clock)
+        self.counts: dict[str, float] = {}
+        self.told: list[dict[str, float]] = [{}]
+        self.pid = 1
+        self.last: TaskStatus | None = task(pid=1)
+        self.before: Found = {}
+
+    @property
+    def is_alive(self) -> bool:
+        return self.last is not None and self.last.pid != UNKNOWN
+
+    @rule(key=st.sampled_from(KEYS), amount=st.integers(1, 1_000))
+    def count(self, key: str, amount: int) -> None:
+        self.counts[key] = self.counts.get(key, 0.0) + amount
+
+    @precondition(lambda self: self.is_alive)
+    @rule(is_last=st.booleans())
+    def tell(self, is_last: bool) -> None:
+        self.told[-1] = dict(self.counts)
+        self.last = task(pid=self.pid, values=dict(self.counts))
+        self.ledger.observe(self.last)
+        if is_last:
+            self.start()
+
+    @precondition(lambda self: self.is_alive)
+    @rule()
+    def tell_nothing(self) -> None:
+        self.last = task(pid=self.pid)
+
+    @rule()
+    def die(self) -> None:
+        self.last = TaskStatus(0, State.RESTARTING, "it died")
+
+    @precondition(lambda self: self.last is not None)
+    @rule()
+    def fail(self) -> None:
+        assert self.last is not None
+        self.last = replace(self.last, state=State.FAILED, pid=UNKNOWN, partitions=())
+
+    @rule()
+    def stop(self) -> None:
+        self.last = None
+
+    @rule()
+    def start(self) -> None:
+        self.pid += 1
+        self.counts = {}
+        self.told.append({})
+        self.last = TaskStatus(0, State.RESTARTING, pid=self.pid)
+
+    @rule(ms=st.integers(0, 100_000))
+    def wait(self, ms: int) -> None:
+        self.clock.advance(ms)
+
+    @invariant()
+    def no_counter_falls_and_each_is_the_sum_of_what_was_told(self) -> None:
+        self.ledger.only([] if self.last is None else [self.last], {})
+        now = seen(self.ledger, self.clock)
+        for sample, count in self.before.items():
+            if BY_NAME[sample[0].removesuffix("_bucket").removesuffix("_sum")].adds_up:
+                assert now.get(sample, -1.0) >= count, f"{sample} fell"
+        self.before = now
+        for key in KEYS:
+            known = metric_of(key)
+            assert known is not None
+            metric, part, own = known
+            labels = own if metric is names.REBALANCES else ("users", "0", *own)
+            total = sum(life.get(key, 0.0) for life in self.told)
+            assert self.before.get((metric.name + part, labels), 0.0) == total
+
+
+TestReplacements = Replacements.TestCase
+TestReplacements.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+
+
+# Starts and states
+
+
+def test_a_start_succeeds_when_the_task_runs_and_fails_when_it_ends_before(ledger: Ledger, clock: ManualClock) -> None:
+    starting = task(state=State.UNASSIGNED)
+    ledger.only([starting], {})
+    found = seen(ledger, clock)
+    assert (found[names.TASK_STARTS.name, ()], found[names.TASK_STARTED.name, ()]) == (1.0, 0.0)
+    assert (names.TASK_STARTED_SHARE.name, ()) not in found, "nothing is known yet"
+    ledger.only([TaskStatus(0, State.RESTARTING, "it died")], {"crashed": 1})
+    ledger.only([task(state=State.RESTARTING, pid=101)], {"crashed": 1})
+    ledger.only([task(pid=101)], {"crashed": 1})
+    ledger.only([task(pid=101, state=State.FAILED)], {"crashed": 1})
+    found = seen(ledger, clock)
+    assert found[names.TASK_STARTS.name, ()] == 2.0
+    assert found[names.TASK_STARTED.name, ()] == found[names.TASK_NOT_STARTED.name, ()] == 1.0
+    assert found[names.TASK_STARTED_SHARE.name, ()] == found[names.TASK_NOT_STARTED_SHARE.name, ()] == 0.5
+    assert found[names.REPLACED.name, ("crashed",)] == 1.0
+    assert found[names.REPLACED.name, ("hung",)] == 0.0
+    assert found[names.CONNECTOR_STARTED.name, ()] == 1.0
+
+
+def test_a_sink_whose_tasks_all_fail_before_they_run_has_not_started(ledger: Ledger, clock: ManualClock) -> None:
+    ledger.only([task(0, State.FAILED), task(1, State.FAILED, pid=7)], {})
+    found = seen(ledger, clock)
+    assert found[names.CONNECTOR_STARTS.name, ()] == found[names.CONNECTOR_NOT_STARTED.name, ()] == 1.0
+    assert found[names.CONNECTOR_NOT_STARTED_SHARE.name, ()] == 1.0
+
+
+def test_tasks_count_by_state_and_one_that_is_not_there_was_stopped(ledger: Ledger, clock: ManualClock) -> None:
+    ledger.only([task(0), task(1, State.PAUSED, pid=2), task(2, State.UNASSIGNED, pid=3), task(3, pid=4)], {})
+    ledger.only([task(0), task(1, State.PAUSED, pid=2), task(2, State.UNASSIGNED, pid=3)], {})
+    found = seen(ledger, clock, first_task_id=8)
+    assert found[names.TASKS.name, ()] == found[names.TASKS_TOTAL.name, ("users",)] == 3.0
+    assert found[names.TASKS_RUNNING.name, ("users",)] == 1.0
+    assert found[names.TASKS_PAUSED.name, ("users",)] == 1.0
+    assert found[names.TASKS_UNASSIGNED.name, ("users",)] == 1.0
+    assert found[names.TASKS_DESTROYED.name, ("users",)] == 1.0
+    assert of_task(found, names.TASK_STATUS, "paused", id_="9") == 1.0
+    assert found[names.EPOCH.name, ()] == 7.0
+
+
+def test_ratios_are_shares_of_a_tasks_life(ledger: Ledger, clock: ManualClock) -> None:
+    running, paused = task(), task(state=State.PAUSED)
+    ledger.only([running], {})
+    clock.advance(3_000)
+    ledger.only([running], {})
+    ledger.only([paused], {})
+    clock.advance(1_000)
+    ledger.only([paused], {})
+    found = seen(ledger, clock)
+    assert of_task(found, names.RUNNING_RATIO) == pytest.approx(0.75)
+    assert of_task(found, names.PAUSE_RATIO) == pytest.approx(0.25)
+
+
+def test_the_connector_says_what_was_asked_for(ledger: Ledger, clock: ManualClock) -> None:
+    ledger.only([task(state=State.PAUSED)], {})
+    found = seen(ledger, clock, state=State.PAUSED)
+    assert found[names.STATUS.name, ("users", "paused")] == 1.0
+    own = {labels[1:] for name, labels in found if name == names.CONNECTOR.name}
+    assert own == {("paused", "", "", ""), ("", "io.Sink", "", ""), ("", "", "sink", ""), ("", "", "", "1.2")}
+    ledger.only([], {})
+    found = seen(ledger, clock, state=State.STOPPED, connector_class="")
+    assert found[names.STATUS.name, ("users", "stopped")] == 1.0
+    assert found[names.CONNECTORS.name, ()] == 0.0
+    assert not any(name == names.CLASS.name for name, _ in found), "no class was given"
+
+
+def test_a_workers_rebalances_are_those_of_its_tasks(ledger: Ledger, clock: ManualClock) -> None:
+    meters = [TaskMeter(clock), TaskMeter(clock)]
+    for number, meter in enumerate(meters):
+        meter.rebalance_began()
+        clock.advance(1_000 * (number + 1))
+        meter.rebalance_is_over()
+    meters[0].rebalance_began()
+    clock.advance(500)
+    ledger.only([task(n, pid=n + 1, values=meter.values({})) for n, meter in enumerate(meters)], {})
+    found = seen(ledger, clock)
+    assert found[names.REBALANCES.name, ()] == 2.0
+    assert found[names.REBALANCING.name, ()] == 1.0
+    assert found[names.REBALANCE_MAX.name, ()] == pytest.approx(2_000)
+    assert found[names.REBALANCE_AVG.name, ()] == pytest.approx(1_500)
+    assert found[names.SINCE_REBALANCE.name, ()] == pytest.approx(500)
+
+
+# Partitions
+
+
+def at(partition: int, next_offset: int, end_offset: int, **changes: object) -> PartitionStatus:
+    values = {"state": State.RUNNING, "position": next_offset, **changes}
+    return PartitionStatus("t", partition, next_offset=next_offset, end_offset=end_offset, **values)  # type: ignore[arg-type]
+
+
+def partitions_of(found: Found, metric: Metric) -> dict[int, float]:
+    return {int(labels[2]): value for (name, labels), value in found.items() if name == metric.name}
+
+
+def test_sums_and_worst_of_a_task(ledger: Ledger, clock: ManualClock) -> None:
+    now_ms = clock.now_ms()
+    partitions = (
+        at(0, 10, 30, position=25, oldest_record_ms=now_ms - 4_000, committed_ms=now_ms - 9_000),
+        at(1, 5, 5, position=5, committed_ms=now_ms - 2_000),
+        at(2, UNKNOWN, 50, state=State.UNASSIGNED, position=UNKNOWN, blocked_ms=now_ms - 7_000),
+        at(3, 1, 4, state=State.FAILED, position=UNKNOWN, blocked_ms=now_ms - 90_000),
+    )
+    ledger.observe(task(partitions=partitions, reported_ms=now_ms - 300))
+    found = seen(ledger, clock)
+    assert of_task(found, names.PARTITIONS) == 4.0
+    assert (of_task(found, names.LAG), of_task(found, names.LAG_MAX)) == (23.0, 20.0)
+    assert of_task(found, names.TASK_LAG) == 15.0
+    assert of_task(found, names.AGE_MAX) == 4.0
+    assert of_task(found, names.LAST_COMMIT) == (now_ms - 2_000) / 1000
+    assert of_task(found, names.REPORT_AGE) == pytest.approx(0.3)
+    assert of_task(found, names.BY_STATE, "RUNNING") == 2.0
+    assert (of_task(found, names.BLOCKED), of_task(found, names.BLOCKED_SECONDS)) == (1.0, 7.0)
+    assert partitions_of(found, names.PARTITION_LAG) == {0: 20.0, 3: 3.0}
+    assert partitions_of(found, names.PARTITION_NEXT) == {0: 10.0, 3: 1.0}
+    assert partitions_of(found, names.PARTITION_FAILED) == {3: 1.0}
+    assert partitions_of(found, names.PARTITION_BLOCKED) == {2: 7.0}
+    assert partitions_of(found, names.PARTITION_COMMIT) == {0: (now_ms - 9_000) / 1000}, "of those with lag"
+
+
+def test_a_record_of_the_future_or_without_a_timestamp_has_no_age(ledger: Ledger, clock: ManualClock) -> None:
+    ledger.observe(task(partitions=(at(0, 0, 9, oldest_record_ms=clock.now_ms() + 60_000), at(1, 0, 9))))
+    found = seen(ledger, clock)
+    assert of_task(found, names.AGE_MAX) == 0.0
+    assert partitions_of(found, names.PARTITION_AGE) == {}
+
+
+def test_thousands_of_partitions_have_ten_samples_a_metric_and_they_are_the_worst(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    now_ms = clock.now_ms()
+    partitions = tuple(
+        at(p, p, 3 * p, oldest_record_ms=now_ms - p, committed_ms=now_ms - p, blocked_ms=now_ms - p)
+        for p in range(2_000)
+    )
+    ledger.observe(task(partitions=partitions))
+    clock.advance(0)
+    found = seen(ledger, clock)
+    worst = set(range(1_990, 2_000))
+    for metric in (m for m in names.METRICS if m.scope is names.Scope.PARTITION):
+        shown = set(partitions_of(found, metric))
+        assert len(shown) <= PARTITIONS_SHOWN
+        assert shown <= worst or metric is names.PARTITION_STALLED
+    everything = seen(ledger, clock, all_partitions=True)
+    assert len(partitions_of(everything, names.PARTITION_NEXT)) == 2_000
+    assert partitions_of(everything, names.PARTITION_LAG)[0] == 0.0, "without lag, too"
+
+
+def test_a_partition_that_two_tasks_have_counts_once_for_the_one_that_has_claimed_it(
+    ledger: Ledger, clock: ManualClock
+) -> None:
+    ledger.observe(task(0, partitions=(at(0, 5, 9),)))
+    ledger.observe(task(1, pid=2, partitions=(at(0, UNKNOWN, 9, state=State.UNASSIGNED),)))
+    assert partitions_of(seen(ledger, clock), names.PARTITION_NEXT) == {0: 5.0}
+    ledger.observe(task(1, pid=2, partitions=(at(0, 8, 9),)))
+    assert partitions_of(seen(ledger, clock), names.PARTITION_NEXT) == {0: 8.0}
+
+
+def test_standing_still_is_measured_from_when_there_was_something_to_read(ledger: Ledger, clock: ManualClock) -> None:
+    def says(*partitions: PartitionStatus, pid: int = 100) -> Found:
+        ledger.observe(task(partitions=partitions, pid=pid))
+        return seen(ledger, clock)
+
+    assert of_task(says(at(0, 5, 5)), names.STALLED_SECONDS) == 0.0
+    clock.advance(60_000)
+    assert of_task(says(at(0, 5, 9)), names.STALLED_SECONDS) == 0.0, "it has only just come"
+    clock.advance(10_000)
+    found = says(at(0, 5, 12))
+    assert of_task(found, names.STALLED_SECONDS) == 10.0
+    assert partitions_of(found, names.PARTITION_STALLED) == {0: 10.0}
+    clock.advance(5_000)
+    found = says(at(0, 5, 12), pid=200)
+    assert of_task(found, names.STALLED_SECONDS) == 15.0, "another task does not move either"
+    clock.advance(5_000)
+    assert of_task(says(at(0, 6, 12), pid=200), names.STALLED_SECONDS) == 0.0, "it has moved"
+    clock.advance(5_000)
+    assert of_task(says(at(0, 6, 12, state=State.PAUSED), pid=200), names.STALLED_SECONDS) == 0.0, "it may not"
+    clock.advance(5_000)
+    assert of_task(says(at(0, 6, 12), pid=200), names.STALLED_SECONDS) == 0.0
+    clock.advance(5_000)
+    assert partitions_of(says(pid=200), names.PARTITION_STALLED) == {}, "it is another worker's"
+
+
+def test_a_meter_and_its_ledger_agree(ledger: Ledger, clock: ManualClock) -> None:
+    meter = TaskMeter(clock)
+    meter.batch(10, 100, clock.monotonic_s())
+    rolled_s = meter.rolled(RollReason.TIME, 10)
+    clock.advance(20)
+    meter.committed(None, rolled_s)
+    ledger.observe(task(values=meter.values({})))
+    found = seen(ledger, clock)
+    assert of_task(found, names.READ) == 10.0
+    assert of_task(found, names.ACTIVE) == 10.0
+    assert found["keyfold_sink_flush_seconds_bucket", ("users", "0", "0.025")] == 1.0
+    assert of_task(found, names.ROLLS, "time") == 1.0
