@@ -1,0 +1,168 @@
+"""Which bytes are what an Avro schema says."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from fastavro import parse_schema, schemaless_reader
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keyfold_sink.convert.avro_layout import BadData, compile_check
+from keyfold_sink.convert.avro_schema import SchemaUnusable
+from tests.support.avro_cases import encode, has_empty_items, schemas, values
+
+
+def accepts(schema: Any, data: bytes) -> bool:
+    try:
+        return compile_check(schema)(data, 0) == len(data)
+    except (BadData, IndexError, UnicodeDecodeError, RecursionError):
+        return False
+
+
+@given(st.data())
+@settings(max_examples=120)
+def test_what_fastavro_writes_is_accounted_for_to_the_last_byte(data: st.DataObject) -> None:
+    schema = data.draw(schemas())
+    encoded = encode(schema, data.draw(values(schema)))
+    assert schema == "bytes" or accepts(schema, encoded)
+    if encoded and schema != "bytes":
+        assert not accepts(schema, encoded[: data.draw(st.integers(0, len(encoded) - 1))])
+    if schema != "bytes":
+        assert not accepts(schema, encoded + data.draw(st.binary(min_size=1, max_size=3)))
+
+
+@given(st.data())
+@settings(max_examples=120)
+def test_what_is_accepted_decodes(data: st.DataObject) -> None:
+    """Damage that leaves the layout whole is another value; a decoder must agree on that."""
+    schema = data.draw(schemas().filter(lambda s: not has_empty_items(s)))
+    encoded = bytearray(encode(schema, data.draw(values(schema))))
+    for _ in range(data.draw(st.integers(0, 3))):
+        if encoded:
+            encoded[data.draw(st.integers(0, len(encoded) - 1))] = data.draw(st.integers(0, 255))
+    if schema != "bytes" and accepts(schema, bytes(encoded)):
+        stream = io.BytesIO(bytes(encoded))
+        schemaless_reader(stream, parse_schema(schema, _force=True), None)
+        assert stream.tell() == len(encoded)
+
+
+ENUM = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
+FIXED = {"type": "fixed", "name": "F", "size": 4}
+INTS = {"type": "array", "items": "int"}
+LIST = {"type": "record", "name": "N", "fields": [{"name": "next", "type": ["null", "N"]}]}
+
+GOOD: list[tuple[Any, bytes]] = [
+    ("null", b""),
+    ("boolean", b"\x01"),
+    ("int", b"\xff\xff\xff\xff\x0f"),
+    ("long", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"),
+    ("int", b"\x80\x80\x80\x80\x00"),  # longer than it need be, as Java reads it too
+    ("string", b"\x00"),
+    ("string", b"\x04\xc3\xa9"),
+    ("string", b"\x80\x01" + b"x" * 64),
+    (ENUM, b"\x02"),
+    (FIXED, b"abcd"),
+    (INTS, b"\x00"),
+    (INTS, b"\x04\x02\x04\x00"),
+    (INTS, b"\x03\x04\x02\x04\x00"),  # a block that says its size in bytes
+    (INTS, b"\x02\x02\x02\x04\x00"),  # two blocks
+    (["null", "string"], b"\x02\x02a"),
+    ({"type": "map", "values": "int"}, b"\x02\x02a\x06\x00"),
+    (LIST, b"\x02\x02\x00"),
+    ({"type": "long", "logicalType": "timestamp-millis"}, b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"),
+    ({"type": "string", "logicalType": "uuid"}, b"\x06abc"),  # readers that do not know it take the text
+    ({"type": {"type": "string"}}, b"\x02a"),
+    ("bytes", b"anything, as it is"),
+    ({"type": "bytes", "logicalType": "decimal", "precision": 4}, b""),
+    # Items that take no bytes: as many as the data says, at no cost.
+    ({"type": "array", "items": "null"}, b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01\x00"),
+]
+
+BAD: list[tuple[Any, bytes]] = [
+    ("null", b"\x00"),
+    ("boolean", b""),
+    ("boolean", b"\x02"),
+    ("int", b"\xff\xff\xff\xff\xff\x01"),
+    ("long", b"\xff" * 10 + b"\x01"),
+    ("long", b"\x80"),
+    ("float", b"\x00\x00\x00"),
+    ("double", b"\x00" * 9),
+    ("string", b"\x02"),
+    ("string", b"\x01"),
+    ("string", b"\x02\xff"),
+    ("string", b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01"),
+    (ENUM, b"\x04"),
+    (ENUM, b"\x01"),
+    (FIXED, b"abc"),
+    (INTS, b"\x04\x02\x04"),
+    (INTS, b"\xfe\xff\xff\xff\x0f\x02"),
+    (["null", "string"], b"\x01"),
+    (["null", "string"], b"\x04"),
+    (["null", "string"], b""),
+    ([], b"\x00"),
+    (LIST, b"\x02\x02"),
+    ({"type": "record", "name": "R", "fields": [{"name": "r", "type": "R"}]}, b"\x00"),
+]
+
+
+@pytest.mark.parametrize(("schema", "data"), GOOD)
+def test_good_data(schema: Any, data: bytes) -> None:
+    assert accepts(schema, data)
+
+
+@pytest.mark.parametrize(("schema", "data"), BAD)
+def test_bad_data(schema: Any, data: bytes) -> None:
+    assert not accepts(schema, data)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        None,
+        1,
+        {},
+        "strin",
+        {"type": "array"},
+        {"type": "map"},
+        {"type": "record", "fields": []},
+        {"type": "fixed", "name": "F"},
+        {"type": "fixed", "name": "F", "size": -1},
+        {"type": "record", "name": "R", "fields": [{"name": "a"}]},
+        {"type": "record", "name": "R", "fields": [{"name": "a", "type": "S"}]},
+        ["null", {"type": "record", "name": "R", "fields": []}, {"type": "enum", "name": "R", "symbols": []}],
+    ],
+)
+def test_what_is_no_schema(schema: Any) -> None:
+    with pytest.raises(SchemaUnusable):
+        compile_check(schema)
+
+
+def test_types_of_types_of_types_cost_no_more_than_their_text() -> None:
+    """Thirty records, each with two of the one before: a billion fields, were each written out."""
+    fields: list[Any] = [{"name": "x", "type": {"type": "record", "name": "R0", "fields": []}}]
+    for n in range(1, 30):
+        inner = [{"name": "a", "type": f"R{n - 1}"}, {"name": "b", "type": f"R{n - 1}"}]
+        if n == 1:
+            inner += [{"name": f"c{i}", "type": "int"} for i in range(9)]
+        fields.append({"name": f"x{n}", "type": ["null", {"type": "record", "name": f"R{n}", "fields": inner}]})
+    check = compile_check({"type": "record", "name": "All", "fields": fields})
+    assert check(b"\x00" * 29, 0) == 29
+
+
+def test_a_record_inside_itself_inside_another_namespace() -> None:
+    schema = {
+        "type": "record",
+        "name": "a.b.Tree",
+        "fields": [
+            {"name": "value", "type": {"type": "enum", "name": "Kind", "symbols": ["X"]}},
+            {"name": "children", "type": {"type": "array", "items": "Tree"}},
+            {"name": "again", "type": "Kind"},
+            {"name": "full", "type": ["null", "a.b.Tree"]},
+        ],
+    }
+    leaf = b"\x00\x00\x00\x00"
+    assert accepts(schema, b"\x00\x04" + leaf + leaf + b"\x00\x00\x02" + leaf)
+    assert not accepts(schema, b"\x00\x04" + leaf + b"\x00\x00\x02" + leaf)
