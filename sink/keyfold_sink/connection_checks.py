@@ -51,7 +51,7 @@ def _kafka(options: SinkOptions, clock: Clock, on_good: Good) -> Iterator[Config
         found = admin.list_topics(timeout=TIMEOUT_S).topics
     except KafkaException as error:
         admin.poll(0)  # what brokers said is told on this call
-        yield _no_answer(options, error, contact.refusal(float("-inf")))
+        yield _no_answer(options, error, contact.refusal())
         return
     on_good(f"Kafka answers at {options.bootstrap_servers}")
     topics = options.choose_topics(found)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, cast
 
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from keyfold.errors import ConfigError
 from keyfold_sink.budget import MemoryPlan
 from keyfold_sink.client import GroupConsumer
+from keyfold_sink.client_checks import client_refusal
+from keyfold_sink.contact import Contact
 from keyfold_sink.options import SinkOptions
+from keyfold_sink.source import SourceForbidden
 
 # librdkafka's default of a second leaves the sink idle whenever its queue was full for a moment.
 _FETCH_BACKOFF_MS: Final = 5
@@ -55,11 +58,36 @@ def admin_config(options: SinkOptions) -> dict[str, str]:
 
 
 def open_consumer(
-    options: SinkOptions, plan: MemoryPlan, on_commit: Callable[[Any, Any], None], on_error: Callable[[Any], None]
+    options: SinkOptions,
+    plan: MemoryPlan,
+    on_commit: Callable[[Any, Any], None],
+    on_error: Callable[[Any], None],
+    contact: Contact,
 ) -> GroupConsumer:
-    """A consumer that has not subscribed yet. Raises `ConfigError` for keys or values that the client refuses."""
+    """A consumer that has not subscribed yet. Raises `ConfigError` for keys or values that the client refuses.
+
+    Its `consume` raises `SourceForbidden` when brokers have refused credentials or TLS for so long that waiting does
+    not help.
+    """
+    settings = consumer_config(options, plan)
+
+    def committed(error: KafkaError | None, offsets: Any) -> None:
+        if error is None:
+            contact.answered()
+        on_commit(error, offsets)
+
+    said: list[SourceForbidden] = []
+
+    def heard(error: KafkaError) -> None:
+        contact.heard(error)
+        on_error(error)
+        refusal = contact.believed_refusal()
+        if refusal is not None and not said:  # once: it is called while the consumer is closed, too
+            said.append(refusal)
+            raise refusal
+
     try:
-        consumer = Consumer({**consumer_config(options, plan), "on_commit": on_commit, "error_cb": on_error})
+        consumer = Consumer({**settings, "on_commit": committed, "error_cb": heard})
     except KafkaException as error:
-        raise ConfigError("consumer.override.*", f"the Kafka client refuses it: {error.args[0].str()}") from error
+        raise client_refusal("consumer.override.", options.consumer, error) from error
     return cast("GroupConsumer", consumer)  # its stubs spell the same calls out as overloads

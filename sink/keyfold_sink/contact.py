@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError
 from keyfold.clock import Clock
 from keyfold_sink.source import SourceForbidden
 
-PATIENCE_AT_FIRST_S: Final = 15.0
+PATIENCE_AT_FIRST_S: Final = 10.0
 PATIENCE_S: Final = 300.0
 
 _REFUSED_LOGIN: Final = frozenset(
@@ -76,7 +76,6 @@ class Contact:
         self._refused_since_s: float | None = None
         self._refused_at_s = 0.0
         self._why: SourceForbidden | None = None
-        self._told = False
 
     def answered(self) -> None:
         """A broker has answered."""
@@ -95,18 +94,15 @@ class Contact:
             if self._refused_since_s is None:
                 self._refused_since_s = self._refused_at_s
 
-    def refusal(self, since_s: float) -> SourceForbidden | None:
-        """Why brokers refused since then; None where they did not."""
+    def refusal(self) -> SourceForbidden | None:
+        """What brokers last said against us, since any of them answered."""
         with self._lock:
-            return self._why if self._refused_at_s >= since_s else None
+            return self._why
 
     def believed_refusal(self) -> SourceForbidden | None:
-        """Why brokers refuse, once it has lasted long enough to be believed; told once."""
+        """The same, once it has lasted long enough to be believed."""
         with self._lock:
-            if self._told or self._why is None or self._refused_since_s is None:
+            if self._refused_since_s is None:
                 return None
             patience_s = PATIENCE_S if self._has_answered else PATIENCE_AT_FIRST_S
-            if self._refused_at_s - self._refused_since_s < patience_s:
-                return None
-            self._told = True
-            return self._why
+            return self._why if self._refused_at_s - self._refused_since_s >= patience_s else None

@@ -20,8 +20,10 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.admin._resource import ResourceType
 
 from keyfold.clock import Clock
-from keyfold.errors import ConfigError, KeyfoldError
+from keyfold.errors import KeyfoldError
 from keyfold_sink.batch import TopicPartitionKey
+from keyfold_sink.client_checks import client_refusal
+from keyfold_sink.contact import Contact
 from keyfold_sink.source import (
     FOLLOWED_SETTINGS,
     SourceFacts,
@@ -64,10 +66,12 @@ class AdminSource:
     """`Source` over an `AdminClient`; may be used by many threads."""
 
     def __init__(self, config: Mapping[str, str], clock: Clock) -> None:
+        self._contact = Contact(clock)
+        settings: dict[str, Any] = {"log_level": 3, **config, "error_cb": self._contact.heard}
         try:
-            self._admin = AdminClient({"log_level": 3, **config})
+            self._admin = AdminClient(settings)
         except KafkaException as error:
-            raise ConfigError("admin.override.*", f"the Kafka client refuses it: {error.args[0].str()}") from error
+            raise client_refusal("admin.override.", config, error) from error
         self._clock = clock
         self._lock = threading.Lock()
         self._kept: dict[tuple[str, str], tuple[float, Any]] = {}
@@ -95,8 +99,8 @@ class AdminSource:
         return SourceFacts(
             topic_id=topic_id,
             cluster_id=self.cluster_id(),
-            earliest_offset=_answer(f"the earliest offset of {topic}-{partition}", earliest).offset,
-            end_offset=_answer(f"the end offset of {topic}-{partition}", end).offset,
+            earliest_offset=self._answer(f"the earliest offset of {topic}-{partition}", earliest).offset,
+            end_offset=self._answer(f"the end offset of {topic}-{partition}", end).offset,
             settings=self.settings(topic),
         )
 
@@ -117,7 +121,7 @@ class AdminSource:
     def stable_end_offsets(self, keys: Iterable[TopicPartitionKey]) -> dict[TopicPartitionKey, int]:
         """Where a reader of committed records can get to now."""
         return {
-            key: _answer(f"the end offset of {key[0]}", future).offset
+            key: self._answer(f"the end offset of {key[0]}", future).offset
             for key, future in self._ask_ends(keys, IsolationLevel.READ_COMMITTED)
         }
 
@@ -126,7 +130,7 @@ class AdminSource:
         found: dict[TopicPartitionKey, int] = {}
         for key, future in self._ask_ends(keys, IsolationLevel.READ_UNCOMMITTED):
             with contextlib.suppress(KeyfoldError):
-                found[key] = _answer(f"the end offset of {key[0]}", future).offset
+                found[key] = self._answer(f"the end offset of {key[0]}", future).offset
         return found
 
     def _ask_ends(
@@ -139,26 +143,48 @@ class AdminSource:
 
     def _metadata(self) -> Any:
         try:
-            return self._admin.list_topics(timeout=_TIMEOUT_S)
+            found = self._admin.list_topics(timeout=_TIMEOUT_S)
         except KafkaException as error:
-            raise translate(error.args[0], "the list of topics") from error
+            raise self._unanswered(translate(error.args[0], "the list of topics")) from error
+        self._contact.answered()
+        return found
 
     def _topic_id(self, topic: str) -> str:
         future = self._admin.describe_topics(TopicCollection([topic]), request_timeout=_TIMEOUT_S)[topic]
         # Kafka prints ids in the URL-safe alphabet, the client in the other one.
-        return str(_answer(f"topic {topic}", future).topic_id).replace("+", "-").replace("/", "_")
+        return str(self._answer(f"topic {topic}", future).topic_id).replace("+", "-").replace("/", "_")
 
     def _cluster_id(self) -> str:
-        return str(_answer("the cluster", self._admin.describe_cluster(request_timeout=_TIMEOUT_S)).cluster_id or "")
+        return str(
+            self._answer("the cluster", self._admin.describe_cluster(request_timeout=_TIMEOUT_S)).cluster_id or ""
+        )
 
     def _settings(self, topic: str) -> Mapping[str, str]:
         resource = ConfigResource(ResourceType.TOPIC, topic)
         future = self._admin.describe_configs([resource], request_timeout=_TIMEOUT_S)[resource]
         try:
-            entries = _answer(f"the settings of topic {topic}", future)
+            entries = self._answer(f"the settings of topic {topic}", future)
         except SourceForbidden:
             return {}
         return {key: str(entries[key].value) for key in FOLLOWED_SETTINGS if key in entries}
+
+    def _answer(self, what: str, future: Any) -> Any:
+        try:
+            found = future.result(_TIMEOUT_S * 2)
+        except KafkaException as error:
+            raise self._unanswered(translate(error.args[0], what)) from error
+        except FutureTimeout as error:
+            late = SourceUnavailable(f"Kafka did not answer about {what} within {_TIMEOUT_S * 2:g} s")
+            raise self._unanswered(late) from error
+        self._contact.answered()
+        return found
+
+    def _unanswered(self, error: KeyfoldError) -> KeyfoldError:
+        """The error itself, or what brokers have against us where they would answer if it were not for that."""
+        if not isinstance(error, SourceUnavailable):
+            return error
+        self._admin.poll(0)  # what the client has heard is told on this call
+        return self._contact.believed_refusal() or error
 
     def _fresh(self, key: tuple[str, str], age_s: float, ask: Callable[[], T]) -> T:
         """The answer, at most `age_s` old. One asks; the others wait for its answer, or fail with it.
@@ -189,15 +215,6 @@ class AdminSource:
             del self._asking[key]
         mine.set_result(None)
         return value
-
-
-def _answer(what: str, future: Any) -> Any:
-    try:
-        return future.result(_TIMEOUT_S * 2)
-    except KafkaException as error:
-        raise translate(error.args[0], what) from error
-    except FutureTimeout as error:
-        raise SourceUnavailable(f"Kafka did not answer about {what} within {_TIMEOUT_S * 2:g} s") from error
 
 
 def translate(error: KafkaError, what: str) -> SourceUnavailable | TopicGone | SourceForbidden:

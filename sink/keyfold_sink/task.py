@@ -23,6 +23,7 @@ from keyfold.store.probe import probe
 from keyfold_sink import budget
 from keyfold_sink.catchup import CatchUp
 from keyfold_sink.consumer import admin_config, open_consumer
+from keyfold_sink.contact import Contact
 from keyfold_sink.convert.api import Checks
 from keyfold_sink.convert.checks import checks_of
 from keyfold_sink.kafka import AdminSource
@@ -102,7 +103,7 @@ def _run(
             options,
             store=store,
             source=source,
-            open_consumer=lambda on_commit, on_error: open_consumer(options, plan, on_commit, on_error),
+            open_consumer=lambda on_commit, on_error: open_consumer(options, plan, on_commit, on_error, Contact(clock)),
             clock=clock,
             random=random,
             orders=orders,

@@ -71,10 +71,10 @@ def child_sink(config_json: str, count_text: str) -> dict[str, float]:
     _warm_up()
     meter = CpuFromFirstRecord()
 
-    def metered(options: SinkOptions, plan: Any, on_commit: Any) -> Any:
-        return WrappedConsumer(open_consumer(options, plan, on_commit), meter)
+    def metered(*arguments: Any) -> Any:
+        return WrappedConsumer(open_consumer(*arguments), meter)
 
-    task.open_consumer = metered  # type: ignore[attr-defined]
+    task.open_consumer = metered  # type: ignore[assignment, attr-defined]
     options, stop = SinkOptions.parse(json.loads(config_json)), threading.Event()
     task.run_task(options, stop=stop, until_caught_up=True, clock=SystemClock(), random=Random())
     return meter.result(int(count_text))

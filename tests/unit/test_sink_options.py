@@ -8,6 +8,7 @@ from keyfold.clock import ManualClock
 from keyfold.errors import ConfigError
 from keyfold_sink import budget
 from keyfold_sink.consumer import admin_config, consumer_config, open_consumer
+from keyfold_sink.contact import Contact
 from keyfold_sink.kafka import AdminSource
 from keyfold_sink.options import SinkOptions
 
@@ -133,9 +134,9 @@ def test_a_larger_receive_limit_of_the_user_holds() -> None:
 
 
 def test_a_key_that_the_kafka_client_does_not_know_is_a_wrong_configuration() -> None:
-    options = parse(consumer__override__no__such__key="1")
+    options, plan = parse(consumer__override__no__such__key="1"), budget.plan(64 * 1024 * 1024)
     with pytest.raises(ConfigError, match=r"no\.such\.key"):
-        open_consumer(options, budget.plan(64 * 1024 * 1024), lambda _error, _offsets: None)
+        open_consumer(options, plan, lambda *_: None, lambda _error: None, Contact(ManualClock()))
     with pytest.raises(ConfigError, match=r"no\.such\.key"):
         AdminSource(admin_config(parse(admin__override__no__such__key="1")), ManualClock())
 

@@ -1,0 +1,80 @@
+"""Refusals are told from absence, and believed when they last."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import KafkaError
+
+from keyfold.clock import ManualClock
+from keyfold_sink.contact import PATIENCE_AT_FIRST_S, PATIENCE_S, Contact, why_refused
+
+LOGIN = KafkaError(KafkaError._AUTHENTICATION, "sasl_plaintext://h:1/1: SASL SCRAM-SHA-256 mechanism handshake failed")
+AWAY = KafkaError(KafkaError._TRANSPORT, "h:1/1: Connect to ipv4#127.0.0.1:1 failed: Connection refused")
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "hint"),
+    [
+        (
+            KafkaError._AUTHENTICATION,
+            "sasl_plaintext://h:1/bootstrap: SASL authentication error: Invalid password (after 312ms in state AUTH_REQ)",
+            "sasl.password",
+        ),
+        (
+            KafkaError._SSL,
+            "ssl://h:1/bootstrap: SSL handshake failed: error:0A000086:SSL routines::certificate verify failed",
+            "ssl.ca.location",
+        ),
+        (KafkaError._SSL, "ssl://h:1: SSL handshake failed: SSL routines::wrong version number", "security.protocol"),
+        (KafkaError._SSL, "ssl://h:1: SSL alert certificate required", "ssl.certificate.location"),
+        (
+            KafkaError._TRANSPORT,
+            "h:1: Disconnected while requesting ApiVersion: might be caused by incorrect security.protocol (SSL listener?)",
+            "one listener",
+        ),
+    ],
+)
+def test_a_refusal_says_what_to_check(code: int, text: str, hint: str) -> None:
+    why = why_refused(KafkaError(code, text))
+    assert why is not None
+    assert hint in (why.hint or "")
+    assert "in state" not in why.message
+    assert not why.retriable
+
+
+def test_a_broker_that_is_away_refuses_nothing() -> None:
+    clock = ManualClock()
+    contact = Contact(clock)
+    for _ in range(1000):
+        contact.heard(AWAY)
+        clock.sleep(1)
+    assert contact.refusal() is None
+    assert contact.believed_refusal() is None
+
+
+def test_a_refusal_is_believed_when_it_lasts() -> None:
+    clock = ManualClock()
+    contact = Contact(clock)
+    contact.heard(LOGIN)
+    assert contact.refusal() is not None
+    assert contact.believed_refusal() is None
+    clock.sleep(PATIENCE_AT_FIRST_S + 1)
+    assert contact.believed_refusal() is None  # said once only
+    contact.heard(LOGIN)
+    assert contact.believed_refusal() is not None
+
+
+def test_brokers_that_did_answer_get_more_time_and_an_answer_ends_the_doubt() -> None:
+    clock = ManualClock()
+    contact = Contact(clock)
+    contact.answered()
+    contact.heard(LOGIN)
+    clock.sleep(PATIENCE_AT_FIRST_S + 1)
+    contact.heard(LOGIN)
+    assert contact.believed_refusal() is None
+    contact.answered()
+    assert contact.refusal() is None
+    contact.heard(LOGIN)
+    clock.sleep(PATIENCE_S)
+    contact.heard(LOGIN)
+    assert contact.believed_refusal() is not None
