@@ -33,14 +33,14 @@ _EMPTY: Final[dict[int | str, dict[str, Any]]] = {
 def list_connectors(
     behind: Behind,
     expand: Annotated[
-        list[str] | None, Query(description="`status`, `info`, or both; others are ignored, as Connect does.")
-    ] = None,
+        Sequence[str], Query(description="`status`, `info`, or both; others are ignored, as Connect does.")
+    ] = (),
 ) -> list[str] | dict[str, shapes.Expanded]:
     """The connectors of this worker: there is one.
 
     With `expand` a map of name to what was asked for.
     """
-    if expand is None:
+    if not expand:
         return [behind.name]
     workers = behind.service.workers()
     return {
@@ -103,7 +103,7 @@ def get_config(behind: Behind, _name: Connector) -> dict[str, str]:
     dependencies=[JSON_BODY],
     operation_id="putConnectorConfig",
 )
-def put_config(behind: Behind, name: Connector, config: dict[str, Any]) -> Response:
+def put_config(behind: Behind, name: Connector, config: shapes.Values) -> Response:
     """Set the configuration: refused, but for what is running already (also as `GET` shows it)."""
     values = texts(config)
     _require_name(name, values)
@@ -118,7 +118,7 @@ def put_config(behind: Behind, name: Connector, config: dict[str, Any]) -> Respo
     dependencies=[JSON_BODY],
     operation_id="patchConnectorConfig",
 )
-def patch_config(behind: Behind, name: Connector, config: dict[str, Any]) -> Response:
+def patch_config(behind: Behind, name: Connector, config: shapes.Values) -> Response:
     """Change keys of the configuration (null removes one): refused, but for what changes nothing."""
     removed = {key for key, value in config.items() if value is None}
     changed = texts({key: value for key, value in config.items() if value is not None})
@@ -286,11 +286,11 @@ def _require_name(name: str, config: dict[str, str]) -> None:
         )
 
 
-def texts(config: dict[str, Any]) -> dict[str, str]:
+def texts(config: shapes.Values) -> dict[str, str]:
     """All values travel as strings; numbers and booleans are their JSON."""
     found = {}
     for key, value in config.items():
-        if isinstance(value, dict | list) or value is None:
+        if value is None:
             raise errors.bad_request(f"the value of `{key}` must be a string")
         found[key] = value if isinstance(value, str) else json.dumps(value)
     return found

@@ -44,14 +44,12 @@ def set_level(
     logger: _Logger,
     request: shapes.LevelRequest,
     scope: Annotated[
-        Literal["worker"] | None, Query(description="`worker` alone: other workers are asked by themselves.")
-    ] = None,
+        Literal["worker"], Query(description="`worker` alone: other workers are asked by themselves.")
+    ] = "worker",
 ) -> list[str]:
     """Set a logger and all below it, in this worker and in its tasks. Gives the names of those that were set."""
     del scope
     name = unquote(logger)
-    if request.level is None:
-        raise errors.bad_request("Desired 'level' parameter was not specified in request.")
     level = request.level.upper()
     level = _ALIASES.get(level, level)
     if level not in logs.CONNECT_LEVELS:

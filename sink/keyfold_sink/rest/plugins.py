@@ -7,18 +7,18 @@ whatever `connector.class` says in the configuration that runs: a client that va
 from __future__ import annotations
 
 from importlib.metadata import version
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 from urllib.parse import unquote
 
 from fastapi import APIRouter, Depends, Path, Query
 
+from keyfold_sink.connect_definitions import CONNECTOR_CLASS
 from keyfold_sink.rest import errors, shapes
 from keyfold_sink.rest.backend import JSON_BODY, Backend, Behind
 from keyfold_sink.rest.connectors import texts
 
 router = APIRouter(prefix="/connector-plugins", tags=["plugins"])
 
-CLASS: Final = "keyfold_sink.KeyfoldSinkConnector"
 _CONVERTERS: Final = (
     "org.apache.kafka.connect.converters.ByteArrayConverter",
     "org.apache.kafka.connect.storage.StringConverter",
@@ -34,7 +34,7 @@ async def _known_plugin(
 ) -> str:
     name = unquote(plugin)
     if not any(_is_named(name, known) for known in _classes(behind)):
-        raise errors.not_found(f"Unknown plugin {name}; there is {CLASS}")
+        raise errors.not_found(f"Unknown plugin {name}; there is {CONNECTOR_CLASS}")
     return name
 
 
@@ -43,7 +43,7 @@ Plugin = Annotated[str, Depends(_known_plugin)]
 
 def _classes(behind: Backend) -> tuple[str, ...]:
     configured = behind.service.options.connector_class
-    return (CLASS,) if configured is None else (CLASS, configured)
+    return (CONNECTOR_CLASS,) if configured is None else (CONNECTOR_CLASS, configured)
 
 
 def _is_named(name: str, known: str) -> bool:
@@ -56,7 +56,7 @@ def list_plugins(
     connectors_only: Annotated[bool, Query(alias="connectorsOnly", description="false: converters, too.")] = True,  # noqa: FBT002
 ) -> list[shapes.Plugin]:
     """The connector class of this worker, and on request the converters."""
-    found = [(CLASS, "sink")]
+    found = [(CONNECTOR_CLASS, "sink")]
     if not connectors_only:
         found += [(name, "converter") for name in _CONVERTERS]
     number = version("keyfold")
@@ -70,10 +70,10 @@ def get_plugin_config(behind: Behind, _plugin: Plugin) -> list[shapes.ConfigKey]
 
 
 @router.put("/{plugin}/config/validate", dependencies=[JSON_BODY], operation_id="validateConfig")
-def validate_config(behind: Behind, plugin: Plugin, config: dict[str, Any]) -> shapes.ConfigInfos:
+def validate_config(behind: Behind, plugin: Plugin, config: shapes.Values) -> shapes.ConfigInfos:
     """Check a configuration without running it: each key's definition, value and errors."""
     values = texts({key: value for key, value in config.items() if value is not None})
     included = values.get("connector.class")
-    if included is not None and not _is_named(plugin, included) and not _is_named(included, CLASS):
+    if included is not None and not _is_named(plugin, included) and not _is_named(included, CONNECTOR_CLASS):
         raise errors.bad_request(f"Included connector type {included} does not match request type {plugin}")
     return shapes.ConfigInfos.model_validate(behind.definitions.validate(values))

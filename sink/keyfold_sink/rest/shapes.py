@@ -8,6 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from keyfold_sink.status import State
 
+Values = dict[str, str | bool | int | float | None]
+"""A configuration in a request. Values are strings; numbers and booleans are taken as their text."""
+
 _Config = Annotated[
     dict[str, str], Field(description="The configuration as given; secrets are [hidden], placeholders stay as written.")
 ]
@@ -210,7 +213,7 @@ class CreateConnector(BaseModel):
     """A connector to be created."""
 
     name: str | None = Field(None, examples=["users"])
-    config: dict[str, Any] = Field(description="Values are strings; numbers and booleans are taken as their text.")
+    config: Values = Field(description="Values are strings; numbers and booleans are taken as their text.")
     initial_state: State | None = Field(None, description="RUNNING, PAUSED or STOPPED.")
 
 
@@ -226,4 +229,4 @@ class OffsetsPatch(BaseModel):
 class LevelRequest(BaseModel):
     """A level to be set."""
 
-    level: str | None = Field(None, examples=["DEBUG"])
+    level: str = Field(examples=["DEBUG"], description="OFF, FATAL, ERROR, WARN, INFO, DEBUG or TRACE.")

@@ -1,12 +1,12 @@
 """Answers made of what the service says: values in, values out.
 
-RUNNING is only said of a task that has reported within the time that it may be silent for; and of the connector only
-while a task of it works. Connect says RUNNING of both when they were started once.
+RUNNING is only said of a task that has reported within the time that it may be silent for, and of the connector only
+while a task of it works. Connect says RUNNING of both once they were started.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,6 +18,7 @@ from keyfold_sink.status import UNKNOWN, PartitionStatus, State, TaskStatus, Wor
 # A task reports every second, but for the time in which it flushes what is taken away from it.
 _SILENCE_MS: Final = 15_000
 _TRACES_SHOWN: Final = 3
+_BEST_FIRST: Final = (State.RUNNING, State.RESTARTING, State.PAUSED, State.FAILED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +31,16 @@ class Task:
 
 
 def tasks(options: SinkOptions, workers: Iterable[WorkerStatus]) -> list[Task]:
-    """All tasks, by id."""
-    found = [
-        Task(worker.slot * options.tasks_max + task.number, worker, task) for worker in workers for task in worker.tasks
-    ]
+    """All tasks that have an id, by id: a worker that has just begun may have no slot yet."""
+    found = (task for task in _all_tasks(options, workers) if task.id != UNKNOWN)
     return sorted(found, key=lambda task: (task.id, task.worker.worker_id))
+
+
+def _all_tasks(options: SinkOptions, workers: Iterable[WorkerStatus]) -> Iterator[Task]:
+    for worker in workers:
+        for task in worker.tasks:
+            number = UNKNOWN if worker.slot == UNKNOWN else worker.slot * options.tasks_max + task.number
+            yield Task(number, worker, task)
 
 
 def task_state(options: SinkOptions, task: Task) -> shapes.TaskState:
@@ -64,16 +70,19 @@ def status(options: SinkOptions, target: State, workers: Sequence[WorkerStatus],
     )
 
 
-def _connector_state(target: State, states: Sequence[shapes.TaskState]) -> tuple[State, str]:
+def _connector_state(target: State, tasks: Sequence[shapes.TaskState]) -> tuple[State, str]:
+    """What was asked for, if it is; else the best that is said of a task, with the reasons of all that say one."""
     if target is not State.RUNNING:
         return target, ""
-    if not states or all(task.state is State.UNASSIGNED for task in states):
-        return State.UNASSIGNED, ""
-    if any(task.state is not State.FAILED for task in states):
-        return State.RUNNING, ""
-    traces = list(dict.fromkeys(task.trace or "" for task in states))
+    states = {task.state for task in tasks}
+    state = next((one for one in _BEST_FIRST if one in states), State.UNASSIGNED)
+    if state not in {State.FAILED, State.UNASSIGNED}:
+        return state, ""
+    traces = list(dict.fromkeys(task.trace for task in tasks if task.trace))
+    if not traces:
+        return state, ""
     more = f"\n(and {len(traces) - _TRACES_SHOWN} more)" if len(traces) > _TRACES_SHOWN else ""
-    return State.FAILED, "every task has failed:\n" + "\n".join(traces[:_TRACES_SHOWN]) + more
+    return state, "no task works:\n" + "\n".join(traces[:_TRACES_SHOWN]) + more
 
 
 def restarting(status: shapes.ConnectorStatus, *, include_tasks: bool, only_failed: bool) -> shapes.ConnectorStatus:
@@ -119,7 +128,7 @@ def partitions(
 ) -> list[shapes.PartitionState]:
     """Each partition once, in order: as the task says that has got furthest. `ends` adds those that no task has."""
     found: dict[TopicPartitionKey, tuple[Task, PartitionStatus]] = {}
-    for task in tasks(options, workers):
+    for task in _all_tasks(options, workers):
         for partition in task.status.partitions:
             key = (partition.topic, partition.partition)
             if key not in found or _rank(partition) > _rank(found[key][1]):
@@ -150,7 +159,7 @@ def _partition(status: PartitionStatus, task: Task, now_ms: int) -> shapes.Parti
         error=status.error or None,
         error_ms=_known(status.error_ms),
         worker_id=task.worker.worker_id,
-        task=task.id,
+        task=_known(task.id),
     )
 
 
