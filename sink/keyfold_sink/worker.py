@@ -164,6 +164,7 @@ class SinkTask:
                 self._end_quietly()
                 raise ClientFailed(f"the Kafka client cannot go on: {error.args[0].str()}") from error
             self._end()
+            self._report.now()  # the last figures, or what the flush has done would never be counted
         finally:
             try:
                 if not self._group.leave(consumer, _LEAVE_WAIT_S):

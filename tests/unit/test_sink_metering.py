@@ -1,0 +1,98 @@
+"""What a task's meter says of a whole run, against what is in the log, the store and the group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from keyfold.clock import SystemClock
+from keyfold.store.memory import MemoryStore
+from keyfold_sink import metric_names as names
+from keyfold_sink.metric_names import Metric
+from keyfold_sink.metrics import sample_key
+from keyfold_sink.metrics_registry import SinkMetrics
+from keyfold_sink.status import State
+from tests.support.sink_rig import T0, T1, MakeRig, Rig, rigs
+
+
+@pytest.fixture
+def make() -> Iterator[MakeRig]:
+    with rigs() as make:
+        yield make
+
+
+def value(rig: Rig, metric: Metric, *labels: str) -> float:
+    """By the last report."""
+    return rig.statuses[-1].values.get(sample_key(metric.name, labels), 0.0) if rig.statuses else 0.0
+
+
+def stored(store: MemoryStore) -> dict[str, int]:
+    """Bytes by key of all objects but manifests."""
+    return {row.key: row.size_bytes for row in store.list("topics/") if not row.key.endswith("_manifest.avro")}
+
+
+def test_what_was_read_sent_committed_and_written_is_what_is_in_the_log(make: MakeRig) -> None:
+    store = MemoryStore()
+    rig = make(store, flush__size="100")
+    rig.kafka.produce(T0, range(250), b"x" * 10)
+    rig.kafka.produce(T1, range(70), b"y")
+    rig.kafka.tell("on_assign", T0, T1)
+    rig.until(lambda: rig.runs(T0) and rig.runs(T1) and value(rig, names.SENT) == 320)
+    rig.until(lambda: value(rig, names.COMMITTED) == 200)
+    rig.heard()
+    assert value(rig, names.ACTIVE) == 120
+    assert value(rig, names.OPEN_SEGMENTS) == 2
+    assert value(rig, names.BUFFERED) > 0
+    assert value(rig, names.UNSENT_SECONDS) > 0
+    rig.end()
+
+    assert value(rig, names.READ) == value(rig, names.SENT) == value(rig, names.COMMITTED) == 320
+    assert value(rig, names.VALUE_BYTES) == 250 * 10 + 70
+    assert (value(rig, names.ROLLS, "records"), value(rig, names.ROLLS, "shutdown")) == (2, 2)
+    assert value(rig, names.COMMITS) == value(rig, names.OBJECTS, "segment") == value(rig, names.OBJECTS, "index") == 4
+    objects = stored(store)
+    indexes = sum(size for key, size in objects.items() if "/_index/" in key)
+    assert value(rig, names.OBJECT_BYTES, "index") == indexes
+    assert value(rig, names.OBJECT_BYTES, "segment") == sum(objects.values()) - indexes
+    assert rig.statuses[-1].values["keyfold_sink_flush_seconds_bucket|+Inf"] == 4
+    assert (value(rig, names.CLAIMS), value(rig, names.REBALANCES), value(rig, names.REBALANCING)) == (2, 1, 0)
+    assert value(rig, names.ACTIVE) == value(rig, names.OPEN_SEGMENTS) == value(rig, names.LANE_JOBS) == 0
+    assert value(rig, names.UNSENT_SECONDS) == 0
+    assert value(rig, names.BUFFER_LIMIT) > 0
+    assert value(rig, names.OFFSETS_COMMITTED) >= 2
+
+
+def test_a_fence_and_the_set_back_that_follows_are_counted_and_records_are_committed_once(make: MakeRig) -> None:
+    rig = make(flush__size="10")
+    rig.kafka.produce(T0, range(5))
+    rig.kafka.tell("on_assign", T0)
+    rig.until(lambda: value(rig, names.SENT) == 5)
+    rival = rig.log()
+    rival.claim_sink(rival.load())
+    rig.kafka.produce(T0, range(5, 10))
+    rig.until(lambda: value(rig, names.COMMITTED) == 10)
+    rig.heard()
+    assert (value(rig, names.FENCES), value(rig, names.SET_BACKS, "fenced")) == (1, 1)
+    assert value(rig, names.CLAIMS) == 2
+    assert (value(rig, names.READ), value(rig, names.SENT)) == (20, 20), "read again, and counted again"
+    assert value(rig, names.ACTIVE) == 0, "what was given up is not on its way any more"
+
+
+def test_a_workers_page_of_a_running_task(make: MakeRig) -> None:
+    rig = make()
+    rig.kafka.produce(T0, range(7))
+    rig.kafka.tell("on_assign", T0)
+    rig.until(lambda: value(rig, names.SENT) == 7)
+    rig.heard()
+    metrics = SinkMetrics(
+        connector="s", connector_class="", version="1", clock=SystemClock(), state=lambda: State.RUNNING,
+        place=lambda: (0, 0),
+    )  # fmt: skip
+    metrics.observe([rig.statuses[-1]], {})
+    text = metrics.text()[0].decode()
+    task = 'connector="s",task="0"'
+    assert f"kafka_connect_sink_task_metrics_sink_record_send_total{{{task}}} 7.0" in text
+    assert f"kafka_connect_sink_task_metrics_sink_record_lag_max{{{task}}} 7.0" in text, "nothing is durable yet"
+    assert f"keyfold_sink_lag_records{{{task}}} 7.0" in text
+    assert 'keyfold_sink_partition_lag_records{connector="s",partition="0",topic="t"} 7.0' in text
