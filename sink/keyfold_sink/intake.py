@@ -210,6 +210,8 @@ class Intake:
                 kept.size_bytes -= piece.size_bytes
             kept.pieces.popleft()
         del self._kept[owner]
+        if not owner.holds.isdisjoint(WAITS):
+            owner.health.went_on()
         for reason in WAITS:
             self._fetching.release(owner, reason)
 
@@ -226,6 +228,7 @@ class Intake:
             topic, partition = owner.key
             self._events.info("partition paused", topic=topic, partition=partition, why=kept.why.value)
             self._fetching.hold(owner, kept.why)
+            owner.health.failed(f"records wait to be checked: {kept.why.value}")
 
     # Judging
 

@@ -15,6 +15,8 @@ from keyfold.log.partition_log import PartitionLog
 from keyfold.store.api import ObjectStore
 from keyfold.store.memory import MemoryStore
 from keyfold_sink.catchup import CatchUp
+from keyfold_sink.convert.api import Checks
+from keyfold_sink.dead_letters import OpenProducer
 from keyfold_sink.kafka import AdminSource
 from keyfold_sink.options import SinkOptions
 from keyfold_sink.report import Voice
@@ -31,7 +33,14 @@ class Rig:
     """A task that runs in a thread of its own."""
 
     def __init__(
-        self, store: ObjectStore, *, pause: bool = False, catch_up: Mapping[Key, int] | None = None, **changes: str
+        self,
+        store: ObjectStore,
+        *,
+        pause: bool = False,
+        catch_up: Mapping[Key, int] | None = None,
+        checks: Checks | None = None,
+        open_producer: OpenProducer | None = None,
+        **changes: str,
     ) -> None:
         values = {"name": "s", "bootstrap.servers": "x", "topics": "t", "s3.bucket.name": "b", "topics.dir": "topics"}
         values |= {key.replace("__", "."): value for key, value in changes.items()}
@@ -50,6 +59,8 @@ class Rig:
             orders=self.orders,
             voice=Voice(0, SystemClock(), self.statuses.append, interval_s=0.02),
             catch_up=None if catch_up is None else CatchUp(catch_up),
+            checks=checks,
+            open_producer=open_producer,
         )
         self._thread = threading.Thread(target=self._run)
 
