@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from keyfold.log.decode import read_records
+from keyfold.read.verify import verify_partition
 from keyfold.store.faulty import Fault, FaultyStore, Kind, SimulatedCrash
 from keyfold.store.memory import MemoryStore
 from tests.support.sink_desk import PLACE, Desk, FakeChecks, FakeTopic, MakeDesk, desks, message
@@ -157,5 +158,7 @@ def test_every_offset_is_in_one_place(make: MakeDesk, steps: list[Step]) -> None
         world.check()
         assert world.desk.session.manifest.next_offset == world.end
         assert world.desk.in_flight.size_bytes == 0
+        report = verify_partition(world.inner, PLACE, clock=world.desk.clock, random=world.desk.random)
+        assert [finding for finding in report.findings if finding.kind.is_damage] == []
     finally:
         world.desk.owner.lane.close()
