@@ -11,7 +11,7 @@ from fastavro import parse_schema, schemaless_reader
 
 from keyfold_sink.convert.avro_layout import compile_check
 from keyfold_sink.convert.avro_schema import SchemaUnusable, stand_alone
-from keyfold_sink.convert.registry import RegisteredSchema
+from keyfold_sink.convert.registry_api import RegisteredSchema
 from keyfold_sink.convert.schemas import read_schema
 
 ADDRESS = {

@@ -20,7 +20,7 @@ from uuid import UUID
 from keyfold_sink.convert.api import SchemasPending
 from keyfold_sink.convert.avro_layout import BadData, Step
 from keyfold_sink.convert.columns import BatchId, Failure, Headers
-from keyfold_sink.convert.registry import SchemaKey
+from keyfold_sink.convert.registry_api import SchemaKey
 from keyfold_sink.convert.schemas import Known, Schemas
 
 KEY_HEADER: Final = "__key_schema_id"

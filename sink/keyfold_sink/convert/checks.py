@@ -23,7 +23,7 @@ from keyfold_sink.convert.columns import BatchId, ColumnCheck, Failure, Headers,
 from keyfold_sink.convert.connect_schema import Fit, SchemaInvalid, compile_fit
 from keyfold_sink.convert.json_check import EnvelopeCheck, JsonCheck, NotJson, OneSchemaCheck, parse
 from keyfold_sink.convert.kept import KeptSchemas
-from keyfold_sink.convert.registry import ConfluentRegistry, Registry
+from keyfold_sink.convert.registry_api import Registry
 from keyfold_sink.convert.registry_settings import RegistrySettings
 from keyfold_sink.convert.schemas import Schemas
 from keyfold_sink.convert.settings import (
@@ -110,7 +110,7 @@ def checks_of(
     store: ObjectStore,
     clock: Clock,
     random: Random,
-    open_registry: Callable[[RegistrySettings], Registry] = ConfluentRegistry,
+    open_registry: Callable[[RegistrySettings], Registry] | None = None,
 ) -> Checks | None:
     """The checks of a task, or None where every converter is bytes. Raises `ConfigError`."""
     key = parse_converter("key.converter", options.key_converter, options.key_converter_settings)
@@ -123,7 +123,7 @@ def checks_of(
         """One for a registry, also where keys and values both use it."""
         same = repr(sorted(settings.client.items()))
         if same not in asked:
-            registry = open_registry(settings)
+            registry = (open_registry or _open_registry)(settings)
             asked[same] = Schemas(registry, kept, clock=clock, random=random, cache_size=settings.cache_size)
         return asked[same]
 
@@ -137,6 +137,12 @@ def checks_of(
         if check is not None:
             parts.append(Part(stage, converter.class_name, check))
     return ConverterChecks(parts) if parts else None
+
+
+def _open_registry(settings: RegistrySettings) -> Registry:
+    from keyfold_sink.convert.registry import ConfluentRegistry  # an HTTP client: only who needs one has it loaded
+
+    return ConfluentRegistry(settings)
 
 
 def _check_of(stage: Stage, converter: Converter, schemas: Callable[[RegistrySettings], Schemas]) -> ColumnCheck | None:

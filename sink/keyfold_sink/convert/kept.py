@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from keyfold.errors import AlreadyExists, ObjectNotFound, StoreError, StoreUnavailable
 from keyfold.store.api import Create, ObjectStore
-from keyfold_sink.convert.registry import SchemaKey
+from keyfold_sink.convert.registry_api import SchemaKey
 
 FOLDER: Final = "_schemas/"
 

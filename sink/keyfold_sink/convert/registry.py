@@ -1,71 +1,32 @@
-"""Asking a Schema Registry, and what its answers mean.
+"""A Schema Registry over HTTP, by Confluent's client: see `keyfold_sink.convert.registry_api` for what answers mean.
 
-    unknown id, a reference that is gone        `SchemaUnknown`: the record is to blame
-    408, 429, 5xx, no connection, no answer     `RegistryUnavailable`: ask again
-    401, 403, a certificate that is not valid,
-    an address where no registry is             `RegistryRefused`: somebody must look at the configuration
-
-Calls wait for the network, so they belong on threads of their own. Clients repeat nothing by themselves: who asks does.
+The client repeats nothing by itself, and remembers no more than it is let: who asks does both.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final
 
 import httpx2
 from confluent_kafka.schema_registry import SchemaRegistryClient, SchemaRegistryError
 from confluent_kafka.schema_registry.error import OAuthTokenError
 
 from keyfold.errors import ConfigError, KeyfoldError
+from keyfold_sink.convert.registry_api import (
+    AVRO,
+    RegisteredSchema,
+    RegistryRefused,
+    RegistryUnavailable,
+    SchemaKey,
+    SchemaUnknown,
+)
 from keyfold_sink.convert.registry_settings import RegistrySettings
 
-SchemaKey = int | str
-"""A schema's id, or where a serializer writes that its GUID."""
-
-AVRO: Final = "AVRO"
 _RETRIABLE: Final = frozenset({408, 425, 429})
 # Codes of the registry's own "not found": id, subject, version, GUID. A 404 of a web server is none of them.
 _NOT_FOUND: Final = range(40400, 40500)
 _CLIENT_CACHE: Final = 500
 _REFERENCES_MAX: Final = 1000
-
-T = TypeVar("T")
-
-
-class RegistryUnavailable(KeyfoldError):
-    """The registry does not answer now, or says that it cannot."""
-
-    retriable = True
-
-
-class RegistryRefused(KeyfoldError):
-    """The registry refuses to answer, or is not one."""
-
-
-class SchemaUnknown(Exception):
-    """The registry does not know the schema, or something that it refers to."""
-
-
-@dataclass(frozen=True, slots=True)
-class RegisteredSchema:
-    """A schema as it was registered: what language it is of, its text, and the texts of all that it refers to."""
-
-    kind: str
-    text: str
-    referenced: tuple[str, ...] = ()
-
-
-class Registry(Protocol):
-    """Who knows schemas."""
-
-    url: str
-
-    def schema(self, key: SchemaKey) -> RegisteredSchema:
-        """The schema of this id or GUID. Raises the errors above; may be called from several threads."""
-
-    def close(self) -> None:
-        """Close connections."""
 
 
 class ConfluentRegistry:

@@ -31,7 +31,7 @@ from keyfold.errors import KeyfoldError
 from keyfold_sink.convert.avro_layout import Step, compile_check
 from keyfold_sink.convert.avro_schema import SchemaUnusable, stand_alone
 from keyfold_sink.convert.kept import KeptSchemas
-from keyfold_sink.convert.registry import (
+from keyfold_sink.convert.registry_api import (
     AVRO,
     RegisteredSchema,
     Registry,
