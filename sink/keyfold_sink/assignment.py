@@ -40,6 +40,7 @@ from keyfold_sink.lane import Lane
 from keyfold_sink.partition import PartitionWriter
 from keyfold_sink.sender import Retry
 from keyfold_sink.source import (
+    ASKED_REASON,
     GapPolicy,
     Resumed,
     Source,
@@ -91,6 +92,7 @@ class Claimed:
     start_offset: int
     end_offset: int
     resumed: Resumed | None
+    start_leader_epoch: int = NO_LEADER_EPOCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +135,7 @@ class Assigned:
     writer: PartitionWriter | None = None
     resumed: Resumed | None = None
     log_end: int = 0
+    last_offset: int = -1
     last_leader_epoch: int = NO_LEADER_EPOCH
     end_offset: int = 0
     is_fetched: bool = False
@@ -154,10 +157,17 @@ class Assigned:
         return self.pinned.manifest.next_offset if self.pinned is not None else 0
 
 
-def _start(manifest: Manifest, facts: SourceFacts) -> int:
-    """Where to begin to read: at the log's last record if Kafka may still have it, for its leader epoch is a proof."""
+def _start(manifest: Manifest, facts: SourceFacts) -> tuple[int, int]:
+    """Where to begin to read, and the leader epoch that reading before it ended with.
+
+    At the log's last record, if Kafka may still have it: its leader epoch is a proof. What somebody asked to skip is
+    not read again (it may be much, or what cannot be read); nothing is known there of leader epochs.
+    """
+    if any(gap.to_offset == manifest.next_offset and gap.reason == ASKED_REASON for gap in manifest.gaps):
+        return manifest.next_offset, NO_LEADER_EPOCH
     last = manifest.segments[-1].last_offset if manifest.segments else manifest.next_offset
-    return min(max(last, facts.earliest_offset), manifest.next_offset)
+    start = min(max(last, facts.earliest_offset), manifest.next_offset)
+    return start, manifest.last_leader_epoch if start == last else NO_LEADER_EPOCH
 
 
 def require_same_branch(owner: Assigned, offset: int, leader_epoch: int) -> None:
@@ -210,7 +220,8 @@ class Claims:
         if gap is not None and session.manifest.next_offset == gap.from_offset:
             self._skip(owner, session, gap)
         at = resumed(session.manifest, last_appended_ms, session.pinned.seen_ms, settings)
-        self.report(Claimed(owner, session, _start(session.manifest, facts), facts.end_offset, at))
+        start_offset, leader_epoch = _start(session.manifest, facts)
+        self.report(Claimed(owner, session, start_offset, facts.end_offset, at, leader_epoch))
 
     def require_topic(self, owner: Assigned) -> None:
         """Raise `SourceError` where the topic is gone."""

@@ -268,6 +268,7 @@ class Group:
         self._meter.count(names.CLAIMS)
         manifest = event.session.manifest
         owner.log_end, owner.last_leader_epoch = manifest.next_offset, manifest.last_leader_epoch
+        owner.last_offset = manifest.segments[-1].last_offset if manifest.segments else -1
         self.log_ends[owner.key] = manifest.next_offset
         self._events.info(
             "partition claimed",
@@ -277,8 +278,8 @@ class Group:
             next_offset=manifest.next_offset,
         )
         start = TopicPartition(*owner.key, event.start_offset)
-        if manifest.last_leader_epoch >= 0:
-            start = TopicPartition(*owner.key, event.start_offset, leader_epoch=manifest.last_leader_epoch)
+        if event.start_leader_epoch >= 0:
+            start = TopicPartition(*owner.key, event.start_offset, leader_epoch=event.start_leader_epoch)
         self.fetching.begin(owner, start)
 
     def _committed(self, event: Committed) -> None:

@@ -7,7 +7,7 @@ What is wrong with the records of one partition fails that partition; what the c
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 
 import structlog
 from confluent_kafka import KafkaError, Message
@@ -64,8 +64,9 @@ class Reading:
     def _first_read(self, owner: Assigned, writer: PartitionWriter, batch: RecordColumns) -> None:
         """Judge the source by the records around the log's end."""
         first = bisect_left(batch.offsets, owner.log_end)
-        if first > 0:
-            require_same_branch(owner, batch.offsets[first - 1], batch.leader_epochs[first - 1])
+        proof = bisect_right(batch.offsets, owner.last_offset)  # what the log skipped after it may be of a later epoch
+        if proof > 0:
+            require_same_branch(owner, batch.offsets[proof - 1], batch.leader_epochs[proof - 1])
         if first == len(batch):
             return
         owner.has_read = True
@@ -81,26 +82,18 @@ class Reading:
         assert error is not None
         topic, partition, offset = message.topic(), message.partition(), message.offset()
         owner = self._group.running((topic, partition)) if topic is not None and partition is not None else None
-        if error.fatal() or error.code() in FORBIDDEN:
-            self._forbidden(owner, error)
+        of_topic = error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED and not error.fatal()
+        if of_topic and (partition or 0) >= 0:
+            if owner is not None:  # else it is of a partition that is read no more
+                self._group.fail(owner, TopicForbidden(f"{topic}: Kafka refuses to hand over records: {error.str()}"))
+        elif error.fatal() or error.code() in FORBIDDEN:
+            raise _forbidden(error)
         elif owner is None or owner.writer is None:
             self._about_the_client(topic, error)
         elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
             self._intake.read_to(owner, offset or 0)
         else:
             self._position_refused(owner, owner.writer, error)
-
-    def _forbidden(self, owner: Assigned | None, error: KafkaError) -> None:
-        if owner is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-            self._group.fail(
-                owner, TopicForbidden(f"{owner.key[0]}: Kafka refuses to hand over records: {error.str()}")
-            )
-            return
-        fenced = error.code() == KafkaError.FENCED_INSTANCE_ID
-        raise SourceForbidden(
-            f"the Kafka client cannot go on: {error.str()}",
-            hint="each pod needs a group.instance.id of its own" if fenced else None,
-        )
 
     def _about_the_client(self, topic: str | None, error: KafkaError) -> None:
         if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
@@ -125,6 +118,14 @@ class Reading:
             self._group.lose_position(owner, error.str())
         else:
             self._group.set_back(owner, error.str())
+
+
+def _forbidden(error: KafkaError) -> SourceForbidden:
+    fenced = error.code() == KafkaError.FENCED_INSTANCE_ID
+    return SourceForbidden(
+        f"the Kafka client cannot go on: {error.str()}",
+        hint="each pod needs a group.instance.id of its own" if fenced else None,
+    )
 
 
 def _truncated(owner: Assigned, writer: PartitionWriter, error: KafkaError) -> SourceError:

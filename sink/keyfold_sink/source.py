@@ -32,6 +32,7 @@ FOLLOWED_SETTINGS: Final = (
     "min.cleanable.dirty.ratio",
 )
 LOST_REASON: Final = "lost at the source before it was read"
+ASKED_REASON: Final = "skipped because it was asked for: the sink's offset was altered"
 TOMBSTONES_REASON: Final = "tombstones may have been removed at the source before they were read"
 
 

@@ -12,6 +12,7 @@ import pytest
 from keyfold.backoff import Backoff
 from keyfold.clock import ManualClock
 from keyfold.errors import Fenced, SourceError
+from keyfold.log.manifest import Gap, SegmentEntry
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
 from keyfold.store.memory import MemoryStore
@@ -19,7 +20,7 @@ from keyfold_sink.assignment import Assigned, Claimed, Claims, Loaded, require_s
 from keyfold_sink.health import Health
 from keyfold_sink.lane import Lane
 from keyfold_sink.sender import Retry
-from keyfold_sink.source import GapPolicy, SourceFacts
+from keyfold_sink.source import ASKED_REASON, GapPolicy, SourceFacts
 
 PLACE = Place("topics", "t", 0)
 SETTINGS = {"cleanup.policy": "compact", "delete.retention.ms": "1000"}
@@ -124,3 +125,40 @@ def test_a_record_of_the_log_must_not_be_younger_at_the_source(here: Setting) ->
         require_same_branch(owner, 59, 5)
     owner.last_leader_epoch = -1
     require_same_branch(owner, 59, 5)
+
+
+def entry(base_offset: int, last_offset: int, next_offset: int, epoch: int) -> SegmentEntry:
+    """A segment of which only the offsets matter."""
+    name = f"{base_offset:020d}-{epoch:08d}-s{base_offset:016x}"
+    return SegmentEntry(
+        f"{name}.avro", f"_index/{name}.parquet", base_offset, last_offset, next_offset, 1, 0, 0, 0, 1, 1, 0, 0, -1,
+        bytes(32), bytes(32),
+    )  # fmt: skip
+
+
+def test_reading_begins_at_the_last_record_of_the_log_whose_leader_epoch_is_known(here: Setting) -> None:
+    session = here.claimed().session
+    session.append(entry(0, 4, 7, session.epoch), leader_epoch=3)
+    here.source = FakeSource(end=9)
+    event = here.claimed()
+    assert (event.start_offset, event.start_leader_epoch) == (4, 3)
+
+
+def test_where_kafka_no_longer_has_the_last_record_nothing_is_claimed_of_its_leader_epoch(here: Setting) -> None:
+    session = here.claimed().session
+    session.append(entry(0, 4, 7, session.epoch), leader_epoch=3)
+    here.source = FakeSource(earliest=6, end=9)
+    event = here.claimed()
+    assert (event.start_offset, event.start_leader_epoch) == (6, -1)
+
+
+def test_what_somebody_asked_to_skip_is_not_read_again(here: Setting) -> None:
+    session = here.claimed().session
+    session.append(entry(0, 4, 5, session.epoch), leader_epoch=3)
+    session.advance(8, gaps=(Gap(5, 8, ASKED_REASON),))
+    here.source = FakeSource(end=9)
+    event = here.claimed()
+    assert (event.start_offset, event.start_leader_epoch) == (8, -1)
+    event.session.append(entry(8, 8, 9, event.session.epoch), leader_epoch=5)
+    event = here.claimed()
+    assert (event.start_offset, event.start_leader_epoch) == (8, 5), "once there are records after it, they count"

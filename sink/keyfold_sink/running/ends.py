@@ -23,11 +23,9 @@ from keyfold.log.partition_log import PartitionLog, SinkSession
 from keyfold.store.api import ObjectStore
 from keyfold_sink.batch import TopicPartitionKey
 from keyfold_sink.service import NotStopped, OffsetRefused
-from keyfold_sink.source import SourceFacts, TopicGone, check_identity
+from keyfold_sink.source import ASKED_REASON, SourceFacts, TopicGone, check_identity
 
 T = TypeVar("T")
-
-ASKED_REASON: Final = "skipped because it was asked for: the sink's offset was altered"
 
 _READERS: Final = 16
 _PATIENCE_S: Final = 15.0
