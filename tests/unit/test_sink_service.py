@@ -1,0 +1,413 @@
+"""The service: what is said of a sink, and what may be done to its offsets, over several workers and a memory store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from random import Random
+
+import pytest
+
+from keyfold.clock import ManualClock
+from keyfold.errors import StoreUnavailable
+from keyfold.log.manifest import Gap, Manifest
+from keyfold.log.names import Place
+from keyfold.log.partition_log import PartitionLog, SinkSession
+from keyfold.store.faulty import Call, Fault, FaultyStore, Kind
+from keyfold.store.memory import MemoryStore
+from keyfold_sink.options import SinkOptions
+from keyfold_sink.running import orders
+from keyfold_sink.running.ends import Ends
+from keyfold_sink.running.orders import OrderBook, Restart, Scope, sink_folder
+from keyfold_sink.running.roll_call import RollCall
+from keyfold_sink.running.sink_service import SinkService
+from keyfold_sink.service import NoSuchTask, NotStopped, OffsetRefused, Service
+from keyfold_sink.source import ASKED_REASON, SourceFacts, SourceUnavailable, TopicGone
+from keyfold_sink.status import UNKNOWN, PartitionStatus, State, TaskStatus
+
+FOLDER = sink_folder("topics", "users")
+VALUES = {"name": "users", "bootstrap.servers": "x", "topics": "users,orders", "s3.bucket.name": "b", "tasks.max": "2"}
+
+
+class FakeCluster:
+    """Kafka: topics with an end each partition."""
+
+    def __init__(self) -> None:
+        self.ends = {("users", 0): 100, ("users", 1): 50, ("orders", 0): 10}
+        self.earliest = 0
+        self.topic_id = "T"
+
+    def partitions(self, topics: Iterable[str]) -> list[tuple[str, int]]:
+        wanted = list(topics)
+        for topic in wanted:
+            if all(key[0] != topic for key in self.ends):
+                raise TopicGone(f"topic {topic} does not exist")
+        return [key for key in self.ends if key[0] in wanted]
+
+    def facts(self, topic: str, partition: int) -> SourceFacts:
+        return SourceFacts(self.topic_id, "C", self.earliest, self.ends[topic, partition], {})
+
+
+class FakeTasks:
+    """A supervisor that follows at once."""
+
+    def __init__(self, book: OrderBook) -> None:
+        self._book = book
+        self.of: tuple[TaskStatus, ...] = ()
+        self.version: int | None = None
+        self.is_alive = True
+
+    @property
+    def tasks(self) -> tuple[TaskStatus, ...]:
+        return self.of
+
+    @property
+    def orders_version(self) -> int:
+        if self.version is not None:
+            return self.version
+        return 0 if self._book.known is None else self._book.known.version
+
+
+class Worker:
+    """A worker with its service."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.faulty = FaultyStore(world.store)
+        random = Random(int.from_bytes(name.encode()))
+        clock = world.clock
+        self.book = OrderBook(self.faulty, FOLDER, clock, random)
+        self.roll = RollCall(self.faulty, FOLDER, self.book, name, clock=clock, random=random)
+        self.tasks = FakeTasks(self.book)
+        self.service = SinkService(
+            SinkOptions.parse({**VALUES, **world.values}),
+            book=self.book,
+            roll_call=self.roll,
+            tasks=self.tasks,
+            ends=Ends(self.faulty, "topics", world.cluster, clock, random),
+            ask_cluster_id=world.ask_cluster_id,
+            clock=clock,
+            version="0.1",
+        )
+
+    def turn(self) -> None:
+        self.book.look()
+        self.roll.turn(self.service.own_status)
+
+
+class World:
+    """A bucket, a Kafka, a time, and workers."""
+
+    def __init__(self, **values: str) -> None:
+        self.clock = ManualClock()
+        self.store = MemoryStore(clock=self.clock)
+        self.cluster = FakeCluster()
+        self.values = {key.replace("_", "."): value for key, value in values.items()}
+        self.away = False
+
+    def ask_cluster_id(self) -> str:
+        if self.away:
+            raise SourceUnavailable("no answer")
+        return "C"
+
+    def workers(self, *names: str) -> list[Worker]:
+        made = [Worker(self, name) for name in names]
+        for _ in range(2):
+            for worker in made:
+                worker.turn()
+            self.clock.advance(6000)
+        return made
+
+    def log(self, topic: str = "users", partition: int = 0) -> PartitionLog:
+        return PartitionLog(self.store, Place("topics", topic, partition), clock=self.clock, random=Random(3))
+
+    def written_to(self, next_offset: int, topic: str = "users", partition: int = 0) -> SinkSession:
+        log = self.log(topic, partition)
+        log.create(topic_id="T", cluster_id="C")
+        session = log.claim_sink()
+        session.advance(next_offset)
+        return session
+
+    def manifest(self, topic: str = "users", partition: int = 0) -> Manifest:
+        return self.log(topic, partition).load().manifest
+
+
+def stopped(**values: str) -> tuple[World, Worker, Worker]:
+    world = World(**values)
+    world.written_to(20)
+    world.written_to(5, "users", 1)
+    a, b = world.workers("a", "b")
+    a.service.stop()
+    for worker in (a, b):
+        worker.turn()
+    world.clock.advance(6000)
+    b.turn()
+    return world, a, b
+
+
+def part(partition: int, next_offset: int, state: State = State.RUNNING, topic: str = "users") -> PartitionStatus:
+    return PartitionStatus(topic, partition, state, next_offset)
+
+
+# What is said
+
+
+def test_it_is_a_service() -> None:
+    world = World()
+    service: Service = world.workers("a")[0].service
+    assert service.worker_id == "a"
+    assert service.options.name == "users"
+    assert service.cluster_id() == "C"
+    assert service.is_alive()
+
+
+def test_kafka_that_does_not_answer_has_no_id_and_is_asked_again_later() -> None:
+    world = World()
+    (a,) = world.workers("a")
+    world.away = True
+    assert a.service.cluster_id() == ""
+    world.away = False
+    assert a.service.cluster_id() == ""
+    world.clock.advance(20_000)
+    assert a.service.cluster_id() == "C"
+
+
+def test_workers_are_this_one_first_and_those_seen_last_while_the_store_is_away() -> None:
+    world = World()
+    a, b = world.workers("a", "b")
+    b.tasks.of = (TaskStatus(0, State.RUNNING),)
+    b.turn()
+    assert [(w.worker_id, w.slot, len(w.tasks)) for w in a.service.workers()] == [("a", 0, 0), ("b", 1, 1)]
+    a.faulty.add(Fault(lambda _call: True, Kind.UNAVAILABLE, times=10_000))
+    world.clock.advance(600_000)
+    a.tasks.of = (TaskStatus(1, State.FAILED),)
+    assert [(w.worker_id, len(w.tasks)) for w in a.service.workers()] == [("a", 1), ("b", 1)]
+    assert a.service.target() is State.RUNNING
+    with pytest.raises(StoreUnavailable):
+        a.service.pause()
+    assert a.service.target() is State.RUNNING
+
+
+def test_orders_of_one_worker_are_the_target_of_all() -> None:
+    a, b = World().workers("a", "b")
+    for call, state in (
+        (a.service.pause, State.PAUSED),
+        (b.service.resume, State.RUNNING),
+        (a.service.stop, State.STOPPED),
+    ):
+        call()
+        b.turn()
+        a.turn()
+        assert a.service.target() is b.service.target() is state
+
+
+def test_a_restart_of_a_task_reaches_its_worker_wherever_it_is_asked() -> None:
+    a, b = World().workers("a", "b")
+    b.tasks.of = (TaskStatus(0, State.RUNNING), TaskStatus(1, State.FAILED))
+    b.turn()
+    a.roll._looked_s = None
+    a.service.restart_task(3)
+    assert b.book.look().restarts == (Restart(1, Scope.ONE, "b", 1),)
+    with pytest.raises(NoSuchTask, match="task 0"):
+        a.service.restart_task(0)
+    a.service.restart(include_tasks=True, only_failed=True)
+    a.service.restart(include_tasks=True, only_failed=False)
+    a.service.restart(include_tasks=False, only_failed=False)
+    assert [asked.scope for asked in b.book.look().restarts] == [Scope.ONE, Scope.FAILED, Scope.ALL]
+    a.service.flush()
+    assert b.book.look().flushes == 1
+
+
+def task(number: int, state: State, trace: str = "", pid: int = 7, reported_ms: int | None = None) -> TaskStatus:
+    return TaskStatus(
+        number, state, trace, pid, reported_ms=ManualClock().now_ms() if reported_ms is None else reported_ms
+    )
+
+
+@pytest.mark.parametrize(
+    ("tasks", "why"),
+    [
+        ((), "task 0 has not been started yet; task 1 has not been started yet"),
+        ((task(0, State.RUNNING), task(1, State.UNASSIGNED)), "task 1 has not joined its group yet"),
+        ((task(0, State.RUNNING), task(1, State.FAILED, "no right")), "task 1 has failed: no right"),
+        ((task(0, State.RUNNING), task(1, State.RESTARTING, "x", UNKNOWN)), "task 1 is being started anew: x"),
+        ((task(0, State.RUNNING), task(1, State.RUNNING, reported_ms=0)), "task 1 has not reported for"),
+        ((task(0, State.RUNNING), task(1, State.PAUSED)), ""),
+    ],
+)
+def test_why_a_worker_is_not_ready(tasks: tuple[TaskStatus, ...], why: str) -> None:
+    world = World()
+    worker = Worker(world, "a")
+    assert "orders" in worker.service.not_ready()
+    worker.book.look()
+    worker.tasks.of = tasks
+    assert worker.service.not_ready().startswith(why)
+    assert bool(worker.service.not_ready()) == bool(why)
+    worker.service.stop()
+    assert worker.service.not_ready() == ""
+
+
+def test_offsets_are_those_of_tasks_and_of_manifests_where_there_is_no_task() -> None:
+    world = World()
+    world.written_to(20)
+    world.written_to(5, "users", 1)
+    world.written_to(3, "orders", 0)
+    world.written_to(9, "somebody-elses", 0)
+    a, b = world.workers("a", "b")
+    a.tasks.of = (TaskStatus(0, State.RUNNING, partitions=(part(0, 30), part(1, UNKNOWN, State.UNASSIGNED))),)
+    b.tasks.of = (TaskStatus(0, State.RUNNING, partitions=(part(0, 25), part(7, 1, topic="new"))),)
+    b.turn()
+    assert a.service.offsets() == {("new", 7): 1, ("orders", 0): 3, ("users", 0): 30, ("users", 1): 5}
+    assert a.service.topics() == ["new", "orders", "users"]
+
+
+# Altering offsets
+
+
+def test_an_end_goes_forward_over_a_gap_that_says_why() -> None:
+    world, a, _ = stopped()
+    epoch = world.manifest().sink.epoch
+    a.service.alter_offsets({("users", 0): 60, ("users", 1): 5, ("orders", 0): 10})
+    manifest = world.manifest()
+    assert (manifest.next_offset, manifest.gaps) == (60, (Gap(20, 60, ASKED_REASON),))
+    assert manifest.sink.epoch == epoch + 1
+    assert world.manifest("users", 1).gaps == ()
+    assert world.manifest("orders").gaps == (Gap(0, 10, ASKED_REASON),), "a log that is not there yet begins with it"
+    assert a.service.offsets() == {("orders", 0): 10, ("users", 0): 60, ("users", 1): 5}
+    a.service.alter_offsets({("users", 0): 60})
+    assert world.manifest().version == manifest.version, "asking again changes nothing"
+
+
+@pytest.mark.parametrize(
+    ("offsets", "why"),
+    [
+        ({("users", 1): 6, ("users", 0): 19}, "ends at offset 20 and cannot go back to 19"),
+        ({("users", 1): 6, ("users", 0): 101}, "beyond the topic's end 100"),
+        ({("users", 1): 6, ("users", 2): 0}, "users has no partition 2"),
+        ({("users", 1): 6, ("others", 0): 0}, "others is no topic of this sink"),
+        ({("users", 1): 6, ("users", 0): -1}, "-1 is no offset"),
+        ({("users", 1): 6, ("users", 0): None}, "cannot be reset"),
+        ({("users", 1): 6, ("users", 0): True}, "True is no offset"),
+    ],
+)
+def test_what_would_lose_or_repeat_records_is_refused_and_nothing_is_moved(
+    offsets: Mapping[tuple[str, int], int], why: str
+) -> None:
+    world, a, _ = stopped()
+    with pytest.raises(OffsetRefused, match=why):
+        a.service.alter_offsets(offsets)
+    assert world.manifest().next_offset == 20
+    assert world.manifest("users", 1).next_offset == 5
+
+
+def test_a_topic_that_is_gone_or_another_one_is_refused() -> None:
+    world, a, _ = stopped()
+    del world.cluster.ends["orders", 0]
+    with pytest.raises(OffsetRefused, match="does not exist"):
+        a.service.alter_offsets({("orders", 0): 1})
+    world.cluster.topic_id = "another"
+    with pytest.raises(OffsetRefused, match="made anew"):
+        a.service.alter_offsets({("users", 0): 21})
+
+
+def test_before_a_log_began_it_cannot_be_moved_below_the_topics_start() -> None:
+    world, a, _ = stopped()
+    world.cluster.earliest = 4
+    with pytest.raises(OffsetRefused, match="ends at offset 4"):
+        a.service.alter_offsets({("orders", 0): 3})
+    a.service.alter_offsets({("orders", 0): 4})
+    assert world.manifest("orders").next_offset == 4
+
+
+def test_while_the_sink_runs_or_is_paused_nothing_is_moved() -> None:
+    world = World()
+    world.written_to(20)
+    (a,) = world.workers("a")
+    with pytest.raises(NotStopped, match="RUNNING"):
+        a.service.alter_offsets({("users", 0): 30})
+    a.service.pause()
+    with pytest.raises(NotStopped, match="PAUSED"):
+        a.service.alter_offsets({("users", 0): 30})
+
+
+def test_a_task_that_is_still_there_anywhere_keeps_it_from_being_moved() -> None:
+    world, a, b = stopped()
+    b.tasks.of = (TaskStatus(0, State.RUNNING),)
+    world.clock.advance(6000)
+    b.turn()
+    with pytest.raises(NotStopped, match="worker b"):
+        a.service.alter_offsets({("users", 0): 30})
+    b.tasks.of = ()
+    b.tasks.version = 1  # it has not followed yet
+    world.clock.advance(6000)
+    b.turn()
+    with pytest.raises(NotStopped, match="worker b"):
+        a.service.alter_offsets({("users", 0): 30})
+    assert world.manifest().next_offset == 20
+
+
+def test_another_worker_that_resumed_unheard_keeps_it_from_being_moved() -> None:
+    _, a, b = stopped()
+    b.service.resume()
+    with pytest.raises(NotStopped, match="RUNNING"):
+        a.service.alter_offsets({("users", 0): 30})
+
+
+def test_a_task_that_claims_in_between_is_found_out() -> None:
+    world, a, _ = stopped()
+
+    def claim_between(call: Call) -> None:
+        if call.operation == "put" and "users/partition=0" in call.key and call.key.endswith("_manifest.avro"):
+            a.faulty.on_call = None
+            world.log().claim_sink()
+
+    a.faulty.on_call = claim_between
+    with pytest.raises(NotStopped, match="not moved"):
+        a.service.alter_offsets({("users", 0): 30})
+    assert world.manifest().next_offset == 20
+
+
+@pytest.mark.parametrize("kind", [Kind.LOST_ANSWER, Kind.LATE, Kind.UNAVAILABLE, Kind.CONFLICT])
+@pytest.mark.parametrize("times", [1, 3, 9])
+def test_answers_that_are_lost_move_an_end_once(kind: Kind, times: int) -> None:
+    world, a, _ = stopped()
+
+    def is_manifest(call: Call) -> bool:
+        return call.operation == "put" and call.key.endswith("_manifest.avro")
+
+    a.faulty.add(Fault(is_manifest, kind, lands_after=3, times=times))
+    a.service.alter_offsets({("users", 0): 30})
+    a.faulty.land()
+    assert world.manifest().next_offset == 30
+    assert world.manifest().gaps == (Gap(20, 30, ASKED_REASON),)
+
+
+def test_what_was_moved_before_an_error_is_said() -> None:
+    world, a, _ = stopped()
+
+    def is_second(call: Call) -> bool:
+        return call.operation == "put" and "users/partition=1" in call.key
+
+    a.faulty.add(Fault(is_second, Kind.UNAVAILABLE, times=100_000))
+    with pytest.raises(OffsetRefused, match=r"users-1 was not moved \(moved before it: users-0\)"):
+        a.service.alter_offsets({("users", 0): 30, ("users", 1): 6})
+    assert world.manifest().next_offset == 30
+
+
+def test_topics_of_a_regex_are_those_that_match() -> None:
+    world = World()
+    world.values = {"topics": "", "topics.regex": "us.*"}
+    world.written_to(20)
+    world.written_to(3, "orders", 0)
+    (a,) = world.workers("a")
+    assert a.service.topics() == ["users"]
+    a.service.stop()
+    a.turn()
+    with pytest.raises(OffsetRefused, match="orders is no topic"):
+        a.service.alter_offsets({("orders", 0): 9})
+    a.service.alter_offsets({("users", 0): 21})
+
+
+def test_a_target_that_is_not_known_is_asked_for() -> None:
+    world = World()
+    worker = Worker(world, "a")
+    OrderBook(world.store, FOLDER, world.clock, Random(0)).change(orders.target(State.PAUSED))
+    assert worker.service.target() is State.PAUSED
