@@ -35,7 +35,7 @@ def make_options(**more: str) -> SinkOptions:
 def partition(number: int, **more: Any) -> PartitionStatus:
     """A partition of `users` that is 10 records behind."""
     known = {"next_offset": 90, "position": 95, "end_offset": 100, "oldest_record_ms": NOW_MS - 4000}
-    return PartitionStatus("users", number, State.RUNNING, **{**known, **more})
+    return PartitionStatus("users", number, **{"state": State.RUNNING, **known, **more})
 
 
 def task(number: int, state: State = State.RUNNING, **more: Any) -> TaskStatus:

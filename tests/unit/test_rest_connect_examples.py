@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from keyfold_sink.options import SinkOptions
 from keyfold_sink.rest.app import make_app
 from keyfold_sink.status import State
-from tests.support.fake_service import FakeService, make_backend, make_options, task, worker
+from tests.support.fake_service import FakeService, make_backend, task, worker
 
 NAME = "hdfs-sink-connector"
 TRACE = "org.apache.kafka.common.errors.RecordTooLargeException\n"
@@ -45,7 +46,7 @@ STATUS = {
 @pytest.fixture
 def service() -> FakeService:
     failed = task(1, State.FAILED, trace=TRACE)
-    return FakeService(make_options(**CONFIG), worker(0, task(0), failed, worker_id="fakehost:8083"))
+    return FakeService(SinkOptions.parse(CONFIG), worker(0, task(0), failed, worker_id="fakehost:8083"))
 
 
 @pytest.fixture

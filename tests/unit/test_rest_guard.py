@@ -1,0 +1,274 @@
+"""Who may ask the REST API, and who may not."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from httpx2 import Response
+from starlette.testclient import TestClient
+
+from keyfold.errors import ConfigError
+from keyfold_sink.rest.addresses import is_loopback, parse_listeners
+from keyfold_sink.rest.app import make_app
+from keyfold_sink.rest.guard import BODY_BYTES_MAX
+from tests.support.fake_service import FakeService, make_backend, make_options
+
+TOKEN = "t0p-s3cret"
+OPEN = ("/health", "/health/live", "/health/ready", "/metrics")
+CLOSED = ("/", "/connectors", "/connectors/users/status", "/connectors/users/config", "/openapi.json", "/nothing")
+
+
+def client(*, token: str | None = None, base_url: str = "http://127.0.0.1:8083", **more: Any) -> TestClient:
+    app = make_app(make_backend(FakeService(make_options(**more))), token=token, own_hosts=["sink-0.sinks"])
+    return TestClient(app, base_url=base_url)
+
+
+def basic(user: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+def is_refusal(response: Response, status: int) -> bool:
+    found = response.json()
+    return (
+        response.status_code == status and found.keys() == {"error_code", "message"} and found["error_code"] == status
+    )
+
+
+# Tokens
+
+
+@pytest.mark.parametrize("path", OPEN)
+def test_health_readiness_and_metrics_need_no_token(path: str) -> None:
+    assert client(token=TOKEN, base_url="http://10.0.0.7").get(path).status_code == 200
+
+
+@pytest.mark.parametrize("path", CLOSED)
+@pytest.mark.parametrize(
+    "authorization",
+    [
+        None,
+        "",
+        "Bearer",
+        "Bearer ",
+        "Bearer wrong",
+        f"Bearer {TOKEN}x",
+        f"Bearer {TOKEN[:-1]}",
+        f"Bearer {TOKEN.upper()}",
+        f"Bearer {TOKEN} {TOKEN}",
+        f"Digest {TOKEN}",
+        TOKEN,
+        "Bearer t\u00f6ken",
+        basic("anyone", "wrong"),
+        basic(TOKEN, ""),
+        "Basic !!!",
+        "Basic " + base64.b64encode(TOKEN.encode()).decode(),
+    ],
+)
+def test_all_else_needs_the_right_token(path: str, authorization: str | None) -> None:
+    headers = {} if authorization is None else {"Authorization": authorization.encode("latin-1")}
+    response = client(token=TOKEN).get(path, headers=headers)
+    assert is_refusal(response, 401)
+    assert response.headers["www-authenticate"].startswith("Bearer")
+
+
+@pytest.mark.parametrize(
+    "authorization", [f"Bearer {TOKEN}", f"bearer {TOKEN}", f"Bearer   {TOKEN} ", basic("x", TOKEN), basic("", TOKEN)]
+)
+def test_the_right_token_opens_all(authorization: str) -> None:
+    asked = client(token=TOKEN, base_url="http://10.0.0.7")
+    for path in CLOSED[:-1]:
+        assert asked.get(path, headers={"Authorization": authorization}).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/connectors/users/pause", "/connectors/users/stop", "/connectors/users/flush"])
+def test_nothing_is_done_without_the_token(path: str) -> None:
+    service = FakeService()
+    asked = TestClient(make_app(make_backend(service), token=TOKEN), base_url="http://127.0.0.1")
+    for method in ("GET", "PUT", "POST", "DELETE", "PATCH"):
+        assert is_refusal(asked.request(method, path), 401)
+    assert service.calls == []
+
+
+@pytest.mark.parametrize(
+    "path", ["/health/", "//health", "/health/../connectors", "/%68ealth", "/metrics%2F", "/metrics/x"]
+)
+def test_no_spelling_of_an_open_path_opens_another(path: str) -> None:
+    response = client(token=TOKEN).get(path)
+    assert response.status_code == 401 or response.json().get("status") == "healthy"
+
+
+# Listeners and tokens
+
+
+@pytest.mark.parametrize(
+    "listeners",
+    ["http://0.0.0.0:0", "http://[::]:0", "http://10.0.0.7:8083", "http://:8083", "http://sink.example:8083"],
+)
+def test_an_address_that_others_reach_needs_a_token_from_the_start(listeners: str) -> None:
+    for value in (listeners, f"http://127.0.0.1:0,{listeners}"):
+        with pytest.raises(ConfigError, match="others can reach") as caught:
+            make_options(listeners=value)
+        assert caught.value.key == "rest.token"
+        assert make_options(listeners=value, **{"rest.token": TOKEN}).listeners
+
+
+@pytest.mark.parametrize(
+    "listeners", ["http://127.0.0.1:0", "http://127.8.9.1:1", "http://[::1]:0", "http://localhost:0", ""]
+)
+def test_loopback_needs_none(listeners: str) -> None:
+    assert make_options(listeners=listeners).rest_token is None
+
+
+@pytest.mark.parametrize("token", ["", " ", "two words", "t\u00f6ken", "line\nbreak"])
+def test_a_token_that_no_header_can_hold_is_an_error(token: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_options(**{"rest.token": token})
+    assert caught.value.key == "rest.token"
+    assert not token.strip() or token not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("listeners", "words"),
+    [
+        ("127.0.0.1:8083", "is no address"),
+        ("http://127.0.0.1", "is no address"),
+        ("http://127.0.0.1:8083/path", "is no address"),
+        ("http://user@127.0.0.1:8083", "is no address"),
+        ("https://127.0.0.1:8083", "does not speak https"),
+        ("ftp://127.0.0.1:8083", "is no protocol"),
+        ("http://127.0.0.1:70000", "is no port"),
+        ("http://[127.0.0.1]:1", "is no IPv6"),
+        ("http://127.0.0.1:1,http://127.0.0.1:1", "twice"),
+    ],
+)
+def test_a_listener_that_is_none_is_an_error_that_says_why(listeners: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        make_options(listeners=listeners)
+    assert caught.value.key == "listeners"
+
+
+def test_listeners_are_read_as_connect_writes_them() -> None:
+    found = parse_listeners(["HTTP://localhost:8080", " http://[::1]:9/ ", "http://:8083"])
+    assert [str(listener) for listener in found] == ["http://localhost:8080", "http://[::1]:9", "http://0.0.0.0:8083"]
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("127.0.0.1", True),
+        ("127.255.0.3", True),
+        ("::1", True),
+        ("[::1]", True),
+        ("localhost", True),
+        ("LOCALHOST.", True),
+        ("app.localhost", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("10.0.0.1", False),
+        ("localhost.evil.example", False),
+        ("127.0.0.1.evil.example", False),
+        ("", False),
+        ("2130706433", False),
+    ],
+)
+def test_what_is_loopback(host: str, expected: bool) -> None:
+    assert is_loopback(host) is expected
+
+
+# Browsers
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "evil.example:8083", "127.0.0.1.evil.example", "10.0.0.7:8083", "[::", "", "user@evil.example"],
+)
+def test_a_page_whose_name_points_to_loopback_is_refused(host: str) -> None:
+    for path in (*OPEN, *CLOSED):
+        assert is_refusal(client().get(path, headers={"Host": host}), 403)
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1:8083", "localhost", "localhost:1", "[::1]:8083", "sink-0.sinks:8083", "SINK-0.sinks"]
+)
+def test_names_of_our_own_are_answered(host: str) -> None:
+    assert client().get("/connectors", headers={"Host": host}).status_code == 200
+
+
+def test_with_a_token_any_name_will_do() -> None:
+    asked = client(token=TOKEN)
+    assert asked.get("/", headers={"Host": "sinks.example", "Authorization": f"Bearer {TOKEN}"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://127.0.0.1"},
+        {"Origin": "http://127.0.0.1:3000"},
+        {"Origin": "http://localhost:8083"},
+        {"Origin": "file://"},
+        {"Origin": "http://["},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+    ],
+)
+@pytest.mark.parametrize("token", [None, TOKEN])
+def test_pages_of_others_are_refused_and_do_nothing(headers: dict[str, str], token: str | None) -> None:
+    service = FakeService()
+    asked = TestClient(make_app(make_backend(service), token=token), base_url="http://127.0.0.1:8083")
+    more = {} if token is None else {"Authorization": f"Bearer {token}"}
+    for method, path in (("POST", "/connectors/users/restart"), ("PUT", "/connectors/users/stop"), ("GET", "/metrics")):
+        assert is_refusal(asked.request(method, path, headers={**headers, **more}), 403)
+    assert service.calls == []
+
+
+def test_our_own_origin_and_a_typed_address_are_fine() -> None:
+    assert client().get("/", headers={"Origin": "http://127.0.0.1:8083"}).status_code == 200
+    assert client().get("/", headers={"Sec-Fetch-Site": "none"}).status_code == 200
+    assert client().get("/", headers={"Sec-Fetch-Site": "same-origin"}).status_code == 200
+
+
+def test_no_answer_lets_other_pages_read_it() -> None:
+    response = client().options("/connectors", headers={"Access-Control-Request-Method": "PUT"})
+    assert is_refusal(response, 405)
+    assert not [name for name in response.headers if name.startswith("access-control")]
+
+
+# Sizes and forms
+
+
+def test_a_body_beyond_the_limit_is_refused_by_its_length_and_by_its_bytes() -> None:
+    json = {"Content-Type": "application/json"}
+    assert is_refusal(client().post("/connectors", content=b" " * (BODY_BYTES_MAX + 1), headers=json), 413)
+
+    def pieces() -> Iterator[bytes]:
+        for _ in range(20):
+            yield b" " * (BODY_BYTES_MAX // 10)
+
+    assert is_refusal(client().post("/connectors", content=pieces(), headers=json), 413)
+
+
+@pytest.mark.parametrize("content_type", ["", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
+def test_a_body_that_is_not_said_to_be_json_is_refused(content_type: str) -> None:
+    for method, path in (("POST", "/connectors"), ("PUT", "/connectors/users/config"), ("PUT", "/admin/loggers/root")):
+        response = client().request(method, path, content=b"{}", headers={"Content-Type": content_type})
+        assert is_refusal(response, 415)
+
+
+def test_a_slash_at_the_end_makes_no_difference() -> None:
+    assert client().get("/connectors/").json() == ["users"]
+    assert client().get("/connectors/users/status/").status_code == 200
+
+
+@pytest.mark.parametrize("name", ["a/b", "a b", "50%", "%2F", "\u00fc\u4e2d", "a?b", "a#b", "..", "a+b", "a;b"])
+def test_a_name_with_any_sign_is_asked_for_percent_encoded(name: str) -> None:
+    from urllib.parse import quote
+
+    asked = client(name=name)
+    path = f"/connectors/{quote(name, safe='')}".replace("/..", "/%2E%2E")
+    assert asked.get(f"{path}/status").json()["name"] == name
+    assert asked.put(f"{path}/config", json=asked.get(f"{path}/config").json()).status_code == 200
