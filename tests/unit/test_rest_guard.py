@@ -68,7 +68,7 @@ def test_health_readiness_and_metrics_need_no_token(path: str) -> None:
     ],
 )
 def test_all_else_needs_the_right_token(path: str, authorization: str | None) -> None:
-    headers = {} if authorization is None else {"Authorization": authorization.encode("latin-1")}
+    headers = {} if authorization is None else {b"Authorization": authorization.encode("latin-1")}
     response = client(token=TOKEN).get(path, headers=headers)
     assert is_refusal(response, 401)
     assert response.headers["www-authenticate"].startswith("Bearer")
