@@ -70,7 +70,7 @@ def _kind(schema: Any) -> str:
 def values(schema: Any) -> st.SearchStrategy[Any]:
     """Values of a schema, as fastavro writes them."""
     if isinstance(schema, list):
-        return st.one_of([values(branch).map(lambda v, b=branch: (_kind(b), v)) for branch in schema])
+        return st.one_of([st.tuples(st.just(_kind(branch)), values(branch)) for branch in schema])
     if isinstance(schema, str):
         return _PRIMITIVES[schema]
     return _COMPLEX[schema["type"]](schema)

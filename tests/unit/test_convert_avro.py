@@ -48,9 +48,9 @@ def opened(
     store: MemoryStore | None = None,
     key: bool = False,
     open_registry: Callable[[RegistrySettings], Registry] | None = None,
-    **more: str,
+    more: dict[str, str] | None = None,
 ) -> Iterator[Checks]:
-    own = {"schema.registry.url": url, "http.read.timeout.ms": "300", **more}
+    own = {"schema.registry.url": url, "http.read.timeout.ms": "300", **(more or {})}
     options: Any = SimpleNamespace(
         topics_dir="logs",
         key_converter="avro" if key else "bytes",
@@ -309,7 +309,7 @@ def test_credentials_are_sent(settings: dict[str, str], asked_for: str) -> None:
     with StubRegistry() as registry:
         number = registry.register("users-value", USER)
         setattr(registry, asked_for, settings.get("basic.auth.user.info") or settings["bearer.auth.token"])
-        with opened(registry.url, **settings) as checks:
+        with opened(registry.url, more=settings) as checks:
             assert causes(checks, framed(number, USER, ALICE)) == []
         with opened(registry.url) as checks, pytest.raises(RegistryRefused) as caught:
             causes(checks, framed(number, USER, ALICE))
@@ -367,7 +367,7 @@ def test_a_follower_that_lags_costs_no_record(monkeypatch: pytest.MonkeyPatch) -
 
 def test_more_new_schemas_in_a_batch_than_may_be_held() -> None:
     store = MemoryStore()
-    with StubRegistry() as registry, opened(registry.url, store=store, **{"schemas.cache.size": "50"}) as checks:
+    with StubRegistry() as registry, opened(registry.url, store=store, more={"schemas.cache.size": "50"}) as checks:
         numbers = [registry.register(f"s{n}", {"type": "fixed", "name": "F", "size": n % 7}) for n in range(700)]
         column = batch([b"\0" + number.to_bytes(4) + bytes(n % 7 + (n == 333)) for n, number in enumerate(numbers)])
         assert [(r.index, r.cause) for r in judged(checks, column)] == [(333, "bytes left over")]

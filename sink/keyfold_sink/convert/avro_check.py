@@ -185,9 +185,7 @@ def _named(header: str, column: Sequence[bytes | None], headers: Headers) -> dic
 
 def _judge(check: Step, group: _Group, column: Sequence[bytes | None]) -> list[Failure]:
     """Records of one schema that do not decode."""
-    values: Sequence[bytes] = (
-        column if len(group.indexes) == len(column) else [column[index] for index in group.indexes]  # type: ignore[assignment]
-    )
+    values = [value for value in map(column.__getitem__, group.indexes) if value is not None]  # all of them
     try:
         if list(map(check, values, repeat(group.begin))) == list(map(len, values)):
             return []

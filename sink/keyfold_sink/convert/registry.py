@@ -42,7 +42,7 @@ class ConfluentRegistry:
         """See `Registry.schema`."""
         self._asked += 1
         if self._asked % _CLIENT_CACHE == 0:
-            self._client.clear_caches()  # it forgets nothing by itself
+            self._client.clear_caches()  # type: ignore[no-untyped-call]  # it forgets nothing by itself
         found = self._ask(lambda: self._get(key))
         kind, text = found.schema_type or AVRO, self._text(found)
         if kind != AVRO:
@@ -65,7 +65,7 @@ class ConfluentRegistry:
                 continue
             if len(referenced) >= _REFERENCES_MAX:
                 raise SchemaUnknown(f"it refers to more than {_REFERENCES_MAX} other schemas")
-            found = self._ask(lambda at=at: self._client.get_version(*at, deleted=True))
+            found = self._ask(lambda at=at: self._client.get_version(at[0], at[1], deleted=True))
             referenced[at] = self._text(found.schema)
             self._follow(found.schema, referenced)
 
