@@ -21,7 +21,8 @@ from keyfold.errors import AccessDenied, BucketMissing, ConditionsIgnored, Confi
 from keyfold.store.location import open_store
 from keyfold.store.probe import probe
 from keyfold_sink.contact import Contact
-from keyfold_sink.convert.registry import ConfluentRegistry, SchemaUnknown
+from keyfold_sink.convert.registry import ConfluentRegistry
+from keyfold_sink.convert.registry_api import SchemaUnknown
 from keyfold_sink.convert.settings import AvroConverter, parse_converter
 from keyfold_sink.options import SinkOptions
 
@@ -73,14 +74,19 @@ def _no_answer(options: SinkOptions, error: KafkaException, refusal: KeyfoldErro
     return ConfigError(
         "bootstrap.servers",
         f"no broker of {options.bootstrap_servers} answers within {TIMEOUT_S:g} s: {error.args[0].str()}",
-        hint="check hosts and ports, that this machine may reach them, and the brokers' advertised.listeners",
+        hint="check hosts and ports, that security.protocol is their listener's, that this machine may reach them, and "
+        "the brokers' advertised.listeners",
     )
 
 
 def _topic_mistake(topic: str, error: KafkaError | None) -> ConfigError:
     if error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
         return ConfigError("topics", f"the sink may not see the topic {topic}", hint="it needs Read and Describe on it")
-    return ConfigError("topics", f"there is no topic {topic}", hint="create it, or correct the name")
+    return ConfigError(
+        "topics",
+        f"there is no topic {topic} that the sink can see",
+        hint="create it, correct the name, or give the sink Read and Describe on it",
+    )
 
 
 def _reading(options: SinkOptions, firsts: dict[str, int], on_good: Good) -> Iterator[ConfigError]:

@@ -28,7 +28,8 @@ _REFUSED_LOGIN: Final = frozenset(
     }
 )
 _TLS: Final = KafkaError._SSL  # noqa: SLF001
-_OTHER_PROTOCOL: Final = re.compile(r"security\.protocol|SSL listener|SASL listener")
+# Some of what TLS says comes as a broken connection.
+_TLS_WORDS: Final = re.compile(r"SSL routines|SSL handshake failed|tls alert", re.IGNORECASE)
 _STATE: Final = re.compile(r"\s*\(after \d+ms in state [^)]*\)")
 
 
@@ -41,28 +42,22 @@ def why_refused(error: KafkaError) -> SourceForbidden | None:
             hint="check sasl.username, sasl.password and sasl.mechanism, at the top or in consumer.override.* and "
             "admin.override.*, against the brokers' users",
         )
-    if error.code() == _TLS:
-        return SourceForbidden(f"there is no TLS connection to Kafka: {text}", hint=_tls_hint(text))
-    if _OTHER_PROTOCOL.search(text):
-        return SourceForbidden(
-            f"Kafka ends each connection at once: {text}",
-            hint="check that security.protocol and the port of bootstrap.servers are those of one listener",
-        )
+    if error.code() == _TLS or _TLS_WORDS.search(text):
+        return SourceForbidden(f"there is no TLS connection to Kafka: {text}", hint=_tls_hint(text.lower()))
     return None
 
 
 def _tls_hint(text: str) -> str:
-    lower = text.lower()
-    if "certificate verify failed" in lower or "broker certificate could not be verified" in lower:
+    if "certificate verify failed" in text:
         return (
             "name the PEM file of the authority that signed the brokers' certificates in ssl.ca.location, and check "
             "that the certificates are valid and made out to the hosts in bootstrap.servers"
         )
-    if "wrong version number" in lower or "unknown protocol" in lower:
+    if "plaintext broker" in text or "wrong version number" in text:
         return "the listener does not speak TLS: check security.protocol and the port of bootstrap.servers"
     return (
-        "check ssl.ca.location, and where the brokers ask for one, the client's certificate (ssl.certificate.location "
-        "and ssl.key.location, or ssl.keystore.location)"
+        "the brokers ask for a client's certificate, or do not accept this one: check ssl.certificate.location and "
+        "ssl.key.location, or ssl.keystore.location"
     )
 
 
@@ -99,10 +94,11 @@ class Contact:
         with self._lock:
             return self._why
 
-    def believed_refusal(self) -> SourceForbidden | None:
-        """The same, once it has lasted long enough to be believed."""
+    def believed_refusal(self, waited_s: float = 0.0) -> SourceForbidden | None:
+        """The same, once it has lasted long enough to be believed: by itself, or as long as a call has waited."""
         with self._lock:
             if self._refused_since_s is None:
                 return None
             patience_s = PATIENCE_S if self._has_answered else PATIENCE_AT_FIRST_S
-            return self._why if self._refused_at_s - self._refused_since_s >= patience_s else None
+            lasted_s = max(waited_s, self._refused_at_s - self._refused_since_s)
+            return self._why if lasted_s >= patience_s else None

@@ -184,7 +184,7 @@ class AdminSource:
         if not isinstance(error, SourceUnavailable):
             return error
         self._admin.poll(0)  # what the client has heard is told on this call
-        return self._contact.believed_refusal() or error
+        return self._contact.believed_refusal(waited_s=_TIMEOUT_S) or error
 
     def _fresh(self, key: tuple[str, str], age_s: float, ask: Callable[[], T]) -> T:
         """The answer, at most `age_s` old. One asks; the others wait for its answer, or fail with it.

@@ -17,7 +17,7 @@ AWAY = KafkaError(KafkaError._TRANSPORT, "h:1/1: Connect to ipv4#127.0.0.1:1 fai
     [
         (
             KafkaError._AUTHENTICATION,
-            "sasl_plaintext://h:1/bootstrap: SASL authentication error: Invalid password (after 312ms in state AUTH_REQ)",
+            "sasl_plaintext://h:1/1: SASL authentication error: Invalid password (after 312ms in state AUTH_REQ)",
             "sasl.password",
         ),
         (
@@ -29,8 +29,13 @@ AWAY = KafkaError(KafkaError._TRANSPORT, "h:1/1: Connect to ipv4#127.0.0.1:1 fai
         (KafkaError._SSL, "ssl://h:1: SSL alert certificate required", "ssl.certificate.location"),
         (
             KafkaError._TRANSPORT,
-            "h:1: Disconnected while requesting ApiVersion: might be caused by incorrect security.protocol (SSL listener?)",
-            "one listener",
+            "ssl://h:1/1: Receive failed: error:0A000412:SSL routines::ssl/tls alert bad certificate: SSL alert 42",
+            "ssl.certificate.location",
+        ),
+        (
+            KafkaError._TRANSPORT,
+            "ssl://h:1/1: SSL handshake failed: Disconnected: connecting to a PLAINTEXT broker listener?",
+            "security.protocol",
         ),
     ],
 )
@@ -60,6 +65,7 @@ def test_a_refusal_is_believed_when_it_lasts() -> None:
     assert contact.believed_refusal() is None
     clock.sleep(PATIENCE_AT_FIRST_S + 1)
     assert contact.believed_refusal() is None  # said once only
+    assert contact.believed_refusal(waited_s=PATIENCE_AT_FIRST_S) is not None
     contact.heard(LOGIN)
     assert contact.believed_refusal() is not None
 
