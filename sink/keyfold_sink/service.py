@@ -30,8 +30,13 @@ class OffsetRefused(KeyfoldError):
 class Service(Protocol):
     """A sink as a service."""
 
-    options: SinkOptions
-    worker_id: str
+    @property
+    def options(self) -> SinkOptions:
+        """The configuration that runs."""
+
+    @property
+    def worker_id(self) -> str:
+        """What this worker is known by."""
 
     def cluster_id(self) -> str:
         """Kafka's cluster id; empty where Kafka does not answer."""

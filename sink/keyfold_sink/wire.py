@@ -1,6 +1,7 @@
 """What goes between a worker's supervisor and its tasks: JSON, one object a line.
 
     supervisor ──{"order": "pause"}──► the task's stdin             its end: the supervisor is gone, stop as if told to
+               ──{"logger": "keyfold", "level": "DEBUG"}──► likewise; carried out where it is read
     task ──────TaskStatus────────────► an inherited descriptor      about every second, made in the task's main loop
 
 A status is a sign of life, so a task must make one also while it waits for a store or a broker to answer at its start
@@ -22,6 +23,7 @@ from typing import Final, Self
 import orjson
 import structlog
 
+from keyfold import logs
 from keyfold_sink.status import TaskStatus, dump
 from keyfold_sink.task_orders import Order
 
@@ -31,6 +33,11 @@ _LAST_WORD_S: Final = 2.0
 def encode_order(order: Order) -> bytes:
     """An order as a line."""
     return orjson.dumps({"order": order}) + b"\n"
+
+
+def encode_level(logger: str, level: str) -> bytes:
+    """A level of `keyfold.logs.CONNECT_LEVELS` for a logger (empty: the root) as a line."""
+    return orjson.dumps({"logger": logger, "level": level}) + b"\n"
 
 
 def decode_order(line: bytes) -> Order:
@@ -50,11 +57,22 @@ def _follow(fd: int, give: Callable[[Order], None]) -> None:
     try:
         for line in lines(lambda: os.read(fd, 65_536)):  # not sys.stdin: its lock would be held at the end
             try:
-                give(decode_order(line))
+                if not _set_level(line):
+                    give(decode_order(line))
             except ValueError as error:  # one that a newer supervisor knows
                 structlog.get_logger("keyfold.sink").warning("order not understood", error=str(error))
     finally:
         give(Order.STOP)
+
+
+def _set_level(line: bytes) -> bool:
+    found = orjson.loads(line)
+    if not isinstance(found, dict) or "level" not in found:
+        return False
+    if found["level"] not in logs.CONNECT_LEVELS:
+        raise ValueError(f"{found['level']!r} is no level")
+    logs.set_level(str(found.get("logger", "")), found["level"])
+    return True
 
 
 def lines(read: Callable[[], bytes]) -> Iterator[bytes]:

@@ -55,6 +55,10 @@ class FakeTasks:
         self.of: tuple[TaskStatus, ...] = ()
         self.version: int | None = None
         self.is_alive = True
+        self.levels: list[tuple[str, str]] = []
+
+    def set_log_level(self, logger: str, level: str) -> None:
+        self.levels.append((logger, level))
 
     @property
     def tasks(self) -> tuple[TaskStatus, ...]:

@@ -27,7 +27,7 @@ from keyfold.backoff import Backoff
 from keyfold.clock import Clock
 from keyfold_sink.status import UNKNOWN, State, TaskStatus, load_task
 from keyfold_sink.task_orders import Order
-from keyfold_sink.wire import encode_order
+from keyfold_sink.wire import encode_level, encode_order
 
 STACK_GRACE_S: Final = 1.0
 _ROUNDS_IN_SILENCE: Final = 4
@@ -89,6 +89,10 @@ class Limits:
     stop_s: float
 
 
+Levels = tuple[tuple[str, str], ...]
+"""Loggers and their levels, those above before those below."""
+
+
 class Child:
     """One task. Used by the supervisor's loop alone; only `status` may be read from elsewhere."""
 
@@ -116,6 +120,7 @@ class Child:
         self._replaced = replaced
         self._once = once
         self._process: Process | None = None
+        self._levels: Levels = ()
         self._wanted = False
         self._paused = False
         self._started_s = self._round_s = clock.monotonic_s()
@@ -163,6 +168,14 @@ class Child:
         if self.phase is Phase.UP:
             self._tell(Order.FLUSH)
 
+    def log(self, levels: Levels) -> None:
+        """It is to log at these levels, told in their order; whoever has just started does not know them yet."""
+        if self.phase is Phase.UP and levels != self._levels:
+            assert self._process is not None
+            for logger, level in levels:
+                self._process.send(encode_level(logger, level))
+            self._levels = levels
+
     @property
     def has_failed(self) -> bool:
         """Whether a restart of what has failed means this one."""
@@ -209,6 +222,7 @@ class Child:
             return
         self.phase = Phase.UP
         self.exit_code = None
+        self._levels = ()
         self._started_s = self._clock.monotonic_s()
         self._silent_s = 0.0
         self.status = TaskStatus(

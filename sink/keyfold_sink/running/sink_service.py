@@ -49,6 +49,9 @@ class Tasks(Protocol):
     def is_alive(self) -> bool:
         """Whether the loop goes round."""
 
+    def set_log_level(self, logger: str, level: str) -> None:
+        """Have all tasks, also those to come, log at a level."""
+
 
 class SinkService:
     """A sink as a service. Every call may come from any thread."""
@@ -185,6 +188,10 @@ class SinkService:
     def flush(self) -> None:
         """See `Service.flush`."""
         self._order(orders.flush)
+
+    def set_log_level(self, logger: str, level: str) -> None:
+        """See `Service.set_log_level`."""
+        self._tasks.set_log_level(logger, level)
 
     def alter_offsets(self, offsets: Mapping[TopicPartitionKey, int]) -> None:
         """See `Service.alter_offsets`."""

@@ -15,7 +15,7 @@ from typing import Final
 
 from keyfold.clock import Clock
 from keyfold.errors import KeyfoldError
-from keyfold_sink.running.children import Child, Limits, Phase, Replaced, Spawn, words
+from keyfold_sink.running.children import Child, Levels, Limits, Phase, Replaced, Spawn, words
 from keyfold_sink.running.orders import Orders, Restart, Scope, to_do
 from keyfold_sink.status import State, TaskStatus
 
@@ -51,6 +51,8 @@ class Supervisor:
         self._replaced: Counter[str] = Counter()
         self._round_s = clock.monotonic_s()
         self._done: Orders | None = None
+        self._levels: Levels = ()
+        self._levels_lock = threading.Lock()
         self._children = [
             Child(number, spawn, limits, clock=clock, random=random, heard=heard, replaced=self._count, once=once)
             for number in range(tasks)
@@ -80,6 +82,12 @@ class Supervisor:
     def has_live_tasks(self) -> bool:
         """Whether a process of any task is there."""
         return any(child.is_live for child in self._children)
+
+    def set_log_level(self, logger: str, level: str) -> None:
+        """Have all tasks, also those to come, log at a level (`keyfold.logs.set_level`). From any thread."""
+        with self._levels_lock:
+            kept = (one for one in self._levels if logger and one[0] != logger and not one[0].startswith(f"{logger}."))
+            self._levels = (*kept, (logger, level))
 
     # The work
 
@@ -132,6 +140,7 @@ class Supervisor:
         """One round."""
         for child in self._children:
             child.step()
+            child.log(self._levels)
         self._seen(self.tasks, self.replaced)
         self._round_s = self._clock.monotonic_s()
 

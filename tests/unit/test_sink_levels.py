@@ -1,0 +1,149 @@
+"""Log levels that are set by REST reach a worker's tasks: those that are there, and those to come."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from random import Random
+
+import orjson
+import pytest
+
+from keyfold import logs
+from keyfold.clock import ManualClock
+from keyfold_sink.running import orders
+from keyfold_sink.running.children import Limits
+from keyfold_sink.running.orders import Orders
+from keyfold_sink.running.supervisor import Supervisor
+from keyfold_sink.status import State, TaskStatus, dump
+from keyfold_sink.task_orders import Order
+from keyfold_sink.wire import encode_level, encode_order, follow_orders
+
+LOGGER = "keyfold.levels.of.tasks"
+
+
+@pytest.fixture(autouse=True)
+def _level_stays() -> Iterator[None]:
+    yield
+    for name in (LOGGER, f"{LOGGER}.child"):
+        logging.getLogger(name).setLevel(logging.NOTSET)
+
+
+class Quiet:
+    """A task's process that notes what it is sent."""
+
+    pid = 7
+
+    def __init__(self) -> None:
+        self.sent: list[dict[str, str]] = []
+        self.code: int | None = None
+
+    def send(self, line: bytes) -> None:
+        self.sent.append(orjson.loads(line))
+
+    def take(self) -> list[bytes]:
+        return [dump(TaskStatus(0, State.RUNNING))] if self.code is None else []
+
+    def poll(self) -> int | None:
+        return self.code
+
+    def signal(self, number: signal.Signals) -> None:
+        self.code = -number
+
+    def close(self) -> None:
+        pass
+
+
+class Bench:
+    """A supervisor whose tasks are quiet."""
+
+    def __init__(self, tasks: int = 1) -> None:
+        self.clock = ManualClock()
+        self.started: list[Quiet] = []
+        self.supervisor = Supervisor(tasks, self._spawn, Limits(300, 40), clock=self.clock, random=Random(0))
+        self.supervisor.follow(Orders(1), "me")
+        self.supervisor.step()
+
+    def _spawn(self, _number: int, _paused: bool) -> Quiet:
+        self.started.append(Quiet())
+        return self.started[-1]
+
+
+def level(logger: str, name: str) -> dict[str, str]:
+    return {"logger": logger, "level": name}
+
+
+def test_every_task_is_told_once() -> None:
+    bench = Bench(2)
+    bench.supervisor.set_log_level(LOGGER, "DEBUG")
+    for _ in range(3):
+        bench.supervisor.step()
+    assert [task.sent for task in bench.started] == [[level(LOGGER, "DEBUG")]] * 2
+
+
+def test_a_task_that_is_started_again_is_told_again() -> None:
+    bench = Bench()
+    bench.supervisor.set_log_level(LOGGER, "DEBUG")
+    bench.supervisor.step()
+    bench.started[0].code = 1
+    for _ in range(5):
+        bench.clock.advance(60_000)
+        bench.supervisor.step()
+    assert len(bench.started) == 2
+    assert bench.started[1].sent == [level(LOGGER, "DEBUG")]
+
+
+def test_tasks_of_a_stopped_sink_are_told_when_they_start() -> None:
+    bench = Bench()
+    bench.supervisor.follow(orders._next(Orders(1), orders.target(State.STOPPED)(Orders(1)), "a"), "me")
+    bench.supervisor.step()
+    bench.supervisor.set_log_level(LOGGER, "DEBUG")
+    bench.supervisor.step()
+    bench.supervisor.follow(orders._next(Orders(2), orders.target(State.RUNNING)(Orders(2)), "b"), "me")
+    bench.supervisor.step()
+    assert bench.started[-1].sent == [level(LOGGER, "DEBUG")]
+    assert len(bench.started) == 2
+
+
+def test_only_what_still_counts_is_told_to_those_who_come_later() -> None:
+    bench = Bench(0)
+    for logger, name in (
+        ("a.b", "INFO"),
+        ("a.bc", "WARN"),
+        ("x", "OFF"),
+        ("a.b", "DEBUG"),
+        ("a", "ERROR"),
+        ("a.b", "INFO"),
+    ):
+        bench.supervisor.set_log_level(logger, name)
+    assert bench.supervisor._levels == (("x", "OFF"), ("a", "ERROR"), ("a.b", "INFO"))
+    bench.supervisor.set_log_level("", "WARN")
+    assert list(bench.supervisor._levels) == [("", "WARN")]
+
+
+def test_a_task_sets_the_level_and_goes_on_following_orders() -> None:
+    child = logs.get_logger(f"{LOGGER}.child")
+    child.debug("made")
+    orders_fd, ours = os.pipe()
+    given: list[Order] = []
+    ended = threading.Event()
+
+    def give(order: Order) -> None:
+        given.append(order)
+        if order is Order.STOP:
+            ended.set()
+
+    try:
+        follow_orders(orders_fd, give)
+        os.write(
+            ours, encode_level(LOGGER, "ERROR") + encode_level(LOGGER, "LOUD") + b"[]\n" + encode_order(Order.FLUSH)
+        )
+    finally:
+        os.close(ours)
+    assert ended.wait(5)
+    os.close(orders_fd)
+    assert given == [Order.FLUSH, Order.STOP]
+    assert logging.getLogger(f"{LOGGER}.child").getEffectiveLevel() == logging.ERROR
