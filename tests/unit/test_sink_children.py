@@ -66,10 +66,10 @@ def running(tasks: int = 1) -> Bench:
 
 def test_tasks_start_with_the_first_orders_and_say_that_they_are_not_there_yet() -> None:
     bench = Bench(2)
-    assert bench.supervisor.tasks == ()
+    assert len(bench.supervisor.tasks) == 0
     bench.follow()
     assert [(process.number, process.paused) for process in bench.tasks.started] == [(0, False), (1, False)]
-    assert [task.state for task in bench.supervisor.tasks] == [State.UNASSIGNED] * 2
+    assert [status.state for status in bench.supervisor.tasks] == [State.UNASSIGNED] * 2
 
 
 def test_a_worker_that_starts_while_the_sink_is_paused_starts_paused() -> None:
