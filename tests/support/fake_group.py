@@ -44,7 +44,8 @@ class FakeSource:
 class FakeConsumer:
     """`GroupConsumer` over lists of messages."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, idle_s: float = 0.002, batch: int = 1_000_000) -> None:
+        self._idle_s, self._batch = idle_s, batch
         self.records: dict[Key, list[Message]] = {}
         self.fetched: dict[Key, int] = {}
         self.paused: set[Key] = set()
@@ -59,7 +60,7 @@ class FakeConsumer:
         self._calls: deque[Callable[[], None]] = deque()
         self._told_end: set[Key] = set()
         self._errors: list[Message] = []
-        self._holes: Counter[Key] = Counter()
+        self._ends: Counter[Key] = Counter()
         self._lock = threading.Lock()
         self._on: dict[str, Callable[[Any, list[TopicPartition]], None]] = {}
 
@@ -73,22 +74,19 @@ class FakeConsumer:
         ]
         with self._lock:
             self.records.setdefault(key, []).extend(fresh)
+            self._ends[key] = max(self._ends[key], offsets.stop)
             self._told_end.discard(key)
 
     def hole(self, key: Key, offsets: int) -> None:
         """Offsets at the end that nobody can read: a transaction's markers."""
         with self._lock:
-            self._holes[key] += offsets
+            self._ends[key] += offsets
             self._told_end.discard(key)
 
     def end(self, key: Key) -> int:
         """The end offset."""
         with self._lock:
-            return self._end(key)
-
-    def _end(self, key: Key) -> int:
-        rows = self.records.get(key)
-        return ((rows[-1].offset() or 0) + 1 if rows else 0) + self._holes[key]
+            return self._ends[key]
 
     def tell(self, what: str, *keys: Key) -> None:
         """Let the next `consume` call `on_assign`, `on_revoke` or `on_lost`."""
@@ -120,7 +118,8 @@ class FakeConsumer:
             for key, position in self.fetched.items():
                 if key in self.paused:
                     continue
-                rows = [m for m in self.records.get(key, []) if (m.offset() or 0) >= position][: num_messages // 2 + 1]
+                most = min(num_messages // 2 + 1, self._batch)
+                rows = [m for m in self.records.get(key, []) if (m.offset() or 0) >= position][:most]
                 batch += rows
                 self.handed_over[key] += len(rows)
                 if rows:
@@ -128,10 +127,10 @@ class FakeConsumer:
                 elif key not in self._told_end:
                     self._told_end.add(key)
                     error = KafkaError(KafkaError._PARTITION_EOF)
-                    end = max(position, self._end(key))
+                    end = max(position, self._ends[key])
                     batch.append(Message(topic=key[0], partition=key[1], offset=end, error=error))
         if not batch:
-            time.sleep(min(timeout, 0.002))
+            time.sleep(min(timeout, self._idle_s))
         return batch
 
     def incremental_assign(self, partitions: list[TopicPartition]) -> None:

@@ -1,0 +1,111 @@
+"""A task under everything at once: orders, rebalances, rivals, refusals, failures, in any order and any interleaving.
+
+What must hold: each record is in its log once and in order; nothing is read while the task is paused; the group is
+never told more than the log has; what the task reports is true; and when all is quiet, everything has arrived.
+"""
+
+from __future__ import annotations
+
+import os
+
+from confluent_kafka import KafkaError
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+
+from keyfold_sink.task_orders import Order
+from tests.support.sink_machine import KEYS, TaskMachine
+
+KEY = st.sampled_from(KEYS)
+ERRORS = st.sampled_from(
+    [KafkaError._AUTO_OFFSET_RESET, KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.OFFSET_NOT_AVAILABLE]
+)
+
+
+class SinkTaskMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.machine = TaskMachine()
+
+    @initialize(count=st.integers(0, 20))
+    def begin(self, count: int) -> None:
+        for key in KEYS:
+            if count:
+                self.machine.produce(key, count, 0)
+            self.machine.assign(key)
+        self.go_on_for_a_while()
+
+    @rule(key=KEY, count=st.integers(1, 12), hole=st.sampled_from([0, 0, 0, 3]))
+    def produce(self, key: tuple[str, int], count: int, hole: int) -> None:
+        self.machine.produce(key, count, hole)
+
+    @rule(key=KEY)
+    def assign(self, key: tuple[str, int]) -> None:
+        self.machine.assign(key)
+
+    @rule(key=KEY, lost=st.booleans(), in_time=st.booleans())
+    def take_away(self, key: tuple[str, int], lost: bool, in_time: bool) -> None:
+        if key in self.machine.owned:
+            self.machine.take_away(key, lost=lost, in_time=in_time)
+            self.machine.check()
+
+    @rule(times=st.integers(1, 6))
+    def turn(self, times: int) -> None:
+        for _ in range(times):
+            self.machine.turn()
+            self.machine.check()
+
+    @rule(choices=st.lists(st.integers(0, 5), min_size=1, max_size=6))
+    def work(self, choices: list[int]) -> None:
+        for choice in choices:
+            self.machine.hands.work(choice)
+            self.machine.check()
+
+    @rule()
+    def go_on_for_a_while(self) -> None:
+        """Without it a partition seldom comes as far as to be read."""
+        for _ in range(8):
+            self.machine.turn()
+            self.machine.hands.work()
+            self.machine.hands.work()
+            self.machine.check()
+
+    @rule(milliseconds=st.sampled_from([10, 200, 1_500, 20_000, 70_000]))
+    def wait(self, milliseconds: int) -> None:
+        self.machine.clock.advance(milliseconds)
+
+    @rule(order=st.sampled_from([Order.PAUSE, Order.RESUME, Order.FLUSH]))
+    def order(self, order: Order) -> None:
+        self.machine.order(order)
+
+    @rule(key=KEY, records=st.integers(0, 9))
+    def rival(self, key: tuple[str, int], records: int) -> None:
+        self.machine.rival(key, records)
+
+    @rule(key=KEY, code=ERRORS)
+    def report_error(self, key: tuple[str, int], code: int) -> None:
+        self.machine.report_error(key, code)
+
+    @rule(times=st.integers(1, 3))
+    def refuse(self, times: int) -> None:
+        self.machine.refusals = times
+
+    @rule()
+    def check_records(self) -> None:
+        self.machine.check_records()
+
+    def teardown(self) -> None:
+        self.machine.settle()
+
+
+def test_a_task_keeps_its_promises_whatever_happens_in_whatever_order() -> None:
+    run_state_machine_as_test(
+        SinkTaskMachine,
+        settings=settings(
+            max_examples=int(os.environ.get("KEYFOLD_MACHINE_EXAMPLES", "60")),
+            stateful_step_count=int(os.environ.get("KEYFOLD_MACHINE_STEPS", "30")),
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            phases=[Phase.explicit, Phase.generate],
+        ),
+    )

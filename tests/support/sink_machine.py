@@ -1,0 +1,249 @@
+"""A task whose threads are one: its loop turns, and its lanes' jobs run, when a test says so.
+
+So every interleaving of orders, rebalances, commits and failures can be had, and had again. `TaskMachine` is what a
+state machine of Hypothesis does; `check` holds what must be true between any two steps.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from random import Random
+from typing import Any, Final, cast
+
+import pytest
+from confluent_kafka import KafkaError, TopicPartition
+
+from keyfold.clock import ManualClock
+from keyfold.log.names import Place
+from keyfold.log.partition_log import PartitionLog
+from keyfold.store.memory import MemoryStore
+from keyfold_sink import worker
+from keyfold_sink.batch import columns
+from keyfold_sink.budget import InFlight
+from keyfold_sink.kafka import AdminSource
+from keyfold_sink.lane import Lane
+from keyfold_sink.options import SinkOptions
+from keyfold_sink.partition import PartitionWriter, Tools
+from keyfold_sink.report import Voice
+from keyfold_sink.rolling import RollPolicy, RollReason
+from keyfold_sink.sender import Retry
+from keyfold_sink.status import State, TaskStatus
+from keyfold_sink.task_orders import Order, TaskOrders
+from keyfold_sink.worker import SinkTask
+from tests.support.fake_group import FakeConsumer, FakeSource, Key
+from tests.support.proof import read_segments
+
+KEYS: Final[tuple[Key, ...]] = (("t", 0), ("t", 1), ("u", 0))
+_CONFIG: Final = {
+    "name": "s",
+    "bootstrap.servers": "x",
+    "topics": "t,u",
+    "s3.bucket.name": "b",
+    "topics.dir": "topics",
+    "segment.ms": "1000",
+    "flush.size": "7",
+    "offset.flush.interval.ms": "100",
+    "offset.flush.timeout.ms": "0",
+}
+
+
+class Hands(Executor):
+    """Runs a job when it is told to; `at_once`: as soon as it is given."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Callable[[], None]] = []
+        self.at_once = False
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+
+        def job() -> None:
+            try:
+                future.set_result(fn(*args, **kwargs))
+            except Exception as error:  # noqa: BLE001 - whoever asks for the result gets it
+                future.set_exception(error)
+
+        if self.at_once:
+            job()
+        else:
+            self.jobs.append(job)
+        return future
+
+    def work(self, choice: int = 0) -> None:
+        """Run one job, if there is one."""
+        if self.jobs:
+            self.jobs.pop(choice % len(self.jobs))()
+
+    def end(self, _deadline_s: float, _monotonic_s: Callable[[], float]) -> bool:
+        """See `Senders.end`."""
+        self.jobs.clear()
+        return True
+
+
+class TaskMachine:
+    """A task with three partitions, a rival, and somebody who gives orders."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.store = MemoryStore()
+        self.kafka = FakeConsumer(idle_s=0.0, batch=5)
+        self.source = FakeSource(self.kafka)
+        self.hands = Hands()
+        self.orders = TaskOrders(threading.Event())
+        self.statuses: list[TaskStatus] = []
+        self.owned: set[Key] = set()
+        self.refusals = 0
+        self.is_paused = False
+        self._read_when_paused: int | None = None
+        self.kafka.refuse = self._refuse
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(worker, "Senders", lambda: self.hands)
+            self.task = SinkTask(
+                SinkOptions.parse(_CONFIG),
+                store=self.store,
+                source=cast("AdminSource", self.source),
+                open_consumer=lambda _on_commit, _on_error: self.kafka,
+                clock=self.clock,
+                random=Random(1),
+                orders=self.orders,
+                voice=Voice(0, self.clock, self.statuses.append, interval_s=0.0),
+            )
+        self.group = self.task._group
+        self.kafka.on_commit, self.kafka.on_error = self.group.on_commit, self.group.on_error
+        self.task.begin(self.kafka)
+
+    def _refuse(self, _offset: TopicPartition) -> KafkaError | None:
+        if self.refusals <= 0:
+            return None
+        self.refusals -= 1
+        return KafkaError(KafkaError.REBALANCE_IN_PROGRESS)
+
+    # Steps
+
+    def turn(self) -> None:
+        """Once around the loop, a little later."""
+        self.clock.advance(1)
+        self.task.turn(self.kafka)
+        if not self.is_paused:
+            self._read_when_paused = None
+        elif self._read_when_paused is None:
+            self._read_when_paused = self.kafka.handed_over.total()
+
+    def order(self, order: Order) -> None:
+        """Somebody gives an order."""
+        self.orders.give(order)
+        if order is not Order.FLUSH:
+            self.is_paused = order is Order.PAUSE
+            self._read_when_paused = None  # until the task has had a turn
+
+    def produce(self, key: Key, count: int, hole: int) -> None:
+        """Records, and behind them offsets that nobody can read."""
+        begin = self.kafka.end(key)
+        self.kafka.produce(key, range(begin, begin + count))
+        self.kafka.hole(key, hole)
+
+    def assign(self, key: Key) -> None:
+        """The group gives a partition; one that the task has comes anew."""
+        self.owned.add(key)
+        self.kafka.tell("on_assign", key)
+
+    def take_away(self, key: Key, *, lost: bool, in_time: bool) -> None:
+        """The group takes a partition. `in_time`: what the task flushes then is committed before it is gone."""
+        self.owned.discard(key)
+        self.kafka.tell("on_lost" if lost else "on_revoke", key)
+        self.hands.at_once = in_time
+        self.turn()
+        self.hands.at_once = False
+
+    def rival(self, key: Key, records: int) -> None:
+        """Another sink claims the partition and writes some records."""
+        log = self.log(key)
+        log.create(topic_id="T", cluster_id="C")
+        session = log.claim_sink()
+        hands = Hands()
+        hands.at_once = True
+        lane = Lane(hands, lambda _error: None)
+        tools = Tools(self.store, self.source, self.clock, InFlight(), lambda _event: None)
+        writer = PartitionWriter(session, lane, Retry(lane, Random(0)), RollPolicy(10**7, 10**7), tools)
+        rows = [m for m in self.kafka.records.get(key, []) if (m.offset() or 0) >= writer.position][:records]
+        if rows:
+            writer.append(columns(rows), 100.0)
+        writer.roll(RollReason.REQUEST)
+        assert lane.crash is None
+
+    def report_error(self, key: Key, code: int) -> None:
+        """The client reports an error of a partition."""
+        if key in self.kafka.fetched:
+            self.kafka.inject(key, code)
+
+    def log(self, key: Key) -> PartitionLog:
+        """The partition's log, as anybody sees it."""
+        return PartitionLog(self.store, Place("topics", *key), clock=self.clock, random=Random(3))
+
+    def next_offset(self, key: Key) -> int:
+        """Where the log ends; 0 where there is none."""
+        return self.log(key).create(topic_id="T", cluster_id="C").manifest.next_offset
+
+    # What must hold
+
+    def check(self) -> None:
+        """Between any two steps."""
+        if self._read_when_paused is not None:
+            assert self.kafka.handed_over.total() == self._read_when_paused, "read while paused"
+        for key, offset in self.kafka.group_offsets.items():
+            assert offset <= self.next_offset(key), "the group knows more than the log"
+        assert self.group.fetching.consumer is self.kafka
+        fetched = {key for key, owner in self.group.assigned.items() if owner.is_fetched}
+        assert fetched == set(self.kafka.fetched), "the client fetches something else than the task thinks"
+        assert set(self.group.assigned) <= self.owned, "has what was taken away"
+        wanted_paused = fetched if self.group.fetching.reasons else set()
+        assert wanted_paused <= self.kafka.paused
+        assert not (fetched - wanted_paused) & self.kafka.paused
+        if self.statuses:
+            self._check_status(self.statuses[-1])
+
+    def _check_status(self, status: TaskStatus) -> None:
+        for partition in status.partitions:
+            key = (partition.topic, partition.partition)
+            assert partition.next_offset <= self.next_offset(key), "says durable what is not"
+            if partition.state is State.FAILED:
+                assert partition.error
+                assert partition.error_ms > 0
+                assert key not in self.kafka.fetched
+        failed = any(partition.state is State.FAILED for partition in status.partitions)
+        assert (status.state is State.FAILED) == failed
+
+    def check_records(self) -> None:
+        """Each record is in its log once, in order, as far as the log goes."""
+        for key in KEYS:
+            end = self.next_offset(key)
+            produced = [m.offset() for m in self.kafka.records.get(key, []) if (m.offset() or 0) < end]
+            assert [record.offset for record in read_segments(self.store, *key)] == produced
+
+    def quiet(self, until: Callable[[], bool]) -> None:
+        """Nothing happens but work."""
+        for _ in range(400):
+            self.turn()
+            while self.hands.jobs:
+                self.hands.work()
+            self.clock.advance(500)
+            self.check()
+            if until():
+                break
+
+    def settle(self) -> None:
+        """Nothing happens any more but work: all of it comes to be in the logs."""
+        self.order(Order.RESUME)
+        self.refusals = 0
+        self.quiet(lambda: not self.hands.jobs)
+        for key in KEYS:
+            owner = self.group.assigned.get(key)
+            if owner is None or owner.failure is not None:
+                self.assign(key)  # where it has failed, it is begun anew
+        self.quiet(lambda: all(self.next_offset(key) >= self.kafka.end(key) for key in KEYS))
+        self.check_records()
+        ends = {key: self.next_offset(key) for key in KEYS}
+        assert ends == {key: self.kafka.end(key) for key in KEYS}
+        assert self.task._in_flight.size_bytes == 0
