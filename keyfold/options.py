@@ -21,7 +21,7 @@ followed from Kafka, the default. Every mistake is a `ConfigError` that names th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Final, Generic, Literal, Self, TypeVar
@@ -66,6 +66,7 @@ __all__ = [
     "markdown_table",
     "option",
     "read_config",
+    "with_others",
 ]
 
 O = TypeVar("O", bound="Options")  # noqa: E741
@@ -125,7 +126,7 @@ class Options(BaseModel):
         """
         found = cls.examine(values)
         if found.options is None:
-            raise _with_others(found.mistakes)
+            raise with_others(found.mistakes)
         return found.options
 
     @classmethod
@@ -187,7 +188,7 @@ class Options(BaseModel):
         found, wrong = self._checked({**from_kafka, **self._general, **own})
         if wrong or found is None:
             shown_as = _topic_keys(topic, own)
-            raise _with_others(tuple(_shown_as(mistake, shown_as) for mistake in wrong))
+            raise with_others([_shown_as(mistake, shown_as) for mistake in wrong])
         found._remember(self._general, self._by_topic, self._given)  # noqa: SLF001 - its own class
         return found
 
@@ -326,7 +327,7 @@ def _first_of_each(mistakes: list[ConfigError]) -> Iterator[ConfigError]:
             yield mistake
 
 
-def _with_others(mistakes: tuple[ConfigError, ...]) -> ConfigError:
+def with_others(mistakes: Sequence[ConfigError]) -> ConfigError:
     """The first mistake; the keys of the others are in the hint."""
     first = mistakes[0]
     others = ", ".join(f"`{key}`" for key in dict.fromkeys(mistake.key for mistake in mistakes) if key != first.key)

@@ -12,7 +12,6 @@ import click
 from keyfold import logs
 from keyfold.cli.app import Surroundings
 from keyfold.options import read_config
-from keyfold_sink.options import SinkOptions
 
 _CONFIG = click.argument("config", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="CONFIG")
 
@@ -72,10 +71,11 @@ def run(
             random=world.random,
         )
         return
+    from keyfold_sink.examine import options_of
     from keyfold_sink.progress import Progress
 
     values = read_config(config)
-    options = SinkOptions.parse(values)
+    options = options_of(values)
     stop = _stop_on_signals()
     progress = Progress(options.name, world.clock)
     logs.configure(json=as_json, level="warning" if progress.is_shown and not as_json else "info")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from keyfold.config_file import resolve_all, without_secrets
 from keyfold.errors import ConfigError
-from keyfold.options import Note
+from keyfold.options import Examined, Note, with_others
 from keyfold_sink.client_checks import client_mistakes
 from keyfold_sink.options import SinkOptions
 
@@ -25,14 +25,30 @@ class Findings:
 def examine(written: Mapping[str, str], environ: Mapping[str, str]) -> Findings:
     """Fill in placeholders, read the options, ask the Kafka client about its keys; find all mistakes."""
     values, unfilled = resolve_all(written, environ)
-    found = SinkOptions.examine(values)
+    found = _examine_filled(values)
     left_out = {mistake.key for mistake in unfilled}
-    mistakes = [*unfilled, *(mistake for mistake in found.mistakes if mistake.key not in left_out)]
-    named = {mistake.key for mistake in mistakes}
-    for mistake in client_mistakes(values, named):
+    mistakes = (*unfilled, *(mistake for mistake in found.mistakes if mistake.key not in left_out))
+    return Findings(written, None if mistakes else found.options, mistakes, found.notes)
+
+
+def options_of(values: Mapping[str, str]) -> SinkOptions:
+    """The options of a configuration whose placeholders are filled in. Raises `ConfigError`, as `Options.parse`."""
+    found = _examine_filled(values)
+    if found.options is None:
+        error = with_others(found.mistakes)
+        if len(found.mistakes) > 1:
+            error.hint = f"{error.hint}; `keyfold sink validate` says what is wrong with each"
+        raise error
+    return found.options
+
+
+def _examine_filled(values: Mapping[str, str]) -> Examined[SinkOptions]:
+    found = SinkOptions.examine(values)
+    mistakes = [*found.mistakes]
+    for mistake in client_mistakes(values, {mistake.key for mistake in mistakes}):
         text = mistake.message.removeprefix(f"`{mistake.key}`: ")
         mistakes.append(ConfigError(mistake.key, without_secrets(text, values), hint=mistake.hint))
-    return Findings(written, None if mistakes else found.options, tuple(mistakes), found.notes)
+    return Examined(None if mistakes else found.options, tuple(mistakes), found.notes)
 
 
 def with_mistakes(findings: Findings, more: tuple[ConfigError, ...]) -> Findings:

@@ -471,3 +471,15 @@ def test_a_small_body_does_not_wait_for_100_continue(server: ScriptedServer, sto
     assert "Expect" not in server.asked[0].headers
     store.put("k", bytes(2_000_000), CREATE)
     assert server.asked[1].headers["Expect"] == "100-continue"
+
+
+def test_encryption_by_the_store_is_asked_for_with_each_object(server: ScriptedServer) -> None:
+    asked_for = S3Location("bkt", "r", server.url, "k", "s", encryption="aws:kms", kms_key_id="key-1")
+    store = asked_for.open()
+    server.answers = [etag(), Answer(200, b"<R><UploadId>u</UploadId></R>")]
+    store.put("one", b"data", CREATE)
+    store.start_upload("large")
+    store.close()
+    for asked in server.asked:
+        assert asked.headers["x-amz-server-side-encryption"] == "aws:kms"
+        assert asked.headers["x-amz-server-side-encryption-aws-kms-key-id"] == "key-1"
