@@ -11,7 +11,9 @@ from starlette.testclient import TestClient
 from structlog.testing import capture_logs
 
 from keyfold import logs
+from keyfold.config_file import resolve
 from keyfold.errors import AccessDenied, StoreUnavailable
+from keyfold_sink.options import SinkOptions
 from keyfold_sink.rest.app import make_app
 from keyfold_sink.status import State
 from tests.support.fake_service import (
@@ -348,6 +350,22 @@ def test_a_class_that_does_not_fit_the_path_is_a_bad_request() -> None:
     )
     assert response.status_code == 400
     assert "does not match" in response.json()["message"]
+
+
+@pytest.mark.parametrize("value", ["${file:/etc/shadow:root}", "${env:HOME}", "x-${file:/dev/zero:a}-y"])
+def test_nobody_learns_by_a_validation_what_files_and_variables_there_are(value: str) -> None:
+    response = asking(FakeService()).put("/connector-plugins/KeyfoldSink/config/validate", json={"topics": value})
+    assert response.status_code == 400
+    assert "is not looked up" in response.json()["message"]
+
+
+def test_placeholders_of_what_runs_are_validated() -> None:
+    values = resolve({**CONFIG, "topics": "${env:TOPIC}"}, {"TOPIC": "users"})
+    service = FakeService(SinkOptions.parse(values))
+    response = asking(service).put(
+        "/connector-plugins/KeyfoldSink/config/validate", json=asking(service).get("/connectors/users/config").json()
+    )
+    assert response.status_code == 200
 
 
 @pytest.fixture

@@ -6,6 +6,8 @@ whatever `connector.class` says in the configuration that runs: a client that va
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Annotated, Final
 from urllib.parse import unquote
@@ -26,6 +28,7 @@ _CONVERTERS: Final = (
     "io.confluent.connect.avro.AvroConverter",
 )
 _SUFFIX: Final = "Connector"
+_PLACEHOLDER: Final = re.compile(r"\$\{[^}:]*:[^}]*\}")
 
 
 async def _known_plugin(
@@ -73,7 +76,19 @@ def get_plugin_config(behind: Behind, _plugin: Plugin) -> list[shapes.ConfigKey]
 def validate_config(behind: Behind, plugin: Plugin, config: shapes.Values) -> shapes.ConfigInfos:
     """Check a configuration without running it: each key's definition, value and errors."""
     values = texts({key: value for key, value in config.items() if value is not None})
+    _require_no_foreign_placeholders(behind, values)
     included = values.get("connector.class")
     if included is not None and not _is_named(plugin, included) and not _is_named(included, CONNECTOR_CLASS):
         raise errors.bad_request(f"Included connector type {included} does not match request type {plugin}")
     return shapes.ConfigInfos.model_validate(behind.definitions.validate(values))
+
+
+def _require_no_foreign_placeholders(behind: Backend, values: Mapping[str, str]) -> None:
+    """Filled in, others than those of the configuration that runs would tell what files and variables there are."""
+    known = behind.service.options.shown()
+    for key, value in values.items():
+        if _PLACEHOLDER.search(value) and known.get(key) != value:
+            raise errors.bad_request(
+                f"`{key}` has a placeholder that is not in the configuration that runs, and is not looked up by REST; "
+                "`keyfold sink validate` does it where the files are"
+            )
