@@ -23,8 +23,11 @@ _PREFIXES: Final = ("consumer.override.", "producer.override.", "admin.override.
 _SECURITY: Final = ("security.protocol", "sasl.", "ssl.")
 # The client says what it refuses on its log as well; that is ours to say.
 _SILENT: Final = {"log_level": 0}
-# Set by the sink for the client to be made at all, or needing a running one.
-_NOT_TRIED: Final = ("plugin.library.paths", "bootstrap.servers", "metadata.broker.list")
+# A configuration that is only looked at (somebody may send it to the REST API) connects to nothing, and neither loads
+# libraries nor runs commands.
+_NOT_SET: Final = frozenset({"plugin.library.paths", "bootstrap.servers", "metadata.broker.list"})
+_NOT_MADE: Final = _NOT_SET | {"ssl.engine.location", "ssl.providers", "sasl.kerberos.kinit.cmd", "debug"}
+_KERBEROS: Final = "gssapi"
 
 
 def client_mistakes(values: Mapping[str, str], known: Collection[str] = ()) -> Iterator[ConfigError]:
@@ -60,7 +63,7 @@ def _own_key(key: str) -> str | None:
 
 
 def _refusal(key: str, value: str) -> str | None:
-    if key in _NOT_TRIED:
+    if key in _NOT_SET:
         return None
     ((name, text),) = translated({key: value}).items()
     try:
@@ -87,9 +90,16 @@ def _made_mistakes(values: Mapping[str, str]) -> Iterator[ConfigError]:
     for prefix, make in kinds:
         own = {key.removeprefix(prefix): value for key, value in values.items() if key.startswith(prefix)}
         settings = {**shared, **translated(own)}
-        settings = {key: value for key, value in settings.items() if key not in _NOT_TRIED}
-        if not own and not (shared and prefix == _PREFIXES[0]):
+        mechanism = settings.get("sasl.mechanism", settings.get("sasl.mechanisms", ""))
+        if not (own or (shared and prefix == _PREFIXES[0])):
             continue
+        if not mechanism and settings.get("security.protocol", "").lower().startswith("sasl"):
+            key = f"{prefix if 'security.protocol' in own else ''}sasl.mechanism"
+            yield ConfigError(key, "is missing", hint="PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or GSSAPI")
+            continue
+        if mechanism.lower() == _KERBEROS:
+            continue
+        settings = {key: value for key, value in settings.items() if key not in _NOT_MADE}
         try:
             make({**settings, **_SILENT})
         except KafkaException as error:

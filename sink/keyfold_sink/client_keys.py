@@ -16,7 +16,12 @@ from keyfold.errors import ConfigError
 SECURITY_PREFIXES: Final = ("sasl.", "ssl.", "security.")
 """Keys that say how to connect: what the consumer is told holds for the other clients too."""
 
+OWNED_BY_ALL: Final = {
+    "bootstrap.servers": "all clients speak to the same cluster, that of bootstrap.servers at the top",
+    "metadata.broker.list": "all clients speak to the same cluster, that of bootstrap.servers at the top",
+}
 OWNED_BY_CONSUMER: Final = {
+    **OWNED_BY_ALL,
     "group.id": "it is connect-<name>",
     "group.protocol": "the sink joins as a classic group",
     "enable.auto.commit": "group offsets follow the manifest",
@@ -30,10 +35,13 @@ OWNED_BY_CONSUMER: Final = {
     "fetch.max.bytes": "it is a share of buffer.memory",
 }
 OWNED_BY_PRODUCER: Final = {
+    **OWNED_BY_ALL,
     "acks": "offsets pass a record only when all replicas have its dead letter",
     "request.required.acks": "offsets pass a record only when all replicas have its dead letter",
     "enable.idempotence": "dead letters are written once and in order",
     "transactional.id": "dead letters need no transaction",
+    "message.timeout.ms": "a dead letter is tried for as long as it takes",
+    "delivery.timeout.ms": "a dead letter is tried for as long as it takes",
 }
 # What Connect would set by itself, too, and what is harmless to repeat.
 _SAID_ANYWAY: Final = {

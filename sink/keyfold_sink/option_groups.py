@@ -97,7 +97,7 @@ class ErrorOptions(Options):
     errors_retry_delay_max_ms: Millis = _error(
         "errors.retry.delay.max.ms",
         60_000,
-        doc="The longest pause between two attempts to reach the Schema Registry or the dead letter topic.",
+        doc="For Connect's sake: the pauses between two attempts grow to 10 seconds and no further.",
         importance="low",
     )
     errors_log_enable: Flag = _error(

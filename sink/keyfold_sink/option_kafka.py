@@ -9,7 +9,14 @@ from functools import partial
 from keyfold.errors import ConfigError
 from keyfold.log.names import is_topic_name
 from keyfold.options import Names, Options, Overrides, option
-from keyfold_sink.client_keys import OWNED_BY_CONSUMER, OWNED_BY_PRODUCER, SECURITY_PREFIXES, mistakes_in, translated
+from keyfold_sink.client_keys import (
+    OWNED_BY_ALL,
+    OWNED_BY_CONSUMER,
+    OWNED_BY_PRODUCER,
+    SECURITY_PREFIXES,
+    mistakes_in,
+    translated,
+)
 
 _common = partial(option, group="Common", importance="high")
 _kafka = partial(option, group="Kafka")
@@ -85,7 +92,7 @@ class KafkaOptions(Options):
         yield from _topic_mistakes(self.topics, self.topics_regex)
         yield from mistakes_in("consumer.override.", self.consumer, OWNED_BY_CONSUMER)
         yield from mistakes_in("producer.override.", self.producer, OWNED_BY_PRODUCER)
-        yield from mistakes_in("admin.override.", self.admin, {})
+        yield from mistakes_in("admin.override.", self.admin, OWNED_BY_ALL)
         yield from mistakes_in("", self._security(), {})
 
     def _security(self) -> dict[str, str]:

@@ -64,6 +64,11 @@ def test_java_names_of_the_same_thing_are_translated() -> None:
         ("ssl.truststore.password", "hunter22", "PEM"),
         ("ssl.no.such", "hunter22", "no setting"),
         ("security.protocol", "TLS", "security.protocol"),
+        ("consumer.override.bootstrap.servers", "other:1", "same cluster"),
+        ("admin.override.bootstrap.servers", "other:1", "same cluster"),
+        ("producer.override.delivery.timeout.ms", "5", "as long as it takes"),
+        ("consumer.override.error_cb", "x", "refuses it"),
+        ("consumer.override.on_commit", "x", "refuses it"),
     ],
 )
 def test_a_wrong_setting_is_refused_by_its_name(key: str, value: str, says: str) -> None:
@@ -111,6 +116,9 @@ def test_files_and_what_belongs_together_are_looked_at(tmp_path: Path) -> None:
     assert list(found) == ["ssl.ca.location"]
     found = mistakes(security__protocol="SASL_PLAINTEXT", sasl__mechanism="SCRAM-SHA-256", sasl__username="me")
     assert list(found) == ["sasl.username"] or list(found) == ["sasl.password"]
+    assert list(mistakes(security__protocol="SASL_SSL")) == ["sasl.mechanism"]
+    found = mistakes(consumer__override__security__protocol="SASL_SSL")
+    assert list(found) == ["consumer.override.sasl.mechanism"]
 
 
 def test_credentials_at_the_top_are_for_all_clients_and_overrides_win() -> None:
@@ -132,3 +140,15 @@ def test_credentials_at_the_top_are_for_all_clients_and_overrides_win() -> None:
     assert options.producer_settings["bootstrap.servers"] == "h:1"
     for text in (repr(options), str(options.shown()), options.model_dump_json()):
         assert "admins" not in text
+
+
+def test_looking_at_a_configuration_runs_no_command_and_loads_no_library(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    mistakes(
+        security__protocol="SASL_PLAINTEXT",
+        sasl__mechanism="GSSAPI",
+        sasl__kerberos__kinit__cmd=f"touch {mark}",
+        consumer__override__plugin__library__paths="no-such-library",
+        consumer__override__ssl__engine__location="/no/such/engine.so",
+    )
+    assert not mark.exists()
