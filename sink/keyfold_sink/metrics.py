@@ -49,6 +49,7 @@ class TaskMeter:
         self._recent: dict[Metric, Recent] = {metric: Recent(now_s) for metric in _RECENT}
         self._offsets_good = self._offsets_bad = 0
         self._in_flight_records = 0
+        self._sent = self._sent_counted = 0
         self._rebalancing_since_s: float | None = None
         self._rebalanced_s: float | None = None
         self.observe(names.FLUSH_SECONDS, None)
@@ -79,6 +80,7 @@ class TaskMeter:
         """A batch that was read and put into segments, from the moment at which it had come."""
         now_s = self.clock.monotonic_s()
         with self._lock:
+            self._count_sent(now_s)
             self._values[names.READ.name] += records
             self._values[names.VALUE_BYTES.name] += value_bytes
             self._recent[names.READ_RATE].record(records, now_s)
@@ -86,11 +88,8 @@ class TaskMeter:
             self._recent[names.PUT_AVG].record((now_s - began_s) * 1000, now_s)
 
     def sent(self, records: int) -> None:
-        """Records that were put into a segment."""
-        now_s = self.clock.monotonic_s()
-        with self._lock:
-            self._values[names.SENT.name] += records
-            self._recent[names.SENT_RATE].record(records, now_s)
+        """Records that were put into a segment. For the main thread alone: it tells each partition of a batch."""
+        self._sent += records
 
     def rolled(self, reason: RollReason, records: int) -> float:
         """A segment with so many records (0: none, a hole) was finished and goes to the store; gives the time."""
@@ -159,6 +158,7 @@ class TaskMeter:
         with self._lock:
             active = gauges.get(names.ACTIVE.name, 0.0) + self._in_flight_records
             gauges = {**gauges, names.ACTIVE.name: active}
+            self._count_sent(now_s)
             self._recent[names.ACTIVE_AVG].record(active, now_s)
             found = {**self._values, **self._lately(now_s), **self._rebalanced(now_s), **gauges}
             answered = self._offsets_good + self._offsets_bad
@@ -173,6 +173,12 @@ class TaskMeter:
         if memory is not None:
             found[names.MEMORY.name] = memory
         return found
+
+    def _count_sent(self, now_s: float) -> None:
+        fresh = self._sent - self._sent_counted
+        self._sent_counted += fresh
+        self._values[names.SENT.name] += fresh
+        self._recent[names.SENT_RATE].record(fresh, now_s)
 
     def _lately(self, now_s: float) -> dict[str, float]:
         found: dict[str, float] = {}

@@ -179,14 +179,14 @@ def test_counts_from_many_threads_are_all_there(meter: TaskMeter) -> None:
         for _ in range(2_000):
             meter.count(names.ROLLS, "time")
             meter.observe(names.FLUSH_SECONDS, 0.01)
-            meter.sent(1)
+            meter.in_flight(1)
 
     threads = [threading.Thread(target=count) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert value(meter, names.ROLLS, "time") == value(meter, names.SENT) == 8_000
+    assert value(meter, names.ROLLS, "time") == value(meter, names.ACTIVE) == 8_000
     assert meter.values({})["keyfold_sink_flush_seconds_bucket|+Inf"] == 8_000
 
 
