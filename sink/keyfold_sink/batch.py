@@ -32,16 +32,17 @@ _NOT_TEXT: Final = (SystemError, UnicodeDecodeError)  # the former is what the c
 class UnreadableHeaders(SourceError):
     """Records with a header whose name is not UTF-8: the client hands over all of them but their headers.
 
-    `places` are those of the records among all that were to become columns.
+    `batch` holds all records, these with headers None; `places` says which they are.
     """
 
-    def __init__(self, record: Message, places: tuple[int, ...]) -> None:
+    def __init__(self, topic: str, partition: int, batch: RecordColumns, places: Sequence[int]) -> None:
         super().__init__(
-            Message.topic(record) or "",
-            Message.partition(record) or 0,
-            f"the record at offset {Message.offset(record)} has {UNREADABLE_HEADERS}",
+            topic,
+            partition,
+            f"the record at offset {batch.offsets[places[0]]} has {UNREADABLE_HEADERS}",
             hint="set errors.tolerance=all to skip such records",
         )
+        self.batch = batch
         self.places = places
 
 
@@ -96,33 +97,36 @@ def columns(records: Sequence[Message]) -> RecordColumns:
     leader_epochs = list(map(Message.leader_epoch, records))
     if None in leader_epochs:
         leader_epochs = [NO_LEADER_EPOCH if epoch is None else epoch for epoch in leader_epochs]
-    return RecordColumns(
+    headers, unreadable = _headers(records)
+    batch = RecordColumns(
         offsets=list(map(Message.offset, records)),  # type: ignore[arg-type]  # None only where there is an error
         timestamps=timestamps,
         timestamp_types=timestamp_types,
         keys=list(map(Message.key, records)),
         values=list(map(Message.value, records)),
-        headers=_headers(records),
+        headers=headers,
         leader_epochs=leader_epochs,  # type: ignore[arg-type]
     )
+    if unreadable:
+        raise UnreadableHeaders(records[0].topic() or "", records[0].partition() or 0, batch, unreadable)
+    return batch
 
 
-def _headers(records: Sequence[Message]) -> list[list[Header] | None]:
-    try:
-        return list(map(Message.headers, records))  # type: ignore[arg-type]  # a consumer gives lists of pairs
-    except _NOT_TEXT as error:
-        places = tuple(place for place, record in enumerate(records) if not _has_readable_headers(record))
-        if not places:
-            raise
-        raise UnreadableHeaders(records[places[0]], places) from error
+def _headers(records: Sequence[Message]) -> tuple[list[list[Header] | None], list[int]]:
+    """Headers, and the places where they cannot be read.
 
-
-def _has_readable_headers(record: Message) -> bool:
-    try:
-        Message.headers(record)
-    except _NOT_TEXT:
-        return False
-    return True
+    A message that has failed must not be asked again: the client then returns a list with a null pointer in it, and
+    the process dies where it is looked at (seen with confluent-kafka 2.16).
+    """
+    found: list[list[Header] | None] = []
+    unreadable: list[int] = []
+    while len(found) < len(records):
+        try:
+            found.extend(map(Message.headers, records[len(found) :] if found else records))  # type: ignore[arg-type]
+        except _NOT_TEXT:
+            unreadable.append(len(found))  # what came before it was taken
+            found.append(None)
+    return found, unreadable
 
 
 def cut(batch: RecordColumns, begin: int, end: int) -> RecordColumns:

@@ -132,14 +132,12 @@ class Intake:
 
     def read(self, records: Sequence[Message], mean_record_bytes: float) -> Batch:
         """What the client has handed over of one partition."""
+        unreadable: tuple[Failure, ...] = ()
         try:
             batch = columns(records)
         except UnreadableHeaders as error:
-            unreadable = tuple(_unreadable(records[place]) for place in error.places)
-            bad = frozenset(error.places)
-            batch = columns([record for place, record in enumerate(records) if place not in bad])
-        else:
-            unreadable = ()
+            unreadable = tuple(_unreadable(error.batch, place) for place in error.places)
+            batch = without(error.batch, error.places)
         return Batch(batch, unreadable, (records[-1].offset() or 0) + 1, mean_record_bytes)
 
     def take(self, owner: Assigned, batch: Batch) -> None:
@@ -329,10 +327,9 @@ def gaps(failures: Sequence[Failure], kept: Sequence[int]) -> list[Gap]:
 
 def _failure(batch: RecordColumns, rejected: Rejected) -> Failure:
     at = rejected.index
-    has_timestamp = batch.timestamp_types[at] != TIMESTAMP_NOT_AVAILABLE
     return Failure(
         batch.offsets[at],
-        batch.timestamps[at] if has_timestamp else None,
+        None if batch.timestamp_types[at] == TIMESTAMP_NOT_AVAILABLE else batch.timestamps[at],
         batch.keys[at],
         batch.values[at],
         batch.headers[at] or (),
@@ -343,16 +340,6 @@ def _failure(batch: RecordColumns, rejected: Rejected) -> Failure:
     )
 
 
-def _unreadable(record: Message) -> Failure:
-    kind, timestamp = record.timestamp()
-    return Failure(
-        record.offset() or 0,
-        None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp,
-        record.key(),
-        record.value(),
-        (),
-        Stage.HEADER_CONVERTER,
-        HEADERS_CONVERTER,
-        HEADERS_CAUSE,
-        f"the record has {UNREADABLE_HEADERS}",
-    )
+def _unreadable(batch: RecordColumns, place: int) -> Failure:
+    message = f"the record has {UNREADABLE_HEADERS}"
+    return _failure(batch, Rejected(place, Stage.HEADER_CONVERTER, HEADERS_CONVERTER, HEADERS_CAUSE, message))

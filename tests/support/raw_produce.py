@@ -20,7 +20,7 @@ def raw_produce(bootstrap_servers: str, topic: str, partition: int, records: Seq
     """Write records (key, value, headers) into a partition that this broker leads; returns the first one's offset."""
     host, port = bootstrap_servers.split(":")
     batch = _batch(records)
-    body = struct.pack(">hhi", -1, 30_000, 1) + _string(topic) + struct.pack(">iii", 1, partition, len(batch)) + batch
+    body = struct.pack(">hii", -1, 30_000, 1) + _string(topic) + struct.pack(">iii", 1, partition, len(batch)) + batch
     # Before it in the request's body: a null transactional id.
     request = struct.pack(">hhi", _PRODUCE, _VERSION, 1) + _string("raw") + struct.pack(">h", -1) + body
     with socket.create_connection((host, int(port)), timeout=30) as connection:
