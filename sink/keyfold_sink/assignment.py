@@ -41,6 +41,7 @@ from keyfold_sink.partition import PartitionWriter
 from keyfold_sink.sender import Retry
 from keyfold_sink.source import (
     ASKED_REASON,
+    SKIPPED,
     GapPolicy,
     Resumed,
     Source,
@@ -53,6 +54,8 @@ from keyfold_sink.source import (
 from keyfold_sink.status import UNKNOWN
 
 _TRUNCATION_LOOKS: Final = 3
+# So many offsets behind the log's last record are read again for the sake of the proof that it is.
+_READ_AGAIN_MAX: Final = 10_000
 _SET_BACK_DELAYS: Final = Backoff(first_ms=200, cap_ms=30_000)
 
 
@@ -161,11 +164,15 @@ def _start(manifest: Manifest, facts: SourceFacts) -> tuple[int, int]:
     """Where to begin to read, and the leader epoch that reading before it ended with.
 
     At the log's last record, if Kafka may still have it: its leader epoch is a proof. What somebody asked to skip is
-    not read again (it may be much, or what cannot be read); nothing is known there of leader epochs.
+    not read again (it may be much, or what cannot be read), nor are many records that failed their check; nothing is
+    known there of leader epochs.
     """
-    if any(gap.to_offset == manifest.next_offset and gap.reason == ASKED_REASON for gap in manifest.gaps):
-        return manifest.next_offset, NO_LEADER_EPOCH
     last = manifest.segments[-1].last_offset if manifest.segments else manifest.next_offset
+    is_long = manifest.next_offset - last > _READ_AGAIN_MAX
+    for gap in manifest.gaps:
+        asked = gap.to_offset == manifest.next_offset and gap.reason == ASKED_REASON
+        if asked or (is_long and gap.to_offset > last and gap.reason.startswith(SKIPPED)):
+            return manifest.next_offset, NO_LEADER_EPOCH
     start = min(max(last, facts.earliest_offset), manifest.next_offset)
     return start, manifest.last_leader_epoch if start == last else NO_LEADER_EPOCH
 

@@ -124,10 +124,9 @@ class DeadLetters:
         self._events = structlog.get_logger("keyfold.sink")
         self._producer = open_producer(self._on_error)
 
-    @property
-    def has_room(self) -> bool:
-        """Whether more letters may be sent now."""
-        return self._size_bytes < self._limit_bytes
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether so much more may be sent now. A batch that is larger than the limit may go alone."""
+        return self._size_bytes == 0 or self._size_bytes + size_bytes <= self._limit_bytes
 
     def send(self, key: TopicPartitionKey, letters: Sequence[Letter]) -> Parcel:
         """Send letters, in offset order; does not wait. The parcel says when they have arrived."""

@@ -19,7 +19,7 @@ from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, NoReturn, Protocol
 
 import structlog
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
@@ -34,6 +34,7 @@ from keyfold_sink.convert.api import Checks, Rejected, SchemasPending, Stage
 from keyfold_sink.error_counts import ErrorCounts
 from keyfold_sink.letter import Failure, Letter, RejectedRecord, Sender, letter
 from keyfold_sink.skips import Delivery
+from keyfold_sink.source import SKIPPED
 
 # A registry answers within a moment; a pause throws away what the client has fetched already.
 _PAUSE_AFTER_S: Final = 0.5
@@ -57,8 +58,7 @@ class Fetching(Protocol):
 class Letters(Protocol):
     """See `keyfold_sink.dead_letters.DeadLetters`."""
 
-    @property
-    def has_room(self) -> bool: ...  # noqa: D102
+    def has_room(self, size_bytes: int) -> bool: ...  # noqa: D102
     def send(self, key: TopicPartitionKey, letters: Sequence[Letter]) -> Delivery: ...  # noqa: D102
     def serve(self) -> None: ...  # noqa: D102
 
@@ -89,11 +89,19 @@ class Batch:
         return int(len(self.columns) * (self.mean_record_bytes + _RECORD_OVERHEAD_BYTES))
 
 
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    """What a batch waits for: schemas, or room for this much of dead letters."""
+
+    reason: PauseReason
+    needed_bytes: int = 0
+
+
 @dataclass(slots=True)
 class _Kept:
     """What waits, in order: batches, and ends that the partition had after them."""
 
-    why: PauseReason
+    wait: _Wait
     since_s: float
     tried_s: float
     pieces: deque[Batch | int] = field(default_factory=deque)
@@ -147,9 +155,9 @@ class Intake:
         elif self._checks is None and not batch.unreadable:
             assert owner.writer is not None
             owner.writer.append(batch.columns, batch.mean_record_bytes)
-        elif (why := self._judge(owner, batch)) is not None:
+        elif (wait := self._judge(owner, batch)) is not None:
             now_s = self._clock.monotonic_s()
-            self._kept[owner] = _Kept(why, now_s, now_s)
+            self._kept[owner] = _Kept(wait, now_s, now_s)
             self._keep(owner, batch)
 
     def read_to(self, owner: Assigned, offset: int) -> None:
@@ -201,9 +209,9 @@ class Intake:
                 assert owner.writer is not None
                 owner.writer.read_to(piece)
             else:
-                why = self._judge(owner, piece)
-                if why is not None:
-                    kept.why = why
+                wait = self._judge(owner, piece)
+                if wait is not None:
+                    kept.wait = wait
                     return
                 kept.size_bytes -= piece.size_bytes
             kept.pieces.popleft()
@@ -215,8 +223,8 @@ class Intake:
 
     def _may_go_on(self, kept: _Kept) -> bool:
         """Whether it is worth while to judge again. Somebody else's schemas must not hold up this one for ever."""
-        if kept.why is PauseReason.LETTERS:
-            return self._policy.letters is None or self._policy.letters.has_room
+        if kept.wait.reason is PauseReason.LETTERS:
+            return self._policy.letters is None or self._policy.letters.has_room(kept.wait.needed_bytes)
         is_pending = self._checks is not None and self._checks.pending()
         return not is_pending or self._clock.monotonic_s() - kept.tried_s >= _AGAIN_S
 
@@ -224,13 +232,14 @@ class Intake:
         is_long = self._clock.monotonic_s() - kept.since_s >= _PAUSE_AFTER_S or kept.size_bytes > _PAUSE_ABOVE_BYTES
         if is_long and owner.holds.isdisjoint(WAITS):
             topic, partition = owner.key
-            self._events.info("partition paused", topic=topic, partition=partition, why=kept.why.value)
-            self._fetching.hold(owner, kept.why)
-            owner.health.failed(f"records wait to be checked: {kept.why.value}")
+            why = kept.wait.reason
+            self._events.info("partition paused", topic=topic, partition=partition, why=why.value)
+            self._fetching.hold(owner, why)
+            owner.health.failed(f"records wait to be checked: {why.value}")
 
     # Judging
 
-    def _judge(self, owner: Assigned, batch: Batch) -> PauseReason | None:
+    def _judge(self, owner: Assigned, batch: Batch) -> _Wait | None:
         """Append what is good of a batch, and deal with the rest. Or say what it has to wait for."""
         writer = owner.writer
         assert writer is not None
@@ -239,16 +248,21 @@ class Intake:
         try:
             failures = self._failures(owner.key, fresh, batch.unreadable, writer.position)
         except SchemasPending:
-            return PauseReason.SCHEMAS
+            return _Wait(PauseReason.SCHEMAS)
         if not failures:
             if len(fresh):
                 writer.append(fresh, batch.mean_record_bytes)
-        elif not self._policy.tolerates:
+            return None
+        if not self._policy.tolerates:
             self._reject(owner, fresh, batch, failures[0])
-        elif self._policy.letters is not None and not self._policy.letters.has_room:
-            return PauseReason.LETTERS
-        else:
-            self._skip(owner, fresh, batch, failures)
+        delivery = None
+        if self._policy.letters is not None:
+            letters = [letter(owner.key, failure, self._policy.sender) for failure in failures]
+            needed_bytes = sum(letter.size_bytes for letter in letters)
+            if not self._policy.letters.has_room(needed_bytes):
+                return _Wait(PauseReason.LETTERS, needed_bytes)
+            delivery = self._policy.letters.send(owner.key, letters)
+        self._skip(owner, fresh, batch, failures, delivery)
         return None
 
     def _failures(
@@ -261,7 +275,7 @@ class Intake:
             failures.sort(key=lambda failure: failure.offset)
         return failures
 
-    def _reject(self, owner: Assigned, fresh: RecordColumns, batch: Batch, failure: Failure) -> None:
+    def _reject(self, owner: Assigned, fresh: RecordColumns, batch: Batch, failure: Failure) -> NoReturn:
         assert owner.writer is not None
         self._note(owner.key, [failure])
         before = cut(fresh, 0, bisect_left(fresh.offsets, failure.offset))
@@ -269,14 +283,17 @@ class Intake:
             owner.writer.append(before, batch.mean_record_bytes)
         raise RejectedRecord(owner.key, failure)
 
-    def _skip(self, owner: Assigned, fresh: RecordColumns, batch: Batch, failures: Sequence[Failure]) -> None:
-        writer, policy = owner.writer, self._policy
+    def _skip(
+        self,
+        owner: Assigned,
+        fresh: RecordColumns,
+        batch: Batch,
+        failures: Sequence[Failure],
+        delivery: Delivery | None,
+    ) -> None:
+        writer = owner.writer
         assert writer is not None
         self._note(owner.key, failures)
-        delivery = None
-        if policy.letters is not None:
-            letters = [letter(owner.key, failure, policy.sender) for failure in failures]
-            delivery = policy.letters.send(owner.key, letters)
         bad = {failure.offset for failure in failures}
         good = without(fresh, [place for place, offset in enumerate(fresh.offsets) if offset in bad])
         writer.skip(gaps(failures, good.offsets), delivery)
@@ -312,7 +329,7 @@ def gaps(failures: Sequence[Failure], kept: Sequence[int]) -> list[Gap]:
     found: list[Gap] = []
     count = between = -1
     for failure in failures:
-        reason = f"skipped: {failure.cause}"
+        reason = SKIPPED + failure.cause
         at = bisect_left(kept, failure.offset)
         if found and found[-1].reason == reason and at == between:
             count += 1

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from keyfold.clock import Clock
+from keyfold_sink import budget
 from keyfold_sink.budget import InFlight
 from keyfold_sink.convert.api import Checks
 from keyfold_sink.dead_letters import DeadLetters, OpenProducer
@@ -12,6 +15,9 @@ from keyfold_sink.intake import ErrorPolicy, Intake
 from keyfold_sink.letter import Sender
 from keyfold_sink.metrics import TaskMeter
 from keyfold_sink.options import SinkOptions
+
+# Dead letters on their way, copied once by the client, may take this part of what segments may: then reading waits.
+_LETTERS_SHARE: Final = 8
 
 
 def sends_letters(options: SinkOptions) -> bool:
@@ -26,19 +32,18 @@ def open_intake(
     clock: Clock,
     meter: TaskMeter,
     in_flight: InFlight,
-    limit_bytes: int,
     checks: Checks | None = None,
     open_producer: OpenProducer | None = None,
     task_id: int = 0,
 ) -> Intake:
-    """The intake of one task. Without checks nothing is judged. `limit_bytes` is for dead letters on their way."""
+    """The intake of one task. Without checks nothing is judged."""
     counts = ErrorCounts(meter)
     letters = None
     if open_producer is not None and sends_letters(options):
         letters = DeadLetters(
             options.dead_letter_topic,
             open_producer,
-            limit_bytes=limit_bytes,
+            limit_bytes=budget.plan(options.buffer_memory).segments_bytes // _LETTERS_SHARE,
             in_flight=in_flight,
             counts=counts,
             clock=clock,

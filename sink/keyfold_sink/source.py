@@ -33,6 +33,8 @@ FOLLOWED_SETTINGS: Final = (
 )
 LOST_REASON: Final = "lost at the source before it was read"
 ASKED_REASON: Final = "skipped because it was asked for: the sink's offset was altered"
+SKIPPED: Final = "skipped: "
+"""How the reason of a gap begins whose records have failed their check; their cause follows."""
 TOMBSTONES_REASON: Final = "tombstones may have been removed at the source before they were read"
 
 

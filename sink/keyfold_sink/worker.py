@@ -57,8 +57,6 @@ _ELSEWHERE_INTERVAL_S: Final = 1.0
 # A commit that stays unknown for this long is asked for again; shutdown looks in between.
 _COMMIT_PATIENCE_S: Final = 10.0
 _LEAVE_WAIT_S: Final = 5.0
-# Dead letters on their way, copied once by the client, may take this part of what segments may: then reading waits.
-_LETTERS_SHARE: Final = 8
 # What has been sent already may still land; who starts next would find it, but need not read it again.
 _LAST_CALLS_S: Final = 5.0
 
@@ -137,7 +135,6 @@ class SinkTask:
             clock=clock,
             meter=meter,
             in_flight=self._in_flight,
-            limit_bytes=self._plan.segments_bytes // _LETTERS_SHARE,
             checks=checks,
             open_producer=open_producer,
             task_id=voice.number,

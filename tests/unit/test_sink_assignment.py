@@ -20,7 +20,7 @@ from keyfold_sink.assignment import Assigned, Claimed, Claims, Loaded, require_s
 from keyfold_sink.health import Health
 from keyfold_sink.lane import Lane
 from keyfold_sink.sender import Retry
-from keyfold_sink.source import ASKED_REASON, GapPolicy, SourceFacts
+from keyfold_sink.source import ASKED_REASON, SKIPPED, GapPolicy, SourceFacts
 
 PLACE = Place("topics", "t", 0)
 SETTINGS = {"cleanup.policy": "compact", "delete.retention.ms": "1000"}
@@ -162,3 +162,15 @@ def test_what_somebody_asked_to_skip_is_not_read_again(here: Setting) -> None:
     event.session.append(entry(8, 8, 9, event.session.epoch), leader_epoch=5)
     event = here.claimed()
     assert (event.start_offset, event.start_leader_epoch) == (8, 5), "once there are records after it, they count"
+
+
+@pytest.mark.parametrize(("skipped", "begins"), [(9_000, 4), (20_000, 20_005)])
+def test_many_records_that_failed_their_check_are_not_read_again(here: Setting, skipped: int, begins: int) -> None:
+    session = here.claimed().session
+    session.append(entry(0, 4, 5, session.epoch), leader_epoch=3)
+    end = 5 + skipped
+    session.advance(end - 1, gaps=(Gap(5, end - 1, SKIPPED + "not JSON"),))
+    session.advance(end)  # the end of a transaction
+    here.source = FakeSource(end=end)
+    event = here.claimed()
+    assert (event.start_offset, event.start_leader_epoch) == (begins, 3 if begins == 4 else -1)
