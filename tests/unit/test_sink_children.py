@@ -48,6 +48,10 @@ class Bench:
         return self.supervisor.tasks[0].state
 
     @property
+    def states(self) -> list[State]:
+        return [status.state for status in self.supervisor.tasks]
+
+    @property
     def trace(self) -> str:
         return self.supervisor.tasks[0].trace
 
@@ -66,10 +70,10 @@ def running(tasks: int = 1) -> Bench:
 
 def test_tasks_start_with_the_first_orders_and_say_that_they_are_not_there_yet() -> None:
     bench = Bench(2)
-    assert len(bench.supervisor.tasks) == 0
+    assert bench.states == []
     bench.follow()
     assert [(process.number, process.paused) for process in bench.tasks.started] == [(0, False), (1, False)]
-    assert [status.state for status in bench.supervisor.tasks] == [State.UNASSIGNED] * 2
+    assert bench.states == [State.UNASSIGNED] * 2
 
 
 def test_a_worker_that_starts_while_the_sink_is_paused_starts_paused() -> None:
@@ -170,6 +174,19 @@ def test_a_restart_while_stopped_starts_nothing_then_or_later_twice() -> None:
 
 
 # Tasks that end
+
+
+@pytest.mark.parametrize("change", [orders.target(State.STOPPED), orders.restart(Scope.ALL)])
+def test_what_is_asked_while_a_task_hangs_is_not_forgotten_when_it_comes_to_itself(change: orders.Change) -> None:
+    bench = running()
+    bench.step(300)
+    bench.follow(change)
+    bench.tasks.live().report()
+    bench.step()
+    assert bench.tasks.live().orders == [Order.STOP]
+    bench.step(1)
+    bench.step()
+    assert len(bench.tasks.started) == (1 if bench.orders.state is State.STOPPED else 2)
 
 
 @pytest.mark.parametrize("code", [-signal.SIGKILL, -signal.SIGSEGV, 70, 1, 0])

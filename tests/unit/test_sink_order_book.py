@@ -199,6 +199,14 @@ def test_two_workers_that_swap_at_once_both_get_their_change_in() -> None:
     assert book(store).look().flushes == 80
 
 
+def test_an_answer_that_is_overtaken_by_a_newer_one_does_not_set_back_what_is_known() -> None:
+    mine = book(memory())
+    mine.change(orders.flush)
+    mine._learn(Orders())  # a look of another thread that began before
+    assert mine.known is not None
+    assert mine.known.version == 1
+
+
 # What is to be done
 
 

@@ -384,6 +384,22 @@ def test_answers_that_are_lost_move_an_end_once(kind: Kind, times: int) -> None:
     assert world.manifest().gaps == (Gap(20, 30, ASKED_REASON),)
 
 
+@pytest.mark.parametrize("kind", [Kind.LOST_ANSWER, Kind.UNAVAILABLE])
+def test_a_move_without_an_answer_for_longer_than_its_patience_is_made_once(kind: Kind) -> None:
+    world, a, _ = stopped()
+    puts: list[Call] = []
+
+    def is_advance(call: Call) -> bool:
+        puts.extend([call] * (call.operation == "put" and call.key.endswith("_manifest.avro")))
+        return len(puts) > 1 and puts[-1] is call
+
+    a.faulty.add(Fault(is_advance, kind, times=12))
+    a.service.alter_offsets({("users", 0): 30})
+    assert len(puts) > 8
+    assert world.manifest().next_offset == 30
+    assert world.manifest().gaps == (Gap(20, 30, ASKED_REASON),)
+
+
 def test_what_was_moved_before_an_error_is_said() -> None:
     world, a, _ = stopped()
 

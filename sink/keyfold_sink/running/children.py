@@ -81,6 +81,9 @@ class Phase(Enum):
     FAILED = "failed"
 
 
+_LISTENING: Final = frozenset({Phase.UP, Phase.HUNG})  # one that hangs may come to itself yet
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """How long a task may be silent, and how long it may take to stop."""
@@ -142,13 +145,13 @@ class Child:
         self._wanted, self._paused = True, paused
         if self.phase is Phase.DOWN:
             self._start()
-        elif self.phase is Phase.UP and changed:
+        elif self.phase in _LISTENING and changed:
             self._tell(Order.PAUSE if paused else Order.RESUME)
 
     def halt(self) -> None:
         """It is to flush and end."""
         self._wanted = False
-        if self.phase is Phase.UP:
+        if self.phase in _LISTENING:
             self._end()
         elif not self.is_live:
             self._down()
@@ -158,14 +161,14 @@ class Child:
         if not self._wanted:
             return
         self._delays = None
-        if self.phase is Phase.UP:
+        if self.phase in _LISTENING:
             self._end()
         elif self.phase in {Phase.WAITING, Phase.FAILED}:
             self._start()
 
     def flush(self) -> None:
         """It is to finish and commit what it has read."""
-        if self.phase is Phase.UP:
+        if self.phase in _LISTENING:
             self._tell(Order.FLUSH)
 
     def log(self, levels: Levels) -> None:
@@ -234,8 +237,9 @@ class Child:
         )
 
     def _end(self) -> None:
+        patience_s = STACK_GRACE_S if self.phase is Phase.HUNG else self._limits.stop_s
         self.phase = Phase.ENDING
-        self._act_at_s = self._clock.monotonic_s() + self._limits.stop_s
+        self._act_at_s = self._clock.monotonic_s() + patience_s
         self._tell(Order.STOP)
         assert self._process is not None
         self._process.signal(signal.SIGTERM)  # while it starts it does not listen to orders yet
