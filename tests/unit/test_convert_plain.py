@@ -157,7 +157,8 @@ JSON_CASES: list[tuple[bytes, bool]] = [
     (b'"\xed\xa0\x80"', False),
     ("{}".encode("utf-16"), False),
     (b"\x00\x00\x00\x00\x01", False),
-    (b" ", False),
+    (b" \r\n\t", True),
+    (b"\x0b", False),
     (b"[" * 100_000, False),
     (b"tru", False),
 ]

@@ -49,9 +49,12 @@ class _Compiler:
         if not isinstance(kind, str):
             raise SchemaInvalid("a schema has no member `type`")
         parameters = _parameters(schema)
-        bare = self._logical(schema, kind, parameters) or self._bare(schema, kind)
+        bare = self._bare(schema, kind)
+        bare = _logical(schema, parameters) or bare
         optional = schema.get("optional") is True
         if "default" in schema:
+            if kind == "struct" and schema["default"] is not None:
+                raise SchemaInvalid("Connect takes no default of a struct")
             try:
                 _or_null(bare, kind, optional)(schema["default"])
             except Misfit as error:
@@ -93,22 +96,15 @@ class _Compiler:
             fits[name] = self.fit(field)
         return _struct(fits)
 
-    @staticmethod
-    def _logical(schema: Mapping[str, Any], kind: str, parameters: Mapping[str, str]) -> Fit | None:
-        """The check of what Connect gives a meaning by the schema's name."""
-        name = schema.get("name")
-        if not isinstance(name, str) or not name.startswith(_LOGICAL):
-            return None
-        logical = _LOGICAL_TYPES.get(name.removeprefix(_LOGICAL))
-        if logical is None:
-            return None
-        if kind != logical[0]:
-            raise SchemaInvalid(f"{name} is of type {logical[0]}, not {kind}")
-        if logical[1] is _decimal:
-            scale = parameters.get("scale", "")
-            if not scale.removeprefix("-").isdecimal():
-                raise SchemaInvalid(f"{name} has no parameter `scale`")
-        return logical[1]
+
+def _logical(schema: Mapping[str, Any], parameters: Mapping[str, str]) -> Fit | None:
+    """The check of what Connect gives a meaning by the schema's name, whatever its type."""
+    name = schema.get("name")
+    if not isinstance(name, str) or not name.startswith(_LOGICAL):
+        return None
+    if name == _LOGICAL + "Decimal" and not parameters.get("scale", "").removeprefix("-").isdecimal():
+        return _decimal_number
+    return _LOGICAL_TYPES.get(name.removeprefix(_LOGICAL))
 
 
 def _parameters(schema: Mapping[str, Any]) -> Mapping[str, str]:
@@ -183,7 +179,9 @@ def _bytes(payload: Any) -> None:
     if type(payload) is not str:
         raise _wrong(payload, "bytes in Base64")
     try:
-        binascii.a2b_base64("".join(payload.split()).encode(), strict_mode=True)
+        if len(payload) % 4:
+            raise Misfit("no Base64 where bytes belong: its length is no multiple of 4")
+        binascii.a2b_base64(payload.encode(), strict_mode=True)
     except ValueError as error:
         raise Misfit(f"no Base64 where bytes belong: {error}") from error
 
@@ -194,6 +192,12 @@ def _decimal(payload: Any) -> None:
     if payload == "":
         raise Misfit("no bytes where a decimal belongs")
     _bytes(payload)
+
+
+def _decimal_number(payload: Any) -> None:
+    """Without a parameter `scale` only what is written as a number has a meaning."""
+    if type(payload) is not int and type(payload) is not float:
+        raise Misfit("a decimal in bytes, of a schema without the parameter `scale`")
 
 
 def _date(payload: Any) -> None:
@@ -275,9 +279,9 @@ _SIMPLE: Final[Mapping[str, Fit]] = {
     "bytes": _bytes,
     "string": _string,
 }
-_LOGICAL_TYPES: Final[Mapping[str, tuple[str, Fit]]] = {
-    "Decimal": ("bytes", _decimal),
-    "Date": ("int32", _date),
-    "Time": ("int32", _time),
-    "Timestamp": ("int64", _timestamp),
+_LOGICAL_TYPES: Final[Mapping[str, Fit]] = {
+    "Decimal": _decimal,
+    "Date": _date,
+    "Time": _time,
+    "Timestamp": _timestamp,
 }

@@ -1,8 +1,8 @@
 """JSON: a valid document, and where schemas are on, Connect's envelope with a payload that fits.
 
-The rule for what Connect's JsonConverter takes and this check does not: where Connect would change or drop something
-in silence (what follows the document, a text read as the number 0), the record fails here. docs/converters.md has the
-list.
+Whatever Connect's JsonConverter refuses fails here. So does what it takes only by dropping or changing something in
+silence: what follows the document, a text where its schema says a number. docs/converters.md has the list, and a test
+puts the same questions to Connect's own.
 
 A producer writes the same schema before every payload, byte for byte. So the bytes up to the payload are remembered
 with the check of their schema, and most documents are parsed from there on.
@@ -25,6 +25,7 @@ _SCHEMA: Final = b'{"schema":'
 _PAYLOAD: Final = b',"payload":'
 _PREFIXES: Final = 8
 _BRACE: Final = ord("}")
+_SPACE: Final = b" \t\r\n"
 _NO_ENVELOPE: Final = (
     "is no object of the two members schema and payload, which schemas.enable=true asks for; for plain JSON set "
     "schemas.enable=false"
@@ -36,7 +37,7 @@ class NotJson(Exception):
 
 
 def parse(value: bytes) -> Any:
-    """A document as Connect parses it. Raises `NotJson`.
+    """A JSON document. Raises `NotJson`.
 
     orjson refuses some that Jackson takes: a byte order mark, halves of surrogate pairs, numbers beyond a double.
     """
@@ -58,14 +59,14 @@ def _no_constant(name: str) -> NoReturn:
 
 
 class JsonCheck(LocalCheck):
-    """Any JSON document. Nothing at all counts as null, as it does for Connect."""
+    """Any JSON document. Nothing at all, or white space, counts as null, as it does for Connect."""
 
     def failures(self, _batch: BatchId, column: Sequence[bytes | None], _headers: Headers) -> Sequence[Failure]:
         """See `ColumnCheck`."""
         try:
             exhaust(map(orjson.loads, filter(None, column)))
         except orjson.JSONDecodeError:
-            found = [(index, _not_json(value)) for index, value in enumerate(column) if value]
+            found = [(index, _not_json(value)) for index, value in enumerate(column) if value and value.strip(_SPACE)]
             return [Failure(index, "not JSON", message) for index, message in found if message]
         return ()
 
