@@ -65,7 +65,11 @@ OpenConsumer = Callable[[Callable[[Any, Any], None], Callable[[Any], None]], Gro
 
 
 class ClientFailed(KeyfoldError):
-    """The Kafka client has ended for good."""
+    """The Kafka client has ended for good, and would again."""
+
+
+class ClientBroke(Exception):
+    """The Kafka client has refused a call that it should have taken; a new one may do better."""
 
 
 class ShutdownTimeout(KeyfoldError):
@@ -159,7 +163,8 @@ class SinkTask:
                 raise
             except KafkaException as error:
                 self._end_quietly()
-                raise ClientFailed(f"the Kafka client cannot go on: {error.args[0].str()}") from error
+                kind = ClientFailed if error.args[0].fatal() else ClientBroke
+                raise kind(f"the Kafka client cannot go on: {error.args[0].str()}") from error
             self._end()
             self._report.now()  # the last figures, or what the flush has done would never be counted
         finally:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from keyfold.errors import (
     AccessDenied,
@@ -26,7 +26,9 @@ from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
 from keyfold_sink.source import SourceFacts, SourceForbidden, TopicForbidden, TopicGone
 from keyfold_sink.status import State
+from keyfold_sink.task_orders import Order
 from keyfold_sink.verdict import PositionLost, Verdict, verdict
+from keyfold_sink.worker import ClientBroke, ClientFailed
 from tests.support.fake_group import FakeSource, Key
 from tests.support.proof import read_segments
 from tests.support.sink_rig import T0, T1, MakeRig, Rig, rigs
@@ -194,3 +196,22 @@ def test_many_failures_are_named_by_a_few_and_counted(make: MakeRig) -> None:
     assert trace.startswith("25 partitions have failed")
     assert trace.endswith("and 15 more")
     assert trace.count("\n") == 11
+
+
+@pytest.mark.parametrize(("fatal", "expected"), [(True, ClientFailed), (False, ClientBroke)])
+def test_a_client_that_refuses_a_call_ends_the_task_for_good_only_when_it_says_so(
+    make: MakeRig, fatal: bool, expected: type[Exception]
+) -> None:
+    rig = make()
+
+    def refuse(_partitions: list[TopicPartition]) -> None:
+        raise KafkaException(KafkaError(KafkaError._STATE, "no", fatal))
+
+    rig.kafka.pause = refuse  # type: ignore[method-assign]
+    rig.kafka.tell("on_assign", T0)
+    rig.until(rig.runs)
+    rig.orders.give(Order.PAUSE)
+    deadline_s = time.monotonic() + 20
+    while rig.error is None and time.monotonic() < deadline_s:
+        time.sleep(0.005)
+    assert isinstance(rig.error, expected)
