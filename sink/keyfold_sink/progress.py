@@ -54,6 +54,12 @@ class Progress:
             self._live.stop()
             self._console.print(self._line())
 
+    def say(self, *lines: str) -> None:
+        """Print above the line that changes, where somebody is looking."""
+        if self.is_shown:
+            for line in lines:
+                self._console.print(line)
+
     def committed(self, event: Committed) -> None:
         """Count a commit."""
         self._partitions.add(event.key)

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keyfold.clock import ManualClock
-from keyfold.errors import KeyfoldError, StoreUnavailable
+from keyfold.errors import AccessDenied, KeyfoldError, StoreUnavailable
+from keyfold.log import catalog
 from keyfold.store.api import Create
 from keyfold.store.faulty import Call, Chaos, Fault, FaultyStore, Kind
 from keyfold.store.memory import MemoryStore
@@ -279,3 +280,38 @@ def test_whoever_lives_in_the_end_is_seen_by_all_under_a_slot_of_its_own(
     for worker in living:
         assert worker.sees() == {name: slot for name, slot in slots.items() if name != worker.roll.worker_id}
     assert len(world.objects()) == 4
+
+
+class NoDeleting(MemoryStore):
+    """A bucket in which this sink may delete nothing."""
+
+    def delete(self, key: str) -> None:
+        raise AccessDenied(key, "s3:DeleteObject is not allowed")
+
+
+def test_without_the_right_to_delete_what_is_gone_stays_and_holds_up_nothing() -> None:
+    world = World()
+    world.store = NoDeleting(clock=world.clock)
+    a, b = world.worker("a"), world.worker("b")
+    a.turn()
+    b.turn()
+    for _ in range(40):
+        world.clock.advance(5000)
+        b.turn()
+    assert b.sees() == {}
+    c = world.worker("c")
+    c.turn()
+    assert c.roll.slot == 0
+    with pytest.raises(AccessDenied):
+        b.roll.leave()
+    assert c.book.look().slots == {"c": 0}
+
+
+def test_what_workers_share_is_no_topics_log() -> None:
+    """Whoever lists logs, verifies or collects finds them by the folders of topics."""
+    world = World()
+    a = world.worker("a")
+    a.turn()
+    assert world.objects()
+    assert list(catalog.places(world.store, "topics")) == []
+    assert catalog.topics(world.store, "topics") == []

@@ -42,7 +42,8 @@ def run_child(
     """Run task `number`. Raises what `run_task` raises; leaves the process where that is a defect."""
     # A task that hangs is asked where: this answers even while Python's main thread does not.
     faulthandler.register(signal.SIGQUIT, all_threads=True, chain=False)
-    logs.configure(json=as_json)
+    # At a terminal the supervisor shows a line that changes; only what is wrong may come between.
+    logs.configure(json=as_json, level="warning" if sys.stderr.isatty() and not as_json else "info")
     logs.bind(task=number)
     options = SinkOptions.parse(read_first_line(_ORDERS_FD)).for_task(number)
     orders = TaskOrders(stop, pause=paused)

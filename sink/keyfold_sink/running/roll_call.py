@@ -25,7 +25,14 @@ import orjson
 import structlog
 
 from keyfold.clock import Clock
-from keyfold.errors import AlreadyExists, ConditionUndecided, KeyfoldError, ObjectNotFound, PreconditionFailed
+from keyfold.errors import (
+    AccessDenied,
+    AlreadyExists,
+    ConditionUndecided,
+    KeyfoldError,
+    ObjectNotFound,
+    PreconditionFailed,
+)
 from keyfold.store.api import STORE_TIME_RESOLUTION_MS, Create, ObjectInfo, ObjectStore, Update
 from keyfold_sink.running.orders import OrderBook, free_slots, safe_name, take_slot
 from keyfold_sink.status import UNKNOWN, WorkerStatus, dump, load_worker
@@ -110,8 +117,8 @@ class RollCall:
 
     def leave(self) -> None:
         """Take this worker off: its tasks have ended. Raises what the store raises; the others then notice in time."""
-        self._store.delete(self._key(self.worker_id))
         self._book.change(free_slots([self.worker_id]))
+        self._store.delete(self._key(self.worker_id))
 
     # Writing
 
@@ -206,12 +213,19 @@ class RollCall:
         orders = self._book.look()
         alive, gone = self._listed()
         for info in gone:
-            self._store.delete(info.key)
             self._events.info("worker is gone", key=info.key)
+            self._clear(info.key)
         left = [worker_id for worker_id in orders.slots if self._key(worker_id) not in alive]
         left = [worker_id for worker_id in left if worker_id != self.worker_id]
         if left:
             self._book.change(free_slots(left))
+
+    def _clear(self, key: str) -> None:
+        """Delete what a worker left. Where that is not allowed it stays, and nobody takes it for a worker."""
+        try:
+            self._store.delete(key)
+        except AccessDenied as error:
+            self._events.warning("no right to clear away", key=key, error=str(error))
 
     def _key(self, worker_id: str) -> str:
         return f"{self._prefix}{safe_name(worker_id)}.json"

@@ -200,27 +200,27 @@ class Worker:
             leaving.join(_LEAVE_S)
 
     def _follow_orders(self, stop: threading.Event, ended: threading.Event) -> None:
-        trouble = _Trouble("orders")
+        trouble = _Trouble("looking at the orders")
         while not ended.is_set():
             try:
                 self._book.look()
                 trouble.over()
-            except KeyfoldError as error:
+            except Exception as error:  # noqa: BLE001 - a defect here must not leave the sink deaf
                 trouble.met(error)
-                if not error.retriable and self._book.known is None:
+                if isinstance(error, KeyfoldError) and not error.retriable and self._book.known is None:
                     self._refused = error
                     stop.set()
                     return
             ended.wait(_ORDERS_EVERY_S)
 
     def _answer_roll_call(self, ended: threading.Event) -> None:
-        trouble = _Trouble("roll call")
+        trouble = _Trouble("answering the roll call")
         while not ended.is_set():
             try:
                 self._roll_call.turn(self.service.own_status)
                 trouble.over()
                 ended.wait(_ROLL_CALL_EVERY_S)
-            except KeyfoldError as error:
+            except Exception as error:  # noqa: BLE001 - as above
                 trouble.met(error)
                 ended.wait(_AFTER_ERROR_S)
 
@@ -270,19 +270,20 @@ class LazyCluster:
 
 
 class _Trouble:
-    """Says once that something does not work, and once that it works again."""
+    """Says when something does not work, when that becomes something else, and when it works again."""
 
     def __init__(self, what: str) -> None:
         self._what = what
         self._said = ""
         self._events = structlog.get_logger("keyfold.sink")
 
-    def met(self, error: KeyfoldError) -> None:
-        if not self._said:
-            self._events.warning("the store does not answer", about=self._what, error=str(error))
-        self._said = str(error)
+    def met(self, error: Exception) -> None:
+        if repr(error) != self._said:
+            defect = None if isinstance(error, KeyfoldError) else error
+            self._events.warning("does not work now", what=self._what, error=str(error), exc_info=defect)
+        self._said = repr(error)
 
     def over(self) -> None:
         if self._said:
-            self._events.info("the store answers again", about=self._what)
+            self._events.info("works again", what=self._what)
         self._said = ""

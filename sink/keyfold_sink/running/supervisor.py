@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from random import Random
 from typing import Final
 
@@ -103,22 +104,24 @@ class Supervisor:
 
         Nothing is started before `newest` has an answer. Raises `TasksFailed` when a task did not end well.
         """
-        while not stop.is_set() and not (ends_when_failed and self.all_failed):
-            orders = newest()
-            if orders is not None:
-                self.follow(orders, worker_id())
-            self.step()
-            self._clock.sleep(_ROUND_S)
-        self.end()
+        with self._nobody_left():
+            while not stop.is_set() and not (ends_when_failed and self.all_failed):
+                orders = newest()
+                if orders is not None:
+                    self.follow(orders, worker_id())
+                self.step()
+                self._clock.sleep(_ROUND_S)
+            self.end()
 
     def run_once(self, stop: threading.Event) -> None:
         """Start all tasks and wait until each has ended by itself. Raises `TasksFailed` when one did not end well."""
-        for child in self._children:
-            child.run(paused=False)
-        while not stop.is_set() and any(child.is_live for child in self._children):
-            self.step()
-            self._clock.sleep(_ROUND_S)
-        self.end()
+        with self._nobody_left():
+            for child in self._children:
+                child.run(paused=False)
+            while not stop.is_set() and self.has_live_tasks():
+                self.step()
+                self._clock.sleep(_ROUND_S)
+            self.end()
 
     def follow(self, orders: Orders, worker_id: str) -> None:
         """Carry out what is new. The first orders that are seen only say how it is to be: all else was before."""
@@ -152,21 +155,26 @@ class Supervisor:
     def end(self) -> None:
         """Let all tasks flush and end, and wait for it. Raises `TasksFailed`."""
         failed = {child.number: _why(child) for child in self._children if child.phase is Phase.FAILED}
-        try:
-            for child in self._children:
-                child.halt()
-            while self.has_live_tasks():
-                self.step()
-                self._clock.sleep(_ROUND_S)
-        finally:
-            for child in self._children:
-                child.kill()
+        for child in self._children:
+            child.halt()
+        while self.has_live_tasks():
+            self.step()
+            self._clock.sleep(_ROUND_S)
         failed |= {child.number: words(child.exit_code) for child in self._children if child.exit_code}
         if failed:
             ended = ", ".join(f"task {number}: {why}" for number, why in sorted(failed.items()))
             raise TasksFailed(
                 f"{len(failed)} of {len(self._children)} tasks failed ({ended})", hint="see their messages above"
             )
+
+    @contextmanager
+    def _nobody_left(self) -> Iterator[None]:
+        """Whatever ends the work (a second Ctrl-C): no task goes on without it."""
+        try:
+            yield
+        finally:
+            for child in self._children:
+                child.kill()
 
     def _count(self, why: Replaced) -> None:
         self._replaced[why.value] += 1
