@@ -315,3 +315,35 @@ def test_a_body_that_is_too_large_ends_the_connection_with_an_answer() -> None:
         assert response.status == 413
         assert json.loads(response.read())["error_code"] == 413
         connection.close()
+
+
+@pytest.mark.parametrize("name", ["localhost", "sink.localhost"])
+def test_a_name_for_loopback_that_stands_for_another_address_opens_nothing(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    place = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.1", 0))
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_arguments, **_named: [place])
+    with (
+        pytest.raises(ConfigError, match=r"stands for 192\.0\.2\.1"),
+        listening(make_options(listeners=f"http://{name}:0")),
+    ):
+        pass
+
+
+def test_a_pipelined_request_has_the_time_of_any_other_for_its_answer(
+    monkeypatch: pytest.MonkeyPatch, stuck: Stuck
+) -> None:
+    monkeypatch.setattr(PatientProtocol, "request_s", 0.3)
+    with serving(stuck) as server, socket.create_connection(("127.0.0.1", port_of(server.addresses[0]))) as raw:
+        raw.settimeout(5)
+        raw.sendall(
+            b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET /connectors/users HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        )
+        assert stuck.asked.wait(5)
+        time.sleep(0.8)
+        stuck.released.set()
+        seen = b""
+        while seen.count(b"HTTP/1.1 200") < 2:
+            piece = raw.recv(65536)
+            assert piece, "it was cut off"
+            seen += piece

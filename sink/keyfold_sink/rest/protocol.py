@@ -47,15 +47,14 @@ class PatientProtocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Take what came; a whole request has a deadline of its own, from its last byte on."""
         super().data_received(data)
-        if not self._waits_for_answer and self.conn.their_state in {h11.DONE, h11.MUST_CLOSE}:
-            self._waits_for_answer = True
-            self._within(self.answer_s)
+        self._look()
 
     def on_response_complete(self) -> None:
-        """The next request has as long as the first."""
+        """The next request has as long as the first; it may be here already."""
         self._waits_for_answer = False
         self._within(self.request_s)
         super().on_response_complete()
+        self._look()
 
     def send_400_response(self, msg: str) -> None:
         """What is no HTTP is told so in the shape that every error has."""
@@ -69,6 +68,12 @@ class PatientProtocol(H11Protocol):
             for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
+
+    def _look(self) -> None:
+        is_whole = self.conn.their_state in {h11.DONE, h11.MUST_CLOSE} and self.conn.our_state is not h11.DONE
+        if is_whole and not self._waits_for_answer:
+            self._waits_for_answer = True
+            self._within(self.answer_s)
 
     def _within(self, seconds: float) -> None:
         self._forget()

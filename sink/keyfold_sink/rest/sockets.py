@@ -18,7 +18,7 @@ import structlog
 
 from keyfold.errors import ConfigError
 from keyfold_sink.options import SinkOptions
-from keyfold_sink.rest.addresses import KEY, Listener, host_in_url, parse_listeners
+from keyfold_sink.rest.addresses import KEY, Listener, host_in_url, is_loopback, parse_listeners
 
 _BACKLOG: Final = 128
 
@@ -75,6 +75,9 @@ def _bind(listener: Listener) -> socket.socket:
     places = socket.getaddrinfo(listener.host, listener.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     failure: OSError | None = None
     for family, _, _, _, address in sorted(places, key=lambda place: place[0] != socket.AF_INET):
+        if listener.is_loopback and not is_loopback(str(address[0])):
+            # No token was asked for, so no resolver may turn the name into an address that others reach.
+            raise OSError(errno.EADDRNOTAVAIL, f"the name stands for {address[0]}, which is not loopback")
         made = socket.socket(family, socket.SOCK_STREAM)
         try:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
