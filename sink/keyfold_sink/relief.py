@@ -68,7 +68,10 @@ class Relief:
 
     def _roll_largest(self) -> int:
         """Returns the bytes of what is still being filled."""
-        writers = {key: o.writer for key, o in self._group.assigned.items() if o.writer is not None}
+        # Of thousands of partitions most are idle, and this is done at each turn.
+        writers = {
+            key: o.writer for key, o in self._group.assigned.items() if o.writer is not None and o.writer.held_bytes
+        }
         held = {key: writer.held_bytes for key, writer in writers.items()}
         for key in budget.to_roll(held, self._in_flight.size_bytes, self._limit_bytes):
             held[key] = 0

@@ -50,6 +50,8 @@ from keyfold_sink.task_orders import TaskOrders
 from keyfold_sink.verdict import PositionLost
 
 _POLL_S: Final = 0.1
+# For limits of time; those of size and count are looked at with each batch.
+_ROLL_INTERVAL_S: Final = 0.05
 _FOLLOW_INTERVAL_S: Final = 60.0
 _TOPICS_INTERVAL_S: Final = 15.0
 _ENDS_INTERVAL_S: Final = 10.0
@@ -211,8 +213,9 @@ class SinkTask:
                 writer.roll(RollReason.REQUEST)
 
     def _roll(self) -> None:
-        for writer in self._writers():
-            writer.roll_if_due()
+        if self._timers.due("roll", _ROLL_INTERVAL_S):
+            for writer in self._writers():
+                writer.roll_if_due()
         if self._timers.due("lag", self._options.offset_flush_interval_ms / 1000):
             self._group.commit_lag()
 
