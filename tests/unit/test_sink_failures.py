@@ -143,7 +143,7 @@ def test_what_concerns_the_whole_task_ends_it(make: MakeRig, error: KeyfoldError
     def refuse(*_arguments: Any) -> Any:
         raise error
 
-    rig.task._tools.source.facts = refuse  # type: ignore[method-assign]
+    rig.task._tools.source.facts = refuse  # type: ignore[method-assign,assignment]
     rig.kafka.tell("on_assign", T0)
     deadline_s = time.monotonic() + 20
     while rig.error is None and time.monotonic() < deadline_s:
@@ -207,7 +207,7 @@ def test_a_client_that_refuses_a_call_ends_the_task_for_good_only_when_it_says_s
     def refuse(_partitions: list[TopicPartition]) -> None:
         raise KafkaException(KafkaError(KafkaError._STATE, "no", fatal))
 
-    rig.kafka.pause = refuse  # type: ignore[method-assign]
+    rig.kafka.pause = refuse  # type: ignore[method-assign,assignment]
     rig.kafka.tell("on_assign", T0)
     rig.until(rig.runs)
     rig.orders.give(Order.PAUSE)
