@@ -20,6 +20,7 @@ from typing import Any, Final
 from keyfold_sink.convert.avro_schema import NAMED, SchemaUnusable, full_name, namespace_of, resolve
 
 Step = Callable[[bytes, int], int]
+Items = Callable[[bytes, int, int], int]
 
 _INT_BYTES: Final = 5
 _LONG_BYTES: Final = 10
@@ -212,7 +213,7 @@ def _union(branches: list[Step]) -> Step:
 
 def _blocks(steps: list[Step]) -> Step:
     """An array's or a map's items, in blocks of a count each; the last has none."""
-    item = _in_a_row(steps) if steps else None
+    items = _strings if steps == [_string] else _each(_in_a_row(steps)) if steps else None
 
     def blocks(data: bytes, at: int) -> int:
         while True:
@@ -225,11 +226,32 @@ def _blocks(steps: list[Step]) -> Step:
             if number & 1:  # a negative count: the block's size in bytes follows
                 number += 1
                 at = _long(data, at)
-            if item is not None:
-                for _ in range(number >> 1):
-                    at = item(data, at)
+            if items is not None:
+                at = items(data, at, number >> 1)
 
     return blocks
+
+
+def _each(item: Step) -> Items:
+    def each(data: bytes, at: int, count: int) -> int:
+        for _ in range(count):
+            at = item(data, at)
+        return at
+
+    return each
+
+
+def _strings(data: bytes, at: int, count: int) -> int:
+    """`count` times `_string`, without a call for each."""
+    for _ in range(count):
+        length, begin = data[at], at + 1
+        if length > 127:
+            length, begin = _number(data, at, _LONG_BYTES)
+        if length & 1:
+            raise BadData(f"the length at byte {at} is negative")
+        at = begin + (length >> 1)
+        data[begin:at].decode()
+    return at
 
 
 _PRIMITIVES: Final[Mapping[str, tuple[Step, ...]]] = {

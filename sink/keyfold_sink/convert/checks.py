@@ -123,7 +123,7 @@ def checks_of(
         """One for a registry, also where keys and values both use it."""
         same = repr(sorted(settings.client.items()))
         if same not in asked:
-            registry = (open_registry or _open_registry)(settings)
+            registry = (open_registry or confluent_registry)(settings)
             asked[same] = Schemas(registry, kept, clock=clock, random=random, cache_size=settings.cache_size)
         return asked[same]
 
@@ -139,7 +139,8 @@ def checks_of(
     return ConverterChecks(parts) if parts else None
 
 
-def _open_registry(settings: RegistrySettings) -> Registry:
+def confluent_registry(settings: RegistrySettings) -> Registry:
+    """A registry as it is asked in earnest."""
     from keyfold_sink.convert.registry import ConfluentRegistry  # an HTTP client: only who needs one has it loaded
 
     return ConfluentRegistry(settings)

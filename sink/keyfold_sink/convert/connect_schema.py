@@ -70,7 +70,7 @@ class _Compiler:
         if kind == "array":
             if schema.get("items") is None:
                 raise SchemaInvalid("an array has no `items`")
-            return _array(self.fit(schema["items"]))
+            return _array(self.fit(schema["items"]), self._types(schema["items"]))
         if kind == "map":
             for member in ("keys", "values"):
                 if schema.get(member) is None:
@@ -81,6 +81,14 @@ class _Compiler:
         if kind == "struct":
             return self._struct(schema)
         raise SchemaInvalid(f"there is no type {kind!r}")
+
+    @staticmethod
+    def _types(item: Mapping[str, Any]) -> frozenset[type]:
+        """Python's types of which all fit an array's items; none where more is to be looked at than the type."""
+        bare = _PLAIN.get(item["type"])
+        if bare is None or "name" in item or "default" in item:
+            return frozenset()
+        return frozenset({bare, type(None)} if item.get("optional") is True else {bare})
 
     def _struct(self, schema: Mapping[str, Any]) -> Fit:
         fields = schema.get("fields")
@@ -215,12 +223,13 @@ def _timestamp(payload: Any) -> None:
         raise _wrong(payload, "a timestamp in ms")
 
 
-def _array(item: Fit) -> Fit:
+def _array(item: Fit, types: frozenset[type]) -> Fit:
     def array(payload: Any) -> None:
         if type(payload) is not list:
             raise _wrong(payload, "array")
-        for element in payload:
-            item(element)
+        if not types or not types.issuperset(map(type, payload)):
+            for element in payload:
+                item(element)
 
     return array
 
@@ -279,6 +288,7 @@ _SIMPLE: Final[Mapping[str, Fit]] = {
     "bytes": _bytes,
     "string": _string,
 }
+_PLAIN: Final[Mapping[str, type]] = {"string": str, "boolean": bool}
 _LOGICAL_TYPES: Final[Mapping[str, Fit]] = {
     "Decimal": _decimal,
     "Date": _date,
