@@ -416,8 +416,8 @@ SOURCE_GAPS: Final = _counter(
 )
 SCHEMA_LOOKUPS: Final = _counter(
     "schema_lookups",
-    "Questions about schemas, by where the answer came from.",
-    "many `registry`: ids change",
+    "Questions to the Schema Registry, by what came of it: `found`, `unknown`, `unavailable`, `refused`, `failed`.",
+    "with new schemas; without end: the registry is away, or more schemas are in use than are remembered",
     ("result",),
 )
 

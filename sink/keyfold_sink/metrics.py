@@ -217,6 +217,7 @@ def _zeros() -> list[str]:
     """Counters begin at 0, so that the first event is an increase; those by a label where its values are known."""
     known = {names.ROLLS: ROLL_REASONS, names.SET_BACKS: SET_BACK_CAUSES}
     known[names.SOURCE_GAPS] = ("lost", "tombstones")
+    known[names.SCHEMA_LOOKUPS] = ("found", "unknown", "unavailable", "refused")
     known |= {names.OBJECTS: _OBJECT_KINDS, names.OBJECT_BYTES: _OBJECT_KINDS}
     plain = [m.name for m in _COUNTS if not m.own_labels and m.kind != "histogram"]
     plain += [names.OFFSET_COMMITS.name, names.LAST_ERROR.name, names.REBALANCES.name]

@@ -25,7 +25,8 @@ from keyfold_sink.catchup import CatchUp
 from keyfold_sink.consumer import admin_config, open_consumer
 from keyfold_sink.contact import Contact
 from keyfold_sink.convert.api import Checks
-from keyfold_sink.convert.checks import checks_of
+from keyfold_sink.convert.checks import checks_of, confluent_registry
+from keyfold_sink.convert.metered_registry import MeteredRegistry
 from keyfold_sink.kafka import AdminSource
 from keyfold_sink.metered_store import MeteredStore
 from keyfold_sink.metrics import TaskMeter
@@ -93,7 +94,13 @@ def _run(
     persist = _Persistence(orders.stop, voice, random)
     checks: Checks | None = None
     try:
-        checks = checks_of(options, store=store, clock=clock, random=random)
+        checks = checks_of(
+            options,
+            store=store,
+            clock=clock,
+            random=random,
+            open_registry=lambda settings: MeteredRegistry(confluent_registry(settings), meter),
+        )
         persist(lambda: probe(store, options.topics_dir, random))
         if sends_letters(options):
             persist(lambda: _ensure_letter_topic(options))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 
 import pytest
@@ -18,6 +19,15 @@ from keyfold.errors import (
 from keyfold.store.api import MIN_PART_BYTES, Blob, Create, Update
 from keyfold.store.memory import MemoryStore
 from keyfold_sink import metric_names as names
+from keyfold_sink.convert.metered_registry import MeteredRegistry
+from keyfold_sink.convert.registry_api import (
+    AVRO,
+    RegisteredSchema,
+    RegistryRefused,
+    RegistryUnavailable,
+    SchemaKey,
+    SchemaUnknown,
+)
 from keyfold_sink.metered_store import MeteredStore, error_code
 from keyfold_sink.metric_names import METRICS, SECONDS_BOUNDS, Metric, Scope
 from keyfold_sink.metrics import TaskMeter, sample_key
@@ -262,3 +272,38 @@ def test_a_store_that_invents_codes_for_ever_does_not_make_series_for_ever(meter
     errors = {key: n for key, n in meter.values({}).items() if key.startswith(names.STORE_ERRORS.name)}
     assert len(errors) <= 41
     assert sum(errors.values()) == 1_000
+
+
+# The registry
+
+
+@pytest.mark.parametrize(
+    ("error", "result"),
+    [
+        (None, "found"),
+        (SchemaUnknown("7"), "unknown"),
+        (RegistryUnavailable("503"), "unavailable"),
+        (RegistryRefused("401"), "refused"),
+        (ValueError("a defect"), "failed"),
+    ],
+)
+def test_questions_to_the_registry_count_by_what_came_of_them(
+    meter: TaskMeter, error: Exception | None, result: str
+) -> None:
+    class Fake:
+        url = "mock://"
+
+        def schema(self, key: SchemaKey) -> RegisteredSchema:
+            if error is not None:
+                raise error
+            return RegisteredSchema(AVRO, "")
+
+        def close(self) -> None:
+            """Nothing."""
+
+    registry = MeteredRegistry(Fake(), meter)
+    with pytest.raises(type(error)) if error is not None else contextlib.nullcontext():
+        assert registry.schema(7).kind == AVRO
+    assert value(meter, names.SCHEMA_LOOKUPS, result) == 1
+    asked = [n for key, n in meter.values({}).items() if key.startswith(names.SCHEMA_LOOKUPS.name)]
+    assert sum(asked) == 1
