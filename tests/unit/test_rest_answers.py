@@ -244,7 +244,7 @@ def test_what_is_not_there_and_what_cannot_be_asked_have_the_one_shape() -> None
     nowhere, wrong_method = asked.get("/nowhere"), asked.delete("/connectors/users/config")
     assert (nowhere.status_code, nowhere.json()["error_code"]) == (404, 404)
     assert (wrong_method.status_code, wrong_method.json()["error_code"]) == (405, 405)
-    assert wrong_method.headers["allow"] == "GET, PATCH, PUT"
+    assert wrong_method.headers["allow"] == "GET, HEAD, PATCH, PUT"
 
 
 @pytest.mark.parametrize(

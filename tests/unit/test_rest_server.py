@@ -347,3 +347,13 @@ def test_a_pipelined_request_has_the_time_of_any_other_for_its_answer(
             piece = raw.recv(65536)
             assert piece, "it was cut off"
             seen += piece
+
+
+def test_head_is_get_without_the_body() -> None:
+    with serving(FakeService()) as server:
+        (address,) = server.addresses
+        for path in ("/health", "/connectors", "/metrics", "/nothing"):
+            head, whole = requests.head(address + path, timeout=5), get(address + path)
+            assert (head.status_code, head.content) == (whole.status_code, b"")
+            assert head.headers["content-length"] == str(len(whole.content))
+        assert requests.head(f"{address}/connectors/users/pause", timeout=5).status_code == 405

@@ -125,4 +125,4 @@ def _methods(request: Request) -> list[str]:
     for path, operations in request.app.openapi()["paths"].items():
         if compile_path(path)[0].match(request.scope["path"]):
             found.update(map(str.upper, operations))
-    return sorted(found)
+    return sorted(found | ({"HEAD"} if "GET" in found else set()))

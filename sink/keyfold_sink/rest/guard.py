@@ -10,8 +10,8 @@
 * **Size**: bodies end at 1 MiB: 413.
 * **Many at once**: more than `IN_FLIGHT_MAX` requests are more than threads can answer: 503. Probes pass.
 
-A path is put into one form first: segments percent-encoded alike (a connector's name may hold a slash), no slash at the
-end (Connect's router does not mind one, and clients send it).
+A request is put into one form first: segments of its path percent-encoded alike (a connector's name may hold a slash),
+no slash at the end (Connect's router does not mind one, and clients send it), HEAD answered as GET without the body.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ class Guard:
             await self._app(scope, receive, send)
             return
         scope = {**scope, "path": _one_form(scope)}
+        if scope["method"] == "HEAD":
+            scope["method"], send = "GET", _without_body(send)
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         refusal = self._refusal(scope, headers)
         if refusal is not None:
@@ -119,6 +121,15 @@ class Guard:
         except ValueError:
             return False
         return is_loopback(name) or name.lower() in self._own_hosts
+
+
+def _without_body(send: Send) -> Send:
+    """For HEAD: the answer of GET but for its body."""
+
+    async def bare(message: Message) -> None:
+        await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+
+    return bare
 
 
 class _Limited:
