@@ -224,12 +224,13 @@ def test_a_client_that_drips_its_body_is_cut_off(monkeypatch: pytest.MonkeyPatch
         assert time.monotonic() - begun < 3
 
 
-def test_a_client_that_does_not_read_its_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("more", [b"", b"Connection: close\r\n"])
+def test_a_client_that_does_not_read_its_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch, more: bytes) -> None:
     monkeypatch.setattr(PatientProtocol, "request_s", 1.0)
     monkeypatch.setattr(PatientProtocol, "answer_s", 0.5)
     monkeypatch.setattr("tests.support.fake_service.METRICS", b"# " + b"x" * 30_000_000)
     with serving(FakeService()) as server, socket.create_connection(("127.0.0.1", port_of(server.addresses[0]))) as raw:
-        raw.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        raw.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n" + more + b"\r\n")
         time.sleep(2)
         raw.settimeout(5)
         assert ends(raw, at_most=29_000_000)

@@ -30,6 +30,7 @@ class PatientProtocol(H11Protocol):
         super().__init__(*arguments, **named)
         self._deadline: asyncio.TimerHandle | None = None
         self._waits_for_answer = False
+        self._is_lost = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         """Let a client in, or not."""
@@ -41,6 +42,7 @@ class PatientProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the deadline."""
+        self._is_lost = True
         self._forget()
         super().connection_lost(exc)
 
@@ -77,7 +79,7 @@ class PatientProtocol(H11Protocol):
 
     def _within(self, seconds: float) -> None:
         self._forget()
-        if not self.transport.is_closing():
+        if not self._is_lost:  # one that is closing may wait for its client to read
             self._deadline = self.loop.call_later(seconds, self._give_up)
 
     def _forget(self) -> None:
