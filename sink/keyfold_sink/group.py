@@ -175,7 +175,8 @@ class Group:
 
     def commit_lag(self) -> None:
         """Tell the group where the logs end."""
-        self._offsets.commit(self.fetching.consumer, self._offsets.take(self.assigned))
+        if self.fetching.has_joined:
+            self._offsets.commit(self.fetching.consumer, self._offsets.take(self.assigned))
 
     def leave(self, consumer: GroupConsumer, within_s: float) -> bool:
         """Give up everything, tell the group where the logs end and leave it; False when Kafka took too long for that.
@@ -257,7 +258,8 @@ class Group:
                 owner.token = f"keyfold claim {self._attempts}"
                 owner.confirm_at_s = now_s + _CONFIRM_AGAIN_S
                 offsets.append(TopicPartition(*owner.key, owner.next_offset, metadata=owner.token))
-        self._offsets.commit(self.fetching.consumer, offsets)
+        if offsets:
+            self._offsets.commit(self.fetching.consumer, offsets)
 
     def _claimed(self, event: Claimed) -> None:
         owner = event.owner

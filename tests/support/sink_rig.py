@@ -10,6 +10,7 @@ from random import Random
 from typing import Any, cast
 
 from keyfold.clock import SystemClock
+from keyfold.errors import LogNotFound
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
 from keyfold.store.api import ObjectStore
@@ -74,9 +75,11 @@ class Rig:
         except BaseException as error:  # noqa: BLE001 - the test looks at it
             self.error = error
 
-    def start(self) -> None:
+    def start(self, *, wait: bool = True) -> None:
+        """`wait` until it has subscribed."""
         self._thread.start()
-        self.until(lambda: bool(self.kafka._on))
+        if wait:
+            self.until(lambda: bool(self.kafka._on))
 
     def end(self) -> None:
         self.orders.give(Order.STOP)
@@ -97,7 +100,11 @@ class Rig:
         return PartitionLog(self.store, Place("topics", *key), clock=SystemClock(), random=Random(7))
 
     def next_offset(self, key: Key = T0) -> int:
-        return self.log(key).load().manifest.next_offset
+        """Where the log ends; 0 where there is none yet."""
+        try:
+            return self.log(key).load().manifest.next_offset
+        except LogNotFound:
+            return 0
 
     def status(self, key: Key = T0) -> PartitionStatus | None:
         """What the last report says of a partition."""
@@ -123,9 +130,9 @@ def rigs() -> Iterator[MakeRig]:
     """Makes rigs that run, and ends them."""
     made: list[Rig] = []
 
-    def build(store: ObjectStore | None = None, **changes: Any) -> Rig:
+    def build(store: ObjectStore | None = None, *, wait: bool = True, **changes: Any) -> Rig:
         made.append(Rig(store or MemoryStore(), **changes))
-        made[-1].start()
+        made[-1].start(wait=wait)
         return made[-1]
 
     yield build

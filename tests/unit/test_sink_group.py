@@ -71,6 +71,62 @@ def test_a_partition_that_was_paused_when_it_went_is_read_when_it_comes_back(mak
     rig.until(lambda: rig.kafka.group_offsets.get(T0) == 5)
 
 
+def test_partitions_that_stay_are_read_on_while_others_go_and_come(make: MakeRig) -> None:
+    """Cooperative rebalancing: who keeps a partition neither claims it again nor stops reading it."""
+    rig = make(segment__ms="100")
+    rig.kafka.produce(T0, range(5))
+    rig.kafka.produce(T1, range(5))
+    rig.kafka.tell("on_assign", T0, T1)
+    rig.until(lambda: rig.next_offset() == 5 and rig.next_offset(T1) == 5)
+    stays = rig.task._group.assigned[T1]
+    rig.kafka.tell("on_revoke", T0)
+    rig.kafka.produce(T1, range(5, 9))
+    rig.until(lambda: not rig.runs() and rig.next_offset(T1) == 9)
+    rig.kafka.tell("on_assign", T0)
+    rig.until(rig.runs)
+    assert rig.task._group.assigned[T1] is stays
+    assert stays.writer is not None
+    assert stays.writer.manifest.sink.epoch == 1
+    assert rig.log().load().manifest.sink.epoch == 2
+
+
+def test_what_was_read_of_a_partition_is_committed_before_it_goes(make: MakeRig) -> None:
+    rig = make()
+    rig.kafka.produce(T0, range(7))
+    rig.kafka.tell("on_assign", T0)
+    rig.until(lambda: rig.kafka.fetched.get(T0) == 7)
+    assert rig.next_offset() == 0
+    rig.kafka.tell("on_revoke", T0)
+    rig.until(lambda: not rig.task._group.assigned)
+    assert rig.next_offset() == 7
+    assert rig.kafka.group_offsets[T0] == 7
+
+
+def test_who_polled_too_late_is_no_member_until_partitions_are_given_again(make: MakeRig) -> None:
+    rig = make()
+    rig.kafka.tell("on_assign", T0)
+    rig.until(lambda: rig.says(State.RUNNING))
+    rig.kafka.say(KafkaError._MAX_POLL_EXCEEDED, "too late")
+    rig.until(lambda: rig.says(State.UNASSIGNED) and "too late" in rig.statuses[-1].trace)
+    rig.kafka.tell("on_lost", T0)
+    rig.kafka.tell("on_assign", T0)
+    rig.until(lambda: rig.says(State.RUNNING) and rig.statuses[-1].trace == "")
+
+
+def test_topics_that_match_later_are_subscribed_to_and_a_name_that_does_not_is_left(
+    make: MakeRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "_TOPICS_INTERVAL_S", 0.02)
+    rig = make(wait=False, topics="", topics__regex="t.*")
+    rig.until(lambda: rig.says(State.UNASSIGNED) and "topics.regex" in rig.statuses[-1].trace)
+    rig.kafka.produce(("other", 0), range(3))
+    rig.kafka.produce(("t2", 0), range(3))
+    rig.until(lambda: rig.kafka.subscribed == [["t2"]])
+    rig.kafka.produce(T0, range(3))
+    rig.until(lambda: rig.kafka.subscribed == [["t2"], ["t", "t2"]])
+    assert rig.statuses[-1].trace == ""
+
+
 def test_who_is_fenced_again_and_again_says_that_two_sinks_write_one_log(
     make: MakeRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
