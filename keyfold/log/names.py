@@ -3,6 +3,7 @@
     <topics.dir>/<topic>/partition=<p>/<base:020>-<epoch:08>-<role><attempt>.avro
     <topics.dir>/<topic>/partition=<p>/_index/<base:020>-<epoch:08>-<role><attempt>.parquet
     <topics.dir>/<topic>/partition=<p>/_manifest.avro
+    <topics.dir>/_schemas/<id>.avsc
 
 A name stands for one byte string for ever: the attempt is 64 random bits, so nobody writes other bytes under it.
 Role and epoch are in the name because the collector judges an unnamed object by them (a sink's upload must not look
@@ -19,6 +20,7 @@ from typing import Final
 
 MANIFEST_NAME: Final = "_manifest.avro"
 INDEX_FOLDER: Final = "_index/"
+SCHEMAS_FOLDER: Final = "_schemas/"
 SEGMENT_SUFFIX: Final = ".avro"
 INDEX_SUFFIX: Final = ".parquet"
 
@@ -91,6 +93,11 @@ def partition_of_folder(folder: str) -> int | None:
     """The partition of a folder name `partition=<p>`, or None."""
     match = _PARTITION_FOLDER.fullmatch(folder)
     return None if match is None else int(match[1])
+
+
+def schema_key(topics_dir: str, schema: int | str) -> str:
+    """Key of the writer schema that records name by this id, or by this GUID."""
+    return f"{topics_dir}/{SCHEMAS_FOLDER}{schema}.avsc" if topics_dir else f"{SCHEMAS_FOLDER}{schema}.avsc"
 
 
 @dataclass(frozen=True, slots=True)

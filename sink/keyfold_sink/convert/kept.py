@@ -11,13 +11,12 @@ of both would look alike, and no reader could tell which schema is theirs.
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Any
 
 from keyfold.errors import AlreadyExists, ObjectNotFound, StoreError, StoreUnavailable
+from keyfold.log.names import schema_key
 from keyfold.store.api import Create, ObjectStore
 from keyfold_sink.convert.registry_api import SchemaKey
-
-FOLDER: Final = "_schemas/"
 
 
 class SchemaConflict(StoreError):
@@ -29,18 +28,14 @@ class KeptSchemas:
 
     def __init__(self, store: ObjectStore, topics_dir: str) -> None:
         self._store = store
-        self._folder = f"{topics_dir}/{FOLDER}" if topics_dir else FOLDER
-
-    def object_key(self, key: SchemaKey) -> str:
-        """Where the schema of this id is kept."""
-        return f"{self._folder}{key}.avsc"
+        self._topics_dir = topics_dir
 
     def keep(self, key: SchemaKey, text: str, url: str) -> None:
         """See to it that the schema is there; `url` is the registry that it is from. A call may be repeated.
 
         Raises `SchemaConflict`, and the store's errors: those that are `retriable` leave nothing half done.
         """
-        name = self.object_key(key)
+        name = schema_key(self._topics_dir, key)
         try:
             self._store.put(name, text.encode(), Create())
         except AlreadyExists:
