@@ -50,6 +50,7 @@ def test_tasks_of_all_workers_are_numbered_by_slot() -> None:
 def test_a_worker_without_a_slot_has_no_ids_to_show_but_its_partitions() -> None:
     service = FakeService(make_options(), worker(-1))
     assert status(service)["tasks"] == []
+    assert status(FakeService(make_options(), worker(-1), worker(2)))["connector"]["worker_id"] == "host2:8083"
     rows = asking(service).get("/connectors/users/partitions").json()["partitions"]
     assert [row["task"] for row in rows] == [None, None]
 

@@ -58,7 +58,8 @@ def task_state(options: SinkOptions, task: Task) -> shapes.TaskState:
 def status(options: SinkOptions, target: State, workers: Sequence[WorkerStatus], own_id: str) -> shapes.ConnectorStatus:
     """The connector and its tasks. `own_id` is the worker that answers."""
     states = [task_state(options, task) for task in tasks(options, workers)]
-    first = min(workers, key=lambda worker: worker.slot, default=None)
+    numbered = (worker for worker in workers if worker.slot != UNKNOWN)
+    first = min(numbered, key=lambda worker: worker.slot, default=None)
     state, trace = _connector_state(target, states)
     return shapes.ConnectorStatus(
         name=options.name,
