@@ -206,7 +206,7 @@ time.sleep(60)
 
 
 def test_a_configuration_travels_with_its_secrets_marked_and_leaves_the_orders_unread() -> None:
-    values = {"name": "users", "secret": Resolved("s3cret"), "long": "x" * 200_000}
+    values = {"name": "users", "secret": Resolved("s3cret", "${env:SECRET}"), "long": "x" * 200_000}
     read, write = os.pipe()
 
     def send() -> None:
@@ -220,6 +220,7 @@ def test_a_configuration_travels_with_its_secrets_marked_and_leaves_the_orders_u
     found = read_first_line(read)
     assert found == values
     assert isinstance(found["secret"], Resolved)
+    assert found["secret"].written == "${env:SECRET}"
     assert not isinstance(found["name"], Resolved)
     assert os.read(read, 1000) == b'{"order":"pause"}\n'
     sender.join()

@@ -168,10 +168,11 @@ class Worker:
                     metrics=self._metrics.text,
                     definitions=Definitions(),
                     clock=self._clock,
-                ),
+                ) as server,
                 own_port(self._metrics, self._options.metrics_host, self._options.metrics_port),
                 self._background(stop),
             ):
+                self._progress.say(*(f"REST: {address}" for address in server.addresses))
                 self._supervisor.run(
                     lambda: self._book.known,
                     lambda: self._roll_call.worker_id,

@@ -101,8 +101,8 @@ class TaskProcess:
 
 def first_line(values: Mapping[str, str]) -> bytes:
     """A configuration for a task's stdin."""
-    secret = [key for key, value in values.items() if isinstance(value, Resolved)]
-    return orjson.dumps({"config": {key: str(value) for key, value in values.items()}, "resolved": secret}) + b"\n"
+    resolved = {key: value.written for key, value in values.items() if isinstance(value, Resolved)}
+    return orjson.dumps({"config": {key: str(value) for key, value in values.items()}, "resolved": resolved}) + b"\n"
 
 
 def read_first_line(fd: int) -> dict[str, str]:
@@ -114,8 +114,8 @@ def read_first_line(fd: int) -> dict[str, str]:
             raise ValueError("the supervisor has sent no configuration")
         line += sign
     found: dict[str, Any] = orjson.loads(line)
-    resolved = frozenset(found["resolved"])
-    return {key: Resolved(value) if key in resolved else value for key, value in found["config"].items()}
+    resolved: dict[str, str] = found["resolved"]
+    return {key: Resolved(value, resolved[key]) if key in resolved else value for key, value in found["config"].items()}
 
 
 def task_command(arguments: Sequence[str], number: int, *, paused: bool) -> list[str]:

@@ -1,0 +1,220 @@
+"""A whole worker but for its tasks, with REST, over a store in this process that answers, refuses, or does not."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any
+
+import pytest
+
+from keyfold.clock import SystemClock
+from keyfold.errors import AccessDenied, BucketMissing
+from keyfold.store.api import Blob, ObjectStore
+from keyfold.store.faulty import Fault, FaultyStore, Kind
+from keyfold.store.memory import MemoryStore
+from keyfold_sink.options import SinkOptions
+from keyfold_sink.progress import Progress
+from keyfold_sink.running import orders
+from keyfold_sink.running.orders import OrderBook, sink_folder
+from keyfold_sink.running.run import Worker
+from keyfold_sink.running.supervisor import TasksFailed
+from keyfold_sink.status import State
+from keyfold_sink.task_orders import Order
+from tests.support.fake_task import FakeProcess, FakeTasks
+from tests.support.proof import wait_for
+
+VALUES = {"name": "users", "bootstrap.servers": "127.0.0.1:1", "topics": "users", "s3.bucket.name": "b"}
+
+
+class Obedient(FakeTasks):
+    """Tasks that report at once and stop when they are told to."""
+
+    def __call__(self, number: int, paused: bool) -> FakeProcess:
+        process = super().__call__(number, paused)
+        process.report(State.PAUSED if paused else State.RUNNING)
+        send = process.send
+
+        def obey(line: bytes) -> None:
+            send(line)
+            if process.orders[-1:] == [Order.STOP]:
+                process.code = 0
+            else:
+                process.report(State.PAUSED if process.orders[-1] is Order.PAUSE else State.RUNNING)
+
+        process.send = obey  # type: ignore[method-assign]
+        return process
+
+
+class Ran:
+    """A worker in a thread."""
+
+    def __init__(self, store: ObjectStore, tasks: FakeTasks, **values: str) -> None:
+        given = {key.replace("_", "."): value for key, value in values.items()}
+        options = SinkOptions.parse({**VALUES, "listeners": "", **given})
+        clock = SystemClock()
+        self.tasks = tasks
+        self.stop = threading.Event()
+        self.error: BaseException | None = None
+        progress = Progress("users", clock)
+        self.worker = Worker(options, store, tasks, clock, Random(id(self)), progress)
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.worker.run(self.stop)
+        except BaseException as error:  # noqa: BLE001 - the test looks at it
+            self.error = error
+
+    def end(self) -> None:
+        self.stop.set()
+        self.join()
+
+    def join(self) -> None:
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+
+    def ask(self, method: str, path: str) -> Any:
+        request = urllib.request.Request(f"{self.address}{path}", method=method)
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            text = answer.read()
+        return json.loads(text) if text else None
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.worker.service.worker_id.rsplit(':', 1)[1]}"
+
+    def states(self) -> list[str]:
+        return [task["state"] for task in self.ask("GET", "/connectors/users/status")["tasks"]]
+
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture
+def ran() -> Iterator[Run]:
+    made: list[Ran] = []
+
+    def make(store: ObjectStore, tasks: FakeTasks | None = None, **values: str) -> Ran:
+        made.append(Ran(store, tasks or Obedient(), **values))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.end()
+
+
+def objects(store: MemoryStore) -> list[str]:
+    return [info.key.removeprefix(sink_folder("topics", "users")) for info in store.list("")]
+
+
+def test_two_workers_follow_what_is_asked_of_either_and_leave_nothing_but_the_orders(ran: Run) -> None:
+    store = MemoryStore()
+    one, two = (ran(store, listeners="http://127.0.0.1:0") for _ in range(2))
+    wait_for(lambda: one.states() == two.states() == ["RUNNING"] * 2, 10, "both run, and see each other")
+    begun_s = time.monotonic()
+    one.ask("PUT", "/connectors/users/pause")
+    wait_for(lambda: two.tasks.live().orders == [Order.PAUSE], 10, "the other one is paused")
+    assert time.monotonic() - begun_s < 3.5
+    two.ask("PUT", "/connectors/users/stop")
+    wait_for(lambda: one.states() == two.states() == [], 10, "nobody has a task")
+    assert objects(store)[0] == "orders.json"
+    one.end()
+    two.end()
+    assert (one.error, two.error) == (None, None)
+    assert objects(store) == ["orders.json"]
+
+
+def test_tasks_are_started_when_the_store_has_said_whether_they_are_to_run(ran: Run) -> None:
+    store = MemoryStore()
+    OrderBook(store, sink_folder("topics", "users"), SystemClock(), Random(0)).change(orders.target(State.PAUSED))
+    away = [True]
+    one = ran(FaultyStore(store, [Fault(lambda _call: away[0], Kind.UNAVAILABLE, times=100_000)]))
+    time.sleep(0.5)
+    assert one.tasks.started == []
+    assert "not known yet" in one.worker.service.not_ready()
+    away[0] = False
+    wait_for(lambda: len(one.tasks.started) == 1, 20, "it starts")
+    assert one.tasks.live().paused
+
+
+def test_a_store_that_goes_away_stops_no_task_and_its_orders_hold(ran: Run) -> None:
+    faulty = FaultyStore(MemoryStore())
+    one = ran(faulty)
+    wait_for(lambda: len(one.tasks.started) == 1, 10, "it starts")
+    faulty.add(Fault(lambda _call: True, Kind.UNAVAILABLE, times=100_000))
+    time.sleep(3)
+    assert one.tasks.live().orders == []
+    assert one.worker.service.target() is State.RUNNING
+    assert one.worker.service.is_alive()
+    begun_s = time.monotonic()
+    one.end()
+    assert one.error is None
+    assert time.monotonic() - begun_s < 8, "a store that is away must not hold up the end"
+
+
+class Refusing(MemoryStore):
+    """A store that refuses to be read."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+    def get(self, key: str) -> Blob:
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [AccessDenied("orders", "no"), BucketMissing("orders", "there is no such bucket")])
+def test_a_store_that_refuses_a_worker_that_begins_ends_it_with_the_reason(ran: Run, error: Exception) -> None:
+    one = ran(Refusing(error), listeners="http://127.0.0.1:0")
+    one.join()
+    assert one.error is error
+    assert one.tasks.started == []
+
+
+def test_a_defect_where_the_orders_are_read_leaves_nobody_deaf(ran: Run) -> None:
+    faulty = FaultyStore(MemoryStore())
+    one = ran(faulty)
+    wait_for(lambda: len(one.tasks.started) == 1, 10, "it starts")
+    failed: list[object] = []
+
+    def break_once(call: object) -> None:
+        if not failed:
+            failed.append(call)
+            raise RuntimeError("a defect")
+
+    faulty.on_call = break_once
+    wait_for(lambda: bool(failed), 10, "it was met")
+    one.worker.service.pause()
+    wait_for(lambda: one.tasks.live().orders == [Order.PAUSE], 10, "it follows all the same")
+
+
+@pytest.mark.parametrize("listeners", ["", "http://127.0.0.1:0"])
+def test_when_every_task_has_failed_a_worker_ends_only_where_nobody_could_ask_for_a_restart(
+    ran: Run, listeners: str
+) -> None:
+    one = ran(MemoryStore(), FakeTasks(), listeners=listeners)
+    wait_for(lambda: len(one.tasks.started) == 1, 10, "it starts")
+    one.tasks.live().report(State.FAILED, "no right to the group")
+    one.tasks.live().code = 1
+    if not listeners:
+        one.join()
+        assert isinstance(one.error, TasksFailed)
+        return
+    wait_for(lambda: "no right to the group" in one.worker.service.not_ready(), 10, "it says so")
+    one.ask("POST", "/connectors/users/restart?includeTasks=true&onlyFailed=true")
+    wait_for(lambda: len(one.tasks.started) == 2, 10, "it is started again")
+    one.tasks.live().code = 0
+
+
+def test_a_worker_has_the_id_that_was_configured(ran: Run) -> None:
+    store = MemoryStore()
+    one = ran(store, worker_id="pod 1/a")
+    wait_for(lambda: len(objects(store)) == 2, 10, "it is on the roll")
+    assert one.worker.service.worker_id == "pod 1/a"
+    assert objects(store)[1] == "workers/pod%201%2Fa.json"
