@@ -11,13 +11,16 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Message
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from keyfold.log.decode import read_records
 from keyfold.read.verify import verify_partition
 from keyfold.store.faulty import Fault, FaultyStore, Kind, SimulatedCrash
 from keyfold.store.memory import MemoryStore
+from keyfold_sink.intake import Intake
+from keyfold_sink.partition import PartitionWriter
+from keyfold_sink.skips import Skips
 from tests.support.sink_desk import PLACE, Desk, FakeChecks, FakeTopic, MakeDesk, desks, message
 
 VALUES = (b"good", b"!a", b"!b", b"?maybe")
@@ -145,9 +148,8 @@ def make() -> Iterator[MakeDesk]:
         yield build
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
-@given(steps=st.lists(STEPS, min_size=3, max_size=40))
-def test_every_offset_is_in_one_place(make: MakeDesk, steps: list[Step]) -> None:
+def live(make: MakeDesk, steps: list[Step]) -> None:
+    """Go through the steps, and then to an end at which everything has come through."""
     world = World(make)
     try:
         world.do_produce([(VALUES[n % 4], 1 + n % 2) for n in range(10)])
@@ -162,3 +164,33 @@ def test_every_offset_is_in_one_place(make: MakeDesk, steps: list[Step]) -> None
         assert [finding for finding in report.findings if finding.kind.is_damage] == []
     finally:
         world.desk.owner.lane.close()
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@given(steps=st.lists(STEPS, min_size=3, max_size=40))
+def test_every_offset_is_in_one_place(make: MakeDesk, steps: list[Step]) -> None:
+    live(make, steps)
+
+
+_take = Skips.take
+
+BUGS: dict[str, tuple[type, str, Any]] = {
+    "commits wait for no letter": (PartitionWriter, "_await", lambda _self, _deliveries: None),
+    "the end passes what waits": (Intake, "read_to", lambda _self, owner, offset: owner.writer.read_to(offset)),
+    "gaps are forgotten": (PartitionWriter, "skip", lambda self, _gaps, delivery: self._skips.add((), delivery)),
+    "gaps come a commit early": (Skips, "take", lambda self, _position: _take(self, 1 << 60)),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_is_found(make: MakeDesk, monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
+    kind, name, broken = BUGS[bug]
+    monkeypatch.setattr(kind, name, broken)
+
+    @settings(max_examples=500, phases=[Phase.generate], derandomize=True, database=None, print_blob=False)
+    @given(steps=st.lists(STEPS, min_size=3, max_size=40))
+    def search(steps: list[Step]) -> None:
+        live(make, steps)
+
+    with pytest.raises((AssertionError, KeyError, ExceptionGroup)):
+        search()
