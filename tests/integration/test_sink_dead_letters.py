@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
+from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
 from keyfold.clock import SystemClock
 from keyfold.log.gaps import records_in
@@ -49,7 +50,7 @@ def config(rig: Rig, topic: str, letters: str = "", **keys: Any) -> Path:
     return rig.config(topic, value_converter="json", **keys)
 
 
-def produce(rig: Rig, topic: str, values: list[bytes | None], **more: Any) -> None:
+def produce(rig: Rig, topic: str, values: Sequence[bytes | None], **more: Any) -> None:
     producer = Producer({"bootstrap.servers": rig.broker.bootstrap_servers, "linger.ms": 5})
     for value in values:
         producer.produce(topic, value=value, partition=0, **more)

@@ -128,7 +128,7 @@ class World:
         objects = (self.inner.get(PLACE.key(entry.name)).data for entry in manifest.segments)
         kept = {r.offset: r.value for data in objects for r in read_records(data)}
         for record in self.records:
-            offset, value = record.offset() or 0, record.value()
+            offset, value = record.offset() or 0, record.value() or b""
             reasons = {g.reason for g in manifest.gaps if g.from_offset <= offset < g.to_offset}
             if offset >= manifest.next_offset:
                 assert offset not in kept

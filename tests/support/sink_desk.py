@@ -182,14 +182,16 @@ class Desk:
         self.reports: list[Committed] = []
         self.roll_policy = RollPolicy(10_000_000, 60_000, flush_size)
         counts = ErrorCounts(self.meter)
-        self.letters = topic and DeadLetters(
-            TOPIC,
-            topic.open,
-            limit_bytes=limit_bytes,
-            in_flight=self.in_flight,
-            counts=counts,
-            clock=self.clock,
-        )
+        self.letters: DeadLetters | None = None
+        if topic is not None:
+            self.letters = DeadLetters(
+                TOPIC,
+                topic.open,
+                limit_bytes=limit_bytes,
+                in_flight=self.in_flight,
+                counts=counts,
+                clock=self.clock,
+            )
         sender = Sender("sink", 3, context=True)
         self.intake = Intake(
             ErrorPolicy(tolerates, logs, policy.get("logs_messages", False), sender, self.letters),

@@ -140,7 +140,12 @@ def test_what_kafka_does_not_take_for_the_moment_is_sent_again(make: MakeDesk, e
     topic.judge = lambda _letter: answers.pop(0)
     desk.values(0, b"!x")
     ticking = threading.Event()
-    clock = threading.Thread(target=lambda: [desk.clock.advance(500) for _ in iter(lambda: ticking.wait(0.002), True)])
+
+    def tick() -> None:
+        while not ticking.wait(0.002):
+            desk.clock.advance(500)
+
+    clock = threading.Thread(target=tick)
     clock.start()
     manifest = desk.commit()
     ticking.set()
