@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keyfold.cli.show import manifest_json, manifest_lines
 from keyfold.log.gaps import MAX_GAPS, MAX_REASONS, NEWEST_GAPS, OTHER_REASONS, records_in, totals, with_gaps
 from keyfold.log.manifest import WHOLE_RANGE, Gap
 from keyfold.log.manifest_codec import encode_manifest
@@ -92,3 +93,20 @@ def test_every_skip_lies_in_a_gap_of_its_reason_and_sums_stay(commits: int, data
     for gap in gaps:
         if gap.record_count == WHOLE_RANGE:
             assert missing.issuperset(range(gap.from_offset, gap.to_offset))
+
+
+def test_a_few_gaps_are_shown_one_by_one_and_many_by_their_sums_first() -> None:
+    few = empty_manifest(gaps=(Gap(1, 5, "lost"), Gap(7, 90, "skipped: x", 12)), next_offset=100)
+    assert [line.split(maxsplit=1)[1] for line in manifest_lines(few) if line.startswith("  gap")] == [
+        "[1, 5) lost",
+        "[7, 90) 12 of them: skipped: x",
+    ]
+    assert manifest_json(few)["gap_records"] == {"lost": 4, "skipped: x": 12}
+    assert manifest_json(few)["gaps"][1] == {
+        "from_offset": 7, "to_offset": 90, "reason": "skipped: x", "records": 12, "whole_range": False,
+    }  # fmt: skip
+    many = empty_manifest(gaps=with_gaps((), [skip(2 * n) for n in range(300)]), next_offset=600)
+    lines = [line.split(maxsplit=1)[1] for line in manifest_lines(many) if line.startswith("  gap")]
+    assert lines[:2] == ["300 offsets: a", "the newest 10 of 300 ranges (all with --json):"]
+    assert lines[-1] == "[598, 599) a"
+    assert len(lines) == 12
