@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import TracebackType
 from typing import Final, Self
 
@@ -87,6 +88,14 @@ def lines(read: Callable[[], bytes]) -> Iterator[bytes]:
             rest = [others[-1]]
 
 
+def _line(status: TaskStatus) -> bytes:
+    """A status as a line. One that is no JSON (a message with half a character in it) says at least what it can."""
+    try:
+        return dump(status) + b"\n"
+    except TypeError:
+        return dump(replace(status, trace=ascii(status.trace), partitions=(), values={})) + b"\n"
+
+
 class Reporter:
     """A task's voice: writes statuses to the supervisor's descriptor from a thread, the newest only.
 
@@ -127,7 +136,7 @@ class Reporter:
                 status, self._next = self._next, None
             if status is None:
                 return
-            rest = memoryview(dump(status) + b"\n")
+            rest = memoryview(_line(status))
             try:
                 while rest:
                     rest = rest[os.write(self._fd, rest) :]

@@ -1,0 +1,111 @@
+"""The lines between a supervisor and a task: whole, in order, and nobody waits."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keyfold_sink.status import PartitionStatus, State, TaskStatus, load_task
+from keyfold_sink.task_orders import Order
+from keyfold_sink.wire import Reporter, decode_order, encode_order, follow_orders, lines
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    ends = os.pipe()
+    yield ends
+    for end in ends:
+        try:
+            os.close(end)
+        except OSError:
+            continue
+
+
+def status(number: int, partitions: int = 0, trace: str = "") -> TaskStatus:
+    parts = tuple(PartitionStatus("a-topic", at, State.RUNNING, number) for at in range(partitions))
+    return TaskStatus(0, State.RUNNING, trace, reported_ms=number, partitions=parts)
+
+
+@pytest.mark.parametrize("order", Order)
+def test_orders_travel(order: Order) -> None:
+    assert decode_order(encode_order(order)) is order
+
+
+@pytest.mark.parametrize("line", [b"", b"[]", b"{}", b'{"order": "dance"}', b'{"order": 1}', b'"pause"', b"\xff"])
+def test_what_is_no_order_is_refused(line: bytes) -> None:
+    with pytest.raises(ValueError, match=r".*"):
+        decode_order(line)
+
+
+@given(st.lists(st.binary(max_size=30)), st.data())
+def test_lines_are_whole_however_the_bytes_come(pieces: list[bytes], data: st.DataObject) -> None:
+    whole = b"".join(pieces)
+    rest = iter([piece for piece in pieces if piece] + [b""])
+    assert list(lines(lambda: next(rest))) == whole.split(b"\n")[:-1]
+
+
+def test_orders_are_given_in_order_and_their_end_means_stop(pipe: tuple[int, int]) -> None:
+    read, write = pipe
+    given_orders: list[Order] = []
+    ended = threading.Event()
+
+    def give(order: Order) -> None:
+        given_orders.append(order)
+        if order is Order.STOP:
+            ended.set()
+
+    follow_orders(read, give)
+    os.write(write, encode_order(Order.PAUSE) + b"nonsense\n" + encode_order(Order.FLUSH) + b'{"order"')
+    os.close(write)
+    assert ended.wait(5)
+    assert given_orders == [Order.PAUSE, Order.FLUSH, Order.STOP]
+
+
+def test_the_last_report_arrives_whole_and_a_reader_that_sleeps_misses_only_older_ones(pipe: tuple[int, int]) -> None:
+    read, write = pipe
+    begun_s = time.monotonic()
+    with Reporter(write) as report:
+        for number in range(50):
+            report(status(number, partitions=2000))
+            time.sleep(0.001)
+        assert time.monotonic() - begun_s < 2, "nobody reads, and nobody waits"
+        taken: list[bytes] = []
+        reader = threading.Thread(target=lambda: taken.extend(lines(lambda: os.read(read, 65_536))))
+        reader.start()
+        time.sleep(0.2)
+    os.close(write)
+    reader.join()
+    found = [load_task(line) for line in taken]
+    assert found[-1] == status(49, partitions=2000)
+    assert len(found) < 10
+
+
+def test_a_supervisor_that_is_gone_is_no_error(pipe: tuple[int, int]) -> None:
+    read, write = pipe
+    os.close(read)
+    with Reporter(write) as report:
+        for number in range(3):
+            report(status(number))
+            time.sleep(0.02)
+
+
+def test_a_supervisor_that_never_reads_does_not_hold_up_the_end_for_long(pipe: tuple[int, int]) -> None:
+    _, write = pipe
+    begun_s = time.monotonic()
+    with Reporter(write) as report:
+        report(status(1, partitions=5000))
+    assert time.monotonic() - begun_s < 4
+
+
+def test_a_message_that_is_no_text_does_not_silence_a_task(pipe: tuple[int, int]) -> None:
+    read, write = pipe
+    with Reporter(write) as report:
+        report(status(1, trace="half a character: \ud800"))
+    found = load_task(os.read(read, 65_536).strip())
+    assert "ud800" in found.trace
