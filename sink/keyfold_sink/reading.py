@@ -82,11 +82,12 @@ class Reading:
         assert error is not None
         topic, partition, offset = message.topic(), message.partition(), message.offset()
         owner = self._group.running((topic, partition)) if topic is not None and partition is not None else None
-        of_topic = error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED and not error.fatal()
+        is_fatal = error.fatal() or error.code() == KafkaError._FATAL  # noqa: SLF001 - in a message it says so by its code
+        of_topic = error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED and not is_fatal
         if of_topic and (partition or 0) >= 0:
             if owner is not None:  # else it is of a partition that is read no more
                 self._group.fail(owner, TopicForbidden(f"{topic}: Kafka refuses to hand over records: {error.str()}"))
-        elif error.fatal() or error.code() in FORBIDDEN:
+        elif is_fatal or error.code() in FORBIDDEN:
             raise _forbidden(error)
         elif owner is None or owner.writer is None:
             self._about_the_client(topic, error)
@@ -121,7 +122,7 @@ class Reading:
 
 
 def _forbidden(error: KafkaError) -> SourceForbidden:
-    fenced = error.code() == KafkaError.FENCED_INSTANCE_ID
+    fenced = "group.instance.id" in error.str()
     return SourceForbidden(
         f"the Kafka client cannot go on: {error.str()}",
         hint="each pod needs a group.instance.id of its own" if fenced else None,

@@ -93,10 +93,10 @@ class FakeConsumer:
         places = [TopicPartition(*key) for key in keys]
         self._calls.append(lambda: self._on[what](self, places))
 
-    def inject(self, key: Key, code: int) -> None:
+    def inject(self, key: Key, code: int, error: KafkaError | None = None) -> None:
         """Let the client report an error of a partition that is fetched."""
         with self._lock:
-            self._errors.append(Message(topic=key[0], partition=key[1], offset=0, error=KafkaError(code)))
+            self._errors.append(Message(topic=key[0], partition=key[1], offset=0, error=error or KafkaError(code)))
 
     def say(self, code: int, text: str) -> None:
         """Let the client say something of itself, within the next `consume`."""

@@ -215,3 +215,17 @@ def test_a_client_that_refuses_a_call_ends_the_task_for_good_only_when_it_says_s
     while rig.error is None and time.monotonic() < deadline_s:
         time.sleep(0.005)
     assert isinstance(rig.error, expected)
+
+
+def test_a_client_that_is_finished_ends_the_task_also_where_only_the_code_says_so(make: MakeRig) -> None:
+    """A static member that another one has replaced: it would be a member of nothing, and read nothing, for ever."""
+    rig = make()
+    rig.kafka.tell("on_assign", T0)
+    rig.until(rig.runs)
+    error = KafkaError(KafkaError._FATAL, "Static consumer fenced by other consumer with same group.instance.id")
+    rig.kafka.inject(("", 0), KafkaError._FATAL, error)
+    deadline_s = time.monotonic() + 20
+    while rig.error is None and time.monotonic() < deadline_s:
+        time.sleep(0.005)
+    assert isinstance(rig.error, SourceForbidden)
+    assert "of its own" in str(rig.error)

@@ -1,0 +1,210 @@
+"""One task and the real client: membership, orders, cached watermarks, new topics and partitions, static members."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from confluent_kafka.admin import NewPartitions
+
+from keyfold_sink import worker
+from keyfold_sink.source import SourceForbidden
+from keyfold_sink.status import State
+from keyfold_sink.task_orders import Order
+from tests.support.kafka import KafkaBroker, produce_all, synthetic
+from tests.support.live_task import LiveTask, MakeTask, live_tasks
+
+pytestmark = pytest.mark.kafka
+
+MakeTopic = Callable[..., str]
+
+
+@pytest.fixture
+def task(broker: KafkaBroker) -> Iterator[MakeTask]:
+    with live_tasks(broker.bootstrap_servers) as make:
+        yield make
+
+
+def fill(broker: KafkaBroker, topic: str, count: int, partition: int = 0) -> None:
+    now_ms = int(time.time() * 1000)
+    rows = synthetic(count, key_count=10, partition=partition, base_timestamp_ms=now_ms)
+    produce_all(broker.bootstrap_servers, topic, rows)
+
+
+def test_a_member_without_partitions_runs_rightly_idle(broker: KafkaBroker, topic: MakeTopic, task: MakeTask) -> None:
+    name = topic()
+    first = task(topics=name, name=name)
+    first.until(lambda: first.last.state is State.RUNNING and first.keys == {(name, 0)})
+    second = task(topics=name, name=name)
+    second.until(lambda: second.last.state is State.RUNNING)
+    assert second.keys | first.keys == {(name, 0)}
+    assert len(second.keys) + len(first.keys) == 1
+
+
+def test_nothing_is_read_while_paused_whatever_the_group_does_meanwhile(
+    broker: KafkaBroker, topic: MakeTopic, task: MakeTask
+) -> None:
+    name = topic(2)
+    first = task(topics=name, name=name)
+    fill(broker, name, 500)
+    first.until(lambda: first.partition((name, 0)).next_offset == 500)
+    first.orders.give(Order.PAUSE)
+    first.until(lambda: first.last.state is State.PAUSED)
+    fill(broker, name, 300)
+    fill(broker, name, 200, partition=1)
+    second = task(topics=name, name=name, pause=True)  # takes one of the two
+    second.until(lambda: second.last.state is State.PAUSED and len(second.keys) == 1)
+    first.until(lambda: len(first.keys) == 1)
+    first.rests()
+    second.rests()
+    for one in (first, second):
+        for partition in one.last.partitions:
+            expected = 500 if partition.partition == 0 else 0
+            assert partition.state is State.PAUSED
+            assert (partition.position, partition.next_offset) == (expected, expected)
+    second.end()  # its partition comes back, still paused
+    first.until(lambda: len(first.keys) == 2 and first.last.state is State.PAUSED)
+    first.until(lambda: all(p.state is State.PAUSED for p in first.last.partitions))
+    first.rests()
+    assert {p.position for p in first.last.partitions} == {500, 0}
+    first.orders.give(Order.RESUME)
+    first.until(lambda: [first.partition((name, n)).next_offset for n in (0, 1)] == [800, 200])
+    assert first.last.state is State.RUNNING
+    assert first.offsets((name, 0)) == list(range(800))
+    assert first.offsets((name, 1)) == list(range(200))
+
+
+def test_the_lag_is_seen_while_nothing_is_read(
+    broker: KafkaBroker, topic: MakeTopic, task: MakeTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client's watermarks stand still while it does not fetch; then the cluster is asked."""
+    monkeypatch.setattr(worker, "_ENDS_INTERVAL_S", 0.3)
+    name = topic()
+    fill(broker, name, 100)
+    one = task(topics=name, name=name)
+    one.until(lambda: one.partition((name, 0)).next_offset == 100)
+    one.until(lambda: one.partition((name, 0)).end_offset == 100)
+    one.orders.give(Order.PAUSE)
+    one.until(lambda: one.last.state is State.PAUSED)
+    fill(broker, name, 50)
+    one.until(lambda: one.partition((name, 0)).lag_records == 50)
+
+
+def test_a_flush_that_was_asked_for_commits_before_the_segment_is_due(
+    broker: KafkaBroker, topic: MakeTopic, task: MakeTask
+) -> None:
+    name = topic()
+    fill(broker, name, 100)
+    one = task(topics=name, name=name, segment__ms="600000")
+    one.until(lambda: one.partition((name, 0)).position == 100)
+    status = one.partition((name, 0))
+    assert status.next_offset == 0
+    assert abs(status.oldest_record_ms - time.time() * 1000) < 60_000
+    one.orders.give(Order.FLUSH)
+    one.until(lambda: one.partition((name, 0)).next_offset == 100)
+    one.until(lambda: one.partition((name, 0)).oldest_record_ms == -1)
+
+
+def test_new_partitions_are_read_from_their_first_record(broker: KafkaBroker, topic: MakeTopic, task: MakeTask) -> None:
+    name = topic()
+    fill(broker, name, 100)
+    one = task(topics=name, name=name)
+    one.until(lambda: one.partition((name, 0)).next_offset == 100)
+    broker.admin.create_partitions([NewPartitions(name, 3)])[name].result(30)
+    time.sleep(0.5)
+    fill(broker, name, 40, partition=2)
+    one.until(lambda: one.partition((name, 2)).next_offset == 40)
+    assert one.offsets((name, 2)) == list(range(40))
+
+
+def test_topics_that_match_are_found_while_the_task_runs_and_lost_ones_do_no_harm(
+    broker: KafkaBroker, topic: MakeTopic, task: MakeTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "_TOPICS_INTERVAL_S", 0.5)
+    base = topic()
+    one = task(topics__regex=f"{base}-.*", name=base)
+    one.rests()
+    assert one.last.state is State.UNASSIGNED
+    assert "topics.regex" in one.last.trace
+    first, second = topic(name=f"{base}-a"), topic(name=f"{base}-b")
+    fill(broker, first, 30)
+    fill(broker, second, 20)
+    one.until(lambda: one.partition((first, 0)).next_offset == 30 and one.partition((second, 0)).next_offset == 20)
+    broker.delete_topic(first)
+    one.until(lambda: one.keys == {(second, 0)} and one.last.state is State.RUNNING, name="the topic to be given up")
+    fill(broker, second, 20)
+    one.until(lambda: one.partition((second, 0)).next_offset == 40)
+    assert one.offsets((first, 0)) == list(range(30))
+
+
+def test_a_topic_that_is_missing_is_named_and_read_once_it_is_there(
+    broker: KafkaBroker, topic: MakeTopic, task: MakeTask
+) -> None:
+    name = topic()
+    missing = f"{name}-later"
+    one = task(topics=f"{name},{missing}", name=name)
+    one.until(lambda: missing in one.last.trace and one.last.state is State.RUNNING)
+    topic(name=missing)
+    fill(broker, missing, 10)
+    one.until(lambda: one.partition((missing, 0)).next_offset == 10)
+    one.until(lambda: one.last.trace == "")
+
+
+def test_a_static_member_comes_back_to_its_partitions_and_nobody_else_is_disturbed(
+    broker: KafkaBroker, topic: MakeTopic, task: MakeTask
+) -> None:
+    name = topic(2)
+
+    def member(number: int) -> LiveTask:
+        return task(topics=name, name=name, consumer__override__group__instance__id=f"{name}-{number}")
+
+    first = member(1)
+    second = member(2)
+    first.until(lambda: len(first.keys) == 1 and first.last.state is State.RUNNING)
+    second.until(lambda: len(second.keys) == 1 and second.last.state is State.RUNNING)
+    mine, others = first.keys, second.keys
+    owner = second.task._group.assigned[next(iter(others))]
+    first.end()
+    again = member(1)
+    again.until(lambda: again.keys == mine and again.last.state is State.RUNNING)
+    assert second.keys == others
+    assert second.task._group.assigned[next(iter(others))] is owner, "the other one had to claim again"
+
+
+def test_two_members_of_one_name_end_one_of_them_and_say_what_to_do(
+    broker: KafkaBroker, topic: MakeTopic, task: MakeTask
+) -> None:
+    name = topic()
+    first = task(topics=name, name=name, consumer__override__group__instance__id=name)
+    first.until(lambda: first.last.state is State.RUNNING and len(first.keys) == 1)
+    second = task(topics=name, name=name, consumer__override__group__instance__id=name)
+    error = first.wait_error()
+    assert isinstance(error, SourceForbidden)
+    assert "group.instance.id" in str(error)
+    second.until(lambda: second.last.state is State.RUNNING and len(second.keys) == 1)
+
+
+def test_a_task_that_the_group_has_forgotten_is_not_running_until_it_is_a_member_again(
+    broker: KafkaBroker, topic: MakeTopic, task: MakeTask
+) -> None:
+    name = topic()
+    one = task(topics=name, name=name, consumer__override__session__timeout__ms="6000")
+    one.until(lambda: one.last.state is State.RUNNING and len(one.keys) == 1)
+    os.kill(broker.pid, signal.SIGSTOP)
+    try:
+        one.until(lambda: one.last.state is State.UNASSIGNED, 40, "the session to be over")
+    finally:
+        os.kill(broker.pid, signal.SIGCONT)
+    one.until(lambda: one.last.state is State.RUNNING and len(one.keys) == 1, 60)
+    fill(broker, name, 10)
+    one.until(lambda: one.partition((name, 0)).next_offset == 10)
+    one.until(lambda: one.last.trace == "")
+
+
+def test_brokers_that_cannot_be_reached_are_named(task: MakeTask) -> None:
+    one = task(topics="t", name="nowhere", bootstrap__servers="127.0.0.1:1")
+    one.until(lambda: "Kafka:" in one.last.trace)
+    assert one.last.state is State.UNASSIGNED

@@ -1,0 +1,127 @@
+"""A whole task in a thread of its own, over a real broker and a store in memory: what only the real client can show."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import Self
+
+from keyfold.clock import SystemClock
+from keyfold.store.memory import MemoryStore
+from keyfold_sink import budget
+from keyfold_sink.consumer import admin_config, open_consumer
+from keyfold_sink.contact import Contact
+from keyfold_sink.kafka import AdminSource
+from keyfold_sink.options import SinkOptions
+from keyfold_sink.report import Voice
+from keyfold_sink.status import PartitionStatus, State, TaskStatus
+from keyfold_sink.task_orders import Order, TaskOrders
+from keyfold_sink.worker import SinkTask
+from tests.support.fake_group import Key
+from tests.support.proof import read_segments, wait_for
+
+_QUICK = {
+    "segment.ms": "300",
+    "consumer.override.topic.metadata.refresh.interval.ms": "500",
+    "consumer.override.fetch.wait.max.ms": "50",
+    "consumer.override.reconnect.backoff.max.ms": "500",
+}
+
+
+class LiveTask:
+    """One member of a group."""
+
+    def __init__(self, bootstrap_servers: str, store: MemoryStore, *, pause: bool = False, **config: str) -> None:
+        values = {"name": "live", "bootstrap.servers": bootstrap_servers, "s3.bucket.name": "b", "topics.dir": "topics"}
+        options = SinkOptions.parse({**values, **_QUICK, **{key.replace("__", "."): v for key, v in config.items()}})
+        self.store = store
+        self.orders = TaskOrders(threading.Event(), pause=pause)
+        self.statuses: list[TaskStatus] = []
+        self.error: BaseException | None = None
+        clock = SystemClock()
+        plan = budget.plan(options.buffer_memory)
+        self.task = SinkTask(
+            options,
+            store=store,
+            source=AdminSource(admin_config(options), clock),
+            open_consumer=lambda on_commit, on_error: open_consumer(options, plan, on_commit, on_error, Contact(clock)),
+            clock=clock,
+            random=Random(),
+            orders=self.orders,
+            voice=Voice(0, clock, self.statuses.append, interval_s=0.05),
+        )
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        try:
+            self.task.run()
+        except BaseException as error:  # noqa: BLE001 - the test looks at it
+            self.error = error
+
+    def start(self) -> Self:
+        self._thread.start()
+        return self
+
+    def end(self) -> None:
+        self.orders.give(Order.STOP)
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+    def until(self, what: Callable[[], bool], within_s: float = 40, name: str = "") -> None:
+        def holds() -> bool:
+            assert self.error is None, self.error
+            return what()
+
+        wait_for(holds, within_s, name)
+
+    def wait_error(self, within_s: float = 40) -> BaseException:
+        wait_for(lambda: self.error is not None, within_s, "the task to end")
+        assert self.error is not None
+        return self.error
+
+    @property
+    def last(self) -> TaskStatus:
+        return self.statuses[-1] if self.statuses else TaskStatus(0, State.UNASSIGNED)
+
+    @property
+    def keys(self) -> set[Key]:
+        return {(partition.topic, partition.partition) for partition in self.last.partitions}
+
+    def partition(self, key: Key) -> PartitionStatus:
+        found = [p for p in self.last.partitions if (p.topic, p.partition) == key]
+        return found[0] if found else PartitionStatus(*key, State.UNASSIGNED)
+
+    def rests(self) -> None:
+        """Let the loop turn for a moment in which something could go wrong."""
+        before = len(self.statuses)
+        time.sleep(0.7)
+        assert self.error is None, self.error
+        assert len(self.statuses) > before + 3, "the loop stands still"
+
+    def offsets(self, key: Key) -> list[int]:
+        return [record.offset for record in read_segments(self.store, *key)]
+
+
+MakeTask = Callable[..., LiveTask]
+
+
+@contextmanager
+def live_tasks(bootstrap_servers: str) -> Iterator[MakeTask]:
+    """Makes tasks that run over one store, and ends them."""
+    store = MemoryStore()
+    made: list[LiveTask] = []
+
+    def build(**config: str | bool) -> LiveTask:
+        made.append(LiveTask(bootstrap_servers, store, **config).start())  # type: ignore[arg-type]
+        return made[-1]
+
+    try:
+        yield build
+    finally:
+        for task in made:
+            task.orders.give(Order.STOP)
+        for task in made:
+            task.end()
