@@ -15,7 +15,7 @@ from keyfold.config_file import resolve
 from keyfold.errors import AccessDenied, StoreUnavailable
 from keyfold_sink.options import SinkOptions
 from keyfold_sink.rest.app import make_app
-from keyfold_sink.status import State
+from keyfold_sink.status import PartitionStatus, State
 from tests.support.fake_service import (
     CONFIG,
     NOW_MS,
@@ -96,6 +96,46 @@ def test_a_task_that_flushes_what_is_taken_away_still_runs() -> None:
     assert status(FakeService(make_options(), worker(0, busy)))["tasks"][0]["state"] == "RUNNING"
 
 
+def still(number: int, seconds: int = 300, **more: Any) -> PartitionStatus:
+    return partition(number, error="SlowDown", blocked_ms=NOW_MS - seconds * 1000, **more)
+
+
+@pytest.mark.parametrize(
+    ("partitions", "state", "words"),
+    [
+        ([still(0)], "UNASSIGNED", "users-0 has not moved for 300 s: SlowDown"),
+        ([still(0), still(1)], "UNASSIGNED", "users-1 has not moved"),
+        (
+            [still(0), partition(1, next_offset=100)],
+            "UNASSIGNED",
+            "users-0 has not moved",
+        ),  # the other has nothing to do
+        ([still(0, end_offset=-1)], "UNASSIGNED", "users-0 has not moved"),
+        ([still(number) for number in range(9)], "UNASSIGNED", "and 6 more partitions"),
+        ([still(0), partition(1)], "RUNNING", "users-0 has not moved for 300 s: SlowDown"),
+        ([still(0, seconds=20)], "RUNNING", None),
+        ([still(0, next_offset=100)], "RUNNING", None),
+        ([], "RUNNING", None),
+    ],
+)
+def test_a_task_whose_data_does_not_move_is_not_said_to_run(
+    partitions: list[PartitionStatus], state: str, words: str | None
+) -> None:
+    found = status(FakeService(make_options(), worker(0, task(0, partitions=tuple(partitions)))))["tasks"][0]
+    assert found["state"] == state
+    assert (words in found["trace"]) if words else "trace" not in found
+
+
+def test_what_a_running_task_says_is_in_its_way_is_told() -> None:
+    found = status(FakeService(make_options(), worker(0, task(0, trace="reading pauses: memory is full"))))
+    assert found["tasks"][0] == {
+        "id": 0,
+        "state": "RUNNING",
+        "worker_id": "host0:8083",
+        "trace": "reading pauses: memory is full",
+    }
+
+
 def test_the_reasons_of_many_failed_tasks_are_told_once_and_not_all() -> None:
     tasks = [task(number, State.FAILED, trace=f"reason {number % 5}") for number in range(40)]
     trace = status(FakeService(make_options(**{"tasks.max": "40"}), worker(0, *tasks)))["connector"]["trace"]
@@ -118,7 +158,7 @@ def test_a_task_that_is_nowhere_is_not_found() -> None:
 
 
 def test_a_partition_says_how_far_it_is() -> None:
-    known = partition(0, committed_ms=NOW_MS - 9, error="SlowDown", error_ms=NOW_MS - 8)
+    known = partition(0, committed_ms=NOW_MS - 9, error="SlowDown", error_ms=NOW_MS - 8, blocked_ms=NOW_MS - 7)
     service = FakeService(make_options(), worker(3, task(1, partitions=(known,))))
     assert asking(service).get("/connectors/users/partitions").json() == {
         "partitions": [
@@ -134,6 +174,7 @@ def test_a_partition_says_how_far_it_is() -> None:
                 "last_commit_ms": NOW_MS - 9,
                 "error": "SlowDown",
                 "error_ms": NOW_MS - 8,
+                "blocked_since_ms": NOW_MS - 7,
                 "worker_id": "host3:8083",
                 "task": 7,
             }

@@ -134,8 +134,9 @@ def patch_config(behind: Behind, name: Connector, config: shapes.Values) -> Resp
 def get_status(behind: Behind, _name: Connector) -> shapes.ConnectorStatus:
     """State of the connector and of every task, over all workers.
 
-    Ids are `slot of the worker * tasks.max + number of the task`. A task that is RUNNING has reported within seconds;
-    one that hangs is UNASSIGNED and its trace says so. The connector is FAILED when every task is.
+    Ids are `slot of the worker * tasks.max + number of the task`. RUNNING means that data moves: a task that hangs, or
+    all of whose partitions with lag have stood still for a minute, is UNASSIGNED, and its trace says why. The connector
+    is FAILED when every task is.
     """
     return _status(behind, behind.service.workers())
 

@@ -26,6 +26,7 @@ _EVERYWHERE: Final = {
 _NOT_FOUND: Final = "There is no such connector, task, plugin or logger."
 _REFUSED: Final = "The configuration is a file and cannot be changed here; `message` says how."
 _REFUSING: Final = frozenset({"createConnector", "deleteConnector", "putConnectorConfig", "patchConnectorConfig"})
+_NEVER: Final = frozenset({"deleteConnector", "resetOffsets"})
 
 
 def install(app: FastAPI, *, needs_token: bool) -> None:
@@ -62,6 +63,9 @@ def _document(app: FastAPI, *, needs_token: bool) -> dict[str, Any]:
 def _declare_errors(path: str, operation: dict[str, Any]) -> None:
     responses = operation["responses"]
     responses.pop("422", None)  # ours are 400, as Connect's
+    if operation["operationId"] in _NEVER:
+        for status in ("200", "204"):
+            responses.pop(status, None)
     for status, description in _EVERYWHERE.items():
         responses.setdefault(status, _response(description))
     if "requestBody" in operation:

@@ -64,12 +64,14 @@ class ConnectorState(BaseModel):
 
 
 class TaskState(BaseModel):
-    """One task. RUNNING: it reads, writes and has said so within seconds."""
+    """One task. RUNNING: it has reported within seconds, and some partition of it moves or none has anything to do."""
 
     id: int
     state: State
     worker_id: str
-    trace: str | None = Field(None, description="Why it does not run; names the partitions.")
+    trace: str | None = Field(
+        None, description="Why it does not run, or what is in the way although it does; names the partitions."
+    )
 
 
 class ConnectorStatus(BaseModel):
@@ -108,6 +110,10 @@ class PartitionState(BaseModel):
     last_commit_ms: int | None = Field(description="When the log was committed last (ms since the epoch).")
     error: str | None = Field(description="The last error.")
     error_ms: int | None = Field(description="When it happened (ms since the epoch).")
+    blocked_since_ms: int | None = Field(
+        description="Since when something has been tried again and again because of it (ms since the epoch); a "
+        "partition with lag that is not blocked moves."
+    )
     worker_id: str | None
     task: int | None
 

@@ -1,7 +1,7 @@
 """Answers made of what the service says: values in, values out.
 
-RUNNING is only said of a task that has reported within the time that it may be silent for, and of the connector only
-while a task of it works. Connect says RUNNING of both once they were started.
+RUNNING is only said of a task that has reported within the time that it may be silent for and of whose partitions with
+lag one moves, and of the connector only while a task of it works. Connect says it of both once they were started.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from keyfold_sink.status import UNKNOWN, PartitionStatus, State, TaskStatus, Wor
 
 # A task reports every second, but for the time in which it flushes what is taken away from it.
 _SILENCE_MS: Final = 15_000
+# What is tried again for so long is no hiccup.
+_BLOCKED_MS: Final = 60_000
 _TRACES_SHOWN: Final = 3
 _BEST_FIRST: Final = (State.RUNNING, State.RESTARTING, State.PAUSED, State.FAILED)
 
@@ -44,15 +46,38 @@ def _all_tasks(options: SinkOptions, workers: Iterable[WorkerStatus]) -> Iterato
 
 
 def task_state(options: SinkOptions, task: Task) -> shapes.TaskState:
-    """A task's state as Connect has it."""
+    """A task's state as Connect has it. The trace also tells what is in the way of a task that runs."""
     state, trace = task.status.state, task.status.trace
-    silent_ms = task.worker.reported_ms - task.status.reported_ms if task.status.reported_ms != UNKNOWN else 0
-    if state is State.RUNNING and silent_ms > options.offset_flush_timeout_ms + _SILENCE_MS:
-        state, trace = (
-            State.UNASSIGNED,
-            f"the task has not reported for {silent_ms // 1000} s; " + (trace or "it hangs"),
-        )
+    if state is State.RUNNING:
+        silence, (blocked, moves) = _silence(options, task), _blocked(task)
+        if silence or not moves:
+            state = State.UNASSIGNED
+        trace = "; ".join(filter(None, (silence, blocked, trace)))
     return shapes.TaskState(id=task.id, state=state, worker_id=task.worker.worker_id, trace=trace or None)
+
+
+def _silence(options: SinkOptions, task: Task) -> str:
+    """That a task hangs, if it does."""
+    if task.status.reported_ms == UNKNOWN:
+        return ""
+    silent_ms = task.worker.reported_ms - task.status.reported_ms
+    is_long = silent_ms > options.offset_flush_timeout_ms + _SILENCE_MS
+    return f"the task has not reported for {silent_ms // 1000} s" if is_long else ""
+
+
+def _blocked(task: Task) -> tuple[str, bool]:
+    """Which partitions stand still, and whether any other moves, or has nothing to do."""
+    now_ms = task.worker.reported_ms
+    behind = [one for one in task.status.partitions if one.state is State.RUNNING and one.lag_records != 0]
+    still = [one for one in behind if one.blocked_ms != UNKNOWN and now_ms - one.blocked_ms > _BLOCKED_MS]
+    if not still:
+        return "", True
+    words = [
+        f"{one.topic}-{one.partition} has not moved for {(now_ms - one.blocked_ms) // 1000} s: {one.error}"
+        for one in still[:_TRACES_SHOWN]
+    ]
+    more = [f"and {len(still) - _TRACES_SHOWN} more partitions"] if len(still) > _TRACES_SHOWN else []
+    return "; ".join(words + more), len(still) < len(behind)
 
 
 def status(options: SinkOptions, target: State, workers: Sequence[WorkerStatus], own_id: str) -> shapes.ConnectorStatus:
@@ -159,6 +184,7 @@ def _partition(status: PartitionStatus, task: Task, now_ms: int) -> shapes.Parti
         last_commit_ms=_known(status.committed_ms),
         error=status.error or None,
         error_ms=_known(status.error_ms),
+        blocked_since_ms=_known(status.blocked_ms),
         worker_id=task.worker.worker_id,
         task=_known(task.id),
     )
@@ -177,6 +203,7 @@ def _nobodys(key: TopicPartitionKey, end: int) -> shapes.PartitionState:
         last_commit_ms=None,
         error=None,
         error_ms=None,
+        blocked_since_ms=None,
         worker_id=None,
         task=None,
     )

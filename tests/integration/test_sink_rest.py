@@ -1,0 +1,113 @@
+"""A running sink, over a real broker, in the hands of a client of Connect that others wrote; and what Connect lacks."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from kafka_connect import KafkaConnect
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support.kafka import KafkaBroker, produce_all, synthetic
+from tests.support.moto import LocalS3Process
+from tests.support.proof import Rig, SinkProcess, wait_for
+
+pytestmark = pytest.mark.kafka
+
+MakeTopic = Callable[..., str]
+TOKEN = "t0p-s3cret"
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def rig(broker: KafkaBroker, local_s3: LocalS3Process, bucket: str, tmp_path: Path) -> Rig:
+    return Rig(broker, local_s3, bucket, tmp_path)
+
+
+def guarded(config: Path) -> Path:
+    """The same configuration with two listeners and a token."""
+    listeners = "http://127.0.0.1:0,http://127.0.0.1:0"
+    values = {**json.loads(config.read_text()), "listeners": listeners, "rest.token": TOKEN}
+    config.write_text(json.dumps(values))
+    return config
+
+
+def addresses(worker: SinkProcess) -> list[str]:
+    worker.until('"addresses"')
+    found = re.search(r'"addresses": (\[[^\]]*\])', worker.said)
+    assert found is not None
+    return list(json.loads(found[1]))
+
+
+def get(url: str, **more: Any) -> requests.Response:
+    return requests.get(url, timeout=30, **more)
+
+
+def test_a_client_of_connect_runs_a_sink_from_its_first_record_to_its_end(rig: Rig, topic: MakeTopic) -> None:
+    name = topic(partitions=2, config={"retention.ms": "-1"})
+    with rig.start(guarded(rig.config(name, segment_ms=HOUR_MS, tasks_max=2))) as worker:
+        url, other_url = addresses(worker)
+        client = KafkaConnect(url=url, auth=f"anyone:{TOKEN}")
+        assert client.list_connectors() == [name]
+        wait_for(lambda: get(f"{url}/health/ready").ok, 40, "it is ready")
+        assert _states(client, name) == ["RUNNING", "RUNNING", "RUNNING"]
+        assert TOKEN not in json.dumps(client.get_connector(name))
+        client.update_connector(name, client.get_connector_config(name))
+
+        produce_all(rig.broker.bootstrap_servers, name, synthetic(1000, key_count=50))
+        _flush_and_look(url, name, 1000)
+        client.pause_connector(name)
+        wait_for(lambda: _states(client, name) == ["PAUSED"] * 3, 20, "it is paused")
+        client.resume_connector(name)
+        wait_for(lambda: _states(client, name) == ["RUNNING"] * 3, 20, "it runs again")
+        before = _tasks(worker)
+        assert client.restart_connector(name, include_tasks=True)["connector"]["state"] == "RESTARTING"
+        wait_for(lambda: len(_tasks(worker) - before) == 2, 40, "two other processes")
+        wait_for(lambda: _states(client, name) == ["RUNNING"] * 3, 40, "they run")
+        client.stop_connector(name)
+        wait_for(lambda: _states(client, name) == ["STOPPED"], 30, "it is stopped")
+        assert get(f"{url}/health/ready").ok
+        assert client.list_connector_topics(name) == {name: {"topics": [name]}}
+        _without_the_token(url, other_url)
+        assert worker.end() == 0
+    assert rig.prove(name, 2) == 1000
+
+
+def _states(client: KafkaConnect, name: str) -> list[str]:
+    found = client.get_connector_status(name)
+    return [found["connector"]["state"], *(task["state"] for task in found["tasks"])]
+
+
+def _flush_and_look(url: str, name: str, records: int) -> None:
+    """Nothing is due for an hour; asked for, it is durable at once."""
+    bearer = {"Authorization": f"Bearer {TOKEN}"}
+
+    def total(field: str) -> int:
+        rows = get(f"{url}/connectors/{name}/partitions", headers=bearer).json()["partitions"]
+        return sum(row[field] or 0 for row in rows)
+
+    wait_for(lambda: total("position") == records, 40, "all is read")
+    assert 0 < total("lag") == records - total("next_offset")  # a rebalance may have flushed some
+    assert total("oldest_record_age_ms") > 0
+    assert requests.post(f"{url}/connectors/{name}/flush", headers=bearer, timeout=30).status_code == 202
+    wait_for(lambda: total("next_offset") == records, 30, "all is durable")
+    assert (total("lag"), total("oldest_record_age_ms")) == (0, 0)
+
+
+def _tasks(worker: SinkProcess) -> set[int]:
+    pid = worker.process.pid
+    return {int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
+
+
+def _without_the_token(url: str, other_url: str) -> None:
+    for address in (url, other_url):
+        for path in ("/", "/connectors", "/openapi.json"):
+            assert get(address + path).status_code == 401
+        families = {family.name for family in text_string_to_metric_families(get(f"{address}/metrics").text)}
+        assert len(families) > 10
+        assert get(f"{address}/health").json()["status"] == "healthy"
