@@ -113,6 +113,7 @@ def test_records_of_known_schemas_pass_and_their_schemas_are_kept() -> None:
         assert len(registry.requests) == asked == 2
 
 
+@pytest.mark.usefixtures("quick_looks")
 def test_each_way_to_fail_has_its_cause() -> None:
     with StubRegistry() as registry, opened(registry.url) as checks:
         user = registry.register("users-value", USER)
@@ -194,6 +195,7 @@ def test_references_are_kept_in_one_piece_with_what_refers_to_them() -> None:
         assert encode(kept, {"a": ("geo.Address", {"country": "DE"})}) == b"\x02\x02"
 
 
+@pytest.mark.usefixtures("quick_looks")
 def test_a_schema_id_in_a_header_wins_over_what_is_in_the_value() -> None:
     with StubRegistry() as registry, opened(registry.url, key=True) as checks:
         number = registry.register("users-value", USER)
@@ -339,6 +341,11 @@ def test_an_address_where_no_registry_is_blames_no_record(status: int, page: byt
             causes(checks, framed(1, USER, ALICE))
 
 
+@pytest.fixture
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("keyfold_sink.convert.schemas._LOOK_AGAIN_S", 0.0)
+
+
 def test_an_unknown_id_is_believed_at_the_third_look_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("keyfold_sink.convert.schemas._LOOK_AGAIN_S", 0.02)
     monkeypatch.setattr("keyfold_sink.convert.schemas._REFUSED_FOR_S", 0.3)
@@ -468,6 +475,33 @@ def test_an_error_that_no_record_is_to_blame_for_is_raised_once_and_asked_for_an
             assert store.writes == 2 * times
 
 
+@pytest.mark.usefixtures("quick_looks")
+@given(st.data())
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
+def test_a_batch_is_judged_as_its_records_one_by_one(data: st.DataObject) -> None:
+    """However ids, headers, nulls and damage are mixed."""
+    client = SchemaRegistryClient.new_client({"url": "mock://batch"})
+    registry = ConfluentRegistry(parse_registry("v", {"schema.registry.url": "mock://batch"}), client)
+    numbers = [
+        client.register_schema(f"s{n}", Schema(json.dumps(s), "AVRO")) for n, s in enumerate(["int", USER, "null"])
+    ]
+    guid = b"\x01" + bytes(16)
+    good = [framed(numbers[0], "int", 7), framed(numbers[1], USER, ALICE), framed(numbers[2], "null", None)]
+    value = st.sampled_from([None, b"", b"x", good[0][:-1], good[1] + b"\0", guid + b"x", *good])
+    header = st.sampled_from([None, b"", guid, good[0][:5], good[1][:5]]).map(lambda v: ("__value_schema_id", v))
+    column = data.draw(st.lists(value, min_size=1, max_size=12))
+    headers = [data.draw(st.none() | st.lists(header, max_size=2)) for _ in column]
+    with opened("mock://batch", open_registry=lambda _settings: registry) as checks:
+        whole = judged(checks, batch(column, headers=headers))
+        single = [judged(checks, batch([v], headers=[h]), 1) for v, h in zip(column, headers, strict=True)]
+    assert [(r.index, r.cause, r.message) for r in whole] == [
+        (index, r.cause, r.message) for index, found in enumerate(single) for r in found
+    ]
+
+
+@pytest.mark.usefixtures("quick_looks")
 def test_mock_registries_work() -> None:
     client = SchemaRegistryClient.new_client({"url": "mock://here"})
     number = client.register_schema("users-value", Schema(json.dumps(USER), "AVRO"))

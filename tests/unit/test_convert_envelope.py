@@ -221,7 +221,18 @@ def test_the_message_says_where_in_the_payload() -> None:
     own = checks(value=CLASS)
     assert own is not None
     found = own.judge("t", 0, batch([envelope(schema, {"user": {"id": "seven"}})]))
-    assert found[0].message == "has a payload that is not of its schema: user: id: 'seven' where int64 belongs"
+    assert found[0].message == "has a payload that is not of its schema: user: id: a text where int64 belongs"
+
+
+@pytest.mark.parametrize(("schema", "payload"), MISFITS)
+def test_messages_do_not_quote_the_record(schema: Any, payload: Any) -> None:
+    secret = "s3cret-value"
+    told = {"type": "struct", "fields": [{"field": "a", "type": "int32"}, {"field": "b", "type": "string"}]}
+    own = checks(value=CLASS)
+    assert own is not None
+    values = [envelope(schema, payload), envelope(told, {"a": secret}), envelope(told, secret), secret.encode()]
+    for found in own.judge("t", 0, batch(values)):
+        assert "s3cret" not in found.message
 
 
 def test_schema_content_is_the_schema_of_documents_without_an_envelope() -> None:

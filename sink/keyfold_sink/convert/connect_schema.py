@@ -146,8 +146,12 @@ def _anything(_payload: Any) -> None:
 
 
 def _wrong(payload: Any, kind: str) -> Misfit:
-    shown = repr(payload)
-    return Misfit(f"{shown if len(shown) <= 40 else shown[:37] + '...'} where {kind} belongs")
+    # What a payload says is not shown: this ends up in logs and in the status of the task.
+    return Misfit(f"{_KINDS[type(payload)]} where {kind} belongs")
+
+
+def _out_of_range(kind: str) -> Misfit:
+    return Misfit(f"a number beyond the range of {kind}")
 
 
 def _boolean(payload: Any) -> None:
@@ -162,7 +166,7 @@ def _integer(kind: str, bits: int) -> Fit:
         if type(payload) is not int and not (type(payload) is float and payload.is_integer()):
             raise _wrong(payload, kind)
         if not least <= payload < beyond:
-            raise _wrong(payload, kind)
+            raise _out_of_range(kind)
 
     return integer
 
@@ -173,7 +177,7 @@ def _floating(kind: str, largest: float) -> Fit:
             if payload not in _NO_NUMBERS:
                 raise _wrong(payload, kind)
         elif not -largest < payload < largest:
-            raise _wrong(payload, kind)
+            raise _out_of_range(kind)
 
     return floating
 
@@ -208,19 +212,16 @@ def _decimal_number(payload: Any) -> None:
         raise Misfit("a decimal in bytes, of a schema without the parameter `scale`")
 
 
-def _date(payload: Any) -> None:
-    if type(payload) is not int or not -(1 << 31) <= payload < 1 << 31:
-        raise _wrong(payload, "a date in days")
+def _whole(kind: str, least: int, most: int) -> Fit:
+    """What must be written as a whole number: 1.0 is none."""
 
+    def whole(payload: Any) -> None:
+        if type(payload) is not int:
+            raise _wrong(payload, kind)
+        if not least <= payload <= most:
+            raise _out_of_range(kind)
 
-def _time(payload: Any) -> None:
-    if type(payload) is not int or not 0 <= payload <= _DAY_MS:
-        raise _wrong(payload, "a time of day in ms")
-
-
-def _timestamp(payload: Any) -> None:
-    if type(payload) is not int or not -(1 << 63) <= payload < 1 << 63:
-        raise _wrong(payload, "a timestamp in ms")
+    return whole
 
 
 def _array(item: Fit, types: frozenset[type]) -> Fit:
@@ -288,10 +289,19 @@ _SIMPLE: Final[Mapping[str, Fit]] = {
     "bytes": _bytes,
     "string": _string,
 }
+_KINDS: Final[Mapping[type, str]] = {
+    dict: "an object",
+    list: "an array",
+    str: "a text",
+    int: "a number",
+    float: "a number",
+    bool: "true or false",
+    type(None): "null",
+}
 _PLAIN: Final[Mapping[str, type]] = {"string": str, "boolean": bool}
 _LOGICAL_TYPES: Final[Mapping[str, Fit]] = {
     "Decimal": _decimal,
-    "Date": _date,
-    "Time": _time,
-    "Timestamp": _timestamp,
+    "Date": _whole("a date in days", -(1 << 31), (1 << 31) - 1),
+    "Time": _whole("a time of day in ms", 0, _DAY_MS),
+    "Timestamp": _whole("a timestamp in ms", -(1 << 63), (1 << 63) - 1),
 }
