@@ -24,6 +24,7 @@ from keyfold.clock import Clock
 from keyfold.errors import LogError
 from keyfold_sink.batch import TopicPartitionKey
 from keyfold_sink.budget import InFlight
+from keyfold_sink.contact import Contact, why_refused
 from keyfold_sink.error_counts import ErrorCounts
 from keyfold_sink.kafka import FORBIDDEN
 from keyfold_sink.letter import Letter
@@ -45,6 +46,13 @@ _NOT_NOW: Final = frozenset(
         KafkaError._PURGE_INFLIGHT,  # noqa: SLF001
     }
 )
+_HINT: Final = "correct what Kafka complains about"
+_HINTS: Final = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "give the sink's user the right to write to {topic}",
+    KafkaError.MSG_SIZE_TOO_LARGE: "raise max.message.bytes of {topic}",
+    KafkaError.UNKNOWN_TOPIC_OR_PART: "was {topic} deleted? A start of the sink makes it",
+    KafkaError._UNKNOWN_TOPIC: "was {topic} deleted? A start of the sink makes it",  # noqa: SLF001
+}
 
 
 class Producer(Protocol):
@@ -114,6 +122,7 @@ class DeadLetters:
         self._in_flight = in_flight
         self._counts = counts
         self._clock = clock
+        self._contact = Contact(clock)
         self._lock = threading.RLock()
         self._out: dict[int, _Posted] = {}
         self._waiting: list[_Posted] = []
@@ -151,6 +160,9 @@ class DeadLetters:
         with self._lock:
             if self._is_broken:
                 self._replace_producer()
+            refusal = self._contact.believed_refusal()
+            if refusal is not None:
+                self._refuse_all(str(refusal))
             if self._waiting and self._clock.monotonic_s() >= self._again_s:
                 waiting, self._waiting = self._waiting, []
                 for posted in waiting:
@@ -183,6 +195,7 @@ class DeadLetters:
             if error is not None:
                 self._judge(posted, error)
                 return
+            self._contact.answered()
             self._end(posted)
 
     def _judge(self, posted: _Posted, error: KafkaError) -> None:
@@ -195,15 +208,20 @@ class DeadLetters:
         elif error.retriable() or error.code() in _NOT_NOW:
             self._later(posted)
         else:
-            self._refuse(posted, error)
+            self._refuse(posted, error.str(), _HINTS.get(error.code(), _HINT).format(topic=self.topic))
 
     def _later(self, posted: _Posted) -> None:
         self._again_s = self._clock.monotonic_s() + _AGAIN_S
         self._waiting.append(posted)
 
-    def _refuse(self, posted: _Posted, error: KafkaError) -> None:
+    def _refuse(self, posted: _Posted, why: str, hint: str = "") -> None:
         self._counts.letter_refused()
-        posted.parcel.error = _refused(posted.parcel.key, posted.letter.offset, self.topic, error)
+        posted.parcel.error = LetterRefused(
+            *posted.parcel.key,
+            f"the record at offset {posted.letter.offset} failed its check and could not be sent to the dead letter "
+            f"topic {self.topic}: {why}",
+            hint=f"{hint or _HINT}, then restart the task: the record is read again",
+        )
         self._end(posted)
 
     def _end(self, posted: _Posted) -> None:
@@ -212,17 +230,19 @@ class DeadLetters:
         self._in_flight.add(-posted.letter.size_bytes * 2)
 
     def _on_error(self, error: KafkaError) -> None:
-        """What the client says about itself. Waiting cures no refused credentials."""
+        """What the client says about itself."""
+        self._contact.heard(error)
         with self._lock:
             self._is_broken = self._is_broken or error.fatal()
-            if error.code() in FORBIDDEN:
-                refused = [*self._out.values(), *self._waiting]
-                self._out.clear()
-                self._waiting.clear()
-                for posted in refused:
-                    self._refuse(posted, error)
-            elif not self._is_broken:
-                self._events.info("dead letters wait for kafka", error=error.str(), letters=len(self._out))
+            if error.code() in FORBIDDEN and why_refused(error) is None:
+                self._refuse_all(error.str())  # no right to write at all: it says so once
+
+    def _refuse_all(self, why: str) -> None:
+        refused = [*self._out.values(), *self._waiting]
+        self._out.clear()
+        self._waiting.clear()
+        for posted in refused:
+            self._refuse(posted, why)
 
     def _replace_producer(self) -> None:
         """An idempotent producer that has lost its place is of no use any more. All that it still had goes out anew."""
@@ -232,19 +252,3 @@ class DeadLetters:
         self._out.clear()
         self._again_s = self._clock.monotonic_s() + _AGAIN_S
         self._producer = self._open_producer(self._on_error)
-
-
-def _refused(key: TopicPartitionKey, offset: int, topic: str, error: KafkaError) -> LetterRefused:
-    hints = {
-        KafkaError.TOPIC_AUTHORIZATION_FAILED: f"give the sink's user the right to write to {topic}",
-        KafkaError.MSG_SIZE_TOO_LARGE: f"raise max.message.bytes of {topic}",
-        KafkaError.UNKNOWN_TOPIC_OR_PART: f"was {topic} deleted? A start of the sink makes it",
-        KafkaError._UNKNOWN_TOPIC: f"was {topic} deleted? A start of the sink makes it",  # noqa: SLF001
-    }
-    what = hints.get(error.code(), "correct what Kafka complains about")
-    return LetterRefused(
-        *key,
-        f"the record at offset {offset} failed its check and could not be sent to the dead letter topic {topic}: "
-        f"{error.str()}",
-        hint=f"{what}, then restart the task: the record is read again",
-    )

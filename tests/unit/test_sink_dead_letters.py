@@ -191,15 +191,31 @@ def test_a_producer_that_is_of_no_use_any_more_is_replaced_and_all_letters_go_ou
     assert desk.in_flight.size_bytes == 0
 
 
-def test_credentials_that_are_refused_end_the_waiting(make: MakeDesk) -> None:
+def test_a_password_that_is_refused_for_long_enough_ends_the_waiting(make: MakeDesk) -> None:
     topic = FakeTopic()
     topic.is_away = True
     desk = make(checks=FakeChecks(), topic=topic)
     desk.values(0, b"!x")
-    topic.producers[0].on_error(KafkaError(KafkaError._AUTHENTICATION, "wrong password"))
+    for _ in range(2):  # a broker that restarts may refuse for a moment
+        topic.producers[0].on_error(KafkaError(KafkaError._AUTHENTICATION, "wrong password"))
+        desk.clock.advance(20_000)
+        desk.intake.step()
     assert desk.commit().next_offset == 0
-    assert "wrong password" in str(desk.crashes[0])
-    topic.producers[0].on_error(KafkaError(KafkaError._ALL_BROKERS_DOWN))  # passes
+    (crash,) = desk.crashes
+    assert isinstance(crash, LetterRefused)
+    assert "wrong password" in str(crash)
+    assert desk.in_flight.size_bytes == 0
+
+
+def test_no_right_to_write_at_all_ends_the_waiting_at_once(make: MakeDesk) -> None:
+    topic = FakeTopic()
+    topic.is_away = True
+    desk = make(checks=FakeChecks(), topic=topic)
+    desk.values(0, b"!x")
+    topic.producers[0].on_error(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+    topic.producers[0].on_error(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED, "no right", True))
+    assert desk.commit().next_offset == 0
+    assert "no right" in str(desk.crashes[0])
 
 
 def test_while_the_topic_takes_nothing_reading_goes_on_until_its_share_of_memory_is_full(make: MakeDesk) -> None:
