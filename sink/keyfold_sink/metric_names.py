@@ -389,6 +389,13 @@ LANE_JOBS: Final = _gauge(
     "above eight for long: the store is what limits",
 )
 PAUSED: Final = _gauge("reading_paused", "1 while reading is paused because memory is full.", "the store is slow")
+HELD: Final = _gauge(
+    "held_partitions",
+    "Partitions that are not read although the others are, by the reason: a schema is being asked for, or dead letters "
+    "are not taken.",
+    "the registry, or the dead letter topic, is away",
+    labels=("reason",),
+)
 PAUSES: Final = _counter("reading_pauses", "Times that it was paused for that.", "the same")
 PAUSED_SECONDS: Final = _counter("reading_paused_seconds", "Time without reading for that.", "the same")
 

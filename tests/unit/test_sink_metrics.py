@@ -85,7 +85,7 @@ def full(clock: ManualClock) -> list[TaskStatus]:
     meter.rebalance_is_over()
     meter.observe(names.REQUEST_SECONDS, 0.2, "create")
     for metric in METRICS:
-        if metric.kind == "counter" and metric.scope is Scope.TASK and metric.own_labels:
+        if (metric.kind == "counter" and metric.scope is Scope.TASK and metric.own_labels) or metric is names.HELD:
             meter.count(metric, *(["x"] * len(metric.own_labels)))
     gauges = (names.BUFFERED, names.IN_FLIGHT, names.BUFFER_LIMIT, names.OPEN_SEGMENTS, names.LANE_JOBS, names.PAUSED)
     values = meter.values({metric.name: 1.0 for metric in (*gauges, names.UNSENT_SECONDS)})
