@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from rich.console import Console
 from rich.live import Live
@@ -16,8 +16,10 @@ from rich.text import Text
 from keyfold.clock import Clock
 from keyfold_sink import metric_names as names
 from keyfold_sink.metrics import sample_key
-from keyfold_sink.partition import Committed
 from keyfold_sink.status import TaskStatus
+
+if TYPE_CHECKING:
+    from keyfold_sink.partition import Committed  # a supervisor has no use for what writes segments, 30 MB of it
 
 _RECORDS: Final = sample_key(names.COMMITTED.name)
 _SEGMENTS: Final = sample_key(names.OBJECTS.name, ("segment",))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 import time
 import urllib.request
@@ -218,3 +220,10 @@ def test_a_worker_has_the_id_that_was_configured(ran: Run) -> None:
     wait_for(lambda: len(objects(store)) == 2, 10, "it is on the roll")
     assert one.worker.service.worker_id == "pod 1/a"
     assert objects(store)[1] == "workers/pod%201%2Fa.json"
+
+
+def test_a_supervisor_is_spared_what_only_tasks_need() -> None:
+    """Arrow and numpy are 17 MB and a third of a second, in each pod."""
+    code = "import sys, keyfold_sink.running.run; print([m for m in ('pyarrow', 'numpy') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
