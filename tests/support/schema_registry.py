@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import json
+import ssl
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
@@ -40,6 +41,16 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
+    def do_POST(self) -> None:
+        """An identity provider's tokens, at the same address."""
+        form = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        status, body, kind = self.server.registry.token(form, self.headers.get("Authorization"))
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
     def log_message(self, *_args: object) -> None:
         """Say nothing."""
 
@@ -47,11 +58,12 @@ class _Handler(BaseHTTPRequestHandler):
 class StubRegistry:
     """Schemas by id, GUID, and subject and version."""
 
-    def __init__(self, first_id: int = 1) -> None:
+    def __init__(self, first_id: int = 1, tls: ssl.SSLContext | None = None) -> None:
         self.answer = 0
         self.page: bytes | None = None
         self.user_info = ""
         self.bearer = ""
+        self.client_secret = ""
         self.requests: list[str] = []
         self._next_id = first_id
         self._by_id: dict[int, dict[str, Any]] = {}
@@ -60,11 +72,14 @@ class StubRegistry:
         self._open.set()
         self._server = _Server(("127.0.0.1", 0), _Handler)
         self._server.registry = self
+        self._scheme = "http" if tls is None else "https"
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+        return f"{self._scheme}://127.0.0.1:{self._server.server_address[1]}"
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -123,6 +138,12 @@ class StubRegistry:
         if not self._lets_in(authorization):
             return _json(401, {"error_code": 401, "message": "Unauthorized"})
         return self._look_up([unquote(part) for part in path.strip("/").split("/")])
+
+    def token(self, form: str, authorization: str | None) -> tuple[int, bytes, str]:
+        self.requests.append(f"token {form}")
+        if self.client_secret not in base64.b64decode((authorization or "").removeprefix("Basic ")).decode():
+            return _json(401, {"error": "invalid_client"})
+        return _json(200, {"access_token": self.bearer, "token_type": "Bearer", "expires_in": 3600})
 
     def _lets_in(self, authorization: str | None) -> bool:
         if self.user_info:
