@@ -46,6 +46,7 @@ from keyfold_sink.relief import Relief
 from keyfold_sink.report import INTERVAL_S, Report, Voice
 from keyfold_sink.rolling import RollReason
 from keyfold_sink.senders import Senders
+from keyfold_sink.status import State
 from keyfold_sink.task_orders import TaskOrders
 from keyfold_sink.verdict import PositionLost
 
@@ -72,6 +73,10 @@ class ClientFailed(KeyfoldError):
 
 class ClientBroke(Exception):
     """The Kafka client has refused a call that it should have taken; a new one may do better."""
+
+
+class PartitionsFailed(KeyfoldError):
+    """The task was told to stop, and not all of it was well until then."""
 
 
 class ShutdownTimeout(KeyfoldError):
@@ -150,7 +155,9 @@ class SinkTask:
             self._group, self._in_flight, self._plan.segments_bytes, meter, lambda: self._intake.kept_bytes
         )
         self._report = Report(self._group, voice)
-        voice.values = Gauges(meter, self._group, self._in_flight, self._plan.segments_bytes).values
+        voice.values = Gauges(
+            meter, self._group, self._in_flight, self._plan.segments_bytes, lambda: self._intake.kept_bytes
+        ).values
 
     def run(self) -> None:
         """Work until stopped or caught up. Raises what ended the task otherwise."""
@@ -169,6 +176,8 @@ class SinkTask:
                 raise kind(f"the Kafka client cannot go on: {error.args[0].str()}") from error
             self._end()
             self._report.now()  # the last figures, or what the flush has done would never be counted
+            if self._report.state() is State.FAILED:
+                raise PartitionsFailed(self._report.trace())
         finally:
             try:
                 if not self._group.leave(consumer, _LEAVE_WAIT_S):

@@ -74,7 +74,8 @@ def test_a_topic_recreated_while_the_sink_runs(rig: Rig, topic: MakeTopic) -> No
         sink.until("segment committed")
         recreate(rig, name)
         fill(rig, name, 500)
-        assert sink.wait(90) == 1
+        sink.until("partition failed", 90)
+        assert sink.end() == 1
         assert "made anew" in sink.said or "does not exist" in sink.said
     assert rig.manifest(name).next_offset == 100
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from keyfold_sink.status import State, TaskStatus, dump
+from keyfold_sink.status import PartitionStatus, State, TaskStatus, dump
 from keyfold_sink.task_orders import Order
 from keyfold_sink.wire import decode_order, lines
 
@@ -50,8 +50,10 @@ class FakeProcess:
     def close(self) -> None:
         self.closed = True
 
-    def report(self, state: State = State.RUNNING, trace: str = "") -> None:
-        self.reports.append(dump(TaskStatus(self.number, state, trace, pid=self.pid)))
+    def report(
+        self, state: State = State.RUNNING, trace: str = "", partitions: tuple[PartitionStatus, ...] = ()
+    ) -> None:
+        self.reports.append(dump(TaskStatus(self.number, state, trace, pid=self.pid, partitions=partitions)))
 
 
 class FakeTasks:

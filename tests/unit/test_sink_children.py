@@ -15,7 +15,7 @@ from keyfold_sink.running import orders
 from keyfold_sink.running.children import Child, Limits, Phase
 from keyfold_sink.running.orders import Orders, Scope
 from keyfold_sink.running.supervisor import Supervisor, TasksFailed
-from keyfold_sink.status import UNKNOWN, State
+from keyfold_sink.status import UNKNOWN, PartitionStatus, State
 from keyfold_sink.task_orders import Order
 from tests.support.fake_task import FakeTasks
 
@@ -240,6 +240,18 @@ def test_a_task_that_says_why_it_cannot_go_on_stays_failed_with_its_words() -> N
     bench.step(100_000)
     assert (bench.state, bench.trace) == (State.FAILED, "no right to the bucket")
     assert len(bench.tasks.started) == 1
+    assert bench.supervisor.all_failed
+
+
+def test_all_has_failed_when_no_partition_is_left_that_has_not() -> None:
+    bench = running()
+    bad, good = PartitionStatus("t", 0, State.FAILED), PartitionStatus("t", 1, State.RUNNING)
+    assert not bench.supervisor.all_failed
+    bench.tasks.live().report(State.FAILED, "one has failed", (bad, good))
+    bench.step()
+    assert not bench.supervisor.all_failed
+    bench.tasks.live().report(State.FAILED, "all have failed", (bad, bad))
+    bench.step()
     assert bench.supervisor.all_failed
 
 

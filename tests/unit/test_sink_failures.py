@@ -28,7 +28,7 @@ from keyfold_sink.source import SourceFacts, SourceForbidden, TopicForbidden, To
 from keyfold_sink.status import State
 from keyfold_sink.task_orders import Order
 from keyfold_sink.verdict import PositionLost, Verdict, verdict
-from keyfold_sink.worker import ClientBroke, ClientFailed
+from keyfold_sink.worker import ClientBroke, ClientFailed, PartitionsFailed
 from tests.support.fake_group import FakeSource, Key
 from tests.support.proof import read_segments
 from tests.support.sink_rig import T0, T1, MakeRig, Rig, rigs
@@ -89,7 +89,9 @@ def test_one_partition_fails_and_the_others_go_on(make: MakeRig) -> None:
     rig.until(lambda: rig.next_offset(T1) == 9)
     assert not rig.kafka.closed
     rig.end()
-    assert rig.error is None
+    assert isinstance(rig.error, PartitionsFailed)
+    assert "t-0" in str(rig.error)
+    assert rig.kafka.closed
 
 
 def test_a_partition_that_has_failed_is_begun_anew_when_it_comes_again(make: MakeRig) -> None:

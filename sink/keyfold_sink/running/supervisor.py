@@ -149,8 +149,8 @@ class Supervisor:
 
     @property
     def all_failed(self) -> bool:
-        """Whether every task has ended with an error of its own."""
-        return all(child.phase is Phase.FAILED for child in self._children)
+        """Whether every task has ended with an error of its own, or is left with partitions that have all failed."""
+        return all(child.phase is Phase.FAILED or _has_nothing_left(child.status) for child in self._children)
 
     def end(self) -> None:
         """Let all tasks flush and end, and wait for it. Raises `TasksFailed`."""
@@ -189,6 +189,11 @@ def _means(asked: Restart, child: Child) -> bool:
             return child.has_failed
         case Scope.ONE:
             return asked.task == child.number
+
+
+def _has_nothing_left(status: TaskStatus | None) -> bool:
+    partitions = () if status is None else status.partitions
+    return bool(partitions) and all(partition.state is State.FAILED for partition in partitions)
 
 
 def _why(child: Child) -> str:
