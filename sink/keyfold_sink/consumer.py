@@ -11,7 +11,7 @@ from keyfold.errors import ConfigError
 from keyfold_sink.budget import MemoryPlan
 from keyfold_sink.client import GroupConsumer
 from keyfold_sink.client_checks import client_refusal
-from keyfold_sink.contact import Contact
+from keyfold_sink.contact import QUIET, Contact
 from keyfold_sink.options import SinkOptions
 from keyfold_sink.source import SourceForbidden
 
@@ -28,7 +28,7 @@ def consumer_config(options: SinkOptions, plan: MemoryPlan) -> dict[str, Any]:
         "client.id": f"keyfold-sink-{options.name}",
         "fetch.queue.backoff.ms": _FETCH_BACKOFF_MS,
         "max.partition.fetch.bytes": min(_PARTITION_FETCH_BYTES, plan.fetch_bytes),
-        "log_level": 3,
+        **QUIET,
         **options.consumer_settings,
         "group.id": options.group_id,
         "enable.auto.commit": False,

@@ -3,6 +3,9 @@
 librdkafka goes on for ever in both cases and reports each failed attempt through its error callback. Being away passes,
 so it is waited for. Being refused does not, so it is believed when nothing else has been heard for a while: sooner
 where no broker has ever answered, much later where they did, for brokers that restart may refuse for a moment.
+
+What the client reports is logged here, each text once in a while: the client's own log would say it three times a
+second, past our log and its form (`QUIET`).
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import re
 import threading
 from typing import Final
 
+import structlog
 from confluent_kafka import KafkaError
 
 from keyfold.clock import Clock
@@ -18,6 +22,11 @@ from keyfold_sink.source import SourceForbidden
 
 PATIENCE_AT_FIRST_S: Final = 10.0
 PATIENCE_S: Final = 300.0
+QUIET: Final = {"log_level": 2}
+"""Settings of a client whose errors are heard here."""
+
+_SAY_AGAIN_S: Final = 60.0
+_TEXTS_MAX: Final = 200
 
 _REFUSED_LOGIN: Final = frozenset(
     {
@@ -71,6 +80,8 @@ class Contact:
         self._refused_since_s: float | None = None
         self._refused_at_s = 0.0
         self._why: SourceForbidden | None = None
+        self._said_s: dict[str, float] = {}
+        self._events = structlog.get_logger("keyfold.sink")
 
     def answered(self) -> None:
         """A broker has answered."""
@@ -80,6 +91,7 @@ class Contact:
 
     def heard(self, error: KafkaError) -> None:
         """The client reports an error."""
+        self._log(error)
         why = why_refused(error)
         if why is None:
             return
@@ -102,3 +114,13 @@ class Contact:
             patience_s = PATIENCE_S if self._has_answered else PATIENCE_AT_FIRST_S
             lasted_s = max(waited_s, self._refused_at_s - self._refused_since_s)
             return self._why if lasted_s >= patience_s else None
+
+    def _log(self, error: KafkaError) -> None:
+        text, now_s = _STATE.sub("", error.str()), self._clock.monotonic_s()
+        with self._lock:
+            if text in self._said_s and now_s - self._said_s[text] < _SAY_AGAIN_S:
+                return
+            if len(self._said_s) >= _TEXTS_MAX:
+                self._said_s.clear()
+            self._said_s[text] = now_s
+        self._events.warning("kafka client reports", error=text)

@@ -23,7 +23,7 @@ from keyfold.clock import Clock
 from keyfold.errors import KeyfoldError
 from keyfold_sink.batch import TopicPartitionKey
 from keyfold_sink.client_checks import client_refusal
-from keyfold_sink.contact import Contact
+from keyfold_sink.contact import QUIET, Contact
 from keyfold_sink.source import (
     FOLLOWED_SETTINGS,
     SourceFacts,
@@ -67,7 +67,7 @@ class AdminSource:
 
     def __init__(self, config: Mapping[str, str], clock: Clock) -> None:
         self._contact = Contact(clock)
-        settings: dict[str, Any] = {"log_level": 3, **config, "error_cb": self._contact.heard}
+        settings: dict[str, Any] = {**QUIET, **config, "error_cb": self._contact.heard}
         try:
             self._admin = AdminClient(settings)
         except KafkaException as error:

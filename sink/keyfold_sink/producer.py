@@ -11,6 +11,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from keyfold.errors import ConfigError, KeyfoldError
+from keyfold_sink.client_checks import client_refusal
+from keyfold_sink.contact import QUIET, Contact
 from keyfold_sink.dead_letters import Producer
 from keyfold_sink.kafka import FORBIDDEN, GONE
 from keyfold_sink.options import SinkOptions
@@ -32,7 +34,7 @@ def producer_config(options: SinkOptions) -> dict[str, Any]:
     return {
         "client.id": f"keyfold-sink-{options.name}-dead-letters",
         "linger.ms": 5,
-        "log_level": 3,
+        **QUIET,
         "message.max.bytes": _LARGEST_MESSAGE_BYTES,
         **options.producer_settings,
         "enable.idempotence": True,
@@ -46,20 +48,32 @@ def open_producer(options: SinkOptions, on_error: Callable[[KafkaError], None]) 
     try:
         producer = confluent_kafka.Producer({**producer_config(options), "error_cb": on_error})
     except KafkaException as error:
-        raise ConfigError("producer.override.*", f"the Kafka client refuses it: {error.args[0].str()}") from error
+        raise client_refusal("producer.override.", options.producer, error) from error
     return cast("Producer", producer)
 
 
-def ensure_topic(admin_config: Mapping[str, str], topic: str, replication_factor: int) -> bool:
+def ensure_topic(admin_config: Mapping[str, str], topic: str, replication_factor: int, contact: Contact) -> bool:
     """Make the dead letter topic, with one partition as Connect does, unless it is there. Returns whether it was made.
 
-    Raises `SourceUnavailable` (ask again), `LetterTopicRefused`, and `ConfigError` for a replication factor that the
-    cluster cannot have.
+    Raises `SourceUnavailable` (ask again), `SourceForbidden`, `LetterTopicRefused`, and `ConfigError` for a replication
+    factor that the cluster cannot have.
     """
+    settings: dict[str, Any] = {**QUIET, **admin_config, "error_cb": contact.heard}
     try:
-        admin = AdminClient({"log_level": 3, **admin_config})
+        admin = AdminClient(settings)
     except KafkaException as error:
-        raise ConfigError("admin.override.*", f"the Kafka client refuses it: {error.args[0].str()}") from error
+        raise client_refusal("admin.override.", admin_config, error) from error
+    try:
+        return _ensure(admin, topic, replication_factor)
+    except SourceUnavailable as error:
+        admin.poll(0)  # what brokers have against us is told on this call
+        refusal = contact.believed_refusal(waited_s=_TIMEOUT_S)
+        if refusal is None:
+            raise
+        raise refusal from error
+
+
+def _ensure(admin: AdminClient, topic: str, replication_factor: int) -> bool:
     found = _asked(lambda: admin.describe_topics(TopicCollection([topic]), request_timeout=_TIMEOUT_S)[topic])
     if found is None:
         return False

@@ -103,7 +103,7 @@ def _run(
         )
         persist(lambda: probe(store, options.topics_dir, random))
         if sends_letters(options):
-            persist(lambda: _ensure_letter_topic(options))
+            persist(lambda: _ensure_letter_topic(options, Contact(clock)))
         catch_up = persist(lambda: _targets(options, source)) if until_caught_up else None
         plan = budget.plan(options.buffer_memory)
         task = SinkTask(
@@ -128,9 +128,9 @@ def _run(
         opened.close()
 
 
-def _ensure_letter_topic(options: SinkOptions) -> None:
+def _ensure_letter_topic(options: SinkOptions, contact: Contact) -> None:
     topic = options.dead_letter_topic
-    if ensure_topic(options.admin_settings, topic, options.dead_letter_replication_factor):
+    if ensure_topic(options.admin_settings, topic, options.dead_letter_replication_factor, contact):
         structlog.get_logger("keyfold.sink").info("dead letter topic created", topic=topic)
 
 

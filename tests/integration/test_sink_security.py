@@ -109,11 +109,16 @@ def test_a_sink_reads_through_every_kind_of_listener(rig: Rig, broker: SecureBro
             {"sasl.mechanism": "SCRAM-SHA-512", "sasl.password": "wr0ng-one"},
             ("refuses the login", "sasl.password"),
         ),
+        (
+            "LOGIN",
+            {"sasl.password": "wr0ng-one", "errors.tolerance": "all", "errors.deadletterqueue.topic.name": "dead"},
+            ("refuses the login", "sasl.password"),
+        ),
         ("TLS", {"ssl.ca.location": "{other}"}, ("certificate verify failed", "ssl.ca.location")),
         ("MUTUAL", {}, ("no TLS connection", "ssl.certificate.location")),
         ("TLS", {"bootstrap.servers": "{plain}"}, ("no TLS connection", "security.protocol")),
     ],
-    ids=["password", "scram password", "authority", "no certificate", "plain listener"],
+    ids=["password", "scram password", "password and dead letters", "authority", "no certificate", "plain listener"],
 )
 def test_a_refusal_ends_the_task_and_says_what_to_check(
     rig: Rig, broker: SecureBroker, topic: str, listener: str, wrong: dict[str, str], says: tuple[str, str]
@@ -125,6 +130,8 @@ def test_a_refusal_ends_the_task_and_says_what_to_check(
         assert words in said
     assert "wr0ng-one" not in said
     assert "Traceback" not in said
+    assert "%3|" not in said  # the client's own log
+    assert said.count("kafka client reports") < 10
 
 
 def test_a_refusal_is_found_while_looking_for_the_ends_too(rig: Rig, broker: SecureBroker, topic: str) -> None:
