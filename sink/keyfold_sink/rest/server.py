@@ -96,6 +96,7 @@ def _config(app: ASGIApp) -> uvicorn.Config:
         ws="none",
         lifespan="off",
         log_config=None,
+        log_level="error",  # whatever a port scanner sends is a warning to uvicorn
         access_log=False,
         proxy_headers=False,
         server_header=False,
