@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 
 import pytest
 
 from keyfold.clock import SystemClock
+from keyfold.log.record import RecordColumns
 from keyfold.store.memory import MemoryStore
 from keyfold_sink import metric_names as names
+from keyfold_sink.convert.api import Rejected, SchemasPending
+from keyfold_sink.convert.api import Stage as ConnectStage
 from keyfold_sink.metric_names import Metric
 from keyfold_sink.metrics import sample_key
 from keyfold_sink.metrics_registry import SinkMetrics
@@ -85,14 +89,85 @@ def test_a_workers_page_of_a_running_task(make: MakeRig) -> None:
     rig.kafka.tell("on_assign", T0)
     rig.until(lambda: value(rig, names.SENT) == 7)
     rig.heard()
-    metrics = SinkMetrics(
-        connector="s", connector_class="", version="1", clock=SystemClock(), state=lambda: State.RUNNING,
-        place=lambda: (0, 0),
-    )  # fmt: skip
-    metrics.observe([rig.statuses[-1]], {})
-    text = metrics.text()[0].decode()
+    text = page(rig)
     task = 'connector="s",task="0"'
     assert f"kafka_connect_sink_task_metrics_sink_record_send_total{{{task}}} 7.0" in text
     assert f"kafka_connect_sink_task_metrics_sink_record_lag_max{{{task}}} 7.0" in text, "nothing is durable yet"
     assert f"keyfold_sink_lag_records{{{task}}} 7.0" in text
     assert 'keyfold_sink_partition_lag_records{connector="s",partition="0",topic="t"} 7.0' in text
+
+
+class Checks:
+    """`!` is poison, `?` needs a schema that comes when the test says so."""
+
+    def __init__(self) -> None:
+        self.known = threading.Event()
+
+    def judge(self, topic: str, partition: int, batch: RecordColumns) -> Sequence[Rejected]:
+        if b"?" in batch.values and not self.known.is_set():
+            raise SchemasPending
+        return [
+            Rejected(at, ConnectStage.VALUE_CONVERTER, "C", "not JSON", "is bad")
+            for at, value in enumerate(batch.values)
+            if value == b"!"
+        ]
+
+    def pending(self) -> bool:
+        return not self.known.is_set()
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+def page(rig: Rig) -> str:
+    metrics = SinkMetrics(
+        connector="s", connector_class="", version="1", clock=SystemClock(), state=lambda: State.RUNNING,
+        place=lambda: (0, 0),
+    )  # fmt: skip
+    metrics.observe([rig.statuses[-1]], {})
+    return metrics.text()[0].decode()
+
+
+def test_skipped_records_count_by_cause_and_what_is_left_is_committed(make: MakeRig) -> None:
+    rig = make(checks=Checks(), errors__tolerance="all", value__converter="json")
+    rig.kafka.produce(T0, range(5))
+    rig.kafka.produce(T0, range(5, 8), b"!")
+    rig.kafka.produce(T0, range(8, 10))
+    rig.kafka.tell("on_assign", T0)
+    rig.until(lambda: value(rig, names.SENT) == 7)
+    rig.end()
+    assert (value(rig, names.READ), value(rig, names.COMMITTED)) == (10, 7)
+    assert value(rig, names.SKIPPED, "not JSON") == value(rig, names.RECORDS_SKIPPED) == 3
+    assert value(rig, names.RECORD_FAILURES) == value(rig, names.RECORD_ERRORS) == 3
+    assert value(rig, names.LAST_ERROR) > 1_700_000_000_000
+    assert 'keyfold_sink_records_skipped_total{cause="not JSON",connector="s",task="0"} 3.0' in page(rig)
+    gaps = rig.log().load().manifest.gaps
+    assert sum(gap.to_offset - gap.from_offset for gap in gaps) == 3, "the log says the same"
+
+
+def test_a_partition_that_fails_is_named_and_the_other_goes_on(make: MakeRig) -> None:
+    rig = make(checks=Checks(), value__converter="json", flush__size="5")
+    rig.kafka.produce(T0, range(1), b"!")
+    rig.kafka.produce(T1, range(5))
+    rig.kafka.tell("on_assign", T0, T1)
+    rig.until(lambda: rig.says(State.FAILED) and value(rig, names.COMMITTED) == 5)
+    rig.heard()
+    text = page(rig)
+    assert 'keyfold_sink_partition_failed{connector="s",partition="0",topic="t"} 1.0' in text
+    assert 'keyfold_sink_partitions{connector="s",state="FAILED",task="0"} 1.0' in text
+    assert 'kafka_connect_connector_task_metrics_status{connector="s",status="failed",task="0"} 1.0' in text
+    assert 'kafka_connect_connect_worker_metrics_connector_failed_task_count{connector="s"} 1.0' in text
+    assert f"{names.BLOCKED.name}{{" + 'connector="s",task="0"} 0.0' in text, "it waits for a person, not for an answer"
+
+
+def test_a_partition_that_waits_for_a_schema_is_held_and_its_records_count_as_buffered(make: MakeRig) -> None:
+    checks = Checks()
+    rig = make(checks=checks, value__converter="json")
+    rig.kafka.produce(T0, range(100), b"?")
+    rig.kafka.tell("on_assign", T0)
+    rig.until(lambda: value(rig, names.HELD, "schemas") == 1)
+    assert value(rig, names.BUFFERED) > 0
+    assert (value(rig, names.READ) > 0, value(rig, names.SENT)) == (True, 0)
+    checks.known.set()
+    rig.until(lambda: value(rig, names.SENT) == 100)
+    rig.until(lambda: value(rig, names.HELD, "schemas") == 0)
