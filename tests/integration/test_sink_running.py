@@ -11,16 +11,20 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 from typing import Any
 from urllib.error import HTTPError
 
 import pytest
 
+from keyfold.clock import SystemClock
+from keyfold.log.names import Place
+from keyfold.read.verify import verify_partition
 from keyfold.store.api import ObjectStore
 from keyfold_sink.source import ASKED_REASON
 from tests.support.kafka import KafkaBroker, produce_all, synthetic
 from tests.support.moto import LocalS3Process
-from tests.support.proof import Flow, Rig, SinkProcess, read_segments, read_topic, wait_for
+from tests.support.proof import TOPICS_DIR, Flow, Rig, SinkProcess, read_segments, read_topic, wait_for
 
 pytestmark = pytest.mark.kafka
 
@@ -172,6 +176,8 @@ def _verify(rig: Rig, name: str, skipped: range) -> None:
             left_out = skipped if number == 0 else range(0)
             expected = [r for r in read_topic(rig.broker.bootstrap_servers, name, number) if r.offset not in left_out]
             assert read_segments(store, name, number) == expected
+            report = verify_partition(store, Place(TOPICS_DIR, name, number), clock=SystemClock(), random=Random(0))
+            assert [finding for finding in report.findings if finding.kind.is_damage] == []
     gaps = rig.manifest(name).gaps
     assert [(gap.from_offset, gap.to_offset, gap.reason) for gap in gaps] == [
         (skipped.start, skipped.stop, ASKED_REASON)

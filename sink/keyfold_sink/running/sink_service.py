@@ -17,7 +17,7 @@ from typing import Final, Protocol
 import structlog
 
 from keyfold.clock import Clock
-from keyfold.errors import KeyfoldError, StoreUnavailable
+from keyfold.errors import KeyfoldError
 from keyfold_sink.batch import TopicPartitionKey
 from keyfold_sink.options import SinkOptions
 from keyfold_sink.running import orders
@@ -120,7 +120,7 @@ class SinkService:
         """See `Service.workers`."""
         try:
             others = self._roll_call.others()
-        except StoreUnavailable:
+        except KeyfoldError:  # what is asked for when the store does not work is this above all
             others = self._roll_call.known_others()
         return [self.own_status(), *others]
 
