@@ -342,7 +342,9 @@ LAST_COMMIT: Final = _gauge(
 BY_STATE: Final = _gauge(
     "partitions", "Partitions by their state.", '`state="FAILED"`: see the trace', labels=("state",)
 )
-COMMITS: Final = _counter("commits", "Commits to logs: the manifest was swapped.", "it must rise while data comes")
+COMMITS: Final = _counter(
+    "commits", "Commits to logs: of segments, or of an end that moved over a hole.", "it must rise while data comes"
+)
 COMMITTED: Final = _counter("records_committed", "Records that became durable.", "it must rise while data comes")
 OBJECTS: Final = _counter("objects_written", "Objects of committed segments, by kind.", "with data", ("kind",))
 OBJECT_BYTES: Final = _counter("object_bytes_written", "Their bytes, as stored.", "with data", ("kind",))
