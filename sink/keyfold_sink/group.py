@@ -239,6 +239,7 @@ class Group:
         owner = Assigned(key, lane, Retry(lane, self._random), self._open_log(key), health)
         if before is not None:
             owner.set_backs, owner.fences = before.set_backs + 1, before.fences
+            owner.committed_ms = before.committed_ms
         owner.load_at_s = self._clock.monotonic_s() + set_back_s(owner.set_backs, self._random)
         self.assigned[key] = owner
 

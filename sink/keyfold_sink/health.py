@@ -16,20 +16,18 @@ from keyfold_sink.status import UNKNOWN
 class Health:
     """Written by the partition's lane and by the main thread, read by the report; nothing here hangs together."""
 
-    __slots__ = ("_clock", "blocked_ms", "error", "error_ms", "retries")
+    __slots__ = ("_clock", "blocked_ms", "error", "error_ms")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.error = ""
         self.error_ms = UNKNOWN
         self.blocked_ms = UNKNOWN
-        self.retries = 0
 
     def failed(self, error: object) -> None:
         """Something did not go through; it is tried again, or the partition has failed."""
         now_ms = self._clock.now_ms()
         self.error, self.error_ms = str(error), now_ms
-        self.retries += 1
         if self.blocked_ms == UNKNOWN:
             self.blocked_ms = now_ms
 

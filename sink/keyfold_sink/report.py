@@ -106,10 +106,11 @@ class Report:
         failed = [owner for owner in self._group.assigned.values() if owner.failure is not None]
         if failed:
             return failures(failed)
-        reasons = [reason.value for reason in self._group.fetching.reasons if reason is not PauseReason.ORDER]
-        if not self._group.fetching.has_joined:
-            reasons.append("no topic matches topics.regex")
-        return "; ".join([*(f"reading pauses: {why}" for why in reasons), *self._group.troubles.words()])
+        fetching = self._group.fetching
+        words = [f"reading pauses: {why.value}" for why in fetching.reasons if why is not PauseReason.ORDER]
+        if not fetching.has_joined:
+            words.append("no topic matches topics.regex")
+        return "; ".join([*words, *self._group.troubles.words()])
 
     def _partition(self, owner: Assigned) -> PartitionStatus:
         topic, number = owner.key
