@@ -14,10 +14,10 @@ from keyfold.read.log import Log
 from keyfold.store.memory import MemoryStore
 from keyfold_sink.convert.registry_settings import AVRO_KEYS
 from tests.support.avro_cases import framed
+from tests.support.avro_checks import ALICE, USER, judged, opened
 from tests.support.columns import batch
 from tests.support.logs import MadeLog
 from tests.support.schema_registry import StubRegistry
-from tests.unit.test_convert_avro import ALICE, USER, judged, opened
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "converters.md").read_text()

@@ -13,10 +13,10 @@ from keyfold.errors import ConfigError
 from keyfold_sink.convert.api import SchemasPending
 from keyfold_sink.convert.registry_api import RegistryRefused
 from tests.support.avro_cases import framed
+from tests.support.avro_checks import causes, opened
 from tests.support.columns import batch
 from tests.support.schema_registry import StubRegistry
 from tests.support.secure_kafka import Certificates, make_certificates
-from tests.unit.test_convert_avro import causes, opened
 
 TRUST = "schema.registry.ssl.truststore.location"
 
