@@ -275,16 +275,16 @@ class _Trouble:
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._said = ""
+        self._said: type[Exception] | None = None
         self._events = structlog.get_logger("keyfold.sink")
 
     def met(self, error: Exception) -> None:
-        if repr(error) != self._said:
+        if type(error) is not self._said:
             defect = None if isinstance(error, KeyfoldError) else error
             self._events.warning("does not work now", what=self._what, error=str(error), exc_info=defect)
-        self._said = repr(error)
+        self._said = type(error)
 
     def over(self) -> None:
         if self._said:
             self._events.info("works again", what=self._what)
-        self._said = ""
+        self._said = None
