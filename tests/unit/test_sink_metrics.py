@@ -264,6 +264,7 @@ def test_every_metric_is_in_the_page_once_and_every_name_in_the_page_is_one() ->
     known = {*BY_NAME, *(f"{m.name}{part}" for m in METRICS for part in ("_bucket", "_sum", "_count"))}
     named = set(re.findall(r"\b(?:kafka_connect|keyfold_sink)_\w+", text))
     patterns = {"kafka_connect_", "kafka_connect_worker_", "kafka_connect_connect_worker_metrics_"}
+    patterns |= {"kafka_connect_cluster_id"}  # a label
     assert named - known - patterns == set()
 
 
