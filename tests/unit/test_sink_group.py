@@ -21,6 +21,7 @@ from keyfold.store.memory import MemoryStore
 from keyfold_sink import group, worker
 from keyfold_sink.assignment import Stage
 from keyfold_sink.status import State
+from keyfold_sink.task_orders import Order
 from tests.support.fake_group import Key
 from tests.support.proof import read_segments
 from tests.support.sink_rig import T0, T1, MakeRig, Rig, rigs
@@ -209,7 +210,7 @@ class Storm:
         self.rig, self.store, self.random = rig, store, random
         self.owned: set[Key] = set()
         self.expected: dict[Key, list[int]] = {T0: [], T1: []}
-        self.actions = (self.produce, self.produce, self.produce, self.swap, self.rival, self.pause)
+        self.actions = (self.produce, self.produce, self.produce, self.swap, self.rival, self.pause, self.order)
 
     def log(self, key: Key) -> PartitionLog:
         return PartitionLog(self.store, Place("topics", *key), clock=SystemClock(), random=self.random)
@@ -238,7 +239,11 @@ class Storm:
         call = self.random.choice((self.rig.kafka.pause, self.rig.kafka.resume))
         call([TopicPartition(*key)])
 
+    def order(self, _key: Key) -> None:
+        self.rig.orders.give(self.random.choice((Order.PAUSE, Order.RESUME, Order.RESUME, Order.FLUSH)))
+
     def settle(self) -> None:
+        self.rig.orders.give(Order.RESUME)
         for key in {T0, T1} - self.owned:
             self.rig.kafka.tell("on_assign", key)
         self.rig.kafka.resume([TopicPartition(*T0), TopicPartition(*T1)])
