@@ -332,14 +332,14 @@ def test_a_name_for_loopback_that_stands_for_another_address_opens_nothing(
 def test_a_pipelined_request_has_the_time_of_any_other_for_its_answer(
     monkeypatch: pytest.MonkeyPatch, stuck: Stuck
 ) -> None:
-    monkeypatch.setattr(PatientProtocol, "request_s", 0.3)
+    monkeypatch.setattr(PatientProtocol, "request_s", 1.0)
     with serving(stuck) as server, socket.create_connection(("127.0.0.1", port_of(server.addresses[0]))) as raw:
         raw.settimeout(5)
         raw.sendall(
             b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET /connectors/users HTTP/1.1\r\nHost: localhost\r\n\r\n"
         )
         assert stuck.asked.wait(5)
-        time.sleep(0.8)
+        time.sleep(1.5)
         stuck.released.set()
         seen = b""
         while seen.count(b"HTTP/1.1 200") < 2:
