@@ -22,7 +22,8 @@ from typing import Final
 from keyfold.clock import Clock
 from keyfold.log.manifest import SegmentEntry
 from keyfold_sink import metric_names as names
-from keyfold_sink.metric_names import METRICS, ROLL_REASONS, SECONDS_BOUNDS, SET_BACK_CAUSES, Metric, Scope
+from keyfold_sink.metric import Metric, Scope
+from keyfold_sink.metric_names import METRICS, ROLL_REASONS, SECONDS_BOUNDS, SET_BACK_CAUSES
 from keyfold_sink.recent import Recent
 from keyfold_sink.rolling import RollReason
 

@@ -17,7 +17,8 @@ from prometheus_client.registry import Collector
 
 from keyfold.clock import Clock
 from keyfold.metrics_server import serving
-from keyfold_sink.metric_names import METRICS, Metric
+from keyfold_sink.metric import Metric
+from keyfold_sink.metric_names import METRICS
 from keyfold_sink.sample import Sample
 from keyfold_sink.status import State, TaskStatus
 from keyfold_sink.worker_figures import Ledger, View

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 
 from keyfold_sink import metric_names as names
 from keyfold_sink.batch import TopicPartitionKey
-from keyfold_sink.metric_names import PARTITIONS_SHOWN, Metric
+from keyfold_sink.metric import Metric
+from keyfold_sink.metric_names import PARTITIONS_SHOWN
 from keyfold_sink.sample import Sample
 from keyfold_sink.status import UNKNOWN, PartitionStatus, State, TaskStatus
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from keyfold_sink.metric_names import Metric
+from keyfold_sink.metric import Metric
 
 
 @dataclass(frozen=True, slots=True)

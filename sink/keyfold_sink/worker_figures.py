@@ -15,7 +15,8 @@ from typing import Final
 
 from keyfold.clock import Clock
 from keyfold_sink import metric_names as names
-from keyfold_sink.metric_names import BY_NAME, METRICS, REPLACED_CAUSES, Metric, Scope
+from keyfold_sink.metric import Metric, Scope
+from keyfold_sink.metric_names import BY_NAME, METRICS, REPLACED_CAUSES
 from keyfold_sink.metrics import BAR
 from keyfold_sink.partition_figures import Figures, Stalls, partition_samples, task_gauges
 from keyfold_sink.sample import Sample, Samples

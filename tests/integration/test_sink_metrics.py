@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import time
@@ -16,7 +17,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from keyfold_sink import metric_names as names
-from keyfold_sink.metric_names import BY_NAME, Metric
+from keyfold_sink.metric import Metric
+from keyfold_sink.metric_names import BY_NAME
 from tests.support.kafka import KafkaBroker, produce_all, synthetic
 from tests.support.moto import Fault, LocalS3Process
 from tests.support.proof import Rig, SinkProcess, wait_for
@@ -88,7 +90,7 @@ def started(rig: Rig, topic: MakeTopic) -> Iterator[tuple[str, SinkProcess, Scra
     """A worker of two tasks that has all its partitions; nothing was produced yet."""
     name = topic(PARTITIONS, config={"retention.ms": "-1"})
     port = free_port()
-    config = rig.config(name, tasks_max=2, metrics_port=port, segment_ms=500)
+    config = rig.config(name, tasks_max=2, metrics_port=port, segment_ms=500, listeners="http://127.0.0.1:0")
     with rig.start(config) as sink:
         scrapes = Scrapes(f"http://127.0.0.1:{port}/metrics")
 
@@ -132,6 +134,32 @@ def test_what_is_counted_is_what_was_produced_and_what_is_in_the_bucket(
 
     assert sink.end() == 0
     assert rig.prove(name, PARTITIONS) == RECORDS
+
+
+def test_a_restart_that_is_asked_for_loses_no_count_and_rest_serves_the_same(
+    rig: Rig, started: tuple[str, SinkProcess, Scrapes]
+) -> None:
+    name, sink, scrapes = started
+    address = re.search(r'"addresses": \["([^"]+)"', sink.said)
+    assert address is not None
+    produced = 0
+    for starts in (4, 6):
+        rows = synthetic(RECORDS, key_count=1_000, seed=starts)
+        produced += produce_all(rig.broker.bootstrap_servers, name, rows)
+        restart = f"{address[1]}/connectors/{name}/restart?includeTasks=true"
+        with urllib.request.urlopen(urllib.request.Request(restart, method="POST"), timeout=10) as answer:
+            assert answer.status == 202
+        scrapes.until(lambda starts=starts: scrapes.total(names.TASK_STARTS) == starts)  # type: ignore[misc]
+        scrapes.until(lambda produced=produced: scrapes.total(names.COMMITTED) >= produced)  # type: ignore[misc]
+    assert scrapes.total(names.COMMITTED) == produced, "each once, whichever task it was"
+    assert scrapes.total(names.REPLACED) == 0
+    assert scrapes.total(names.TASK_STARTED) == 6
+    rest = Scrapes(f"{address[1]}/metrics")
+    rest.now()
+    assert {name for name, _ in rest.found} == {name for name, _ in scrapes.found}
+    assert rest.total(names.COMMITTED) == produced
+    assert sink.end() == 0
+    assert rig.prove(name, PARTITIONS) == produced
 
 
 def test_counters_go_on_when_a_task_is_killed_and_the_store_s_errors_count_by_its_code(

@@ -1,8 +1,8 @@
 """`make docs`: the tables of docs/metrics-sink.md are printed from the code, between marks; a test compares.
 
-    <!-- printed: sink-task-metrics -->
-    ...
-    <!-- end -->
+<!-- printed: sink-task-metrics -->
+...
+<!-- end -->
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from keyfold_sink import metric_names as names
-from keyfold_sink.metric_names import METRICS, Metric, Scope
+from keyfold_sink.metric import Metric, Scope
+from keyfold_sink.metric_names import METRICS
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "metrics-sink.md"
 COMMAND: Final = "make docs"

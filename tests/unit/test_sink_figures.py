@@ -11,7 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from keyfold.clock import ManualClock
 from keyfold_sink import metric_names as names
-from keyfold_sink.metric_names import BY_NAME, PARTITIONS_SHOWN, Metric
+from keyfold_sink.metric import Metric, Scope
+from keyfold_sink.metric_names import BY_NAME, PARTITIONS_SHOWN
 from keyfold_sink.metrics import TaskMeter, sample_key
 from keyfold_sink.rolling import RollReason
 from keyfold_sink.sample import Samples
@@ -345,7 +346,7 @@ def test_thousands_of_partitions_have_ten_samples_a_metric_and_they_are_the_wors
     clock.advance(0)
     found = seen(ledger, clock)
     worst = set(range(1_990, 2_000))
-    for metric in (m for m in names.METRICS if m.scope is names.Scope.PARTITION):
+    for metric in (m for m in names.METRICS if m.scope is Scope.PARTITION):
         shown = set(partitions_of(found, metric))
         assert len(shown) <= PARTITIONS_SHOWN
         assert shown <= worst or metric is names.PARTITION_STALLED

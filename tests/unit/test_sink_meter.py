@@ -29,7 +29,8 @@ from keyfold_sink.convert.registry_api import (
     SchemaUnknown,
 )
 from keyfold_sink.metered_store import MeteredStore, error_code
-from keyfold_sink.metric_names import METRICS, SECONDS_BOUNDS, Metric, Scope
+from keyfold_sink.metric import Metric, Scope
+from keyfold_sink.metric_names import METRICS, SECONDS_BOUNDS
 from keyfold_sink.metrics import TaskMeter, sample_key
 from keyfold_sink.recent import SAMPLE_S, Recent
 from keyfold_sink.rolling import RollReason

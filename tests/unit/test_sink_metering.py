@@ -13,7 +13,7 @@ from keyfold.store.memory import MemoryStore
 from keyfold_sink import metric_names as names
 from keyfold_sink.convert.api import Rejected, SchemasPending
 from keyfold_sink.convert.api import Stage as ConnectStage
-from keyfold_sink.metric_names import Metric
+from keyfold_sink.metric import Metric
 from keyfold_sink.metrics import sample_key
 from keyfold_sink.metrics_registry import SinkMetrics
 from keyfold_sink.status import State

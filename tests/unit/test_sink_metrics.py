@@ -18,7 +18,8 @@ from keyfold.clock import ManualClock
 from keyfold.errors import ConfigError
 from keyfold_sink import metric_names as names
 from keyfold_sink.metered_store import NO_ANSWER
-from keyfold_sink.metric_names import BY_NAME, METRICS, SECONDS_BOUNDS, Scope
+from keyfold_sink.metric import Scope
+from keyfold_sink.metric_names import BY_NAME, METRICS, SECONDS_BOUNDS
 from keyfold_sink.metrics import TaskMeter
 from keyfold_sink.metrics_registry import SinkMetrics, own_port
 from keyfold_sink.status import PartitionStatus, State, TaskStatus
