@@ -297,6 +297,14 @@ def test_a_body_that_cannot_be_read_is_a_bad_request(content: bytes) -> None:
     assert (response.status_code, response.json()["error_code"]) == (400, 400)
 
 
+def test_a_configuration_of_ever_so_many_keys_is_not_looked_at() -> None:
+    config = {f"k{number}": "" for number in range(50_000)}
+    for path in ("/connectors/users/config", "/connector-plugins/KeyfoldSink/config/validate"):
+        response = asking(FakeService()).put(path, json=config)
+        assert response.status_code == 400
+        assert "keys" in response.json()["message"]
+
+
 def test_half_a_surrogate_is_answered_like_any_other_sign() -> None:
     body = b'{"offsets": [{"partition": {"kafka_topic": "\\ud800", "kafka_partition": "\\ud800"}}]}'
     response = asking(FakeService()).patch(

@@ -7,6 +7,7 @@
     guard       who may ask: Host, Origin, token, size
     app         all of it as one ASGI application
     connectors, offsets, plugins, loggers, health    the endpoints, by Connect's resources
+    backend     what the endpoints stand on
     shapes      what answers look like
     views       answers made of what the service says
     errors      one shape for every error

@@ -23,6 +23,8 @@ from keyfold_sink.status import WorkerStatus
 router = APIRouter(prefix="/connectors", tags=["connectors"])
 
 _WHY: Final = "the configuration of a sink is the file that it was started with: change the file and start it again"
+# Looking for what a wrong key may mean takes a millisecond each.
+_KEYS_MAX: Final = 5000
 _TaskNumber = Annotated[int, Path(alias="task", description="The task's id, as in the status.", ge=0, le=2**31 - 1)]
 _EMPTY: Final[dict[int | str, dict[str, Any]]] = {
     202: {"description": "Written down; every worker follows within seconds."},
@@ -289,6 +291,8 @@ def _require_name(name: str, config: dict[str, str]) -> None:
 
 def texts(config: shapes.Values) -> dict[str, str]:
     """All values travel as strings; numbers and booleans are their JSON."""
+    if len(config) > _KEYS_MAX:
+        raise errors.bad_request(f"a configuration of more than {_KEYS_MAX} keys is not looked at")
     found = {}
     for key, value in config.items():
         if value is None:

@@ -104,7 +104,7 @@ class Guard:
 
     def _too_much(self, headers: dict[str, str]) -> errors.Refused | None:
         length = headers.get("content-length", "")
-        if length.isdigit() and int(length[:20]) > BODY_BYTES_MAX:
+        if length.isdecimal() and int(length[:20]) > BODY_BYTES_MAX:
             return _too_large()
         if self._in_flight >= IN_FLIGHT_MAX:
             return errors.Refused(
