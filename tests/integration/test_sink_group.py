@@ -12,7 +12,7 @@ from tests.support.moto import LocalS3Process
 from tests.support.proof import Rig
 from tests.support.sink_storm import Step, Storm, plan
 
-SEED = int(os.environ.get("KEYFOLD_SEED", "5"))
+SEED = int(os.environ.get("KEYFOLD_SEED", "9"))
 
 
 @pytest.mark.kafka

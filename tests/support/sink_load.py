@@ -82,7 +82,21 @@ class Ledger:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._rows: dict[Key, dict[int, bytes]] = {}
+        self._doubted: list[list[tuple[Key, int, bytes]]] = []
         self.aborted = 0
+
+    def doubt(self, rows: list[tuple[Key, int, bytes]]) -> None:
+        """The records of a transaction of which Kafka did not tell whether it was committed."""
+        self._doubted.append(rows)
+
+    def settle(self, in_kafka: Callable[[Key], Iterable[int]]) -> None:
+        """Ask Kafka about what is in doubt: a transaction is there as a whole, or not at all."""
+        doubted, self._doubted = self._doubted, []
+        for rows in doubted:
+            there = [offset in set(in_kafka(key)) for key, offset, _ in rows]
+            assert all(there) or not any(there), "half a transaction is in the topic"
+            if all(there):
+                self.add(rows)
 
     def add(self, rows: Iterable[tuple[Key, int, bytes]]) -> None:
         with self._lock:
@@ -159,8 +173,8 @@ class Loader(threading.Thread):
         self._fresh: list[tuple[Key, int, bytes]] = []
         self._refused: list[str] = []
         self._is_transactional = topics[0].kind.is_transactional
-        own = {"transactional.id": topics[0].name} if self._is_transactional else {"enable.idempotence": True}
-        self._producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 10, "log_level": 2, **own})
+        self._bootstrap_servers = bootstrap_servers
+        self._producer = self._open()
 
     def finish(self) -> None:
         """Stop, and wait for the last acknowledgements. Raises what went wrong."""
@@ -221,25 +235,25 @@ class Loader(threading.Thread):
         self._ledger.add(fresh)
 
     def _transaction(self, count: int) -> None:
+        """Begin, produce, and commit or abort. A producer that ends over it is replaced, which aborts what is open."""
         self._producer.begin_transaction()
         self._produce(count)
-        if self._random.random() < 0.25:
-            if self._random.random() < 0.5:
-                self._producer.flush(_ANSWER_S)  # so that aborted records are in the topic
-            self._persist(lambda: self._producer.abort_transaction(30))
-            self._ledger.aborted += count
-            self._fresh, self._refused = [], []
-            return
+        will_commit = self._random.random() >= 0.25
+        if not will_commit and self._random.random() < 0.5:
+            self._producer.flush(_ANSWER_S)  # so that aborted records are in the topic
         try:
-            self._persist(lambda: self._producer.commit_transaction(30))
-        except KafkaException as error:
-            if not error.args[0].txn_requires_abort():
-                raise
+            if will_commit:
+                self._persist(lambda: self._producer.commit_transaction(30))
+                self._take()
+                return
             self._persist(lambda: self._producer.abort_transaction(30))
-            self._ledger.aborted += count
-            self._fresh, self._refused = [], []
-            return
-        self._take()
+        except KafkaException as error:
+            if will_commit and not error.args[0].txn_requires_abort():
+                self._ledger.doubt(self._fresh)
+            self._producer = self._open()
+            self._persist(lambda: self._producer.init_transactions(30))
+        self._ledger.aborted += count
+        self._fresh, self._refused = [], []
 
     def _persist(self, call: Callable[[], object]) -> None:
         """Ask again while the broker does not answer: the result of a commit must be known."""
@@ -252,6 +266,10 @@ class Loader(threading.Thread):
                     raise
             else:
                 return
+
+    def _open(self) -> Producer:
+        own = {"transactional.id": self._topics[0].name} if self._is_transactional else {"enable.idempotence": True}
+        return Producer({"bootstrap.servers": self._bootstrap_servers, "linger.ms": 10, "log_level": 2, **own})
 
 
 class Load:
