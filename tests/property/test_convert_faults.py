@@ -1,0 +1,155 @@
+"""A registry and a store that fail at random, under many partitions and new schemas: what was judged was kept."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from random import Random
+
+import pytest
+
+from keyfold.backoff import Backoff
+from keyfold.clock import SystemClock
+from keyfold.errors import ConditionUndecided, StoreUnavailable
+from keyfold.log.names import schema_key
+from keyfold.store.api import Blob, Bytes, PutMode, PutResult
+from keyfold.store.memory import MemoryStore
+from keyfold_sink.convert.api import SchemasPending
+from keyfold_sink.convert.avro_check import VALUE_HEADER, AvroCheck
+from keyfold_sink.convert.kept import KeptSchemas
+from keyfold_sink.convert.registry_api import (
+    RegisteredSchema,
+    RegistryRefused,
+    RegistryUnavailable,
+    SchemaKey,
+    SchemaUnknown,
+)
+from keyfold_sink.convert.schemas import Schemas
+
+SCHEMAS = 60
+UNKNOWN = 1000
+PARTITIONS = 7
+BATCHES = 12
+
+
+class FaultyRegistry:
+    """Knows fixed types of a size by their id. Away, slow, behind, or refusing now and then."""
+
+    url = "http://faulty"
+
+    def __init__(self, seed: int) -> None:
+        self._random = Random(seed)
+        self._seen: Counter[SchemaKey] = Counter()
+        self._lock = threading.Lock()
+
+    def schema(self, key: SchemaKey) -> RegisteredSchema:
+        with self._lock:
+            chance, self._seen[key] = self._random.random(), self._seen[key] + 1
+        time.sleep(chance * 0.002)
+        if chance < 0.3:
+            raise RegistryUnavailable("away")
+        if chance < 0.32:
+            raise RegistryRefused("no rights just now")
+        assert isinstance(key, int)
+        if key >= UNKNOWN or (chance > 0.95 and self._seen[key] == 1):
+            raise SchemaUnknown("nobody has registered it")
+        return RegisteredSchema("AVRO", json.dumps({"type": "fixed", "name": "F", "size": key % 5}))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class FaultyStore(MemoryStore):
+    """Writes fail before or after they have landed; reads fail."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._random = Random(seed)
+        self._chance = threading.Lock()
+
+    def _fails(self) -> float:
+        with self._chance:
+            return self._random.random()
+
+    def put(self, key: str, data: Bytes, mode: PutMode) -> PutResult:
+        chance = self._fails()
+        if chance < 0.1:
+            raise ConditionUndecided(key, "409")
+        if chance < 0.2:
+            raise StoreUnavailable(key, "503")
+        done = super().put(key, data, mode)
+        if chance < 0.4:
+            raise StoreUnavailable(key, "the answer is lost")
+        return done
+
+    def get(self, key: str) -> Blob:
+        if self._fails() < 0.2:
+            raise StoreUnavailable(key, "503")
+        return super().get(key)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_batch_is_judged_in_the_end_and_no_record_passes_whose_schema_is_not_kept(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("keyfold_sink.convert.schemas._LOOK_AGAIN_S", 0.001)
+    monkeypatch.setattr("keyfold_sink.convert.schemas._REFUSED_FOR_S", 0.05)
+    random, store = Random(seed), FaultyStore(seed)
+    schemas = Schemas(
+        FaultyRegistry(seed),
+        KeptSchemas(store, "logs"),
+        clock=SystemClock(),
+        random=Random(seed),
+        cache_size=random.choice([1, 5, 200]),
+        delays=Backoff(first_ms=1, cap_ms=3),
+    )
+    check = AvroCheck(schemas, VALUE_HEADER)
+    left = {partition: [_batch(random) for _ in range(BATCHES)] for partition in range(PARTITIONS)}
+    deadline_s = time.monotonic() + 60
+    try:
+        while any(left.values()):
+            assert time.monotonic() < deadline_s, "some batch waits for ever"
+            partition = random.choice([partition for partition, batches in left.items() if batches])
+            column, expected = left[partition][0]
+            begin_s = time.monotonic()
+            try:
+                found = check.failures(("t", partition, len(left[partition]), 0, len(column)), column, ())
+            except (SchemasPending, RegistryRefused):
+                assert time.monotonic() - begin_s < 0.5, "the main thread waited"
+                schemas.pending()
+                time.sleep(0.0005)
+                continue
+            assert {failure.index: failure.cause for failure in found} == expected
+            for index, value in enumerate(column):
+                if value is not None and index not in expected:
+                    assert store._objects[schema_key("logs", int.from_bytes(value[1:5]))]
+            left[partition].pop(0)
+    finally:
+        check.close()
+
+
+def _batch(random: Random) -> tuple[list[bytes | None], dict[int, str]]:
+    """A column and what fails in it."""
+    column: list[bytes | None] = []
+    expected: dict[int, str] = {}
+    for index in range(random.randrange(1, 30)):
+        key = random.randrange(SCHEMAS)
+        kind = random.choice(["good", "good", "good", "null", "long", "short", "unknown", "none"])
+        size = key % 5 + (kind == "long") - (kind == "short")
+        if kind == "null":
+            column.append(None)
+        elif kind == "none":
+            column.append(b"\x07")
+            expected[index] = "no magic byte"
+        elif kind == "unknown":
+            column.append(b"\0" + (UNKNOWN + key % 3).to_bytes(4))
+            expected[index] = "unknown schema"
+        elif size < 0:
+            column.append(None)
+        else:
+            column.append(b"\0" + key.to_bytes(4) + bytes(size))
+            if kind in {"long", "short"}:
+                expected[index] = "bytes left over" if kind == "long" else "does not decode"
+    return column, expected
