@@ -185,7 +185,10 @@ class Group:
         process need not wait for. The group then finds out by `session.timeout.ms`.
         """
         offsets = self._offsets.take(self.assigned)
-        self.abandon()
+        try:
+            self.abandon()
+        except KafkaException as error:  # a client that has ended; what ended the task must not be lost over it
+            self._events.info("the client did not let go of its partitions", error=error.args[0].str())
         leaving = threading.Thread(target=self._leave, args=(consumer, offsets), name="keyfold-leave", daemon=True)
         leaving.start()
         leaving.join(within_s)

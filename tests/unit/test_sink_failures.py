@@ -231,3 +231,20 @@ def test_a_client_that_is_finished_ends_the_task_also_where_only_the_code_says_s
         time.sleep(0.005)
     assert isinstance(rig.error, SourceForbidden)
     assert "of its own" in str(rig.error)
+
+
+def test_what_ended_the_task_is_not_lost_over_a_client_that_refuses_to_let_go(make: MakeRig) -> None:
+    rig = make()
+    rig.kafka.tell("on_assign", T0)
+    rig.until(rig.runs)
+
+    def refuse(_partitions: list[TopicPartition]) -> None:
+        raise KafkaException(KafkaError(KafkaError._FATAL, "ended", True))
+
+    rig.kafka.incremental_unassign = refuse  # type: ignore[method-assign,assignment]
+    rig.kafka.inject(("", 0), KafkaError.GROUP_AUTHORIZATION_FAILED)
+    deadline_s = time.monotonic() + 20
+    while rig.error is None and time.monotonic() < deadline_s:
+        time.sleep(0.005)
+    assert isinstance(rig.error, SourceForbidden)
+    assert rig.kafka.closed
