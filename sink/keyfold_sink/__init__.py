@@ -4,7 +4,7 @@ cli, running          the command, and a worker: a supervisor, one process per t
 rest, service         the REST API, and what it asks
 wire, status, task_orders      what goes between a supervisor and its tasks, and between workers
 task, worker          a task: set up, and its loop
-group, assignment, fetching    which partitions it has, how it may write them, which of them it reads
+group, membership, assignment, fetching    which partitions it has, how it may write them, which it reads
 reading, batch, partition      records in, segments out
 relief, background    what the loop does besides: memory, and what it asks for without waiting
 report, health, troubles, verdict    what it says of itself, and what an error means

@@ -3,9 +3,8 @@
 The client's callbacks only note what happened. Partitions are assigned to the client for fetching when they are
 claimed, one by one, while those that run go on (cooperative rebalancing); `step` brings each to its next stage.
 
-A group offset is committed for two reasons: under a token, to prove that this process is a member of the current
-generation (see `keyfold_sink.assignment`), and after each manifest commit, so that Kafka's tools show the lag. It is
-never read.
+A group offset is committed for two reasons: to prove that this process is a member of the current generation
+(`keyfold_sink.membership`), and after each manifest commit, so that Kafka's tools show the lag. It is never read.
 
 What is wrong with one partition ends that partition alone: it stays assigned and is not read, until the task is started
 anew or the group gives it to another (`keyfold_sink.verdict`).
@@ -33,20 +32,17 @@ from keyfold_sink.client import GroupConsumer
 from keyfold_sink.fetching import Fetching
 from keyfold_sink.group_offsets import GroupOffsets
 from keyfold_sink.health import Health
-from keyfold_sink.kafka import FORBIDDEN, GONE
 from keyfold_sink.lane import Lane
+from keyfold_sink.membership import Membership
 from keyfold_sink.metrics import TaskMeter
 from keyfold_sink.partition import Committed, PartitionWriter
 from keyfold_sink.rolling import RollReason
 from keyfold_sink.sender import Retry
-from keyfold_sink.source import SourceForbidden
 from keyfold_sink.troubles import Troubles
 from keyfold_sink.verdict import PositionLost, Verdict, set_back_cause, verdict
 
 Event = Loaded | Claimed | Stopped | Committed
 
-_CONFIRM_AGAIN_S: Final = 10.0
-_REFUSED_AGAIN_S: Final = 0.5
 # A process that was stopped and wakes fences the owner once. Whoever is fenced this often without a commit in between
 # has a rival that claims as rightfully as itself.
 _FENCES_MAX: Final = 10
@@ -87,7 +83,13 @@ class Group:
         self._one_failed_ends_all = one_failed_ends_all
         self._meter = meter or TaskMeter(clock)
         self._offsets = GroupOffsets(self._meter)
-        self._attempts = 0
+        self._membership = Membership(
+            self.assigned,
+            claims,
+            lambda offsets: self._offsets.commit(self.fetching.consumer, offsets),
+            self._inbox.put,
+            clock,
+        )
         self._events = structlog.get_logger("keyfold.sink")
 
     def join(self, consumer: GroupConsumer, topics: Sequence[str]) -> None:
@@ -104,7 +106,7 @@ class Group:
         """Handle what the lanes have reported and bring partitions on. Raises what ends the task."""
         self.take_reports()
         self._load()
-        self._confirm()
+        self._membership.confirm()
 
     def take_reports(self) -> None:
         """Handle what the lanes have reported. Raises what ends the task."""
@@ -199,28 +201,11 @@ class Group:
         self._offsets.answered(error, offsets, self.assigned)
         for offset in offsets:
             key = (offset.topic, offset.partition)
-            owner = self.assigned.get(key)
             refused = error or offset.error
-            if owner is not None and refused is not None and not offset.metadata:
+            if key in self.assigned and refused is not None and not offset.metadata:
                 self._offsets.refused(key, offset.offset)
-            if owner is None or owner.stage is not Stage.CONFIRMING or not offset.metadata:
-                continue
-            if offset.metadata != owner.token:
-                continue
-            if refused is None:
-                owner.stage = Stage.CLAIMING
-                owner.lane.submit(lambda owner=owner: self._claims.claim(owner))  # type: ignore[misc]
-            elif refused.code() in FORBIDDEN:
-                self._inbox.put(Stopped(owner, SourceForbidden(f"no right to commit group offsets: {refused.str()}")))
-            else:
-                # Not a member any more, or the group is being rebalanced: the next answer will tell.
-                owner.confirm_at_s = self._clock.monotonic_s() + _REFUSED_AGAIN_S
-                owner.health.failed(f"membership not confirmed: {refused.str()}")
-                self._events.info(
-                    "membership not confirmed yet", topic=owner.key[0], partition=owner.key[1], error=refused.str()
-                )
-                if refused.code() in GONE:
-                    owner.lane.submit(lambda owner=owner: self._claims.require_topic(owner))  # type: ignore[misc]
+            if offset.metadata:
+                self._membership.answered(offset, refused)
 
     def _leave(self, consumer: GroupConsumer, offsets: list[TopicPartition]) -> None:
         self._offsets.commit(consumer, offsets, wait=True)
@@ -252,18 +237,6 @@ class Group:
             if owner.stage is Stage.LOADING and not owner.is_loading and owner.load_at_s <= now_s:
                 owner.is_loading = True
                 owner.lane.submit(lambda owner=owner: self._claims.load(owner))  # type: ignore[misc]
-
-    def _confirm(self) -> None:
-        now_s = self._clock.monotonic_s()
-        offsets = []
-        for owner in self.assigned.values():
-            if owner.stage is Stage.CONFIRMING and owner.confirm_at_s <= now_s:
-                self._attempts += 1
-                owner.token = f"keyfold claim {self._attempts}"
-                owner.confirm_at_s = now_s + _CONFIRM_AGAIN_S
-                offsets.append(TopicPartition(*owner.key, owner.next_offset, metadata=owner.token))
-        if offsets:
-            self._offsets.commit(self.fetching.consumer, offsets)
 
     def _claimed(self, event: Claimed) -> None:
         owner = event.owner

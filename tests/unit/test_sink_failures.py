@@ -248,3 +248,13 @@ def test_what_ended_the_task_is_not_lost_over_a_client_that_refuses_to_let_go(ma
         time.sleep(0.005)
     assert isinstance(rig.error, SourceForbidden)
     assert rig.kafka.closed
+
+
+def test_no_right_to_commit_the_offsets_of_one_topic_fails_its_partitions_alone(make: MakeRig) -> None:
+    rig = make()
+    rig.kafka.refuse = lambda offset: (
+        KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED) if offset.partition == 0 else None
+    )
+    rig.kafka.tell("on_assign", T0, T1)
+    rig.until(lambda: rig.says(State.FAILED) and rig.runs(T1))
+    rig.until(lambda: (status := rig.status()) is not None and status.state is State.FAILED)
