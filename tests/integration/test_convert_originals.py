@@ -37,7 +37,8 @@ def test_json_without_schemas() -> None:
 
 
 def test_envelopes_by_the_tables() -> None:
-    pairs = FITS + MISFITS + [(schema, payload) for schema in INVALID for payload in (None, 1, "a", {}, [])]
+    payloads: list[Any] = [None, 1, "a", {}, []]
+    pairs = FITS + MISFITS + [(schema, payload) for schema in INVALID for payload in payloads]
     check_envelopes([envelope(schema, payload) for schema, payload in pairs])
 
 
