@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from difflib import SequenceMatcher, get_close_matches
+from functools import cache
 from typing import Any, Final
 
 from pydantic import BaseModel
@@ -98,6 +99,12 @@ class OptionTable:
 
     def _may_repeat(self, key: str, value: str | None) -> bool:
         return not (value is None or isinstance(value, Resolved) or key not in self.entries or self.hides(key))
+
+
+@cache
+def option_table(model: type[BaseModel]) -> OptionTable:
+    """The table of a model, made once."""
+    return OptionTable(model)
 
 
 def _say(error: ErrorDetails) -> str:

@@ -44,7 +44,7 @@ from keyfold.option_fields import (
     option,
     split_names,
 )
-from keyfold.option_table import TOPIC_PREFIX, OptionTable
+from keyfold.option_table import TOPIC_PREFIX, option_table
 
 __all__ = [
     "HIDDEN",
@@ -97,7 +97,7 @@ class Rewritten:
 
 @dataclass(frozen=True, slots=True)
 class Examined(Generic[O]):
-    """What a configuration comes to: options, or mistakes; the first mistake of each key comes first."""
+    """What a configuration comes to: options, or mistakes; and what is to be known about keys that were accepted."""
 
     options: O | None
     mistakes: tuple[ConfigError, ...]
@@ -132,7 +132,7 @@ class Options(BaseModel):
     @classmethod
     def examine(cls, values: Mapping[str, str]) -> Examined[Self]:
         """The options of a configuration, or everything that is wrong with it."""
-        table = OptionTable(cls)
+        table = option_table(cls)
         rewritten = cls.rewrite(values)
         mistakes = [*rewritten.mistakes]
         general: dict[str, str] = {}
@@ -158,7 +158,7 @@ class Options(BaseModel):
                 _, wrong = cls._checked({**parsed._general, **own_values})  # noqa: SLF001
                 shown_as = {**rewritten.shown_as, **_topic_keys(topic, own_values)}
                 mistakes += [_shown_as(mistake, shown_as) for mistake in wrong if str(mistake) not in said]
-        clean = tuple(_without_secrets(mistake, values) for mistake in _first_of_each(mistakes))
+        clean = tuple(_without_secrets(mistake, values) for mistake in _each_once(mistakes))
         return Examined(None if clean else parsed, clean, rewritten.notes)
 
     @classmethod
@@ -197,7 +197,7 @@ class Options(BaseModel):
 
         Secrets are `HIDDEN`, so are users and passwords in URLs; what a provider filled in is its placeholder again.
         """
-        table = OptionTable(type(self))
+        table = option_table(type(self))
         return {key: shown(value, is_secret=table.hides(key)) for key, value in self._given.items()}
 
     def means_the_same(self, shown: Mapping[str, str]) -> bool:
@@ -232,9 +232,10 @@ class Options(BaseModel):
 
         Values that are wrong are left out for a second look, so that contradictions among the others are found too.
         """
-        table = OptionTable(cls)
+        table = option_table(cls)
         left = dict(values)
         missing: list[str] = []
+        wrong: set[str] = set()
         mistakes: list[ConfigError] = []
         for _ in range(2):
             contradictions: list[ConfigError] = []
@@ -250,7 +251,7 @@ class Options(BaseModel):
                 left = {key: value for key, value in left.items() if key not in wrong}
                 missing = [key for key in wrong if key in table.entries and table.entries[key].is_required]
             else:
-                return found, mistakes + [mistake for mistake in contradictions if mistake.key not in missing]
+                return found, mistakes + [mistake for mistake in contradictions if mistake.key not in wrong]
         return None, mistakes
 
 
@@ -318,8 +319,8 @@ class StoreOptions(Options):
             )
 
 
-def _first_of_each(mistakes: list[ConfigError]) -> Iterator[ConfigError]:
-    """One mistake a key; the others of the same key follow from it more often than not."""
+def _each_once(mistakes: list[ConfigError]) -> Iterator[ConfigError]:
+    """The mistakes in order, none of them twice."""
     seen: set[tuple[str, str]] = set()
     for mistake in mistakes:
         if (mistake.key, mistake.message) not in seen:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from keyfold.config_file import shown
 from keyfold.errors import ConfigError
 from keyfold.option_fields import Entry, Kind, entries
-from keyfold.option_table import OptionTable
+from keyfold.option_table import OptionTable, option_table
 from keyfold_sink.aliases import rewrite
 from keyfold_sink.examine import Findings, examine
 from keyfold_sink.options import SinkOptions
@@ -62,7 +62,7 @@ def infos(findings: Findings) -> dict[str, Any]:
     for mistake in findings.mistakes:
         errors.setdefault(mistake.key, []).append(_words(mistake))
     given = rewrite(findings.written).values
-    table = OptionTable(SinkOptions)
+    table = option_table(SinkOptions)
     configs: list[dict[str, Any]] = [
         {"definition": None, "value": _value(key, findings.written.get(key), table, [], found)}
         for key, found in errors.items()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from keyfold.config_file import Resolved
-from keyfold.option_table import OptionTable
+from keyfold.option_table import option_table
 from keyfold.options import Examined
 from keyfold_sink.aliases import rewrite
 from keyfold_sink.examine import Findings, examine
@@ -207,7 +207,7 @@ def test_a_value_of_a_provider_keeps_its_secrecy_under_another_name() -> None:
 
 
 def test_no_foreign_key_hides_one_of_ours() -> None:
-    ours = OptionTable(SinkOptions)
+    ours = option_table(SinkOptions)
     assert [key for key in FOREIGN if ours.knows(key)] == []
     assert {known.ours for known in FOREIGN.values() if isinstance(known, Same)} <= set(ours.entries)
 

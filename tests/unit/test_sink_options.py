@@ -147,3 +147,19 @@ def test_each_task_is_a_static_member_of_its_own() -> None:
     assert options.consumer == {"group.instance.id": "pod"}
     assert parse(consumer__override__group__instance__id="pod").for_task(0).consumer == {"group.instance.id": "pod"}
     assert parse(tasks__max="2").for_task(1).consumer == {}
+
+
+def test_a_wrong_value_brings_no_contradiction_of_its_default_with_it() -> None:
+    given = {**BASE, "task.hang.timeout.ms": "soon", "offset.flush.timeout.ms": "400000"}
+    (mistake,) = SinkOptions.examine(given).mistakes
+    assert "whole number" in mistake.message
+    (mistake,) = SinkOptions.examine({**given, "task.hang.timeout.ms": "1000"}).mistakes
+    assert "must exceed" in mistake.message
+
+
+def test_contradictions_are_found_beside_what_is_missing_and_wrong() -> None:
+    given = {"topics": "a", "errors.deadletterqueue.topic.name": "a", "flush.size": "x", "aws.access.key.id": "AK"}
+    assert {mistake.key for mistake in SinkOptions.examine(given).mistakes} == {
+        *("name", "bootstrap.servers", "s3.bucket.name", "flush.size"),
+        *("errors.deadletterqueue.topic.name", "aws.secret.access.key"),
+    }
