@@ -120,6 +120,8 @@ class Assigned:
     """A partition that the group gave to this task, in one attempt to write it; a set-back makes a new one.
 
     `failure` is what has ended the partition's work for good. `holds` are reasons not to read this partition now.
+    `eof_offset` is where a reader of committed records last came to the end, `waits_since_ms` since when there is more
+    behind it that cannot be read.
     """
 
     key: TopicPartitionKey
@@ -144,6 +146,8 @@ class Assigned:
     is_fetched: bool = False
     has_read: bool = False
     committed_ms: int = UNKNOWN
+    eof_offset: int = UNKNOWN
+    waits_since_ms: int = UNKNOWN
     failure: KeyfoldError | None = None
     failed_ms: int = UNKNOWN
     holds: set[PauseReason] = field(default_factory=set)

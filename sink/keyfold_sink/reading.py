@@ -92,6 +92,7 @@ class Reading:
         elif owner is None or owner.writer is None:
             self._about_the_client(topic, error)
         elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+            owner.eof_offset = offset or 0
             self._intake.read_to(owner, offset or 0)
         else:
             self._position_refused(owner, owner.writer, error)

@@ -19,6 +19,8 @@ from keyfold_sink.status import UNKNOWN, PartitionStatus, State, TaskStatus
 
 INTERVAL_S: Final = 1.0
 _NAMED_FAILURES: Final = 10
+# A transaction lasts for a moment; the one that nobody ends holds up all readers of committed records.
+_TRANSACTION_MS: Final = 10_000
 
 Send = Callable[[TaskStatus], None]
 Values = Callable[[], Mapping[str, float]]
@@ -43,6 +45,10 @@ class Voice:
         self._pid = os.getpid()
         self._started_ms = clock.now_ms()
         self._due_s = clock.monotonic_s()
+
+    def now_ms(self) -> int:
+        """The time by the clock that statuses go by."""
+        return self._clock.now_ms()
 
     def is_due(self) -> bool:
         """Whether it is time to say something again."""
@@ -114,8 +120,9 @@ class Report:
 
     def _partition(self, owner: Assigned) -> PartitionStatus:
         topic, number = owner.key
-        health, writer, failure = owner.health, owner.writer, owner.failure
+        writer = owner.writer
         end_offset = self._group.fetching.end_offset(owner)
+        error, error_ms, blocked_ms = self._in_the_way(owner, end_offset)
         return PartitionStatus(
             topic,
             number,
@@ -125,10 +132,32 @@ class Report:
             max(end_offset, self.ends.get(owner.key, UNKNOWN), UNKNOWN if writer is None else owner.end_offset),
             UNKNOWN if writer is None else writer.oldest_record_ms,
             owner.committed_ms,
-            health.error if failure is None else str(failure),
-            health.error_ms if failure is None else owner.failed_ms,
-            health.blocked_ms if failure is None else owner.failed_ms,
+            error,
+            error_ms,
+            blocked_ms,
         )
+
+    def _in_the_way(self, owner: Assigned, end_offset: int) -> tuple[str, int, int]:
+        """A partition's last error, when it was, and since when it blocks."""
+        if owner.failure is not None:
+            return str(owner.failure), owner.failed_ms, owner.failed_ms
+        since_ms = self._waits_since_ms(owner, end_offset)
+        health = owner.health
+        if since_ms == UNKNOWN or health.blocked_ms != UNKNOWN:
+            return health.error, health.error_ms, health.blocked_ms
+        words = f"{end_offset - owner.eof_offset} offsets wait for a transaction in the topic that is still open"
+        return words, self._voice.now_ms(), since_ms
+
+    def _waits_since_ms(self, owner: Assigned, end_offset: int) -> int:
+        """Since when Kafka has more than a reader of committed records may have, if that is no matter of a moment."""
+        reads = owner.is_fetched and not owner.holds and not self._group.fetching.reasons
+        if not reads or owner.writer is None or not owner.eof_offset == owner.writer.position < end_offset:
+            owner.waits_since_ms = UNKNOWN
+            return UNKNOWN
+        now_ms = self._voice.now_ms()
+        if owner.waits_since_ms == UNKNOWN:
+            owner.waits_since_ms = now_ms
+        return owner.waits_since_ms if now_ms - owner.waits_since_ms >= _TRANSACTION_MS else UNKNOWN
 
     def _state(self, owner: Assigned) -> State:
         if owner.stage is Stage.FAILED:

@@ -61,6 +61,7 @@ class FakeConsumer:
         self._told_end: set[Key] = set()
         self._errors: list[Message] = []
         self._ends: Counter[Key] = Counter()
+        self._unreadable: Counter[Key] = Counter()
         self._lock = threading.Lock()
         self._on: dict[str, Callable[[Any, list[TopicPartition]], None]] = {}
 
@@ -81,6 +82,13 @@ class FakeConsumer:
         """Offsets at the end that nobody can read: a transaction's markers."""
         with self._lock:
             self._ends[key] += offsets
+            self._told_end.discard(key)
+
+    def open_transaction(self, key: Key, offsets: int) -> None:
+        """Offsets at the end that are there, and that nobody may read yet; 0: it is over, and they are holes."""
+        with self._lock:
+            self._ends[key] += offsets
+            self._unreadable[key] = offsets
             self._told_end.discard(key)
 
     def end(self, key: Key) -> int:
@@ -127,7 +135,7 @@ class FakeConsumer:
                 elif key not in self._told_end:
                     self._told_end.add(key)
                     error = KafkaError(KafkaError._PARTITION_EOF)
-                    end = max(position, self._ends[key])
+                    end = max(position, self._ends[key] - self._unreadable[key])
                     batch.append(Message(topic=key[0], partition=key[1], offset=end, error=error))
         if not batch:
             time.sleep(min(timeout, self._idle_s))

@@ -16,7 +16,7 @@ from keyfold.errors import StoreUnavailable
 from keyfold.store.api import ObjectStore
 from keyfold.store.faulty import Chaos, FaultyStore, Kind
 from keyfold.store.memory import MemoryStore
-from keyfold_sink import group, worker
+from keyfold_sink import group, report, worker
 from keyfold_sink.health import Health
 from keyfold_sink.report import Voice
 from keyfold_sink.status import UNKNOWN, State, TaskStatus, dump, load_task
@@ -169,10 +169,10 @@ def test_two_thousand_partitions_are_reported_in_a_moment(make: MakeRig) -> None
     keys = [("t", number) for number in range(2000)]
     rig.kafka.tell("on_assign", *keys)
     rig.until(lambda: bool(rig.statuses) and len(rig.statuses[-1].partitions) == 2000, 60)
-    report = rig.task._report
+    said_by = rig.task._report
     began_s = time.process_time()
     for _ in range(5):
-        report.now()
+        said_by.now()
     took_s = (time.process_time() - began_s) / 5
     said = rig.statuses[-1]
     assert load_task(dump(said)) == said
@@ -236,4 +236,25 @@ def test_a_partition_that_is_set_back_counts_as_blocked_until_it_is_claimed_agai
     rig.kafka.produce(T0, range(3))
     rig.until(lambda: (status := rig.status()) is not None and status.blocked_ms > 0)
     rig.until(lambda: (status := rig.status()) is not None and status.next_offset == 3)
+    rig.until(lambda: (status := rig.status()) is not None and status.blocked_ms == UNKNOWN)
+
+
+def test_a_transaction_that_nobody_ends_is_named_as_what_holds_a_partition_up(
+    make: MakeRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka has more, a reader of committed records does not get it, and nothing is wrong with the sink."""
+    monkeypatch.setattr(report, "_TRANSACTION_MS", 200)
+    rig = make(segment__ms="100")
+    rig.kafka.produce(T0, range(5))
+    rig.kafka.tell("on_assign", T0)
+    rig.until(lambda: (status := rig.status()) is not None and status.next_offset == 5)
+    assert rig.status().blocked_ms == UNKNOWN  # type: ignore[union-attr]
+    rig.kafka.open_transaction(T0, 3)
+    rig.until(lambda: (status := rig.status()) is not None and status.blocked_ms > 0)
+    status = rig.status()
+    assert status is not None
+    assert "3 offsets wait for a transaction" in status.error
+    assert (status.lag_records, status.position) == (3, 5)
+    rig.kafka.open_transaction(T0, 0)
+    rig.until(lambda: (status := rig.status()) is not None and status.next_offset == 8)
     rig.until(lambda: (status := rig.status()) is not None and status.blocked_ms == UNKNOWN)
