@@ -211,7 +211,7 @@ def resolve_all(values: Mapping[str, str], environ: Mapping[str, str]) -> tuple[
 
 
 def _resolve_one(key: str, value: str, environ: Mapping[str, str]) -> str:
-    if _PLACEHOLDER.search(value) is None:
+    if isinstance(value, Resolved) or _PLACEHOLDER.search(value) is None:
         return value
 
     def fill(match: re.Match[str]) -> str:

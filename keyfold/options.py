@@ -200,11 +200,15 @@ class Options(BaseModel):
         table = option_table(type(self))
         return {key: shown(value, is_secret=table.hides(key)) for key, value in self._given.items()}
 
+    def unhidden(self, shown: Mapping[str, str]) -> dict[str, str]:
+        """A configuration with what `shown` hides of this one in its place again."""
+        given, known = self._given, self.shown()
+        return {key: given[key] if known.get(key) == value else value for key, value in shown.items()}
+
     def means_the_same(self, shown: Mapping[str, str]) -> bool:
         """Whether a configuration, as `shown` would have it, says what this one says."""
-        given, known = self._given, self.shown()
         try:
-            other = self.parse({key: given[key] if known.get(key) == value else value for key, value in shown.items()})
+            other = self.parse(self.unhidden(shown))
         except ConfigError:
             return False
         return dict(self) == dict(other) and self._by_topic == other._by_topic  # noqa: SLF001 - its own class

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from keyfold.config_file import shown
@@ -32,10 +33,14 @@ _WIDTHS: Final[Mapping[Kind, str]] = {
 
 
 class Definitions:
-    """What `keyfold_sink.rest` asks about the configuration."""
+    """What `keyfold_sink.rest` asks about the configuration.
 
-    def __init__(self, environ: Mapping[str, str] | None = None) -> None:
+    `running` is the one that runs: what is hidden or filled in where that is shown counts as what it stands for.
+    """
+
+    def __init__(self, environ: Mapping[str, str] | None = None, running: SinkOptions | None = None) -> None:
         self._environ = os.environ if environ is None else environ
+        self._running = running
 
     def config_keys(self) -> list[dict[str, Any]]:
         """Each key's definition."""
@@ -43,7 +48,8 @@ class Definitions:
 
     def validate(self, config: Mapping[str, str]) -> dict[str, Any]:
         """`ConfigInfos` of a configuration, however wrong it is."""
-        return validate(config, self._environ)
+        meant = config if self._running is None else self._running.unhidden(config)
+        return infos(replace(examine(meant, self._environ), written=config))
 
 
 def definitions() -> list[dict[str, Any]]:

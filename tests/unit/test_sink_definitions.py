@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from keyfold.cli.app import run
+from keyfold.config_file import Resolved
 from keyfold.option_fields import entries
 from keyfold_sink.connect_definitions import CONNECTOR_CLASS, GROUPS, Definitions, definitions, validate
 from keyfold_sink.options import SinkOptions
@@ -143,6 +144,23 @@ def test_a_placeholder_that_cannot_be_filled_is_an_error_of_its_key_alone() -> N
     assert found["bootstrap.servers"]["value"]["errors"] == [
         "`bootstrap.servers`: the environment variable `BROKERS` is not set"
     ]
+
+
+def test_what_is_shown_of_the_running_configuration_is_right_again() -> None:
+    jaas = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="me" password="hunter22";'
+    given = {**GOOD, "consumer.override.sasl.jaas.config": jaas, "rest.token": "hunter22"}
+    running = SinkOptions.parse(given)
+    assert validate(running.shown(), {})["error_count"] == 1
+    answer = Definitions({}, running).validate(running.shown())
+    assert answer["error_count"] == 0
+    assert "hunter22" not in json.dumps(answer)
+    answer = Definitions({}, running).validate({**running.shown(), "flush.size": "x"})
+    assert by_name(answer)["flush.size"]["value"]["value"] == "x"
+
+
+def test_what_a_provider_gave_is_not_looked_through_again() -> None:
+    running = SinkOptions.parse({**GOOD, "rest.token": Resolved("${env:HOME}", "${env:TOKEN}")})
+    assert Definitions({}, running).validate(running.shown())["error_count"] == 0
 
 
 def test_a_device_is_no_file_of_secrets() -> None:

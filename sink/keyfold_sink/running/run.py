@@ -166,7 +166,7 @@ class Worker:
                     self.service,
                     sockets,
                     metrics=self._metrics.text,
-                    definitions=Definitions(),
+                    definitions=Definitions(running=self._options),
                     clock=self._clock,
                 ) as server,
                 own_port(self._metrics, self._options.metrics_host, self._options.metrics_port),
