@@ -169,7 +169,13 @@ class Report:
 
 def failures(failed: Sequence[Assigned]) -> str:
     """The trace of a task with partitions that have failed."""
-    named = [str(owner.failure) for owner in failed[:_NAMED_FAILURES]]
+    named = [_named(owner) for owner in failed[:_NAMED_FAILURES]]
+    if len(failed) == 1:
+        return named[0]
     more = [f"and {len(failed) - _NAMED_FAILURES} more"] * (len(failed) > _NAMED_FAILURES)
-    which = "1 partition has failed" if len(failed) == 1 else f"{len(failed)} partitions have failed"
-    return "\n".join([f"{which}; restart the task to begin {'it' if len(failed) == 1 else 'them'} anew", *named, *more])
+    return "\n".join([f"{len(failed)} partitions have failed; restart the task to begin them anew", *named, *more])
+
+
+def _named(owner: Assigned) -> str:
+    words, name = str(owner.failure), "{}-{}".format(*owner.key)
+    return words if name in words else f"{name}: {words}"

@@ -257,4 +257,5 @@ def test_no_right_to_commit_the_offsets_of_one_topic_fails_its_partitions_alone(
     )
     rig.kafka.tell("on_assign", T0, T1)
     rig.until(lambda: rig.says(State.FAILED) and rig.runs(T1))
+    assert rig.statuses[-1].trace.startswith("t-0: ")
     rig.until(lambda: (status := rig.status()) is not None and status.state is State.FAILED)
