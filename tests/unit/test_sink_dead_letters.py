@@ -10,11 +10,14 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from keyfold.errors import LogError
+from keyfold.log.manifest import Gap
+from keyfold.store.faulty import Fault, FaultyStore, Kind, SimulatedCrash
+from keyfold.store.memory import MemoryStore
 from keyfold_sink.assignment import PauseReason
 from keyfold_sink.convert.api import Stage
 from keyfold_sink.dead_letters import LetterRefused
 from keyfold_sink.letter import Failure, Sender, letter
-from tests.support.sink_desk import CONVERTER, Desk, FakeChecks, FakeTopic, MakeDesk, desks, message
+from tests.support.sink_desk import CONVERTER, PLACE, Desk, FakeChecks, FakeTopic, MakeDesk, desks, message
 
 
 @pytest.fixture
@@ -263,3 +266,25 @@ def test_a_lane_that_is_closed_waits_for_no_letter(make: MakeDesk) -> None:
     assert desk.owner.lane.wait_idle(20)
     assert desk.session.refresh().next_offset == 0
     assert desk.crashes == []
+
+
+@pytest.mark.parametrize("kind", [Kind.CRASH_BEFORE, Kind.CRASH_AFTER])
+def test_a_crash_between_delivery_and_commit_sends_a_letter_twice_and_never_none(make: MakeDesk, kind: Kind) -> None:
+    inner = MemoryStore()
+    topic = FakeTopic()
+    faulty = FaultyStore(inner)
+    desk = make(checks=FakeChecks(), topic=topic, store=faulty)
+    faulty.add(Fault(lambda call: call.operation == "put" and call.key == PLACE.manifest_key, kind))
+    desk.values(0, b"a", b"!x", b"b")
+    desk.commit_later()
+    assert desk.owner.lane.wait_idle(20)
+    assert isinstance(desk.crashes[0], SimulatedCrash)
+    assert topic.offsets == [1]
+    desk.store = inner
+    desk.claim()
+    landed = kind is Kind.CRASH_AFTER
+    assert desk.writer.position == (3 if landed else 0)
+    desk.values(0, b"a", b"!x", b"b")
+    manifest = desk.commit()
+    assert topic.offsets == ([1] if landed else [1, 1])
+    assert (manifest.next_offset, manifest.record_count, manifest.gaps) == (3, 2, (Gap(1, 2, "skipped: x"),))
