@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keyfold.clock import ManualClock
+from keyfold.errors import ConfigError
 from keyfold_sink.running import orders
 from keyfold_sink.running.children import Child, Limits, Phase
 from keyfold_sink.running.orders import Orders, Scope
-from keyfold_sink.running.supervisor import Supervisor, TasksFailed
+from keyfold_sink.running.supervisor import Supervisor, TasksFailed, TasksMisconfigured
 from keyfold_sink.status import UNKNOWN, PartitionStatus, State
 from keyfold_sink.task_orders import Order
 from tests.support.fake_task import FakeTasks
@@ -368,8 +369,24 @@ def ending(bench: Bench, *, ends_when_failed: bool = False, set_stop: bool = Tru
 
 
 def test_a_worker_without_rest_ends_when_every_task_has_failed() -> None:
-    with pytest.raises(TasksFailed, match="1 of 1 tasks failed"):
+    with pytest.raises(TasksFailed, match=r"^no right to the bucket$"):
         ending(failed(), ends_when_failed=True, set_stop=False)
+
+
+@pytest.mark.parametrize(("code", "kind"), [(1, TasksFailed), (2, TasksMisconfigured)])
+def test_a_worker_ends_with_the_words_of_what_failed_and_a_wrong_configuration_is_told_apart(
+    code: int, kind: type[TasksFailed]
+) -> None:
+    bench = running(2)
+    for number in (0, 1):
+        bench.tasks.live(number).report(State.FAILED, f"reason {number}")
+        bench.tasks.live(number).code = code
+    bench.step()
+    with pytest.raises(TasksFailed) as caught:
+        ending(bench, ends_when_failed=True, set_stop=False)
+    assert str(caught.value) == "2 of 2 tasks failed: task 0: reason 0; task 1: reason 1"
+    assert type(caught.value) is kind
+    assert isinstance(caught.value, ConfigError) == (code == 2)
 
 
 def test_a_task_that_did_not_end_well_when_it_was_told_to_is_said() -> None:
@@ -398,7 +415,7 @@ def test_tasks_that_end_by_themselves_are_not_started_again() -> None:
     for child in bench.supervisor._children:
         child.run(paused=False)
     bench.tasks.live(0).code, bench.tasks.live(1).code = 0, 1
-    with pytest.raises(TasksFailed, match="1 of 2 tasks failed"):
+    with pytest.raises(TasksFailed, match="1 of 2 tasks failed: task 1: its process ended: exit code 1"):
         bench.supervisor.run_once(stop)
     assert len(bench.tasks.started) == 2
 

@@ -14,9 +14,11 @@ import traceback
 from random import Random
 from typing import Final
 
+import structlog
+
 from keyfold import logs
 from keyfold.clock import Clock
-from keyfold.errors import KeyfoldError
+from keyfold.errors import ConfigError, KeyfoldError
 from keyfold_sink.options import SinkOptions
 from keyfold_sink.report import Voice
 from keyfold_sink.running.spawn import read_first_line
@@ -39,7 +41,7 @@ def run_child(
     clock: Clock,
     random: Random,
 ) -> None:
-    """Run task `number`. Raises what `run_task` raises; leaves the process where that is a defect."""
+    """Run task `number`, and leave the process by its exit code where it did not end well."""
     # A task that hangs is asked where: this answers even while Python's main thread does not.
     faulthandler.register(signal.SIGQUIT, all_threads=True, chain=False)
     # At a terminal the supervisor shows a line that changes; only what is wrong may come between.
@@ -59,8 +61,9 @@ def run_child(
                 orders=orders,
                 voice=Voice(number, clock, report),
             )
-        except KeyfoldError:
-            raise
+        except KeyfoldError as error:  # its supervisor tells people, at the end, and what else has failed
+            structlog.get_logger("keyfold.sink").error("task failed", error=str(error))
+            sys.exit(2 if isinstance(error, ConfigError) else 1)
         except Exception as error:  # noqa: BLE001 - whatever it is, another start may help
             traceback.print_exception(error)
             sys.exit(DEFECT)

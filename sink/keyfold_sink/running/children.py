@@ -115,6 +115,7 @@ class Child:
         self.phase = Phase.DOWN
         self.status: TaskStatus | None = None
         self.exit_code: int | None = None
+        self.last_words = ""
         self._spawn = spawn
         self._limits = limits
         self._clock = clock
@@ -276,6 +277,7 @@ class Child:
         if was_told and code == -signal.SIGTERM:
             self.exit_code = 0  # it was told to stop before it could listen: nothing was begun
         said_failed = self.status is not None and self.status.state is State.FAILED and code in _SAID_FAILED
+        self.last_words = self.status.trace if said_failed and self.status else f"its process ended: {words(code)}"
         if was_told and self._wanted:
             self._start()
         elif not self._wanted:
@@ -286,7 +288,6 @@ class Child:
             self.phase = Phase.FAILED
             assert self.status is not None
             self.status = replace(self.status, partitions=(), pid=UNKNOWN)
-            self._events.error("task failed", error=self.status.trace)
         else:
             silent = f", silent for {self._silent_s:.0f} s" if self.phase is Phase.HUNG else ""
             why = Replaced.HUNG if self.phase is Phase.HUNG else Replaced.CRASHED
@@ -295,8 +296,8 @@ class Child:
     def _once_ended(self, code: int) -> None:
         """A task that ends by itself, once: caught up, or failed."""
         self.phase = Phase.DOWN if code == 0 else Phase.FAILED
-        if code:
-            self._events.error("task failed", end=words(code))
+        if code not in {0, *_SAID_FAILED}:
+            self._events.error("task failed", error=self.last_words)
 
     def _later(self, what: str, why: Replaced) -> None:
         self.phase = Phase.WAITING

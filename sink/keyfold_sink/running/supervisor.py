@@ -9,23 +9,32 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from random import Random
 from typing import Final
 
 from keyfold.clock import Clock
-from keyfold.errors import KeyfoldError
-from keyfold_sink.running.children import Child, Levels, Limits, Phase, Replaced, Spawn, words
+from keyfold.errors import ConfigError, KeyfoldError
+from keyfold_sink.running.children import Child, Levels, Limits, Phase, Replaced, Spawn
 from keyfold_sink.running.orders import Orders, Restart, Scope, to_do
 from keyfold_sink.status import State, TaskStatus
 
 _ROUND_S: Final = 0.1
 _ALIVE_S: Final = 10.0
+_MISCONFIGURED: Final = 2  # exit code of a `ConfigError` (keyfold.cli.app)
 
 
 class TasksFailed(KeyfoldError):
-    """At least one task ended with an error; each has said its own."""
+    """At least one task ended with an error."""
+
+
+class TasksMisconfigured(TasksFailed, ConfigError):
+    """What failed did so for its configuration."""
+
+    def __init__(self, message: str) -> None:
+        KeyfoldError.__init__(self, message)
+        self.key = "configuration"
 
 
 class Supervisor:
@@ -154,18 +163,15 @@ class Supervisor:
 
     def end(self) -> None:
         """Let all tasks flush and end, and wait for it. Raises `TasksFailed`."""
-        failed = {child.number: _why(child) for child in self._children if child.phase is Phase.FAILED}
+        failed = {child.number: child for child in self._children if child.phase is Phase.FAILED}
         for child in self._children:
             child.halt()
         while self.has_live_tasks():
             self.step()
             self._clock.sleep(_ROUND_S)
-        failed |= {child.number: words(child.exit_code) for child in self._children if child.exit_code}
+        failed |= {child.number: child for child in self._children if child.exit_code}
         if failed:
-            ended = ", ".join(f"task {number}: {why}" for number, why in sorted(failed.items()))
-            raise TasksFailed(
-                f"{len(failed)} of {len(self._children)} tasks failed ({ended})", hint="see their messages above"
-            )
+            raise _failure([child for _, child in sorted(failed.items())], len(self._children))
 
     @contextmanager
     def _nobody_left(self) -> Iterator[None]:
@@ -196,5 +202,9 @@ def _has_nothing_left(status: TaskStatus | None) -> bool:
     return bool(partitions) and all(partition.state is State.FAILED for partition in partitions)
 
 
-def _why(child: Child) -> str:
-    return words(child.exit_code) if child.exit_code else "failed"
+def _failure(failed: Sequence[Child], tasks: int) -> TasksFailed:
+    """What has failed, in the tasks' own words."""
+    each = "; ".join(f"task {child.number}: {child.last_words}" for child in failed)
+    message = failed[0].last_words if tasks == 1 else f"{len(failed)} of {tasks} tasks failed: {each}"
+    is_configuration = all(child.exit_code == _MISCONFIGURED for child in failed)
+    return TasksMisconfigured(message) if is_configuration else TasksFailed(message)
