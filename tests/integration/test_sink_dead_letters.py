@@ -255,6 +255,27 @@ def test_the_broker_goes_away_and_comes_back_while_letters_wait(guarded: Rig) ->
     prove(guarded, name, letters)
 
 
+def test_a_dead_letter_topic_that_is_deleted_meanwhile_fails_the_partition_and_a_start_makes_it_anew(
+    rig: Rig, topic: MakeTopic
+) -> None:
+    name, letters = topic(), topic()
+    path = config(rig, name, letters, producer_override_topic_metadata_refresh_interval_ms=500)
+    produce(rig, name, [b"{}", b"not JSON", b"{}"])
+    with rig.start(path) as sink:
+        sink.until("segment committed")
+        rig.broker.delete_topic(letters)
+        time.sleep(2)
+        produce(rig, name, [b"{}", b"not JSON", b"{}"])
+        sink.until("partition failed", 90)
+        assert letters in sink.said
+        assert "A start of the sink makes it" in sink.said
+    assert rig.manifest(name).next_offset <= 4
+    assert "dead letter topic created" in rig.catch_up(path)
+    assert [gap.from_offset for gap in prove(rig, name)] == [1, 4]
+    (dead,) = read_topic(rig.broker.bootstrap_servers, letters, 0)
+    assert dict(dead.headers)["__connect.errors.offset"] == b"4"
+
+
 def test_header_names_that_are_no_text_are_skipped_and_their_records_kept_elsewhere(rig: Rig, topic: MakeTopic) -> None:
     name, letters = topic(), topic()
     produce(rig, name, [b"{}"])
