@@ -6,7 +6,7 @@ wire, status, task_orders      what goes between a supervisor and its tasks, and
 task, worker          a task: set up, and its loop
 group, membership, assignment, fetching    which partitions it has, how it may write them, which it reads
 reading, batch, partition      records in, segments out
-relief, background    what the loop does besides: memory, and what it asks for without waiting
+relief, flushing, background    what the loop does besides: memory, waiting for commits, asking without waiting
 report, health, troubles, verdict    what it says of itself, and what an error means
 lane, sender, senders          what waits for the store, off the main thread
 rolling, budget, catchup, source, options, consumer      decisions, all pure

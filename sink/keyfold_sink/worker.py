@@ -20,7 +20,7 @@ import structlog
 from confluent_kafka import KafkaException
 
 from keyfold.clock import Clock
-from keyfold.errors import Fenced, KeyfoldError, LogNotFound, OffsetMoved
+from keyfold.errors import KeyfoldError, LogNotFound
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
 from keyfold.store.api import ObjectStore
@@ -33,22 +33,21 @@ from keyfold_sink.catchup import CatchUp
 from keyfold_sink.client import GroupConsumer
 from keyfold_sink.convert.api import Checks
 from keyfold_sink.dead_letters import OpenProducer
+from keyfold_sink.flushing import flush
 from keyfold_sink.gauges import Gauges
 from keyfold_sink.group import Event, Group
 from keyfold_sink.kafka import AdminSource
-from keyfold_sink.lane import Lane
 from keyfold_sink.metrics import TaskMeter
 from keyfold_sink.options import SinkOptions
 from keyfold_sink.partition import Committed, PartitionWriter, Tools
 from keyfold_sink.reading import Reading
 from keyfold_sink.rejecting import open_intake
 from keyfold_sink.relief import Relief
-from keyfold_sink.report import INTERVAL_S, Report, Voice
+from keyfold_sink.report import Report, Voice
 from keyfold_sink.rolling import RollReason
 from keyfold_sink.senders import Senders
 from keyfold_sink.status import State
 from keyfold_sink.task_orders import TaskOrders
-from keyfold_sink.verdict import PositionLost
 
 _POLL_S: Final = 0.1
 # For limits of time; those of size and count are looked at with each batch.
@@ -121,25 +120,7 @@ class SinkTask:
         self._topics: list[str] = []
         self._events = structlog.get_logger("keyfold.sink")
         self._tools = Tools(store, source, clock, self._in_flight, self._inbox.put, options.avro_codec, meter)
-        self._group = Group(
-            claims=Claims(
-                source,
-                options.source_gap_policy,
-                random,
-                self._inbox.put,
-                gap_recorded=lambda: meter.count(names.SOURCE_GAPS, "lost"),
-            ),
-            inbox=self._inbox,
-            executor=self._pool,
-            clock=clock,
-            random=random,
-            open_log=self._open_log,
-            open_writer=self._open_writer,
-            before_revoke=self._before_revoke,
-            on_committed=on_committed,
-            one_failed_ends_all=catch_up is not None,
-            meter=meter,
-        )
+        self._group = self._open_group(meter, on_committed)
         self._intake = open_intake(
             options,
             self._group,
@@ -297,25 +278,30 @@ class SinkTask:
 
     def _flush(self, owners: Sequence[Assigned], reason: RollReason, timeout_ms: int) -> bool:
         """Finish and commit what was read of these partitions; False when some of it could not be."""
-        deadline_s = self._clock.monotonic_s() + timeout_ms / 1000
-        for owner in owners:
-            if owner.writer is not None:
-                owner.writer.roll(reason)
-        done = True
-        for owner in owners:
-            if owner.writer is not None:
-                done = self._wait_idle(owner.lane, deadline_s) and _is_settled(owner) and done
+        done = flush(owners, reason, timeout_ms / 1000, self._clock, self._report.tick)
         self._group.take_reports()
         return done
 
-    def _wait_idle(self, lane: Lane, deadline_s: float) -> bool:
-        while True:
-            left_s = max(0.0, deadline_s - self._clock.monotonic_s())
-            if lane.wait_idle(min(left_s, INTERVAL_S)):
-                return True
-            if left_s <= INTERVAL_S:
-                return False
-            self._report.tick()
+    def _open_group(self, meter: TaskMeter, on_committed: Callable[[Committed], None]) -> Group:
+        return Group(
+            claims=Claims(
+                self._source,
+                self._options.source_gap_policy,
+                self._random,
+                self._inbox.put,
+                gap_recorded=lambda: meter.count(names.SOURCE_GAPS, "lost"),
+            ),
+            inbox=self._inbox,
+            executor=self._pool,
+            clock=self._clock,
+            random=self._random,
+            open_log=self._open_log,
+            open_writer=self._open_writer,
+            before_revoke=self._before_revoke,
+            on_committed=on_committed,
+            one_failed_ends_all=self._catch_up is not None,
+            meter=meter,
+        )
 
     def _open_log(self, key: TopicPartitionKey) -> PartitionLog:
         place = Place(self._options.topics_dir, *key)
@@ -324,9 +310,3 @@ class SinkTask:
     def _open_writer(self, owner: Assigned, event: Claimed) -> PartitionWriter:
         policy = self._options.roll_policy(owner.key[0])
         return PartitionWriter(event.session, owner.lane, owner.retry, policy, self._tools)
-
-
-def _is_settled(owner: Assigned) -> bool:
-    """Whether nothing is left to be committed by this task: it is done, another sink goes on, or it has failed."""
-    crash = owner.lane.crash
-    return crash is None or owner.failure is not None or isinstance(crash, Fenced | OffsetMoved | PositionLost)

@@ -16,7 +16,7 @@ from keyfold.errors import StoreUnavailable
 from keyfold.store.api import ObjectStore
 from keyfold.store.faulty import Chaos, FaultyStore, Kind
 from keyfold.store.memory import MemoryStore
-from keyfold_sink import group, report, worker
+from keyfold_sink import flushing, group, report, worker
 from keyfold_sink.health import Health
 from keyfold_sink.report import Voice
 from keyfold_sink.status import UNKNOWN, State, TaskStatus, dump, load_task
@@ -140,7 +140,7 @@ def test_a_topic_that_does_not_exist_is_named_in_the_trace(make: MakeRig) -> Non
 
 def test_a_task_that_is_shut_down_reports_while_it_flushes(make: MakeRig, monkeypatch: pytest.MonkeyPatch) -> None:
     """A report is a sign of life: the longest wait of the main loop must not look as if it hung."""
-    monkeypatch.setattr(worker, "INTERVAL_S", 0.05)
+    monkeypatch.setattr(flushing, "INTERVAL_S", 0.05)
     store = FaultyStore(MemoryStore())
     rig = make(store, offset__flush__timeout__ms="1000", task__shutdown__graceful__timeout__ms="1000")
     rig.kafka.produce(T0, range(5))
