@@ -106,6 +106,36 @@ def test_all_that_cannot_be_is_refused_at_once_each_with_its_reason_and_what_to_
     assert "ParquetFormat" in refused["format.class"].message
 
 
+def test_aivens_example_says_what_to_take_out() -> None:
+    """The example of the connector's README, with the worker's brokers."""
+    example = {
+        "name": "my-s3-connector",
+        "connector.class": "io.aiven.kafka.connect.s3.AivenKafkaConnectS3SinkConnector",
+        "tasks.max": "1",
+        "key.converter": "org.apache.kafka.connect.converters.ByteArrayConverter",
+        "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+        "value.converter.schemas.enable": "false",
+        "header.converter": "org.apache.kafka.connect.converters.ByteArrayConverter",
+        "topics": "topic1,topic2",
+        "aws.access.key.id": "YOUR_AWS_ACCESS_KEY_ID",
+        "aws.secret.access.key": "YOUR_AWS_SECRET_ACCESS_KEY",
+        "aws.s3.bucket.name": "my-bucket",
+        "aws.s3.region": "us-east-1",
+        "file.compression.type": "gzip",
+        "file.max.records": "0",
+        "format.output.type": "jsonl",
+        "format.output.fields": "key,value,offset,timestamp",
+        "format.output.fields.value.encoding": "none",
+        "kafka.retry.backoff.ms": "1000",
+        "bootstrap.servers": "h:1",
+    }
+    assert {mistake.key for mistake in sink(example).mistakes} == {"file.compression.type", "format.output.type"}
+    rest = {key: value for key, value in example.items() if key not in {"file.compression.type", "format.output.type"}}
+    options = sink(rest).options
+    assert options is not None
+    assert (options.bucket, options.region, options.flush_size) == ("my-bucket", "us-east-1", 0)
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [
