@@ -41,6 +41,7 @@ _PAUSE_AFTER_S: Final = 0.5
 _PAUSE_ABOVE_BYTES: Final = 4 * 1024 * 1024
 _AGAIN_S: Final = 1.0
 _SAY_EVERY_S: Final = 10.0
+_SAID_MAX: Final = 20
 _RECORD_OVERHEAD_BYTES: Final = 200
 
 WAITS: Final = (PauseReason.SCHEMAS, PauseReason.LETTERS)
@@ -185,8 +186,12 @@ class Intake:
 
     def say(self) -> None:
         """Log what was skipped since this was last said."""
-        for ((topic, partition), cause), count in self._unsaid.items():
+        largest = self._unsaid.most_common(_SAID_MAX)
+        for ((topic, partition), cause), count in largest:
             self._events.warning("records skipped", topic=topic, partition=partition, cause=cause, records=count)
+        rest = self._unsaid.total() - sum(count for _, count in largest)
+        if rest:
+            self._events.warning("more records skipped", records=rest)
         self._unsaid.clear()
         self._said_s = self._clock.monotonic_s()
 

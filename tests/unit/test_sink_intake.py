@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Message
+from structlog.testing import capture_logs
 
 from keyfold.errors import KeyfoldError
 from keyfold.log.manifest import Gap
@@ -98,6 +99,33 @@ def test_records_that_the_log_has_already_are_not_judged_again(make: MakeDesk) -
     desk.values(1, b"!x", b"c")  # the converter is another one now
     assert desk.commit().gaps == ()
     assert offsets(desk) == [0, 1, 2]
+
+
+def test_what_is_skipped_is_said_now_and_then_and_not_of_every_cause(make: MakeDesk) -> None:
+    desk = make(checks=FakeChecks())
+    with capture_logs() as said:
+        desk.values(0, *(b"!cause %d" % (n // 2) for n in range(50)))
+        desk.intake.step()
+        assert said == []
+        desk.clock.advance(10_000)
+        desk.intake.step()
+        desk.intake.step()
+    assert len(said) == 21
+    assert {**said[0], "log_level": ""} == {
+        "event": "records skipped", "topic": "t", "partition": 0, "cause": "cause 0", "records": 2, "log_level": "",
+    }  # fmt: skip
+    assert (said[-1]["event"], said[-1]["records"]) == ("more records skipped", 10)
+
+
+@pytest.mark.parametrize("messages", [True, False])
+def test_each_record_is_logged_where_that_is_asked_for_and_quoted_only_then(make: MakeDesk, *, messages: bool) -> None:
+    desk = make(checks=FakeChecks(), logs=True, logs_messages=messages)
+    with capture_logs() as said:
+        desk.values(0, b"a", b"!x")
+    (event,) = [event for event in said if event["event"] == "record failed its check"]
+    assert (event["topic"], event["partition"], event["offset"], event["cause"]) == ("t", 0, 1, "x")
+    assert ("is poison" in str(event)) is messages
+    assert desk.count("kafka_connect_task_error_metrics_total_errors_logged") == 1
 
 
 # A schema is being asked for
