@@ -16,6 +16,7 @@ from __future__ import annotations
 import resource
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -38,8 +39,21 @@ def sample_key(name: str, labels: tuple[str, ...] = ()) -> str:
     return BAR.join((name, *labels)) if labels else name
 
 
+@dataclass(slots=True)
+class _Batches:
+    """Batches since the last report; for the main thread alone, without a lock."""
+
+    count: int = 0
+    records: int = 0
+    largest: int = 0
+    value_bytes: int = 0
+    sent: int = 0
+    total_ms: float = 0.0
+    longest_ms: float = 0.0
+
+
 class TaskMeter:
-    """The figures of one task. Thread-safe."""
+    """The figures of one task. Thread-safe but for `batch`, `sent` and `values`, which are the main thread's."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -50,7 +64,7 @@ class TaskMeter:
         self._recent: dict[Metric, Recent] = {metric: Recent(now_s) for metric in _RECENT}
         self._offsets_good = self._offsets_bad = 0
         self._in_flight_records = 0
-        self._sent = self._sent_counted = 0
+        self._batches = _Batches()
         self._rebalancing_since_s: float | None = None
         self._rebalanced_s: float | None = None
         self.observe(names.FLUSH_SECONDS, None)
@@ -79,18 +93,18 @@ class TaskMeter:
 
     def batch(self, records: int, value_bytes: int, began_s: float) -> None:
         """A batch that was read and put into segments, from the moment at which it had come."""
-        now_s = self.clock.monotonic_s()
-        with self._lock:
-            self._count_sent(now_s)
-            self._values[names.READ.name] += records
-            self._values[names.VALUE_BYTES.name] += value_bytes
-            self._recent[names.READ_RATE].record(records, now_s)
-            self._recent[names.BATCH_AVG].record(records, now_s)
-            self._recent[names.PUT_AVG].record((now_s - began_s) * 1000, now_s)
+        took_ms = (self.clock.monotonic_s() - began_s) * 1000
+        batches = self._batches
+        batches.count += 1
+        batches.records += records
+        batches.value_bytes += value_bytes
+        batches.total_ms += took_ms
+        batches.largest = max(batches.largest, records)
+        batches.longest_ms = max(batches.longest_ms, took_ms)
 
     def sent(self, records: int) -> None:
-        """Records that were put into a segment. For the main thread alone: it tells each partition of a batch."""
-        self._sent += records
+        """Records that were put into a segment."""
+        self._batches.sent += records
 
     def rolled(self, reason: RollReason, records: int) -> float:
         """A segment with so many records (0: none, a hole) was finished and goes to the store; gives the time."""
@@ -159,7 +173,7 @@ class TaskMeter:
         with self._lock:
             active = gauges.get(names.ACTIVE.name, 0.0) + self._in_flight_records
             gauges = {**gauges, names.ACTIVE.name: active}
-            self._count_sent(now_s)
+            self._count_batches(now_s)
             self._recent[names.ACTIVE_AVG].record(active, now_s)
             found = {**self._values, **self._lately(now_s), **self._rebalanced(now_s), **gauges}
             answered = self._offsets_good + self._offsets_bad
@@ -175,11 +189,16 @@ class TaskMeter:
             found[names.MEMORY.name] = memory
         return found
 
-    def _count_sent(self, now_s: float) -> None:
-        fresh = self._sent - self._sent_counted
-        self._sent_counted += fresh
-        self._values[names.SENT.name] += fresh
-        self._recent[names.SENT_RATE].record(fresh, now_s)
+    def _count_batches(self, now_s: float) -> None:
+        batches, self._batches = self._batches, _Batches()
+        self._values[names.READ.name] += batches.records
+        self._values[names.VALUE_BYTES.name] += batches.value_bytes
+        self._values[names.SENT.name] += batches.sent
+        self._recent[names.READ_RATE].record(batches.records, now_s)
+        self._recent[names.SENT_RATE].record(batches.sent, now_s)
+        if batches.count:
+            self._recent[names.BATCH_AVG].add(batches.count, batches.records, batches.largest, now_s)
+            self._recent[names.PUT_AVG].add(batches.count, batches.total_ms, batches.longest_ms, now_s)
 
     def _lately(self, now_s: float) -> dict[str, float]:
         found: dict[str, float] = {}

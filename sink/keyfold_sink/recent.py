@@ -29,11 +29,15 @@ class Recent:
 
     def record(self, value: float, now_s: float) -> None:
         """Note one value, not negative."""
+        self.add(1, value, value, now_s)
+
+    def add(self, count: int, total: float, largest: float, now_s: float) -> None:
+        """Note so many values at once: their sum, and the largest of them."""
         self._turn(now_s)
         sample = self._current
-        sample.count += 1
-        sample.total += value
-        sample.largest = max(sample.largest, value)
+        sample.count += count
+        sample.total += total
+        sample.largest = max(sample.largest, largest)
 
     def mean(self, now_s: float) -> float | None:
         """Mean of the values; None where there are none."""
