@@ -153,7 +153,7 @@ def test_a_restart_that_is_asked_for_loses_no_count_and_rest_serves_the_same(
         scrapes.until(lambda produced=produced: scrapes.total(names.COMMITTED) >= produced)  # type: ignore[misc]
     assert scrapes.total(names.COMMITTED) == produced, "each once, whichever task it was"
     assert scrapes.total(names.REPLACED) == 0
-    assert scrapes.total(names.TASK_STARTED) == 6
+    scrapes.until(lambda: scrapes.total(names.TASK_STARTED) == 6, why="the last two have joined as well")
     rest = Scrapes(f"{address[1]}/metrics")
     rest.now()
     assert {name for name, _ in rest.found} == {name for name, _ in scrapes.found}
