@@ -53,7 +53,7 @@ _SAID_ANYWAY: Final = {
     ("enable.idempotence", "true"),
 }
 
-_SAME_AS: Final = {
+SAME_AS: Final = {
     "fetch.max.wait.ms": "fetch.wait.max.ms",
     "receive.buffer.bytes": "socket.receive.buffer.bytes",
     "send.buffer.bytes": "socket.send.buffer.bytes",
@@ -66,7 +66,7 @@ _PEM_HINT: Final = (
     "write its certificates to a PEM file (keytool -exportcert -rfc -alias <alias> -keystore <store>) and name it in "
     "ssl.ca.location"
 )
-_NO_COUNTERPART: Final = {
+NO_COUNTERPART: Final = {
     "max.poll.records": ("there are no polls: batches follow buffer.memory", "take it out"),
     "default.api.timeout.ms": (
         "calls have their own time-outs here",
@@ -94,12 +94,12 @@ _JAAS_OPTION: Final = re.compile(r"(?P<key>\w+)\s*=\s*(?:\"(?P<quoted>(?:[^\"\\]
 
 def is_told_apart(key: str) -> bool:
     """Whether `mistakes_in` has its say about a key, so that the client need not be asked."""
-    return key in _NO_COUNTERPART or key == _JAAS
+    return key in NO_COUNTERPART or key == _JAAS
 
 
 def translated(settings: Mapping[str, str]) -> dict[str, str]:
     """A client's settings in librdkafka's names."""
-    found = {_SAME_AS.get(key, key): value for key, value in settings.items() if key != _JAAS}
+    found = {SAME_AS.get(key, key): value for key, value in settings.items() if key != _JAAS}
     if _JAAS in settings:
         user, password = _user_of_jaas(settings[_JAAS]) or ("", "")
         found.setdefault("sasl.username", user)
@@ -112,12 +112,12 @@ def mistakes_in(prefix: str, settings: Mapping[str, str], owned: Mapping[str, st
     for key, value in settings.items():
         if key in owned and (key, value.strip().lower()) not in _SAID_ANYWAY:
             yield ConfigError(f"{prefix}{key}", f"cannot be set: {owned[key]}", hint="take it out")
-        elif key in _NO_COUNTERPART:
-            why, what = _NO_COUNTERPART[key]
+        elif key in NO_COUNTERPART:
+            why, what = NO_COUNTERPART[key]
             yield ConfigError(f"{prefix}{key}", f"means nothing to this client: {why}", hint=what)
-        elif key in _SAME_AS and _SAME_AS[key] in settings:
+        elif key in SAME_AS and SAME_AS[key] in settings:
             yield ConfigError(
-                f"{prefix}{key}", f"is `{_SAME_AS[key]}` here, and both are given", hint="give one of them"
+                f"{prefix}{key}", f"is `{SAME_AS[key]}` here, and both are given", hint="give one of them"
             )
         elif key == _JAAS and _user_of_jaas(value) is None:
             yield ConfigError(

@@ -7,13 +7,14 @@ A service whose package is not installed here is left out, never a service that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from keyfold.options import Options, markdown_table
+from keyfold_sink.client_keys import NO_COUNTERPART, OWNED_BY_CONSUMER, OWNED_BY_PRODUCER, SAME_AS
 from keyfold_sink.foreign_keys import AIVEN, CONFLUENT, CONNECT, Foreign, Never, Same
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "configuration.md"
@@ -57,22 +58,44 @@ def page() -> str:
 def migrating(text: str) -> str:
     """The page about other sinks, with its tables as the code has them."""
     for name, keys in (("confluent", CONFLUENT), ("aiven", AIVEN), ("connect", CONNECT)):
-        begin, end = f"<!-- {name}: printed by `{COMMAND}` -->\n", f"<!-- end of {name} -->"
-        head, _, rest = text.partition(begin)
-        text = head + begin + _foreign_table(keys) + end + rest.partition(end)[2]
-    return text
+        text = _between(text, name, _foreign_table(keys))
+    return _between(text, "clients", _client_table())
+
+
+def _client_table() -> str:
+    owned = [
+        (f"{prefix}.override.{key}", f"**refused**: {why}")
+        for prefix, keys in (("consumer", OWNED_BY_CONSUMER), ("producer", OWNED_BY_PRODUCER))
+        for key, why in keys.items()
+    ]
+    same = [(key, f"is `{ours}`") for key, ours in SAME_AS.items()]
+    none = [(key, f"**refused**: {why}. Instead: {hint}") for key, (why, hint) in NO_COUNTERPART.items()]
+    return _table([*same, *none, *owned])
 
 
 def _foreign_table(keys: Mapping[str, Foreign]) -> str:
-    rows = [f"| `{key}` | {_what_becomes_of(known)} |" for key, known in keys.items()]
-    return "\n".join(["\n| key | here |", "| --- | --- |", *rows]) + "\n\n"
+    return _table([(key, _what_becomes_of(known)) for key, known in keys.items()])
+
+
+def _table(rows: Iterable[tuple[str, str]]) -> str:
+    plain = str.maketrans({"|": "\\|", "<": "\\<"})
+    lines = [f"| `{key}` | {text.translate(plain)} |" for key, text in rows]
+    return "\n".join(["\n| key | here |", "| --- | --- |", *lines]) + "\n\n"
+
+
+def _between(text: str, name: str, table: str) -> str:
+    """The text with what is between the marks of `name` replaced."""
+    begin, end = f"<!-- {name}: printed by `{COMMAND}` -->\n", f"<!-- end of {name} -->"
+    head, found, rest = text.partition(begin)
+    assert found, f"{MIGRATING.name} has no mark for {name}"
+    return head + begin + table + end + rest.partition(end)[2]
 
 
 def _what_becomes_of(known: Foreign) -> str:
     if isinstance(known, Same):
         text = f"is `{known.ours}`" + (f": {known.note}" if known.note else "")
     elif isinstance(known, Never):
-        off = [f"`{value}`" for value in known.off]
+        off = [f"`{value}`" for value in known.off if value]
         text = f"**refused**{f' unless {_or(off)}' if off else ''}: {known.reason}. Instead: {known.hint}"
     elif known.accepted:
         good = [f"`{value}`" for value in known.accepted if value and "." not in value]
@@ -80,7 +103,7 @@ def _what_becomes_of(known: Foreign) -> str:
         text += f"{known.refusal}. Instead: {known.hint}"
     else:
         text = f"accepted, without effect: {known.note}"
-    return text.replace("|", "\\|").replace("<", "\\<")
+    return text
 
 
 def _or(values: list[str]) -> str:
