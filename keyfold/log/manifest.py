@@ -90,6 +90,7 @@ class Gap:
     to_offset: int
     reason: str
     record_count: int = WHOLE_RANGE
+    unknown: Unknown = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

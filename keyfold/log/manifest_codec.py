@@ -155,15 +155,16 @@ def _from_document(document: Document, metadata: Mapping[str, Any]) -> Manifest:
     values = dict(document)
     values["sink"] = RoleState(**_known(RoleState, document["sink"]))
     values["compactor"] = RoleState(**_known(RoleState, document["compactor"]))
-    for name, kind in (("passes", Pass), ("gaps", Gap), ("holds", Hold), ("replaced", Replaced)):
+    for name, kind in (("passes", Pass), ("holds", Hold), ("replaced", Replaced)):
         values[name] = tuple(kind(**_known(kind, item)) for item in document[name])
+    values["gaps"] = tuple(Gap(**_known(Gap, item), unknown=_rest(Gap, item)) for item in document["gaps"])
     values["segments"] = tuple(_entry(item) for item in document["segments"])
     return Manifest(
         **_known(Manifest, values),
         min_reader=int(metadata["keyfold.min.reader"]),
         min_writer=int(metadata["keyfold.min.writer"]),
         features=tuple(f for f in features.split(",") if f),
-        unknown={k: v for k, v in document.items() if k not in _FIELDS[Manifest]},
+        unknown=_rest(Manifest, document),
         writer_schema=metadata["avro.schema"],
     )
 
@@ -172,11 +173,16 @@ def _entry(item: Document) -> SegmentEntry:
     values = _known(SegmentEntry, item)
     values["cleaned_epochs"] = tuple(values["cleaned_epochs"])
     values["schema_ids"] = tuple(values["schema_ids"])
-    return SegmentEntry(**values, unknown={k: v for k, v in item.items() if k not in _FIELDS[SegmentEntry]})
+    return SegmentEntry(**values, unknown=_rest(SegmentEntry, item))
 
 
 def _known(kind: type, document: Document) -> Document:
     return {name: value for name, value in document.items() if name in _FIELDS[kind]}
+
+
+def _rest(kind: type, document: Document) -> Document:
+    """What a newer format has beside what is known."""
+    return {name: value for name, value in document.items() if name not in _FIELDS[kind]}
 
 
 _FIELDS: Final[dict[type, frozenset[str]]] = {

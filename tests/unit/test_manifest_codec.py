@@ -9,7 +9,8 @@ import fastavro
 import pytest
 
 from keyfold.errors import Corrupt, FormatTooNew
-from keyfold.log.manifest import Gap, Hold, Manifest, Pass, Replaced, RoleState, faults
+from keyfold.log import manifest_codec
+from keyfold.log.manifest import WHOLE_RANGE, Gap, Hold, Manifest, Pass, Replaced, RoleState, faults
 from keyfold.log.manifest_codec import decode_manifest, encode_manifest, require_writable
 from keyfold.log.names import Place
 from keyfold_schemas import load_schema
@@ -92,17 +93,39 @@ def test_fields_of_a_newer_format_are_kept_by_an_old_writer() -> None:
     schema["fields"].append({"name": "colour", "type": "string", "default": "blue"})
     segments = next(f for f in schema["fields"] if f["name"] == "segments")
     segments["type"]["items"]["fields"].append({"name": "bloom", "type": "bytes", "default": ""})
+    gaps = next(f for f in schema["fields"] if f["name"] == "gaps")
+    gaps["type"]["items"]["fields"].append({"name": "places", "type": "bytes", "default": ""})
     newer = replace(
         full_manifest(),
         writer_schema=json.dumps(schema),
         unknown={"colour": "red"},
+        gaps=tuple(replace(g, unknown={"places": b"\x01"}) for g in full_manifest().gaps),
         segments=tuple(replace(s, unknown={"bloom": b"\x07"}) for s in full_manifest().segments),
     )
     once = decode_manifest(encode_manifest(newer), PLACE)
     again = decode_manifest(encode_manifest(replace(once, version=42)), PLACE)
     assert again.unknown == {"colour": "red"}
     assert [s.unknown for s in again.segments] == [{"bloom": b"\x07"}, {"bloom": b"\x07"}]
+    assert [g.unknown for g in again.gaps] == [{"places": b"\x01"}]
     assert again.version == 42
+
+
+def test_a_manifest_of_before_gaps_had_counts_is_read_as_if_each_meant_all_of_its_range() -> None:
+    schema = load_schema("manifest", 1)
+    gaps = next(f for f in schema["fields"] if f["name"] == "gaps")
+    gaps["type"]["items"]["fields"] = [f for f in gaps["type"]["items"]["fields"] if f["name"] != "record_count"]
+    document = manifest_codec._to_document(full_manifest())
+    body = io.BytesIO()
+    fastavro.schemaless_writer(body, fastavro.parse_schema(schema), document)
+    body.seek(0)
+    before = fastavro.schemaless_reader(body, fastavro.parse_schema(schema), None)
+    assert isinstance(before, dict)
+    assert "record_count" not in before["gaps"][0]
+    metadata = {"keyfold.min.reader": "1", "keyfold.min.writer": "1", "avro.schema": json.dumps(schema)}
+    read = manifest_codec._from_document(before, metadata)
+    assert read.gaps == (Gap(11, 13, "not at the source", WHOLE_RANGE),)
+    written = decode_manifest(encode_manifest(read), PLACE)
+    assert written.gaps == read.gaps
 
 
 def test_ten_thousand_segments_take_tens_of_bytes_each() -> None:
