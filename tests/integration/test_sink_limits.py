@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.kafka import KafkaBroker
-from tests.support.moto import DROP, PASS, Fault, LocalS3Process
+from tests.support.moto import DROP, Fault, LocalS3Process
 from tests.support.proof import Rig
 from tests.support.sink_limits import (
     FOREVER,
@@ -50,9 +50,7 @@ def test_records_of_twenty_megabytes(rig: Rig, topic: MakeTopic) -> None:
     "fault",
     [
         pytest.param(Fault(ANY, status=503, times=-1), id="throttled"),
-        pytest.param(Fault(ANY, status=DROP, times=-1), id="deaf"),
         pytest.param(Fault(ANY, status=DROP, late_ms=3000, times=-1), id="late"),
-        pytest.param(Fault(ANY, status=PASS, slow_ms=1500, times=-1), id="slow"),
     ],
 )
 def test_a_store_in_trouble_is_waited_for(rig: Rig, topic: MakeTopic, local_s3: LocalS3Process, fault: Fault) -> None:
