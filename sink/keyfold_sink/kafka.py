@@ -176,6 +176,7 @@ class AdminSource:
         except FutureTimeout as error:
             late = SourceUnavailable(f"Kafka did not answer about {what} within {_TIMEOUT_S * 2:g} s")
             raise self._unanswered(late) from error
+        self._admin.poll(0)  # what the client has heard meanwhile is over, and would pile up
         self._contact.answered()
         return found
 

@@ -17,7 +17,6 @@ from keyfold.clock import Clock
 from keyfold.config_file import read_written, resolve_all, without_secrets
 from keyfold.errors import ConfigError
 from keyfold_sink.connect_definitions import infos
-from keyfold_sink.connection_checks import check_connections
 from keyfold_sink.examine import Findings, examine, with_mistakes
 
 
@@ -29,15 +28,11 @@ def validate_file(
     findings = examine(written, environ)
     code = 2 if findings.mistakes else 0
     if findings.options is not None and connect:
-
-        def tell(what: str) -> None:
-            if not as_json:
-                click.echo(f"ok: {what}", err=True)
+        from keyfold_sink.connection_checks import check_connections  # clients of all kinds
 
         values, _ = resolve_all(written, environ)
-        more = tuple(
-            _clean(mistake, values) for mistake in check_connections(findings.options, clock, random, on_good=tell)
-        )
+        found = check_connections(findings.options, clock, random, on_good=_silent if as_json else _tell)
+        more = tuple(_clean(mistake, values) for mistake in found)
         findings = with_mistakes(findings, more)
         code = 1 if more else 0
     if as_json:
@@ -45,6 +40,14 @@ def validate_file(
     else:
         _print(findings)
     return code
+
+
+def _tell(what: str) -> None:
+    click.echo(f"ok: {what}", err=True)
+
+
+def _silent(_what: str) -> None:
+    pass
 
 
 def _clean(mistake: ConfigError, values: Mapping[str, str]) -> ConfigError:
