@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.cimpl import NewPartitions
 
-from keyfold_sink import worker
+from keyfold_sink import report, worker
 from keyfold_sink.source import SourceForbidden
 from keyfold_sink.status import State
 from keyfold_sink.task_orders import Order
@@ -106,6 +107,27 @@ def test_a_flush_that_was_asked_for_commits_before_the_segment_is_due(
     one.orders.give(Order.FLUSH)
     one.until(lambda: one.partition((name, 0)).next_offset == 100)
     one.until(lambda: one.partition((name, 0)).oldest_record_ms == -1)
+
+
+def test_a_transaction_holds_a_partition_up_only_while_it_is_open_and_leaves_no_lag(
+    broker: KafkaBroker, topic: MakeTopic, task: MakeTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its marker is an offset that no reader gets; the log's end moves over it all the same."""
+    monkeypatch.setattr(report, "_TRANSACTION_MS", 500)
+    name = topic()
+    one = task(topics=name, name=name)
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": name})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for number in range(5):
+        producer.produce(name, b"%d" % number, partition=0)
+    producer.flush(30)
+    one.until(lambda: "transaction" in one.partition((name, 0)).error and one.partition((name, 0)).blocked_ms > 0)
+    assert one.partition((name, 0)).lag_records == 5
+    producer.commit_transaction(30)
+    one.until(lambda: one.partition((name, 0)).next_offset == 6)  # five records and the marker
+    one.until(lambda: one.partition((name, 0)).lag_records == 0 and one.partition((name, 0)).blocked_ms == -1)
+    assert one.offsets((name, 0)) == list(range(5))
 
 
 def test_new_partitions_are_read_from_their_first_record(broker: KafkaBroker, topic: MakeTopic, task: MakeTask) -> None:
