@@ -224,7 +224,7 @@ def _notes(cover: Cover) -> list[str]:
         begin, end = one.last_offset + 1, after.name.base_offset
         if after.name.role is Role.SINK and begin < end:
             notes.append(
-                f"offsets [{begin}, {end}) are in no segment: cleaned away, never records, skipped by the sink, or in a "
-                "segment that is lost"
+                f"offsets [{begin}, {end}) are in no segment: cleaned away, never records, skipped by the sink, "
+                "or in a segment that is lost"
             )
     return notes
