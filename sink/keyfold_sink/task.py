@@ -9,13 +9,10 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from random import Random
-from typing import TypeVar
 
 import structlog
 
-from keyfold.backoff import Backoff
 from keyfold.clock import Clock
 from keyfold.errors import KeyfoldError
 from keyfold.store.location import open_store
@@ -32,18 +29,13 @@ from keyfold_sink.metered_store import MeteredStore
 from keyfold_sink.metrics import TaskMeter
 from keyfold_sink.options import SinkOptions
 from keyfold_sink.partition import Committed
+from keyfold_sink.persistence import Persistence, Stopped
 from keyfold_sink.producer import ensure_topic, open_producer
 from keyfold_sink.rejecting import sends_letters
 from keyfold_sink.report import Voice
 from keyfold_sink.status import State
 from keyfold_sink.task_orders import TaskOrders
 from keyfold_sink.worker import SinkTask
-
-T = TypeVar("T")
-
-
-class Stopped(Exception):
-    """Told to stop before there was anything to do."""
 
 
 def run_task(
@@ -91,7 +83,7 @@ def _run(
     opened = open_store(options.location)
     store = MeteredStore(opened, meter)
     source = AdminSource(admin_config(options), clock)
-    persist = _Persistence(orders.stop, voice, random)
+    persist = Persistence(orders.stop, voice, clock, random)
     checks: Checks | None = None
     try:
         checks = checks_of(
@@ -123,6 +115,7 @@ def _run(
         )
         task.run()
     finally:
+        persist.end()
         if checks is not None:
             checks.close()
         opened.close()
@@ -137,26 +130,3 @@ def _ensure_letter_topic(options: SinkOptions, contact: Contact) -> None:
 def _targets(options: SinkOptions, source: AdminSource) -> CatchUp:
     topics = options.choose_topics(source.topics() if options.topics_regex is not None else ())
     return CatchUp(source.stable_end_offsets(source.partitions(topics)))
-
-
-@dataclass(frozen=True, slots=True)
-class _Persistence:
-    """Calls until there is an answer, and says meanwhile what it waits for."""
-
-    stop: threading.Event
-    voice: Voice
-    random: Random
-
-    def __call__(self, call: Callable[[], T]) -> T:
-        """Raises `Stopped` when told to stop meanwhile."""
-        for delay_s in Backoff(first_ms=200, cap_ms=10_000).delays_s(self.random):
-            try:
-                return call()
-            except KeyfoldError as error:
-                if not error.retriable:
-                    raise
-                structlog.get_logger("keyfold.sink").warning("waiting for an answer", error=str(error))
-                self.voice.say(State.UNASSIGNED, f"waiting for an answer: {error}")
-            if self.stop.wait(delay_s):
-                break
-        raise Stopped

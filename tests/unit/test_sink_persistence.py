@@ -1,0 +1,83 @@
+"""What a task asks before it begins: for as long as it takes, with signs of life, and given up at once when told to."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+
+from keyfold.clock import SystemClock
+from keyfold.errors import AccessDenied, StoreUnavailable
+from keyfold_sink import persistence
+from keyfold_sink.persistence import Persistence, Stopped
+from keyfold_sink.report import Voice
+from keyfold_sink.status import State, TaskStatus
+
+
+class Asking:
+    def __init__(self) -> None:
+        self.stop = threading.Event()
+        self.said: list[TaskStatus] = []
+        voice = Voice(0, SystemClock(), self.said.append, interval_s=0.02)
+        self.persist = Persistence(self.stop, voice, SystemClock(), Random(1))
+        self.let_go = threading.Event()
+
+    def hang(self) -> str:
+        self.let_go.wait(30)
+        return "answer"
+
+
+@pytest.fixture
+def asking() -> Iterator[Asking]:
+    made = Asking()
+    yield made
+    made.let_go.set()
+    made.persist.end()
+
+
+def test_an_answer_is_passed_on_and_an_error_that_stays_is_raised(asking: Asking) -> None:
+    assert asking.persist(lambda: 5) == 5
+    with pytest.raises(AccessDenied):
+        asking.persist(lambda: (_ for _ in ()).throw(AccessDenied("k", "no")))
+
+
+def test_what_is_not_answered_is_asked_again_and_said(asking: Asking) -> None:
+    answers: Iterator[Exception | str] = iter([StoreUnavailable("k", "away"), StoreUnavailable("k", "away"), "here"])
+
+    def call() -> str:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    assert asking.persist(call) == "here"
+    assert [status.state for status in asking.said] == [State.UNASSIGNED] * len(asking.said)
+    assert "away" in asking.said[-1].trace
+
+
+def test_a_request_that_hangs_holds_up_neither_the_signs_of_life_nor_the_order_to_stop(asking: Asking) -> None:
+    threading.Timer(0.6, asking.stop.set).start()
+    began_s = time.monotonic()
+    with pytest.raises(Stopped):
+        asking.persist(asking.hang)
+    assert time.monotonic() - began_s < 5
+    assert len(asking.said) >= 3
+
+
+def test_a_call_that_hangs_beyond_all_time_outs_is_silent(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(persistence, "_HANGS_AFTER_S", 0.3)
+    threading.Timer(1.0, asking.let_go.set).start()
+    assert asking.persist(asking.hang) == "answer"
+    assert time.time() * 1000 - asking.said[-1].reported_ms > 400
+
+
+def test_a_stop_between_two_tries_ends_the_asking(asking: Asking) -> None:
+    def call() -> None:
+        asking.stop.set()
+        raise StoreUnavailable("k", "away")
+
+    with pytest.raises(Stopped):
+        asking.persist(call)
