@@ -116,14 +116,24 @@ class Ground:
     _number: int = 0
     _starts: dict[str, Cost] = field(default_factory=dict)
 
-    def fill(self, topic: str, count: int, value_bytes: int, partitions: int = 1) -> None:
-        """A topic with so many records, and one beside it with few."""
+    def fill(
+        self,
+        topic: str,
+        count: int,
+        value_bytes: int,
+        partitions: int = 1,
+        written: Callable[[bytes], bytes] = lambda value: value,
+    ) -> None:
+        """A topic with so many records, and one beside it with few; `written` makes their values of JSON."""
         for name, size in ((topic, count), (f"{topic}-few", _few(count))):
             self.broker.create_topic(name, partitions, {"retention.ms": "-1"})
             produce_all(
                 self.broker.bootstrap_servers,
                 name,
-                rows(size, value_bytes, partitions),
+                (
+                    (key, written(value or b""), timestamp, partition)
+                    for key, value, timestamp, partition in rows(size, value_bytes, partitions)
+                ),
                 config={"compression.type": "none"},
             )
 

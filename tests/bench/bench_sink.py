@@ -3,7 +3,7 @@
     sizes        values of 20, 211, 1,000 and 100,000 bytes: CPU per record of a loop over `consume(10000)` that touches
                  every field, and of the whole sink, from broker to committed segments with indexes
     tasks        1, 2 and 4 tasks beside as many loops, 4 partitions
-    converters   what the checks of each converter add
+    converters   what the checks of each converter add (alone, and by the size of values: bench_convert)
     peers        a sink of Kafka Connect on the same kind of records (its figures were taken once, elsewhere)
 
 The store is another process, whose CPU does not count; so is the broker. See `tests.bench._sinks` for what is counted.
@@ -15,6 +15,8 @@ Run: python -m tests.bench.bench_sink [--quick] [--moto] [--only sizes|tasks|con
 from __future__ import annotations
 
 import argparse
+import io
+import json
 import os
 import tempfile
 from collections.abc import Callable
@@ -23,16 +25,36 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from fastavro import parse_schema, schemaless_writer
+
 from tests.bench._sinks import KEY_BYTES, PEERS, Cost, Ground
 from tests.support.kafka import KafkaBroker
 from tests.support.moto import LocalS3Process
+from tests.support.schema_registry import StubRegistry
 from tests.support.versitygw import Versitygw
 
 GOAL: Final = 3.5
 # Bytes of a value, and how many records of them are enough for a second of CPU and more.
 SIZES: Final = ((20, 1_000_000), (211, 1_000_000), (1000, 500_000), (100_000, 8000))
 TASKS: Final = (1, 2, 4)
-CONVERTERS: Final = ("bytes", "string", "json")
+_FIELDS: Final = (
+    ("id", "long", "int64"),
+    ("user", "string", "string"),
+    ("status", "string", "string"),
+    ("amount", "double", "double"),
+    ("currency", "string", "string"),
+    ("updated_at", "long", "int64"),
+    ("note", "string", "string"),
+)
+AVRO_ROW: Final = {
+    "type": "record",
+    "name": "Row",
+    "fields": [{"name": name, "type": avro} for name, avro, _ in _FIELDS],
+}
+_CONNECT_ROW: Final = json.dumps(
+    {"type": "struct", "fields": [{"field": name, "type": own, "optional": False} for name, _, own in _FIELDS]},
+    separators=(",", ":"),
+).encode()
 
 
 def best(runs: int, *sides: Callable[[], Cost]) -> list[Cost]:
@@ -87,12 +109,43 @@ def tasks(ground: Ground, tenth: int, runs: int) -> bool:
 
 def converters(ground: Ground, tenth: int, runs: int) -> bool:
     count = 500_000 // tenth
-    ground.fill("converters", count, 211)
-    print(f"one partition, one task, values of 211 bytes of JSON; best of {runs}")
-    costs = best(runs, *(partial(ground.sink, "converters", value_converter=name) for name in CONVERTERS))
-    for name, cost in zip(CONVERTERS, costs, strict=True):
-        print(f"    {name:>10}  {cost.cpu_us(count):10.2f} µs  {cost.cpu_s / costs[0].cpu_s:6.2f} of bytes")
+    print(f"one partition, one task, rows of 211 bytes as JSON, as Connect's envelope and as Avro; best of {runs}")
+    print("     converter    loop µs  bytes µs   with µs   with/bytes   with/loop")
+    with StubRegistry() as registry:
+        schema_id = registry.register("bench-value", AVRO_ROW)
+        row = parse_schema(AVRO_ROW)
+        kinds: list[tuple[str, Callable[[bytes], bytes], list[tuple[str, dict[str, str]]]]] = [
+            ("json", bytes, [("string", {}), ("json", {})]),
+            ("envelope", _envelope, [("JsonConverter", {})]),
+            (
+                "avro",
+                lambda value: _avro(value, schema_id, row),
+                [("avro", {"value.converter.schema.registry.url": registry.url})],
+            ),
+        ]
+        for kind, written, checked in kinds:
+            topic = f"converters-{kind}"
+            ground.fill(topic, count, 211, written=written)
+            sides = [partial(ground.loop, topic, count), partial(ground.sink, topic)]
+            sides += [partial(ground.sink, topic, **{"value.converter": name, **more}) for name, more in checked]  # type: ignore[arg-type]
+            loop, bare, *costs = best(runs, *sides)
+            for (name, _), cost in zip(checked, costs, strict=True):
+                print(
+                    f"    {name:>10} {loop.cpu_us(count):10.2f}{bare.cpu_us(count):10.2f}{cost.cpu_us(count):10.2f}"
+                    f"{cost.cpu_s / bare.cpu_s:13.2f}{cost.cpu_s / loop.cpu_s:12.2f}"
+                )
     return True
+
+
+def _envelope(value: bytes) -> bytes:
+    return b'{"schema":' + _CONNECT_ROW + b',"payload":' + value.rstrip() + b"}"
+
+
+def _avro(value: bytes, schema_id: int, schema: Any) -> bytes:
+    out = io.BytesIO()
+    out.write(b"\0" + schema_id.to_bytes(4))
+    schemaless_writer(out, schema, json.loads(value))
+    return out.getvalue()
 
 
 def main() -> int:
