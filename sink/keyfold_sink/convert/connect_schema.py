@@ -19,6 +19,8 @@ Fit = Callable[[Any], None]
 
 _DAY_MS: Final = 86_400_000
 _FLOAT32_MAX: Final = 3.4028235677973366e38  # what rounds to infinity begins here
+# orjson hands over what is beyond 64 bits as a float. Just below the least of them, that is the least itself.
+_LEAST_ROUNDED: Final = -float(2**63)
 # What Connect's own serializer writes for them.
 _NO_NUMBERS: Final = ("NaN", "Infinity", "-Infinity")
 _LOGICAL: Final = "org.apache.kafka.connect.data."
@@ -163,8 +165,11 @@ def _integer(kind: str, bits: int) -> Fit:
     least, beyond = -(1 << bits - 1), 1 << bits - 1
 
     def integer(payload: Any) -> None:
-        if type(payload) is not int and not (type(payload) is float and payload.is_integer()):
-            raise _wrong(payload, kind)
+        if type(payload) is not int:
+            if type(payload) is not float or not payload.is_integer():
+                raise _wrong(payload, kind)
+            if payload == _LEAST_ROUNDED:
+                raise _out_of_range(kind)
         if not least <= payload < beyond:
             raise _out_of_range(kind)
 
