@@ -111,7 +111,7 @@ def test_settings_of_the_registrys_client_are_the_clients_own() -> None:
         },
     )
     assert settings.client == {
-        "url": "https://a:8081, https://b:8081",
+        "url": "https://a:8081,https://b:8081",
         "basic.auth.user.info": "user:s3cret",
         "ssl.ca.location": "/ca.pem",
         "ssl.certificate.location": "/me.pem",
@@ -124,10 +124,11 @@ def test_settings_of_the_registrys_client_are_the_clients_own() -> None:
 
 
 def test_credentials_in_the_address_are_not_shown() -> None:
-    settings = parse_registry("value.converter", {"schema.registry.url": "https://user:s3cret@a:8081,http://b:1"})
+    settings = parse_registry("value.converter", {"schema.registry.url": "https://user:s3cret%21@a:8081,http://b:1"})
     assert settings.url == "https://a:8081,http://b:1"
     assert "s3cret" not in repr(AvroConverter(settings))
-    assert settings.client["url"] == "https://user:s3cret@a:8081,http://b:1"
+    assert settings.client["url"] == settings.url, "requests are logged with their address"
+    assert settings.client["basic.auth.user.info"] == "user:s3cret!"
 
 
 def test_a_wrong_address_with_credentials_is_not_shown_either() -> None:

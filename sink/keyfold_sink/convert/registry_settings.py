@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from keyfold.errors import ConfigError
 
@@ -118,8 +118,9 @@ def parse_registry(key: str, settings: Mapping[str, str]) -> RegistrySettings:
             raise ConfigError(f"{key}.{own}", "is no setting of the avro converter", hint=hint)
     reader = _Reader(key, found)
     url = reader.url()
-    client: dict[str, object] = {"url": url, "max.retries": 0, "timeout": reader.timeout_s()}
-    reader.basic_auth(client)
+    # Without the credentials that may be in it: the client's requests are logged by their address.
+    client: dict[str, object] = {"url": _without_user(url), "max.retries": 0, "timeout": reader.timeout_s()}
+    reader.basic_auth(client, url)
     reader.bearer_auth(client)
     reader.files(client)
     if "proxy.host" in found:
@@ -154,8 +155,9 @@ class _Reader:
             raise self._wrong(own, f"must be a number of at least 1, not {text!r}")
         return int(text)
 
-    def basic_auth(self, client: dict[str, object]) -> None:
+    def basic_auth(self, client: dict[str, object], url: str) -> None:
         source = self._found.get(_BASIC_SOURCE, "USER_INFO" if _BASIC in self._found else "URL")
+        parts = urlsplit(url.split(",", maxsplit=1)[0].strip())
         if source not in {"URL", "USER_INFO"}:
             raise self._wrong(
                 _BASIC_SOURCE,
@@ -166,6 +168,8 @@ class _Reader:
             if ":" not in self._found.get(_BASIC, ""):
                 raise self._wrong(_BASIC, "must be <user>:<password> where the credentials' source is USER_INFO")
             client[_BASIC] = self._found[_BASIC]
+        elif parts.username is not None:
+            client[_BASIC] = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
 
     def bearer_auth(self, client: dict[str, object]) -> None:
         source = self._found.get(_BEARER_SOURCE)
