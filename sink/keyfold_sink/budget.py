@@ -7,7 +7,9 @@
     the rest      segments that are being filled, and finished ones on their way to the store
 
 While segments are being filled with more than half of that rest, the largest are finished and sent. When the store is
-slow and filled plus sent reach the whole rest, nothing is read until it has shrunk to four fifths.
+slow and filled plus sent reach the whole rest, nothing is read until it has shrunk to four fifths. A partition that has
+more on its way than is still free is held up by something of its own: it alone is not read then, and its bytes are no
+longer counted against the others.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ LARGEST_BATCH: Final = 10_000
 _RECORD_OVERHEAD_BYTES: Final = 600
 _LARGEST_QUEUE_BYTES: Final = 64 * 1024 * 1024
 _SMALLEST_FETCH_BYTES: Final = 1024 * 1024
+_SMALLEST_SHARE: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +81,25 @@ def to_roll(held: Mapping[K, int], in_flight_bytes: int, limit_bytes: int) -> li
     return chosen
 
 
-class InFlight:
-    """Bytes that are on their way to the store. Used by the main thread and the senders."""
+def takes_too_much(sent_bytes: int, free_bytes: int, limit_bytes: int) -> bool:
+    """Whether one partition of several is to be read no more, because its way to the store holds it up.
 
-    def __init__(self) -> None:
+    It may have on its way as much as is free. So the first that is stuck gets half of all at most, the next a third of
+    it, and something is always left for those that go on.
+    """
+    return sent_bytes > max(free_bytes, limit_bytes // _SMALLEST_SHARE)
+
+
+def takes_little_again(sent_bytes: int, free_bytes: int, limit_bytes: int) -> bool:
+    """Whether such a partition may be read again: well below, for a pause throws away what was fetched."""
+    return sent_bytes <= max(free_bytes, limit_bytes // _SMALLEST_SHARE) // 2
+
+
+class InFlight:
+    """Bytes that are on their way to the store, of one partition or of all. For the main thread and the senders."""
+
+    def __init__(self, of_all: InFlight | None = None) -> None:
+        self._of_all = of_all
         self._lock = threading.Lock()
         self._bytes = 0
 
@@ -94,6 +112,8 @@ class InFlight:
         """Count bytes in; a negative number counts them out."""
         with self._lock:
             self._bytes += size_bytes
+        if self._of_all is not None:
+            self._of_all.add(size_bytes)
 
 
 class Brake:

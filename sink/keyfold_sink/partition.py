@@ -102,6 +102,7 @@ class PartitionWriter:
         self._base_offset = self.position
         self._skips = Skips()
         self._held_bytes = 0
+        self._in_flight = InFlight(tools.in_flight)
         self._hole_since_s: float | None = None
         self._undurable: deque[_Undurable] = deque()
 
@@ -109,6 +110,11 @@ class PartitionWriter:
     def held_bytes(self) -> int:
         """Memory that the segment that is being filled holds."""
         return self._held_bytes
+
+    @property
+    def sent_bytes(self) -> int:
+        """Memory of this partition that is on its way to the store."""
+        return self._in_flight.size_bytes
 
     @property
     def manifest(self) -> Manifest:
@@ -203,10 +209,10 @@ class PartitionWriter:
             self._undurable.append(_Undurable(position, opened.first_timestamp_ms, opened.opened_s))
         records = 0 if opened is None else opened.writer.record_count
         rolled_s = self._tools.meter.rolled(reason, records)
-        self._tools.in_flight.add(held_bytes)
+        self._in_flight.add(held_bytes)
 
         def at_end() -> None:
-            self._tools.in_flight.add(-held_bytes)
+            self._in_flight.add(-held_bytes)
             self._tools.meter.in_flight(-records)
 
         self._lane.submit(
@@ -248,9 +254,9 @@ class PartitionWriter:
         if opened.blocks_bytes >= PART_BYTES:
             blocks, size_bytes = opened.blocks, opened.blocks_bytes
             opened.blocks, opened.blocks_bytes = [], 0
-            self._tools.in_flight.add(size_bytes)
+            self._in_flight.add(size_bytes)
             sender = opened.sender
-            self._lane.submit(lambda: sender.send_part(blocks), at_end=lambda: self._tools.in_flight.add(-size_bytes))
+            self._lane.submit(lambda: sender.send_part(blocks), at_end=lambda: self._in_flight.add(-size_bytes))
         self._held_bytes = opened.writer.memory_bytes + opened.blocks_bytes + _OPEN_OVERHEAD_BYTES
 
     # On the lane

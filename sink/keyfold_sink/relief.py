@@ -1,7 +1,8 @@
 """Keeping within `buffer.memory`: finish the largest segments, then stop reading for a while.
 
 Reading pauses only when finishing did not help for a moment, because a pause throws away what the client has fetched
-already, and the store often needs only that moment.
+already, and the store often needs only that moment. One partition of several whose own way to the store is held up (its
+prefix is throttled, a commit stays unknown) is paused alone before it has taken the memory of all.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import structlog
 
 from keyfold_sink import budget
 from keyfold_sink import metric_names as names
-from keyfold_sink.assignment import PauseReason
+from keyfold_sink.assignment import Assigned, PauseReason
 from keyfold_sink.group import Group
 from keyfold_sink.metrics import TaskMeter
 from keyfold_sink.rolling import RollReason
@@ -41,6 +42,7 @@ class Relief:
         self._clock = meter.clock
         self._paused_s = 0.0
         self._kept_bytes = kept_bytes
+        self._stuck: list[Assigned] = []
         self._events = structlog.get_logger("keyfold.sink")
 
     def step(self, stop: threading.Event) -> None:
@@ -73,10 +75,34 @@ class Relief:
             key: o.writer for key, o in self._group.assigned.items() if o.writer is not None and o.writer.held_bytes
         }
         held = {key: writer.held_bytes for key, writer in writers.items()}
-        for key in budget.to_roll(held, self._in_flight.size_bytes, self._limit_bytes):
+        stuck_bytes = self._hold_stuck(sum(held.values()))
+        in_flight_bytes = self._in_flight.size_bytes - stuck_bytes
+        for key in budget.to_roll(held, in_flight_bytes, self._limit_bytes - stuck_bytes):
             held[key] = 0
             writers[key].roll(RollReason.MEMORY)
         return sum(held.values())
+
+    def _hold_stuck(self, held_bytes: int) -> int:
+        """Read no partition that takes too much, as long as it does; their bytes that are on their way."""
+        group, limit_bytes = self._group, self._limit_bytes
+        free_bytes = limit_bytes - held_bytes - self._in_flight.size_bytes - self._kept_bytes()
+        stuck = self._stuck = [owner for owner in self._stuck if group.assigned.get(owner.key) is owner]
+        for owner in list(stuck):
+            if owner.writer is None or budget.takes_little_again(owner.writer.sent_bytes, free_bytes, limit_bytes):
+                stuck.remove(owner)
+                group.fetching.release(owner, PauseReason.MEMORY)
+        if free_bytes < limit_bytes // 2 and len(group.assigned) > 1:
+            for owner in group.assigned.values():
+                if owner.writer is None or not owner.is_fetched or PauseReason.MEMORY in owner.holds:
+                    continue
+                if budget.takes_too_much(owner.writer.sent_bytes, free_bytes, limit_bytes):
+                    stuck.append(owner)
+                    group.fetching.hold(owner, PauseReason.MEMORY)
+                    topic, partition = owner.key
+                    self._events.info(
+                        "partition paused", topic=topic, partition=partition, why="its commits lag behind"
+                    )
+        return sum(owner.writer.sent_bytes for owner in stuck if owner.writer is not None)
 
     def _must_pause(self, held_bytes: int) -> bool:
         return self._brake.update(held_bytes + self._in_flight.size_bytes + self._kept_bytes())

@@ -27,6 +27,12 @@ class FakeFetching:
     def resume(self, reason: PauseReason) -> None:
         self.reasons.discard(reason)
 
+    def hold(self, owner: Any, reason: PauseReason) -> None:
+        owner.holds.add(reason)
+
+    def release(self, owner: Any, reason: PauseReason) -> None:
+        owner.holds.discard(reason)
+
 
 class Drained(ManualClock):
     """A clock that lets the store take what is on its way after a while."""
@@ -68,3 +74,61 @@ def test_a_moment_is_waited_for_and_only_what_is_longer_is_a_pause(after_ms: int
         relief.step(threading.Event())
     assert fetching.reasons == set()
     assert counted(meter) == pytest.approx((1, 5.0), abs=0.15), "until it was resumed, and no longer"
+
+
+class FakeWriter:
+    def __init__(self, of_all: InFlight) -> None:
+        self.sent, self.held_bytes, self.rolled = InFlight(of_all), 0, 0
+
+    @property
+    def sent_bytes(self) -> int:
+        return self.sent.size_bytes
+
+    def roll(self, _reason: object) -> None:
+        self.rolled += 1
+        self.sent.add(self.held_bytes)
+        self.held_bytes = 0
+
+
+def test_a_partition_whose_commits_lag_is_paused_alone_and_leaves_room_to_the_others() -> None:
+    in_flight, fetching = InFlight(), FakeFetching()
+    writers = [FakeWriter(in_flight) for _ in range(3)]
+    owners = {
+        ("t", number): SimpleNamespace(key=("t", number), writer=writer, holds=set(), is_fetched=True)
+        for number, writer in enumerate(writers)
+    }
+    group = SimpleNamespace(assigned=owners, fetching=fetching)
+    relief = Relief(cast("Group", cast("Any", group)), in_flight, 1_600, TaskMeter(ManualClock()))
+
+    def paused() -> list[int]:
+        relief.step(threading.Event())
+        assert not fetching.reasons
+        return [number for number in range(3) if owners["t", number].holds]
+
+    writers[0].sent.add(700)
+    assert paused() == []
+    writers[0].sent.add(200)
+    assert paused() == [0]  # more than the 700 that are free
+    writers[1].sent.add(300)
+    assert paused() == [0]
+    writers[1].sent.add(100)
+    assert paused() == [0, 1]
+    writers[2].held_bytes = 200
+    relief.step(threading.Event())
+    assert writers[2].rolled == 1, "half of what the stuck ones have left is reached"
+    writers[1].sent.add(-400)
+    assert paused() == [0]
+    writers[0].sent.add(-650)
+    assert paused() == []
+
+
+def test_a_single_partition_is_never_paused_alone() -> None:
+    in_flight, fetching = InFlight(), FakeFetching()
+    writer = FakeWriter(in_flight)
+    owner = SimpleNamespace(key=("t", 0), writer=writer, holds=set(), is_fetched=True)
+    group = SimpleNamespace(assigned={owner.key: owner}, fetching=fetching)
+    relief = Relief(cast("Group", cast("Any", group)), in_flight, 1_600, TaskMeter(ManualClock()))
+    writer.sent.add(1_500)
+    relief.step(threading.Event())
+    assert not owner.holds
+    assert not fetching.reasons
