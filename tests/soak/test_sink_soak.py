@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.soak, pytest.mark.timeout(1800)]
 MakeTopic = Callable[..., str]
 FOREVER = {"retention.ms": "-1"}
 SEED = int(os.environ.get("KEYFOLD_SEED", "1"))
+STORM_S = float(os.environ.get("KEYFOLD_STORM_S", "600"))
 
 
 @pytest.fixture
@@ -81,4 +82,4 @@ def test_sinks_that_are_stopped_woken_killed_and_fight_on_a_store_that_fails(
 
 
 def test_three_workers_in_a_storm_of_ten_minutes(rig: Rig, local_s3: LocalS3Process) -> None:
-    print(Storm(rig, local_s3, seed=SEED, seconds=600, per_s=1500, segment_ms=5000).run())
+    print(Storm(rig, local_s3, seed=SEED, seconds=STORM_S, per_s=1500, segment_ms=5000).run())
