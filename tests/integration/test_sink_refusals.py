@@ -173,10 +173,11 @@ def test_a_lost_manifest(rig: Rig, topic: MakeTopic, local_s3: LocalS3Process) -
     rig.catch_up(rig.config(name))
     client = local_s3.client()
     client.delete_object(Bucket=rig.bucket, Key=f"topics/{name}/partition=0/_manifest.avro")
-    keys = [row["Key"] for row in client.list_objects_v2(Bucket=rig.bucket)["Contents"]]
+    folder = {"Bucket": rig.bucket, "Prefix": f"topics/{name}/"}
+    keys = [row["Key"] for row in client.list_objects_v2(**folder)["Contents"]]
     said = rig.run(rig.config(name), code=1)
     assert "keyfold log repair" in said
-    assert [row["Key"] for row in client.list_objects_v2(Bucket=rig.bucket)["Contents"]] == keys
+    assert [row["Key"] for row in client.list_objects_v2(**folder)["Contents"]] == keys
     client.close()
 
 
