@@ -15,7 +15,7 @@ from keyfold_sink.budget import InFlight
 from keyfold_sink.group import Group
 from keyfold_sink.metrics import TaskMeter, sample_key
 
-_HOLDS: Final = (PauseReason.SCHEMAS, PauseReason.LETTERS)
+_HOLDS: Final = (PauseReason.MEMORY, PauseReason.SCHEMAS, PauseReason.LETTERS)
 _ON_THE_WAY: Final = frozenset({Stage.LOADING, Stage.CONFIRMING, Stage.CLAIMING})
 
 

@@ -330,9 +330,9 @@ LANE_JOBS: Final = gauge(
 PAUSED: Final = gauge("reading_paused", "1 while reading is paused because memory is full.", "the store is slow")
 HELD: Final = gauge(
     "held_partitions",
-    "Partitions that are not read although the others are, by the reason: a schema is being asked for, or dead letters "
-    "are not taken.",
-    "the registry, or the dead letter topic, is away",
+    "Partitions that are not read although the others are, by the reason: their own commits take too long (`memory`), "
+    "`schemas` are being asked for, or dead `letters` are not taken.",
+    "the store throttles one prefix; the registry, or the dead letter topic, is away",
     labels=("reason",),
 )
 PAUSES: Final = counter("reading_pauses", "Times that it was paused for that.", "the same")
