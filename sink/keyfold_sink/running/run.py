@@ -201,7 +201,7 @@ class Worker:
             leaving.join(_LEAVE_S)
 
     def _follow_orders(self, stop: threading.Event, ended: threading.Event) -> None:
-        trouble = _Trouble("looking at the orders")
+        trouble = _Trouble("the sink's orders")
         while not ended.is_set():
             try:
                 self._book.look()
@@ -215,7 +215,7 @@ class Worker:
             ended.wait(_ORDERS_EVERY_S)
 
     def _answer_roll_call(self, ended: threading.Event) -> None:
-        trouble = _Trouble("answering the roll call")
+        trouble = _Trouble("the roll call of workers")
         while not ended.is_set():
             try:
                 self._roll_call.turn(self.service.own_status)
@@ -280,11 +280,12 @@ class _Trouble:
 
     def met(self, error: Exception) -> None:
         if type(error) is not self._said:
-            defect = None if isinstance(error, KeyfoldError) else error
-            self._events.warning("does not work now", what=self._what, error=str(error), exc_info=defect)
+            is_foreseen = isinstance(error, KeyfoldError)
+            event = "waiting for an answer" if is_foreseen and error.retriable else "does not work now"
+            self._events.warning(event, about=self._what, error=str(error), exc_info=None if is_foreseen else error)
         self._said = type(error)
 
     def over(self) -> None:
         if self._said:
-            self._events.info("works again", what=self._what)
+            self._events.info("works again", about=self._what)
         self._said = None
