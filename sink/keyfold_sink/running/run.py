@@ -280,9 +280,10 @@ class _Trouble:
 
     def met(self, error: Exception) -> None:
         if type(error) is not self._said:
-            is_foreseen = isinstance(error, KeyfoldError)
-            event = "waiting for an answer" if is_foreseen and error.retriable else "does not work now"
-            self._events.warning(event, about=self._what, error=str(error), exc_info=None if is_foreseen else error)
+            is_passing = isinstance(error, KeyfoldError) and error.retriable
+            event = "waiting for an answer" if is_passing else "does not work now"
+            defect = None if isinstance(error, KeyfoldError) else error
+            self._events.warning(event, about=self._what, error=str(error), exc_info=defect)
         self._said = type(error)
 
     def over(self) -> None:
