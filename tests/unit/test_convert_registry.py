@@ -14,7 +14,7 @@ from keyfold_sink.convert.api import SchemasPending
 from keyfold_sink.convert.kept import SchemaConflict
 from keyfold_sink.convert.registry_api import RegistryRefused
 from tests.support.avro_cases import framed
-from tests.support.avro_checks import ALICE, USER, causes, judged, names, opened
+from tests.support.avro_checks import ALICE, USER, causes, judged, names, opened, wait
 from tests.support.columns import batch
 from tests.support.schema_registry import StubRegistry
 
@@ -236,3 +236,18 @@ def test_an_error_that_no_record_is_to_blame_for_is_raised_once_and_asked_for_an
             with pytest.raises(KeyfoldError, match="no right"):
                 judged(checks, column)
             assert store.writes == 2 * times
+
+
+def test_hundreds_of_ids_that_nobody_knows_do_not_wait_for_each_other() -> None:
+    """What was never Avro may begin with a 0 too, and name any id."""
+    with StubRegistry() as registry, opened(registry.url, more={"http.read.timeout.ms": "5000"}) as checks:
+        number = registry.register("s", "int")
+        column = [b"\0" + (n * 7919 + 100).to_bytes(4) + b"x" for n in range(300)]
+        begin_s = time.monotonic()
+        with pytest.raises(SchemasPending):
+            checks.judge("users", 0, batch(column))
+        wait(checks, 60)
+        assert time.monotonic() - begin_s < 20, "three looks of half a second each, eight at a time: 37 s"
+        assert len(checks.judge("users", 0, batch(column))) == 300
+        assert len(registry.requests) == 900
+        assert causes(checks, framed(number, "int", 1)) == []

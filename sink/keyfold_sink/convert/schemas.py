@@ -18,8 +18,9 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
-from queue import Empty, SimpleQueue
+from dataclasses import dataclass, field
+from itertools import count
+from queue import Empty, PriorityQueue, SimpleQueue
 from random import Random
 from typing import Final, TypeVar
 
@@ -86,7 +87,7 @@ class Schemas:
         cache_size: int,
         delays: Backoff = _DELAYS,
     ) -> None:
-        self._asker = _Asker(registry, kept, random, delays)
+        self._asker = _Asker(registry, kept, clock, random, delays)
         self._clock = clock
         self._cache_size = cache_size
         self._answers: OrderedDict[SchemaKey, tuple[Answer, float]] = OrderedDict()
@@ -138,22 +139,38 @@ class Schemas:
             self._answers.popitem(last=False)
 
 
-class _Asker:
-    """Threads that ask. They are daemons: a registry that hangs must not hold up the end of the process."""
+@dataclass(frozen=True, slots=True, order=True)
+class _Question:
+    """Ask for `key` from `due_s` on. The registry may say `looks` times more that it does not know it."""
 
-    def __init__(self, registry: Registry, kept: KeptSchemas, random: Random, delays: Backoff) -> None:
+    due_s: float
+    number: int
+    key: SchemaKey = field(compare=False)
+    looks: int = field(compare=False, default=_LOOKS - 1)
+
+
+class _Asker:
+    """Threads that ask. They are daemons: a registry that hangs must not hold up the end of the process.
+
+    Who asks once more for what the registry does not know waits in the queue and not on a thread: there may be a
+    thousand of them.
+    """
+
+    def __init__(self, registry: Registry, kept: KeptSchemas, clock: Clock, random: Random, delays: Backoff) -> None:
         self._registry = registry
         self._kept = kept
+        self._clock = clock
         self._random = random
         self._delays = delays
-        self._questions: SimpleQueue[SchemaKey | None] = SimpleQueue()
+        self._numbers = count()
+        self._questions: PriorityQueue[_Question] = PriorityQueue()
         self._results: SimpleQueue[tuple[SchemaKey, _Result]] = SimpleQueue()
         self._closed = threading.Event()
         self._threads: list[threading.Thread] = []
         self._events = structlog.get_logger("keyfold.sink")
 
     def ask(self, key: SchemaKey) -> None:
-        self._questions.put(key)
+        self._questions.put(_Question(self._clock.monotonic_s(), next(self._numbers), key))
         if len(self._threads) < ASKERS:
             thread = threading.Thread(target=self._run, name="keyfold-schemas", daemon=True)
             self._threads.append(thread)
@@ -170,35 +187,41 @@ class _Asker:
     def close(self) -> None:
         self._closed.set()
         for _ in self._threads:
-            self._questions.put(None)
+            self._questions.put(_Question(float("-inf"), next(self._numbers), ""))  # wakes who waits for one
         self._registry.close()
 
     def _run(self) -> None:
-        while (key := self._questions.get()) is not None and not self._closed.is_set():
-            try:
-                result = self._answer(key)
-            except _Closed:
-                return
-            self._results.put((key, result))
-            if isinstance(result, RegistryRefused):
-                self._refuse_the_rest(result)
+        with contextlib.suppress(_Closed):
+            while True:
+                question = self._questions.get()
+                self._wait(max(0.0, question.due_s - self._clock.monotonic_s()))
+                result = self._answer(question)
+                if result is None:
+                    due_s = self._clock.monotonic_s() + _LOOK_AGAIN_S
+                    self._questions.put(_Question(due_s, next(self._numbers), question.key, question.looks - 1))
+                    continue
+                self._results.put((question.key, result))
+                if isinstance(result, RegistryRefused):
+                    self._refuse_the_rest(result)
 
     def _refuse_the_rest(self, error: RegistryRefused) -> None:
         """Wrong credentials a thousand times over may lock the account."""
         with contextlib.suppress(Empty):
-            while (key := self._questions.get_nowait()) is not None:
-                self._results.put((key, error))
+            while not self._closed.is_set():
+                self._results.put((self._questions.get_nowait().key, error))
 
-    def _answer(self, key: SchemaKey) -> _Result:
+    def _answer(self, question: _Question) -> _Result | None:
+        """What asking comes to; None where it is to be asked once more."""
+        key = question.key
         try:
-            registered = self._believing(lambda: self._registry.schema(key))
+            registered = self._persist(lambda: self._registry.schema(key))
             if registered.kind != AVRO:
                 return Refused("not an Avro schema", f"schema {key} is {registered.kind}, not Avro")
             text, check = read_schema(registered)
             self._persist(lambda: self._kept.keep(key, text, self._registry.url))
             return Known(check)
         except SchemaUnknown as error:
-            return Refused("unknown schema", f"schema {key}: {error}")
+            return None if question.looks else Refused("unknown schema", f"schema {key}: {error}")
         except SchemaUnusable as error:
             return Refused("unusable schema", f"schema {key} cannot be used: {error}")
         except KeyfoldError as error:
@@ -209,14 +232,6 @@ class _Asker:
             if self._closed.is_set():
                 raise _Closed from error
             return KeyfoldError(f"schema {key} could not be asked for: {error!r}")
-
-    def _believing(self, call: Callable[[], T]) -> T:
-        for _ in range(_LOOKS - 1):
-            try:
-                return self._persist(call)
-            except SchemaUnknown:
-                self._wait(_LOOK_AGAIN_S)
-        return self._persist(call)
 
     def _persist(self, call: Callable[[], T]) -> T:
         """Repeat while the error is retriable, for ever."""
