@@ -30,6 +30,8 @@ URL = {"schema.registry.url": "http://registry:8081"}
         ("org.apache.kafka.connect.storage.StringConverter", StringConverter()),
         ("json", JsonConverter(schemas_enable=False)),
         ("JsonConverter", JsonConverter(schemas_enable=True)),
+        ("Json", JsonConverter(schemas_enable=True)),
+        ("ByteArray", BytesConverter()),
         ("org.apache.kafka.connect.json.JsonConverter", JsonConverter(schemas_enable=True)),
         (
             "org.apache.kafka.connect.converters.LongConverter",

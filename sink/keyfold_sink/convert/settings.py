@@ -3,7 +3,7 @@
     value.converter=io.confluent.connect.avro.AvroConverter
     value.converter.schema.registry.url=https://registry:8081
 
-Names are Connect's classes, their simple names (Connect's aliases), and the short names bytes, string, json, avro.
+Names are Connect's classes, its aliases of them (JsonConverter, Json), and the short names bytes, string, json, avro.
 Where Connect's default would surprise who writes the short name, the class has Connect's default and the short name
 the plain one: `schemas.enable` is true for JsonConverter and false for json.
 """
@@ -129,7 +129,8 @@ def parse_header_converter(key: str, name: str, settings: Mapping[str, str]) -> 
 
 def _class_name(key: str, name: str) -> str:
     for class_name in _CLASSES:
-        if name in {class_name, class_name.rpartition(".")[2]}:
+        simple = class_name.rpartition(".")[2]
+        if name in {class_name, simple, simple.removesuffix("Converter")}:
             return class_name
     if name in _SHORT_NAMES:
         return _SHORT_NAMES[name]
