@@ -106,9 +106,7 @@ class _Writer:
 
     def _named(self, name: str, namespace: str) -> Json:
         full = resolve(name, namespace, self._all)
-        if full in self._written:
-            return full
-        return self._defined(*self._known[full])
+        return self._defined(*self._known[full]) if full in self._known else full
 
     def _defined(self, schema: Mapping[str, Json], namespace: str) -> Json:
         full = full_name(schema, namespace)
