@@ -186,7 +186,11 @@ TASK_STARTS: Final = of_worker(
     "Starts of task processes.",
     "without a restart asked for: tasks die and are replaced; the log says by what",
 )
-TASK_STARTED: Final = of_worker("task-startup-success-total", "Starts after which the task ran.", "as above")
+TASK_STARTED: Final = of_worker(
+    "task-startup-success-total",
+    "Starts after which the task ran; one that was told to stop before counts for neither.",
+    "as above",
+)
 TASK_NOT_STARTED: Final = of_worker(
     "task-startup-failure-total", "Starts after which it failed before it ran.", "read the trace"
 )
