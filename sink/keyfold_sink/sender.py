@@ -65,19 +65,24 @@ class SegmentSender:
         self._upload: Upload | None = None
 
     def send_part(self, blocks: list[bytes]) -> None:
-        """Send blocks that are finished; at least `MIN_PART_BYTES` of them together."""
+        """Send blocks that are finished, and forget them; at least `MIN_PART_BYTES` of them together."""
         if self._upload is None:
             self._upload = self._retry(lambda: self._store.start_upload(self._key))
         upload = self._upload
-        part = b"".join(blocks)
+        part = _taken(blocks)
         self._retry(lambda: upload.write(part))
 
     def finish(self, writer: SegmentWriter, blocks: list[bytes], *, base_offset: int, next_offset: int) -> SegmentEntry:
-        """Send the rest (`blocks` were drained before) and the index. What comes back is ready to be committed."""
+        """Send the rest (`blocks` were drained before, and are forgotten) and the index.
+
+        What comes back is ready to be committed.
+        """
         finished = writer.finish()
         rest = [*blocks, *finished.data]
+        blocks.clear()
+        finished.data.clear()
         if self._upload is None:
-            self._create(self._key, b"".join(rest))
+            self._create(self._key, _taken(rest))
         else:
             self._complete(self._upload, rest, finished)
         self._create(self._place.key(str(self._name.index)), finished.index_data)
@@ -88,7 +93,7 @@ class SegmentSender:
         return self._place.key(str(self._name))
 
     def _complete(self, upload: Upload, rest: list[bytes], finished: FinishedSegment) -> None:
-        part = b"".join(rest)
+        part = _taken(rest)
         if part:
             self._retry(lambda: upload.write(part))
         try:
@@ -114,3 +119,10 @@ class SegmentSender:
                 f"holds {found.size_bytes} bytes where this sink's {size_bytes} bytes belong",
                 hint="object names are never reused; something else writes into this folder",
             )
+
+
+def _taken(blocks: list[bytes]) -> bytes:
+    """Blocks in one piece, which is all that is left of them: a store that is slow must not hold everything twice."""
+    whole = b"".join(blocks)
+    blocks.clear()
+    return whole

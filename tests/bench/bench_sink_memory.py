@@ -26,7 +26,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="a tenth of the partitions and of the records")
     tenth = 10 if parser.parse_args().quick else 1
     with (
-        KafkaBroker(heap_mb=1024) as broker,
+        KafkaBroker(heap_mb=2048) as broker,
         LocalS3Process() as store,
         tempfile.TemporaryDirectory(prefix="keyfold-bench-") as folder,
     ):
