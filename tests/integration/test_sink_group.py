@@ -24,8 +24,8 @@ def test_workers_join_leave_die_and_freeze_and_each_record_is_in_the_log_once(
 
 
 def test_a_schedule_is_repeatable_from_its_seed_and_ends_what_it_begins() -> None:
-    steps = plan(3, 600, has_rest=True)
-    assert steps == plan(3, 600, has_rest=True) != plan(4, 600, has_rest=True)
+    steps = plan(3, 600)
+    assert steps == plan(3, 600) != plan(4, 600)
     assert {step.what for step in steps} >= {"leave", "kill", "freeze", "wake", "join", "deaf", "frozen", "pause"}
     for slot in range(3):
         own = [step for step in steps if step.slot == slot]

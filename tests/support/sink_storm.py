@@ -31,7 +31,7 @@ from keyfold.errors import LogNotFound
 from tests.support.moto import DROP, PASS, Fault, LocalS3Process
 from tests.support.proof import TOPICS_DIR, Rig, difference, manifest_of, read_segments, read_topics, wait_for
 from tests.support.sink_load import KINDS, Key, Load, Topic, fingerprint_of
-from tests.support.sink_workers import HAS_REST, Workers
+from tests.support.sink_workers import Workers
 
 WORKERS: Final = 3
 SESSION_S: Final = 6.0
@@ -81,16 +81,15 @@ class Step:
         return f"{self.at_s:7.2f} s  {self.what}" + (f" {self.slot}" if self.slot >= 0 else "")
 
 
-def plan(seed: int, seconds: float, *, has_rest: bool = HAS_REST) -> tuple[Step, ...]:
+def plan(seed: int, seconds: float) -> tuple[Step, ...]:
     """The schedule of a seed."""
     random = Random(seed)
     steps = [step for slot in range(WORKERS) for step in _troubles(random, slot, seconds)]
     steps += _weather(random, seconds)
     steps += _pairs(random, seconds, what=("freeze broker", "wake broker"), every_s=(20, 40), lasts_s=(1, 8))
-    if has_rest:
-        steps += _pairs(random, seconds, what=("pause", "resume"), every_s=(15, 40), lasts_s=(1, 6))
-        steps += _pairs(random, seconds, what=("flush", "restart"), every_s=(20, 45), lasts_s=(0, 4))
-        steps += _pairs(random, seconds, what=("stop", "resume"), every_s=(40, 80), lasts_s=(2, 8))
+    steps += _pairs(random, seconds, what=("pause", "resume"), every_s=(15, 40), lasts_s=(1, 6))
+    steps += _pairs(random, seconds, what=("flush", "restart"), every_s=(20, 45), lasts_s=(0, 4))
+    steps += _pairs(random, seconds, what=("stop", "resume"), every_s=(40, 80), lasts_s=(2, 8))
     return tuple(sorted(steps))
 
 
@@ -301,12 +300,10 @@ class Storm:
         self._orders["taken" if answer is not None else "not taken"] += 1
 
     def _resume(self) -> None:
-        assert not HAS_REST or self.workers.ask("PUT", f"/connectors/{self.topics[0].name}/resume", 60) is not None
+        assert self.workers.ask("PUT", f"/connectors/{self.topics[0].name}/resume", 60) is not None
 
     def _is_resumed(self) -> bool:
         """Orders that a frozen worker had before it slept, or took while the store was frozen, are carried out late."""
-        if not HAS_REST:
-            return True
         answer = self.workers.ask("GET", f"/connectors/{self.topics[0].name}/status", 60)
         return answer is not None and json.loads(answer)["connector"]["state"] == "RUNNING"
 

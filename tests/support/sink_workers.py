@@ -17,12 +17,10 @@ from pathlib import Path
 from typing import Final
 
 from keyfold_demo.children import free_port
-from keyfold_sink.options import SinkOptions
 from tests.support.proof import Rig, SinkProcess
 from tests.support.sink_load import Topic
 
 TOLD_TO_STOP_S: Final = 40.0
-HAS_REST: Final = any(option.alias == "listeners" for option in SinkOptions.model_fields.values())
 
 
 @dataclass(slots=True)
@@ -42,9 +40,8 @@ class Workers:
         ports = [free_port() for _ in range(places)]
         configs = []
         for port in ports:
-            own = {"listeners": f"http://127.0.0.1:{port}"} if HAS_REST else {}
-            names = ",".join(topic.name for topic in topics)
-            configs.append(rig.config(names, name=topics[0].name, **own, **keys))
+            names, listener = ",".join(topic.name for topic in topics), f"http://127.0.0.1:{port}"
+            configs.append(rig.config(names, name=topics[0].name, listeners=listener, **keys))
         return cls(rig, configs, ports, [None] * places)
 
     def start_missing(self) -> None:
