@@ -166,3 +166,12 @@ def test_a_record_inside_itself_inside_another_namespace() -> None:
     leaf = b"\x00\x00\x00\x00"
     assert accepts(schema, b"\x00\x04" + leaf + leaf + b"\x00\x00\x02" + leaf)
     assert not accepts(schema, b"\x00\x04" + leaf + b"\x00\x00\x02" + leaf)
+
+
+@pytest.mark.parametrize(
+    "items", ["double", "long", {"type": "fixed", "name": "F", "size": 16}, ["null", "int"], "string"]
+)
+def test_a_wrong_count_of_items_is_seen_at_once(items: Any) -> None:
+    check = compile_check({"type": "array", "items": items})
+    with pytest.raises(IndexError):  # 2**61 items, in three bytes of data
+        check(b"\x80\x80\x80\x80\x80\x80\x80\x80\x40\x00\x00\x00", 0)

@@ -227,6 +227,8 @@ def _blocks(steps: list[Step]) -> Step:
                 number += 1
                 at = _long(data, at)
             if items is not None:
+                if number >> 1 > len(data) - at:  # each takes a byte at least: else a wrong count keeps us for years
+                    raise IndexError
                 at = items(data, at, number >> 1)
 
     return blocks
