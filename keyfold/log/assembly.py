@@ -13,11 +13,11 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
-from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from isal.isal_zlib import crc32
 
 from keyfold.log.avro import header_bytes, stored_block
 from keyfold.log.codec import Bytes, open_codec

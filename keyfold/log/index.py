@@ -27,12 +27,12 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from io import BytesIO
 from typing import Any, Final
-from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+from isal.isal_zlib import crc32
 
 from keyfold.errors import Corrupt
 from keyfold.log.avro import FORMAT, SYNC_BYTES, SegmentDamaged, StoredBlock

@@ -6,10 +6,10 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
+from isal.isal_zlib import crc32
 
 from keyfold.errors import Corrupt, ObjectNotFound
 from keyfold.log.avro import SegmentDamaged, SegmentHeader, StoredBlock, read_blocks
