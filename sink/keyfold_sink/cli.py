@@ -124,6 +124,7 @@ def validate(context: click.Context, config: Path, *, connect: bool, as_json: bo
     from keyfold_sink.validation import validate_file
 
     world: Surroundings = context.obj
+    logs.configure(json=as_json, level="warning")  # what clients say of themselves belongs to standard error
     context.exit(validate_file(config, os.environ, world.clock, world.random, connect=connect, as_json=as_json))
 
 

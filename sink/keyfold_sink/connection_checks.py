@@ -27,6 +27,11 @@ from keyfold_sink.convert.settings import AvroConverter, parse_converter
 from keyfold_sink.options import SinkOptions
 
 TIMEOUT_S: Final = 10.0
+_GROUP_LOOKS: Final = 20
+_LOOK_AGAIN_S: Final = 0.5
+_COORDINATOR_MOVES: Final = frozenset(
+    {KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS}
+)
 _FETCH_S: Final = 5.0
 # An id that no registry has given; the answer that it is unknown is a good answer.
 _UNUSED_ID: Final = 2**31 - 1
@@ -89,6 +94,20 @@ def _topic_mistake(topic: str, error: KafkaError | None) -> ConfigError:
     )
 
 
+def _ask_group(consumer: Consumer, places: list[TopicPartition]) -> None:
+    """Ask for a group's offsets. A coordinator that is only being found, or moves, is asked again for a while."""
+    for _ in range(_GROUP_LOOKS - 1):
+        try:
+            consumer.committed(places, timeout=TIMEOUT_S)
+        except KafkaException as error:
+            if error.args[0].code() not in _COORDINATOR_MOVES:
+                raise
+            consumer.poll(_LOOK_AGAIN_S)  # nothing is assigned: it waits
+        else:
+            return
+    consumer.committed(places, timeout=TIMEOUT_S)
+
+
 def _reading(options: SinkOptions, firsts: dict[str, int], on_good: Good) -> Iterator[ConfigError]:
     """Ask for the group's offsets and fetch at the end of one partition of each topic: needs what reading needs."""
     settings: dict[str, Any] = {"log_level": 0, **options.consumer_settings, "group.id": options.group_id}
@@ -100,7 +119,7 @@ def _reading(options: SinkOptions, firsts: dict[str, int], on_good: Good) -> Ite
     consumer = Consumer(settings)
     try:
         try:
-            consumer.committed(places, timeout=TIMEOUT_S)
+            _ask_group(consumer, places)
         except KafkaException as error:
             yield ConfigError(
                 "name",

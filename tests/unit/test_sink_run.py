@@ -89,6 +89,7 @@ class Ran:
 
     @property
     def address(self) -> str:
+        wait_for(lambda: ":" in self.worker.service.worker_id, 10, "it listens")
         return f"http://127.0.0.1:{self.worker.service.worker_id.rsplit(':', 1)[1]}"
 
     def states(self) -> list[str]:
