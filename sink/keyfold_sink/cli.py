@@ -71,7 +71,7 @@ def run(
             random=world.random,
         )
         return
-    from keyfold_sink.examine import options_of
+    from keyfold_sink.config.examine import options_of
     from keyfold_sink.progress import Progress
 
     values = read_config(config)
@@ -82,7 +82,7 @@ def run(
     flags = ["--until-caught-up"] * until_caught_up + ["--json"] * as_json
     with progress:
         if until_caught_up and options.tasks_max == 1:
-            from keyfold_sink.task import run_task
+            from keyfold_sink.task.run import run_task
 
             run_task(
                 options,
@@ -121,7 +121,7 @@ def validate(context: click.Context, config: Path, *, connect: bool, as_json: bo
         keyfold sink validate users.json
         keyfold sink validate users.json --connect
     """  # noqa: D301 - click wants the character
-    from keyfold_sink.validation import validate_file
+    from keyfold_sink.config.validation import validate_file
 
     world: Surroundings = context.obj
     logs.configure(json=as_json, level="warning")  # what clients say of themselves belongs to standard error

@@ -14,12 +14,14 @@ from rich.live import Live
 from rich.text import Text
 
 from keyfold.clock import Clock
-from keyfold_sink import metric_names as names
-from keyfold_sink.metrics import sample_key
+from keyfold_sink.metrics import names
+from keyfold_sink.metrics.meter import sample_key
 from keyfold_sink.status import TaskStatus
 
 if TYPE_CHECKING:
-    from keyfold_sink.partition import Committed  # a supervisor has no use for what writes segments, 30 MB of it
+    from keyfold_sink.writing.partition import (
+        Committed,  # a supervisor has no use for what writes segments, 30 MB of it
+    )
 
 _RECORDS: Final = sample_key(names.COMMITTED.name)
 _SEGMENTS: Final = sample_key(names.OBJECTS.name, ("segment",))

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from keyfold.errors import KeyfoldError
-from keyfold_sink.batch import TopicPartitionKey
-from keyfold_sink.options import SinkOptions
+from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.status import State, WorkerStatus
+from keyfold_sink.writing.batch import TopicPartitionKey
 
 
 class NoSuchTask(KeyfoldError):

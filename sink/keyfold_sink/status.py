@@ -63,7 +63,7 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class TaskStatus:
-    """One task. `number` is its place in its worker; `values` are its metrics by name (`keyfold_sink.metric_names`).
+    """One task. `number` is its place in its worker; `values` are its metrics by name (`keyfold_sink.metrics.names`).
 
     `trace` says why it has FAILED; in other states what is in the way of all its partitions, if anything is.
     """

@@ -26,7 +26,7 @@ import structlog
 
 from keyfold import logs
 from keyfold_sink.status import TaskStatus, dump
-from keyfold_sink.task_orders import Order
+from keyfold_sink.task.orders import Order
 
 _LAST_WORD_S: Final = 2.0
 

@@ -21,10 +21,10 @@ from keyfold import logs
 from keyfold.clock import SystemClock
 from keyfold.log.record import RecordColumns
 from keyfold.log.segment import SegmentWriter
-from keyfold_sink import task
-from keyfold_sink.consumer import open_consumer
-from keyfold_sink.options import SinkOptions
+from keyfold_sink.config.options import SinkOptions
+from keyfold_sink.kafka.consumer import open_consumer
 from keyfold_sink.process import tune_process
+from keyfold_sink.task import run as task
 from tests.support.kafka import KafkaBroker
 
 

@@ -29,24 +29,24 @@ from keyfold.clock import SystemClock
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
 from keyfold.store.memory import MemoryStore
-from keyfold_sink import metric_names as names
-from keyfold_sink.assignment import Assigned
-from keyfold_sink.budget import InFlight
-from keyfold_sink.error_counts import ErrorCounts
-from keyfold_sink.group import Group
-from keyfold_sink.health import Health
-from keyfold_sink.intake import ErrorPolicy, Intake
-from keyfold_sink.lane import Lane
-from keyfold_sink.metered_store import MeteredStore
-from keyfold_sink.metrics import TaskMeter
-from keyfold_sink.metrics_registry import SinkMetrics
-from keyfold_sink.partition import PartitionWriter, Tools
+from keyfold_sink.group.assignment import Assigned
+from keyfold_sink.group.group import Group
+from keyfold_sink.kafka.source import GapPolicy
+from keyfold_sink.metrics import names
+from keyfold_sink.metrics.meter import TaskMeter
+from keyfold_sink.metrics.metered_store import MeteredStore
+from keyfold_sink.metrics.registry import SinkMetrics
 from keyfold_sink.process import tune_process
-from keyfold_sink.reading import Reading
-from keyfold_sink.rolling import RollPolicy
-from keyfold_sink.sender import Retry
-from keyfold_sink.source import GapPolicy
+from keyfold_sink.rejects.error_counts import ErrorCounts
+from keyfold_sink.rejects.intake import ErrorPolicy, Intake
 from keyfold_sink.status import PartitionStatus, State, TaskStatus, dump, load_task
+from keyfold_sink.task.reading import Reading
+from keyfold_sink.writing.budget import InFlight
+from keyfold_sink.writing.health import Health
+from keyfold_sink.writing.lane import Lane
+from keyfold_sink.writing.partition import PartitionWriter, Tools
+from keyfold_sink.writing.rolling import RollPolicy
+from keyfold_sink.writing.sender import Retry
 from tests.support.fake_group import FakeConsumer, FakeSource
 
 VALUE: Final = b'{"customer": 4711, "city": "Utrecht", "items": [1, 2, 3]}' * 4

@@ -30,8 +30,8 @@ from keyfold.store.counted import CountedStore
 from keyfold.store.faulty import FaultyStore
 from keyfold.store.memory import MemoryStore
 from keyfold.store.s3 import S3Store
-from keyfold_sink.metered_store import MeteredStore
-from keyfold_sink.metrics import TaskMeter
+from keyfold_sink.metrics.meter import TaskMeter
+from keyfold_sink.metrics.metered_store import MeteredStore
 
 
 @pytest.fixture(

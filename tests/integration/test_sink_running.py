@@ -21,7 +21,7 @@ from keyfold.clock import SystemClock
 from keyfold.log.names import Place
 from keyfold.read.verify import verify_partition
 from keyfold.store.api import ObjectStore
-from keyfold_sink.source import ASKED_REASON
+from keyfold_sink.kafka.source import ASKED_REASON
 from tests.support.kafka import KafkaBroker, produce_all, synthetic
 from tests.support.moto import LocalS3Process
 from tests.support.proof import TOPICS_DIR, Flow, Rig, SinkProcess, read_segments, read_topic, wait_for

@@ -11,10 +11,11 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.cimpl import NewPartitions
 
-from keyfold_sink import report, worker
-from keyfold_sink.source import SourceForbidden
+from keyfold_sink.kafka.source import SourceForbidden
 from keyfold_sink.status import State
-from keyfold_sink.task_orders import Order
+from keyfold_sink.task import report
+from keyfold_sink.task import sink_task as worker
+from keyfold_sink.task.orders import Order
 from tests.support.kafka import KafkaBroker, produce_all, synthetic
 from tests.support.live_task import LiveTask, MakeTask, live_tasks
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from keyfold.config_file import is_secret_key
 from keyfold.option_fields import entries
-from keyfold_sink.connect_definitions import infos
-from keyfold_sink.examine import examine
-from keyfold_sink.foreign_keys import FOREIGN
-from keyfold_sink.options import SinkOptions
+from keyfold_sink.config.connect_definitions import infos
+from keyfold_sink.config.examine import examine
+from keyfold_sink.config.foreign_keys import FOREIGN
+from keyfold_sink.config.options import SinkOptions
 
 SECRET = "hunter2-7f3a9c"
 KNOWN = sorted({entry.key for entry in entries(SinkOptions)} | set(FOREIGN))

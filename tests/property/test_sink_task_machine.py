@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from keyfold_sink.task_orders import Order
+from keyfold_sink.task.orders import Order
 from tests.support.sink_machine import ERRORS, KEYS, TaskMachine
 
 KEY = st.sampled_from(KEYS)

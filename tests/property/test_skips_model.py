@@ -18,9 +18,9 @@ from keyfold.log.decode import read_records
 from keyfold.read.verify import verify_partition
 from keyfold.store.faulty import Fault, FaultyStore, Kind, SimulatedCrash
 from keyfold.store.memory import MemoryStore
-from keyfold_sink.intake import Intake
-from keyfold_sink.partition import PartitionWriter
-from keyfold_sink.skips import Skips
+from keyfold_sink.rejects.intake import Intake
+from keyfold_sink.writing.partition import PartitionWriter
+from keyfold_sink.writing.skips import Skips
 from tests.support.sink_desk import PLACE, Desk, FakeChecks, FakeTopic, MakeDesk, desks, message
 
 VALUES = (b"good", b"!a", b"!b", b"?maybe")

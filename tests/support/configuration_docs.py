@@ -1,6 +1,6 @@
 """`make docs`: docs/configuration.md is printed from the models, and tests compare.
 
-The tables of docs/migrating-from-connect.md, between their marks, are printed from `keyfold_sink.foreign_keys`.
+The tables of docs/migrating-from-connect.md, between their marks, are printed from `keyfold_sink.config.foreign_keys`.
 
 A service whose package is not installed here is left out, never a service that fails to import.
 """
@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Final
 
 from keyfold.options import Options, markdown_table
-from keyfold_sink.client_keys import NO_COUNTERPART, OWNED_BY_CONSUMER, OWNED_BY_PRODUCER, SAME_AS
-from keyfold_sink.foreign_keys import AIVEN, CONFLUENT, CONNECT, Foreign, Never, Same
+from keyfold_sink.config.client_keys import NO_COUNTERPART, OWNED_BY_CONSUMER, OWNED_BY_PRODUCER, SAME_AS
+from keyfold_sink.config.foreign_keys import AIVEN, CONFLUENT, CONNECT, Foreign, Never, Same
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "configuration.md"
 MIGRATING: Final = PAGE.with_name("migrating-from-connect.md")
 COMMAND: Final = "make docs"
 
 _SERVICES: Final = (
-    ("The sink", "keyfold_sink.options", "SinkOptions", "`keyfold sink run CONFIG`"),
+    ("The sink", "keyfold_sink.config.options", "SinkOptions", "`keyfold sink run CONFIG`"),
     ("The compactor", "keyfold_compactor.options", "CompactOptions", "`keyfold compact run CONFIG`"),
 )
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, Message, TopicPartition
 
-from keyfold_sink.source import SourceFacts
+from keyfold_sink.kafka.source import SourceFacts
 
 Key = tuple[str, int]
 

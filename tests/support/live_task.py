@@ -11,15 +11,15 @@ from typing import Self
 
 from keyfold.clock import SystemClock
 from keyfold.store.memory import MemoryStore
-from keyfold_sink import budget
-from keyfold_sink.consumer import admin_config, open_consumer
-from keyfold_sink.contact import Contact
-from keyfold_sink.kafka import AdminSource
-from keyfold_sink.options import SinkOptions
-from keyfold_sink.report import Voice
+from keyfold_sink.config.options import SinkOptions
+from keyfold_sink.kafka.cluster import AdminSource
+from keyfold_sink.kafka.consumer import admin_config, open_consumer
+from keyfold_sink.kafka.contact import Contact
 from keyfold_sink.status import PartitionStatus, State, TaskStatus
-from keyfold_sink.task_orders import Order, TaskOrders
-from keyfold_sink.worker import SinkTask
+from keyfold_sink.task.orders import Order, TaskOrders
+from keyfold_sink.task.report import Voice
+from keyfold_sink.task.sink_task import SinkTask
+from keyfold_sink.writing import budget
 from tests.support.fake_group import Key
 from tests.support.proof import read_segments, wait_for
 

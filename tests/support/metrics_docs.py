@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from keyfold_sink import metric_names as names
-from keyfold_sink.metric import Metric, Scope
-from keyfold_sink.metric_names import METRICS
+from keyfold_sink.metrics import names
+from keyfold_sink.metrics.metric import Metric, Scope
+from keyfold_sink.metrics.names import METRICS
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "metrics-sink.md"
 COMMAND: Final = "make docs"

@@ -21,20 +21,20 @@ from keyfold.log.partition_log import PartitionLog
 from keyfold.log.record import RecordColumns
 from keyfold.store.api import ObjectStore
 from keyfold.store.memory import MemoryStore
-from keyfold_sink.assignment import Assigned, PauseReason
-from keyfold_sink.budget import InFlight
 from keyfold_sink.convert.api import Rejected, SchemasPending, Stage
-from keyfold_sink.dead_letters import DeadLetters
-from keyfold_sink.error_counts import ErrorCounts
-from keyfold_sink.health import Health
-from keyfold_sink.intake import ErrorPolicy, Intake
-from keyfold_sink.lane import Lane
-from keyfold_sink.letter import Sender
-from keyfold_sink.metrics import TaskMeter
-from keyfold_sink.partition import Committed, PartitionWriter, Tools
-from keyfold_sink.rolling import RollPolicy, RollReason
-from keyfold_sink.sender import Retry
-from keyfold_sink.source import SourceFacts
+from keyfold_sink.group.assignment import Assigned, PauseReason
+from keyfold_sink.kafka.source import SourceFacts
+from keyfold_sink.metrics.meter import TaskMeter
+from keyfold_sink.rejects.dead_letters import DeadLetters
+from keyfold_sink.rejects.error_counts import ErrorCounts
+from keyfold_sink.rejects.intake import ErrorPolicy, Intake
+from keyfold_sink.rejects.letter import Sender
+from keyfold_sink.writing.budget import InFlight
+from keyfold_sink.writing.health import Health
+from keyfold_sink.writing.lane import Lane
+from keyfold_sink.writing.partition import Committed, PartitionWriter, Tools
+from keyfold_sink.writing.rolling import RollPolicy, RollReason
+from keyfold_sink.writing.sender import Retry
 
 KEY = ("t", 0)
 PLACE = Place("topics", *KEY)

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from keyfold import logs
 from keyfold.config_file import resolve
 from keyfold.errors import AccessDenied, StoreUnavailable
-from keyfold_sink.options import SinkOptions
+from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.rest.app import make_app
 from keyfold_sink.status import PartitionStatus, State
 from tests.support.fake_service import (

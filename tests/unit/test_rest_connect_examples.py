@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from keyfold_sink.options import SinkOptions
+from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.rest.app import make_app
 from keyfold_sink.status import State
 from tests.support.fake_service import FakeService, make_backend, task, worker

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from keyfold.option_fields import entries
-from keyfold_sink.connect_definitions import Definitions
-from keyfold_sink.options import SinkOptions
+from keyfold_sink.config.connect_definitions import Definitions
+from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.rest.app import make_app
 from keyfold_sink.rest.backend import Backend
 from tests.support.fake_service import CONFIG, FakeService, metrics

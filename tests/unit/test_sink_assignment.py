@@ -16,11 +16,11 @@ from keyfold.log.manifest import Gap, SegmentEntry
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
 from keyfold.store.memory import MemoryStore
-from keyfold_sink.assignment import Assigned, Claimed, Claims, Loaded, require_same_branch
-from keyfold_sink.health import Health
-from keyfold_sink.lane import Lane
-from keyfold_sink.sender import Retry
-from keyfold_sink.source import ASKED_REASON, SKIPPED, GapPolicy, SourceFacts
+from keyfold_sink.group.assignment import Assigned, Claimed, Claims, Loaded, require_same_branch
+from keyfold_sink.kafka.source import ASKED_REASON, SKIPPED, GapPolicy, SourceFacts
+from keyfold_sink.writing.health import Health
+from keyfold_sink.writing.lane import Lane
+from keyfold_sink.writing.sender import Retry
 
 PLACE = Place("topics", "t", 0)
 SETTINGS = {"cleanup.policy": "compact", "delete.retention.ms": "1000"}

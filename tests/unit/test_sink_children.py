@@ -17,7 +17,7 @@ from keyfold_sink.running.children import Child, Limits, Phase
 from keyfold_sink.running.orders import Orders, Scope
 from keyfold_sink.running.supervisor import Supervisor, TasksFailed, TasksMisconfigured
 from keyfold_sink.status import UNKNOWN, PartitionStatus, State
-from keyfold_sink.task_orders import Order
+from keyfold_sink.task.orders import Order
 from tests.support.fake_task import FakeTasks
 
 LIMITS = Limits(hang_s=300, stop_s=40)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from keyfold_sink import budget
-from keyfold_sink.client_keys import translated
-from keyfold_sink.consumer import consumer_config
-from keyfold_sink.examine import examine
-from keyfold_sink.options import SinkOptions
+from keyfold_sink.config.client_keys import translated
+from keyfold_sink.config.examine import examine
+from keyfold_sink.config.options import SinkOptions
+from keyfold_sink.kafka.consumer import consumer_config
+from keyfold_sink.writing import budget
 
 BASE = {"name": "users", "bootstrap.servers": "h:1", "topics": "users", "s3.bucket.name": "log"}
 JAAS = 'org.apache.kafka.common.security.{}LoginModule required username="me" password="p\\"w;=1" ;'

@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from keyfold.clock import ManualClock
-from keyfold_sink.contact import PATIENCE_AT_FIRST_S, PATIENCE_S, Contact, why_refused
+from keyfold_sink.kafka.contact import PATIENCE_AT_FIRST_S, PATIENCE_S, Contact, why_refused
 
 LOGIN = KafkaError(KafkaError._AUTHENTICATION, "sasl_plaintext://h:1/1: SASL SCRAM-SHA-256 mechanism handshake failed")
 AWAY = KafkaError(KafkaError._TRANSPORT, "h:1/1: Connect to ipv4#127.0.0.1:1 failed: Connection refused")

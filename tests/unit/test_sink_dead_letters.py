@@ -13,10 +13,10 @@ from keyfold.errors import LogError
 from keyfold.log.manifest import Gap
 from keyfold.store.faulty import Fault, FaultyStore, Kind, SimulatedCrash
 from keyfold.store.memory import MemoryStore
-from keyfold_sink.assignment import PauseReason
 from keyfold_sink.convert.api import Stage
-from keyfold_sink.dead_letters import LetterRefused
-from keyfold_sink.letter import Failure, Sender, letter
+from keyfold_sink.group.assignment import PauseReason
+from keyfold_sink.rejects.dead_letters import LetterRefused
+from keyfold_sink.rejects.letter import Failure, Sender, letter
 from tests.support.sink_desk import CONVERTER, PLACE, Desk, FakeChecks, FakeTopic, MakeDesk, desks, message
 
 

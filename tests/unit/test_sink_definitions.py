@@ -11,8 +11,8 @@ import pytest
 from keyfold.cli.app import run
 from keyfold.config_file import Resolved
 from keyfold.option_fields import entries
-from keyfold_sink.connect_definitions import CONNECTOR_CLASS, GROUPS, Definitions, definitions, validate
-from keyfold_sink.options import SinkOptions
+from keyfold_sink.config.connect_definitions import CONNECTOR_CLASS, GROUPS, Definitions, definitions, validate
+from keyfold_sink.config.options import SinkOptions
 
 GOOD = {"name": "users", "bootstrap.servers": "h:1", "topics": "users", "s3.bucket.name": "log"}
 TYPES = {"BOOLEAN", "STRING", "INT", "SHORT", "LONG", "DOUBLE", "LIST", "CLASS", "PASSWORD"}

@@ -24,11 +24,11 @@ from keyfold.errors import (
 from keyfold.log.names import Place
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
-from keyfold_sink.source import SourceFacts, SourceForbidden, TopicForbidden, TopicGone
+from keyfold_sink.group.verdict import PositionLost, Verdict, verdict
+from keyfold_sink.kafka.source import SourceFacts, SourceForbidden, TopicForbidden, TopicGone
 from keyfold_sink.status import State
-from keyfold_sink.task_orders import Order
-from keyfold_sink.verdict import PositionLost, Verdict, verdict
-from keyfold_sink.worker import ClientBroke, ClientFailed, PartitionsFailed
+from keyfold_sink.task.orders import Order
+from keyfold_sink.task.sink_task import ClientBroke, ClientFailed, PartitionsFailed
 from tests.support.fake_group import FakeSource, Key
 from tests.support.proof import read_segments
 from tests.support.sink_rig import T0, T1, MakeRig, Rig, rigs

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from keyfold.clock import ManualClock
-from keyfold_sink import metric_names as names
-from keyfold_sink.metric import Metric, Scope
-from keyfold_sink.metric_names import BY_NAME, PARTITIONS_SHOWN
-from keyfold_sink.metrics import TaskMeter, sample_key
-from keyfold_sink.rolling import RollReason
-from keyfold_sink.sample import Samples
+from keyfold_sink.metrics import names
+from keyfold_sink.metrics.meter import TaskMeter, sample_key
+from keyfold_sink.metrics.metric import Metric, Scope
+from keyfold_sink.metrics.names import BY_NAME, PARTITIONS_SHOWN
+from keyfold_sink.metrics.sample import Samples
+from keyfold_sink.metrics.worker_figures import Ledger, View, metric_of
 from keyfold_sink.status import UNKNOWN, PartitionStatus, State, TaskStatus
-from keyfold_sink.worker_figures import Ledger, View, metric_of
+from keyfold_sink.writing.rolling import RollReason
 
 Found = dict[tuple[str, tuple[str, ...]], float]
 

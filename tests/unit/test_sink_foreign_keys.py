@@ -10,10 +10,10 @@ import pytest
 from keyfold.config_file import Resolved
 from keyfold.option_table import option_table
 from keyfold.options import Examined
-from keyfold_sink.aliases import rewrite
-from keyfold_sink.examine import Findings, examine
-from keyfold_sink.foreign_keys import AIVEN, CONFLUENT, FOREIGN, Anyway, Never, Same
-from keyfold_sink.options import SinkOptions
+from keyfold_sink.config.aliases import rewrite
+from keyfold_sink.config.examine import Findings, examine
+from keyfold_sink.config.foreign_keys import AIVEN, CONFLUENT, FOREIGN, Anyway, Never, Same
+from keyfold_sink.config.options import SinkOptions
 
 # etc/kafka-connect-s3/quickstart-s3.properties of Confluent's connector, every key of it.
 QUICK_START = {

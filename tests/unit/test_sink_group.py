@@ -18,10 +18,11 @@ from keyfold.log.partition_log import PartitionLog
 from keyfold.store.api import ObjectStore
 from keyfold.store.faulty import Chaos, FaultyStore
 from keyfold.store.memory import MemoryStore
-from keyfold_sink import group, worker
-from keyfold_sink.assignment import Stage
+from keyfold_sink.group import group
+from keyfold_sink.group.assignment import Stage
 from keyfold_sink.status import State
-from keyfold_sink.task_orders import Order
+from keyfold_sink.task import sink_task as worker
+from keyfold_sink.task.orders import Order
 from tests.support.fake_group import Key
 from tests.support.proof import read_segments
 from tests.support.sink_rig import T0, T1, MakeRig, Rig, rigs

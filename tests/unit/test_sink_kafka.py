@@ -15,10 +15,10 @@ from keyfold.errors import ObjectNotFound, StoreUnavailable, UploadLost
 from keyfold.log.names import Place, Role, new_name
 from keyfold.store.api import PutMode, PutResult
 from keyfold.store.memory import MemoryStore
-from keyfold_sink.kafka import AdminSource
-from keyfold_sink.lane import Lane
-from keyfold_sink.sender import Retry, SegmentSender
-from keyfold_sink.source import SourceUnavailable, TopicGone
+from keyfold_sink.kafka.cluster import AdminSource
+from keyfold_sink.kafka.source import SourceUnavailable, TopicGone
+from keyfold_sink.writing.lane import Lane
+from keyfold_sink.writing.sender import Retry, SegmentSender
 
 
 def test_those_who_wait_for_an_answer_share_it_and_share_its_failure() -> None:

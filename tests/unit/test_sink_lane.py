@@ -11,7 +11,7 @@ import pytest
 
 from keyfold.backoff import Backoff
 from keyfold.errors import AccessDenied, StoreUnavailable
-from keyfold_sink.lane import Lane, LaneClosed
+from keyfold_sink.writing.lane import Lane, LaneClosed
 
 QUICK = Backoff(first_ms=1, cap_ms=2)
 

@@ -19,7 +19,7 @@ from keyfold_sink.running.children import Limits
 from keyfold_sink.running.orders import Orders
 from keyfold_sink.running.supervisor import Supervisor
 from keyfold_sink.status import State, TaskStatus, dump
-from keyfold_sink.task_orders import Order
+from keyfold_sink.task.orders import Order
 from keyfold_sink.wire import encode_level, encode_order, follow_orders
 
 LOGGER = "keyfold.levels.of.tasks"

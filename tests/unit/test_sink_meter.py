@@ -18,7 +18,6 @@ from keyfold.errors import (
 )
 from keyfold.store.api import MIN_PART_BYTES, Blob, Create, Update
 from keyfold.store.memory import MemoryStore
-from keyfold_sink import metric_names as names
 from keyfold_sink.convert.metered_registry import MeteredRegistry
 from keyfold_sink.convert.registry_api import (
     AVRO,
@@ -28,13 +27,14 @@ from keyfold_sink.convert.registry_api import (
     SchemaKey,
     SchemaUnknown,
 )
-from keyfold_sink.metered_store import MeteredStore, error_code
-from keyfold_sink.metric import Metric, Scope
-from keyfold_sink.metric_names import METRICS, SECONDS_BOUNDS
-from keyfold_sink.metrics import TaskMeter, sample_key
-from keyfold_sink.recent import SAMPLE_S, Recent
-from keyfold_sink.rolling import RollReason
-from keyfold_sink.worker_figures import metric_of
+from keyfold_sink.metrics import names
+from keyfold_sink.metrics.meter import TaskMeter, sample_key
+from keyfold_sink.metrics.metered_store import MeteredStore, error_code
+from keyfold_sink.metrics.metric import Metric, Scope
+from keyfold_sink.metrics.names import METRICS, SECONDS_BOUNDS
+from keyfold_sink.metrics.recent import SAMPLE_S, Recent
+from keyfold_sink.metrics.worker_figures import metric_of
+from keyfold_sink.writing.rolling import RollReason
 from tests.support.manifests import entry, sink_name
 
 

@@ -16,12 +16,12 @@ from prometheus_client.parser import text_string_to_metric_families as parse_pla
 
 from keyfold.clock import ManualClock
 from keyfold.errors import ConfigError
-from keyfold_sink import metric_names as names
-from keyfold_sink.metered_store import NO_ANSWER
-from keyfold_sink.metric import Scope
-from keyfold_sink.metric_names import BY_NAME, METRICS, SECONDS_BOUNDS
-from keyfold_sink.metrics import TaskMeter
-from keyfold_sink.metrics_registry import SinkMetrics, own_port
+from keyfold_sink.metrics import names
+from keyfold_sink.metrics.meter import TaskMeter
+from keyfold_sink.metrics.metered_store import NO_ANSWER
+from keyfold_sink.metrics.metric import Scope
+from keyfold_sink.metrics.names import BY_NAME, METRICS, SECONDS_BOUNDS
+from keyfold_sink.metrics.registry import SinkMetrics, own_port
 from keyfold_sink.status import PartitionStatus, State, TaskStatus
 from tests.support.metrics_docs import COMMAND, PAGE, page, printed, sections
 

@@ -6,11 +6,11 @@ import pytest
 
 from keyfold.clock import ManualClock
 from keyfold.errors import ConfigError
-from keyfold_sink import budget
-from keyfold_sink.consumer import admin_config, consumer_config, open_consumer
-from keyfold_sink.contact import Contact
-from keyfold_sink.kafka import AdminSource
-from keyfold_sink.options import SinkOptions
+from keyfold_sink.config.options import SinkOptions
+from keyfold_sink.kafka.cluster import AdminSource
+from keyfold_sink.kafka.consumer import admin_config, consumer_config, open_consumer
+from keyfold_sink.kafka.contact import Contact
+from keyfold_sink.writing import budget
 
 BASE = {
     "name": "users",

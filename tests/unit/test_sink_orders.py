@@ -15,13 +15,13 @@ from confluent_kafka import KafkaError, TopicPartition
 from keyfold.clock import ManualClock
 from keyfold.store.faulty import Chaos, FaultyStore, Kind
 from keyfold.store.memory import MemoryStore
-from keyfold_sink.assignment import Assigned, PauseReason
-from keyfold_sink.fetching import Fetching
-from keyfold_sink.health import Health
-from keyfold_sink.lane import Lane
-from keyfold_sink.sender import Retry
+from keyfold_sink.group.assignment import Assigned, PauseReason
+from keyfold_sink.group.fetching import Fetching
 from keyfold_sink.status import State
-from keyfold_sink.task_orders import Order, TaskOrders, Wanted
+from keyfold_sink.task.orders import Order, TaskOrders, Wanted
+from keyfold_sink.writing.health import Health
+from keyfold_sink.writing.lane import Lane
+from keyfold_sink.writing.sender import Retry
 from tests.support.fake_group import FakeConsumer, Key
 from tests.support.proof import read_segments
 from tests.support.sink_rig import T0, T1, MakeRig, Rig, rigs

@@ -19,12 +19,12 @@ from keyfold.log.record import Record
 from keyfold.store.api import ObjectStore
 from keyfold.store.faulty import Chaos, FaultyStore
 from keyfold.store.memory import MemoryStore
-from keyfold_sink.budget import InFlight
-from keyfold_sink.lane import Lane
-from keyfold_sink.partition import Committed, PartitionWriter, Tools
-from keyfold_sink.rolling import RollPolicy, RollReason
-from keyfold_sink.sender import Retry
-from keyfold_sink.source import SourceFacts, TopicGone
+from keyfold_sink.kafka.source import SourceFacts, TopicGone
+from keyfold_sink.writing.budget import InFlight
+from keyfold_sink.writing.lane import Lane
+from keyfold_sink.writing.partition import Committed, PartitionWriter, Tools
+from keyfold_sink.writing.rolling import RollPolicy, RollReason
+from keyfold_sink.writing.sender import Retry
 from tests.support.logs import columns
 from tests.support.proof import read_segments
 

@@ -11,10 +11,10 @@ import pytest
 
 from keyfold.clock import SystemClock
 from keyfold.errors import AccessDenied, StoreUnavailable
-from keyfold_sink import persistence
-from keyfold_sink.persistence import Persistence, Stopped
-from keyfold_sink.report import Voice
 from keyfold_sink.status import State, TaskStatus
+from keyfold_sink.task import persistence
+from keyfold_sink.task.persistence import Persistence, Stopped
+from keyfold_sink.task.report import Voice
 
 
 class Asking:

@@ -6,10 +6,10 @@ import pytest
 from rich.console import Console
 
 from keyfold.clock import ManualClock
-from keyfold_sink.partition import Committed
 from keyfold_sink.progress import Progress
-from keyfold_sink.rolling import RollReason
 from keyfold_sink.status import PartitionStatus, State, TaskStatus
+from keyfold_sink.writing.partition import Committed
+from keyfold_sink.writing.rolling import RollReason
 
 RECORDS = "keyfold_sink_records_committed_total"
 SEGMENTS = "keyfold_sink_objects_written_total|segment"

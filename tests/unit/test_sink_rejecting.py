@@ -11,9 +11,9 @@ from confluent_kafka import KafkaError
 
 from keyfold.log.manifest import Gap
 from keyfold.log.record import RecordColumns
-from keyfold_sink.assignment import Stage
 from keyfold_sink.convert.api import Rejected, SchemasPending
 from keyfold_sink.convert.api import Stage as At
+from keyfold_sink.group.assignment import Stage
 from keyfold_sink.status import State
 from tests.support.proof import read_segments
 from tests.support.sink_desk import TOPIC, FakeTopic

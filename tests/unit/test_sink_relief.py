@@ -9,12 +9,12 @@ from typing import Any, cast
 import pytest
 
 from keyfold.clock import ManualClock
-from keyfold_sink import metric_names as names
-from keyfold_sink.assignment import PauseReason
-from keyfold_sink.budget import InFlight
-from keyfold_sink.group import Group
-from keyfold_sink.metrics import TaskMeter
-from keyfold_sink.relief import Relief
+from keyfold_sink.group.assignment import PauseReason
+from keyfold_sink.group.group import Group
+from keyfold_sink.metrics import names
+from keyfold_sink.metrics.meter import TaskMeter
+from keyfold_sink.task.relief import Relief
+from keyfold_sink.writing.budget import InFlight
 
 
 class FakeFetching:

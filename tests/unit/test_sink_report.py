@@ -16,11 +16,13 @@ from keyfold.errors import StoreUnavailable
 from keyfold.store.api import ObjectStore
 from keyfold.store.faulty import Chaos, FaultyStore, Kind
 from keyfold.store.memory import MemoryStore
-from keyfold_sink import flushing, group, report, worker
-from keyfold_sink.health import Health
-from keyfold_sink.report import Voice
+from keyfold_sink.group import group
+from keyfold_sink.group.troubles import Troubles
 from keyfold_sink.status import UNKNOWN, State, TaskStatus, dump, load_task
-from keyfold_sink.troubles import Troubles
+from keyfold_sink.task import flushing, report
+from keyfold_sink.task import sink_task as worker
+from keyfold_sink.task.report import Voice
+from keyfold_sink.writing.health import Health
 from tests.support.sink_rig import T0, T1, MakeRig, rigs
 
 

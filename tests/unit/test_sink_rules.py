@@ -8,11 +8,8 @@ import pytest
 
 from keyfold.errors import SourceError
 from keyfold.log.manifest import Gap, Manifest, SegmentEntry
-from keyfold_sink import budget
-from keyfold_sink.budget import Brake, InFlight, to_roll
-from keyfold_sink.catchup import CatchUp
-from keyfold_sink.rolling import Fill, RollPolicy, RollReason
-from keyfold_sink.source import (
+from keyfold_sink.group.catchup import CatchUp
+from keyfold_sink.kafka.source import (
     GapPolicy,
     Resumed,
     SourceFacts,
@@ -22,6 +19,9 @@ from keyfold_sink.source import (
     tombstone_gap,
     tombstones_at_risk,
 )
+from keyfold_sink.writing import budget
+from keyfold_sink.writing.budget import Brake, InFlight, to_roll
+from keyfold_sink.writing.rolling import Fill, RollPolicy, RollReason
 
 MIB = 1024 * 1024
 

@@ -19,14 +19,14 @@ from keyfold.errors import AccessDenied, BucketMissing
 from keyfold.store.api import Blob, ObjectStore
 from keyfold.store.faulty import Fault, FaultyStore, Kind
 from keyfold.store.memory import MemoryStore
-from keyfold_sink.options import SinkOptions
+from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.progress import Progress
 from keyfold_sink.running import orders
 from keyfold_sink.running.orders import OrderBook, sink_folder
 from keyfold_sink.running.run import Worker
 from keyfold_sink.running.supervisor import TasksFailed
 from keyfold_sink.status import State
-from keyfold_sink.task_orders import Order
+from keyfold_sink.task.orders import Order
 from tests.support.fake_task import FakeProcess, FakeTasks
 from tests.support.proof import wait_for
 

@@ -14,14 +14,14 @@ from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog, SinkSession
 from keyfold.store.faulty import Call, Fault, FaultyStore, Kind
 from keyfold.store.memory import MemoryStore
-from keyfold_sink.options import SinkOptions
+from keyfold_sink.config.options import SinkOptions
+from keyfold_sink.kafka.source import ASKED_REASON, SourceFacts, SourceUnavailable, TopicGone
 from keyfold_sink.running import orders
 from keyfold_sink.running.ends import Ends
 from keyfold_sink.running.orders import OrderBook, Restart, Scope, sink_folder
 from keyfold_sink.running.roll_call import RollCall
 from keyfold_sink.running.sink_service import SinkService
 from keyfold_sink.service import NoSuchTask, NotStopped, OffsetRefused, Service
-from keyfold_sink.source import ASKED_REASON, SourceFacts, SourceUnavailable, TopicGone
 from keyfold_sink.status import UNKNOWN, PartitionStatus, State, TaskStatus
 
 FOLDER = sink_folder("topics", "users")

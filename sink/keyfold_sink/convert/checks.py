@@ -86,7 +86,7 @@ class ConverterChecks:
 
 
 class Configured(Protocol):
-    """What is read of the sink's options: see `keyfold_sink.option_groups.ConverterOptions`."""
+    """What is read of the sink's options: see `keyfold_sink.config.option_groups.ConverterOptions`."""
 
     @property
     def key_converter(self) -> str: ...  # noqa: D102

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from keyfold_sink import metric_names as names
 from keyfold_sink.convert.registry_api import (
     RegisteredSchema,
     Registry,
@@ -11,7 +10,8 @@ from keyfold_sink.convert.registry_api import (
     SchemaKey,
     SchemaUnknown,
 )
-from keyfold_sink.metrics import TaskMeter
+from keyfold_sink.metrics import names
+from keyfold_sink.metrics.meter import TaskMeter
 
 
 class MeteredRegistry:

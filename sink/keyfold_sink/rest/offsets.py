@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from fastapi import APIRouter
 
-from keyfold_sink.batch import TopicPartitionKey
 from keyfold_sink.rest import errors, shapes, views
 from keyfold_sink.rest.backend import JSON_BODY, Behind, Connector
 from keyfold_sink.service import NotStopped
 from keyfold_sink.status import State
+from keyfold_sink.writing.batch import TopicPartitionKey
 
 router = APIRouter(prefix="/connectors", tags=["offsets"])
 

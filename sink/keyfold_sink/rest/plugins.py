@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from fastapi import APIRouter, Depends, Path, Query
 
-from keyfold_sink.connect_definitions import CONNECTOR_CLASS
+from keyfold_sink.config.connect_definitions import CONNECTOR_CLASS
 from keyfold_sink.rest import errors, shapes
 from keyfold_sink.rest.backend import JSON_BODY, Backend, Behind
 from keyfold_sink.rest.connectors import texts

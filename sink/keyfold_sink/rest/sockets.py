@@ -17,7 +17,7 @@ from typing import Final
 import structlog
 
 from keyfold.errors import ConfigError
-from keyfold_sink.options import SinkOptions
+from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.rest.addresses import KEY, Listener, host_in_url, is_loopback, parse_listeners
 
 _BACKLOG: Final = 128

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from keyfold_sink.batch import TopicPartitionKey
-from keyfold_sink.options import SinkOptions
+from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.rest import shapes
 from keyfold_sink.status import UNKNOWN, PartitionStatus, State, TaskStatus, WorkerStatus
+from keyfold_sink.writing.batch import TopicPartitionKey
 
 # A task reports every second, but for the time in which it flushes what is taken away from it.
 _SILENCE_MS: Final = 15_000

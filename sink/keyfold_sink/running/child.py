@@ -19,11 +19,11 @@ import structlog
 from keyfold import logs
 from keyfold.clock import Clock
 from keyfold.errors import ConfigError, KeyfoldError
-from keyfold_sink.options import SinkOptions
-from keyfold_sink.report import Voice
+from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.running.spawn import read_first_line
-from keyfold_sink.task import run_task
-from keyfold_sink.task_orders import TaskOrders
+from keyfold_sink.task.orders import TaskOrders
+from keyfold_sink.task.report import Voice
+from keyfold_sink.task.run import run_task
 from keyfold_sink.wire import Reporter, follow_orders
 
 DEFECT: Final = 70

@@ -26,7 +26,7 @@ import structlog
 from keyfold.backoff import Backoff
 from keyfold.clock import Clock
 from keyfold_sink.status import UNKNOWN, State, TaskStatus, load_task
-from keyfold_sink.task_orders import Order
+from keyfold_sink.task.orders import Order
 from keyfold_sink.wire import encode_level, encode_order
 
 STACK_GRACE_S: Final = 1.0

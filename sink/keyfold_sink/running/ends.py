@@ -21,9 +21,9 @@ from keyfold.log.manifest import Gap
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog, SinkSession
 from keyfold.store.api import ObjectStore
-from keyfold_sink.batch import TopicPartitionKey
+from keyfold_sink.kafka.source import ASKED_REASON, SourceFacts, TopicGone, check_identity
 from keyfold_sink.service import NotStopped, OffsetRefused
-from keyfold_sink.source import ASKED_REASON, SourceFacts, TopicGone, check_identity
+from keyfold_sink.writing.batch import TopicPartitionKey
 
 T = TypeVar("T")
 

@@ -25,12 +25,12 @@ from keyfold.clock import Clock
 from keyfold.errors import KeyfoldError
 from keyfold.store.api import ObjectStore
 from keyfold.store.location import open_store
-from keyfold_sink.batch import TopicPartitionKey
-from keyfold_sink.connect_definitions import CONNECTOR_CLASS, Definitions
-from keyfold_sink.consumer import admin_config
-from keyfold_sink.kafka import AdminSource
-from keyfold_sink.metrics_registry import SinkMetrics, own_port
-from keyfold_sink.options import SinkOptions
+from keyfold_sink.config.connect_definitions import CONNECTOR_CLASS, Definitions
+from keyfold_sink.config.options import SinkOptions
+from keyfold_sink.kafka.cluster import AdminSource
+from keyfold_sink.kafka.consumer import admin_config
+from keyfold_sink.kafka.source import SourceFacts
+from keyfold_sink.metrics.registry import SinkMetrics, own_port
 from keyfold_sink.progress import Progress
 from keyfold_sink.rest.server import serve
 from keyfold_sink.rest.sockets import listening, worker_id
@@ -41,8 +41,8 @@ from keyfold_sink.running.roll_call import RollCall, leave_quietly
 from keyfold_sink.running.sink_service import SinkService
 from keyfold_sink.running.spawn import TaskProcess, first_line, task_command
 from keyfold_sink.running.supervisor import Supervisor
-from keyfold_sink.source import SourceFacts
 from keyfold_sink.status import UNKNOWN, State, TaskStatus
+from keyfold_sink.writing.batch import TopicPartitionKey
 
 _ORDERS_EVERY_S: Final = 2.0
 _ROLL_CALL_EVERY_S: Final = 0.5

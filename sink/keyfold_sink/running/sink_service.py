@@ -18,14 +18,14 @@ import structlog
 
 from keyfold.clock import Clock
 from keyfold.errors import KeyfoldError
-from keyfold_sink.batch import TopicPartitionKey
-from keyfold_sink.options import SinkOptions
+from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.running import orders
 from keyfold_sink.running.ends import Ends
 from keyfold_sink.running.orders import Change, OrderBook, Orders, Scope
 from keyfold_sink.running.roll_call import RollCall
 from keyfold_sink.service import NoSuchTask, NotStopped, OffsetRefused
 from keyfold_sink.status import UNKNOWN, State, TaskStatus, WorkerStatus
+from keyfold_sink.writing.batch import TopicPartitionKey
 
 _ANSWER_S: Final = 2.0
 _ASK_AGAIN_S: Final = 15.0

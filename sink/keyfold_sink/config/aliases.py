@@ -1,0 +1,55 @@
+"""A configuration of another S3 sink becomes one of ours, or a list of what to change, all of it at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from keyfold.config_file import Resolved, is_secret_key
+from keyfold.errors import ConfigError
+from keyfold.options import Note, Rewritten
+from keyfold_sink.config.foreign_keys import FOREIGN, Anyway, Foreign, Never, Same
+
+_PREFIXES: Final = sorted((key[:-1] for key in FOREIGN if key.endswith(".*")), key=len, reverse=True)
+
+
+def rewrite(values: Mapping[str, str]) -> Rewritten:
+    """The same configuration without keys of other sinks."""
+    ours: dict[str, str] = {}
+    shown_as: dict[str, str] = {}
+    mistakes: list[ConfigError] = []
+    notes: list[Note] = []
+    for key, value in values.items():
+        known = _find(key)
+        if known is None:
+            ours[key] = value
+        elif isinstance(known, Same):
+            if value.strip() in known.off:
+                continue
+            other = known.ours if known.ours in values else shown_as.get(known.ours)
+            if other is not None:
+                mistakes.append(ConfigError(key, f"says the same as `{other}`, and both are given", hint="give one"))
+                continue
+            ours[known.ours] = value
+            shown_as[known.ours] = key
+            notes.append(Note(key, f"is `{known.ours}` here" + (f": {known.note}" if known.note else "")))
+        else:
+            _judge(key, value, known, mistakes, notes)
+    return Rewritten(ours, shown_as, tuple(mistakes), tuple(notes))
+
+
+def _find(key: str) -> Foreign | None:
+    if key in FOREIGN and not key.endswith("*"):
+        return FOREIGN[key]
+    return next((FOREIGN[f"{prefix}*"] for prefix in _PREFIXES if key.startswith(prefix)), None)
+
+
+def _judge(key: str, value: str, known: Anyway | Never, mistakes: list[ConfigError], notes: list[Note]) -> None:
+    if isinstance(known, Never):
+        if value.strip() and value.strip().lower() not in known.off:
+            mistakes.append(ConfigError(key, f"is not supported: {known.reason}", hint=known.hint))
+    elif known.accepts(value):
+        notes.append(Note(key, "has no effect" + (f": {known.note}" if known.note else "")))
+    else:
+        shown = "this value" if isinstance(value, Resolved) or is_secret_key(key) else repr(value)
+        mistakes.append(ConfigError(key, f"{shown} is not supported: {known.refusal}", hint=known.hint))

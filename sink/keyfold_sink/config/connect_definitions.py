@@ -1,0 +1,131 @@
+"""The sink's options as Connect's user interfaces ask for them: `ConfigKeyInfo` and `ConfigInfos` of its REST API.
+
+Pure functions of the one table of options. No answer holds a secret: passwords are `[hidden]` as in Connect, what a
+provider fills in stays as it is written, and messages went through `without_secrets`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from keyfold.config_file import shown
+from keyfold.errors import ConfigError
+from keyfold.option_fields import Entry, Kind, entries
+from keyfold.option_table import OptionTable, option_table
+from keyfold_sink.config.aliases import rewrite
+from keyfold_sink.config.examine import Findings, examine
+from keyfold_sink.config.options import SinkOptions
+
+CONNECTOR_CLASS: Final = "keyfold_sink.KeyfoldSinkConnector"
+GROUPS: Final = ("Common", "Kafka", "Store", "Log", "Converters", "Error Handling", "Tasks", "REST", "Metrics")
+
+_WIDTHS: Final[Mapping[Kind, str]] = {
+    "BOOLEAN": "SHORT",
+    "INT": "SHORT",
+    "LONG": "SHORT",
+    "DOUBLE": "SHORT",
+    "LIST": "LONG",
+    "CLASS": "LONG",
+}
+
+
+class Definitions:
+    """What `keyfold_sink.rest` asks about the configuration.
+
+    `running` is the one that runs: what is hidden or filled in where that is shown counts as what it stands for.
+    """
+
+    def __init__(self, environ: Mapping[str, str] | None = None, running: SinkOptions | None = None) -> None:
+        self._environ = os.environ if environ is None else environ
+        self._running = running
+
+    def config_keys(self) -> list[dict[str, Any]]:
+        """Each key's definition."""
+        return definitions()
+
+    def validate(self, config: Mapping[str, str]) -> dict[str, Any]:
+        """`ConfigInfos` of a configuration, however wrong it is."""
+        meant = config if self._running is None else self._running.unhidden(config)
+        return infos(replace(examine(meant, self._environ), written=config))
+
+
+def definitions() -> list[dict[str, Any]]:
+    """The definition of each key, by group and in the order of their declaration."""
+    return [_definition(entry, order) for entry, order in _ordered()]
+
+
+def validate(values: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, Any]:
+    """What Connect answers about a configuration: each key with its definition, value and errors."""
+    return infos(examine(values, environ))
+
+
+def infos(findings: Findings) -> dict[str, Any]:
+    """Findings in Connect's shape. As there, a wrong key that there is no definition of comes first, without one."""
+    errors: dict[str, list[str]] = {}
+    for mistake in findings.mistakes:
+        errors.setdefault(mistake.key, []).append(_words(mistake))
+    given = rewrite(findings.written).values
+    table = option_table(SinkOptions)
+    configs: list[dict[str, Any]] = [
+        {"definition": None, "value": _value(key, findings.written.get(key), table, [], found)}
+        for key, found in errors.items()
+        if key not in table.entries
+    ]
+    for entry, order in _ordered():
+        value = given.get(entry.key, entry.default)
+        found = errors.get(entry.key, [])
+        configs.append(
+            {
+                "definition": _definition(entry, order),
+                "value": _value(entry.key, value, table, entry.recommended, found),
+            }
+        )
+    return {
+        "name": findings.written.get("connector.class", CONNECTOR_CLASS),
+        "error_count": sum(map(len, errors.values())),
+        "groups": list(GROUPS),
+        "configs": configs,
+    }
+
+
+def _ordered() -> Iterator[tuple[Entry, int]]:
+    """Keys with their place in their group, groups in order. Prefixes have no definition, as in Connect."""
+    found = [entry for entry in entries(SinkOptions) if not entry.is_prefix]
+    for group in GROUPS:
+        for order, entry in enumerate((entry for entry in found if entry.group == group), 1):
+            yield entry, order
+
+
+def _definition(entry: Entry, order: int) -> dict[str, Any]:
+    return {
+        "name": entry.key,
+        "type": entry.kind,
+        "required": entry.is_required,
+        "default_value": entry.default,
+        "importance": entry.importance.upper(),
+        "documentation": entry.doc,
+        "group": entry.group,
+        "width": _WIDTHS.get(entry.kind, "MEDIUM"),
+        "display_name": entry.display,
+        "dependents": [key for key in entry.dependents if not key.endswith("*")],
+        "order": order,
+    }
+
+
+def _value(
+    key: str, value: str | None, table: OptionTable, recommended: list[str], errors: list[str]
+) -> dict[str, Any]:
+    return {
+        "name": key,
+        "value": None if value is None else shown(value, is_secret=table.hides(key)),
+        "recommended_values": recommended,
+        "errors": errors,
+        "visible": True,
+    }
+
+
+def _words(mistake: ConfigError) -> str:
+    return str(mistake)

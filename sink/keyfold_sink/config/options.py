@@ -1,0 +1,141 @@
+"""The sink's configuration: Kafka Connect's names for what Connect has, Kafka's for what the log does.
+
+One table, in parts (`option_groups`, `option_kafka`): what is parsed, documented (`make docs`), checked (`keyfold sink
+validate`) and told to Connect's user interfaces (`connect_definitions`) comes from it. Keys of Confluent's and Aiven's
+S3 sinks are understood where they mean the same, and refused with the reason where they do not (`aliases`). Keys of
+the Kafka clients pass through as `consumer.override.*` and the like, but for those that the sink stands on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import Final, Literal
+
+from keyfold.errors import ConfigError
+from keyfold.log.names import is_topic_name
+from keyfold.options import Count, Overrides, Rewritten, StoreOptions, option
+from keyfold.store.s3 import S3Location
+from keyfold_sink.config.aliases import rewrite
+from keyfold_sink.config.option_groups import (
+    ConnectOptions,
+    ConverterOptions,
+    ErrorOptions,
+    MetricsOptions,
+    RestOptions,
+    TaskOptions,
+)
+from keyfold_sink.config.option_kafka import KafkaOptions
+from keyfold_sink.kafka.source import GapPolicy
+from keyfold_sink.writing.budget import MIN_BUFFER_MEMORY
+from keyfold_sink.writing.rolling import RollPolicy
+
+Codec = Literal["zstandard", "snappy", "deflate", "null"]
+
+# A request that hangs holds up a shutdown for as long.
+_STORE_TIMEOUT_S: Final = 30
+
+_log = partial(option, group="Log")
+
+
+class LogOptions(StoreOptions):
+    """How the log is written."""
+
+    segment_bytes: int = _log(
+        "segment.bytes",
+        128 * 1024 * 1024,
+        doc="Finish a segment at about this many stored bytes. Larger: fewer objects. Smaller: less to read again.",
+        per_topic=True,
+        ge=1024,
+    )
+    segment_ms: int = _log(
+        "segment.ms",
+        300_000,
+        doc="Finish a segment this long after its first record, also when the topic is silent: how far the log may be "
+        "behind.",
+        importance="high",
+        per_topic=True,
+        ge=100,
+    )
+    flush_size: Count = _log("flush.size", 0, doc="Finish a segment after this many records; 0: never.", per_topic=True)
+    buffer_memory: int = _log(
+        "buffer.memory",
+        256 * 1024 * 1024,
+        doc="Memory of one task for records on their way, over all its partitions, the Kafka client's queue included.",
+        ge=MIN_BUFFER_MEMORY,
+    )
+    avro_codec: Codec = _log("avro.codec", "zstandard", doc="Compression of segments.")
+    source_gap_policy: GapPolicy = _log(
+        "source.gap.policy",
+        GapPolicy.FAIL,
+        doc="When the topic has lost records that the log does not have: fail, or record the gap in the log and go on.",
+    )
+
+
+class SinkOptions(
+    MetricsOptions, RestOptions, TaskOptions, ErrorOptions, ConverterOptions, LogOptions, ConnectOptions, KafkaOptions
+):
+    """One sink: a connector in Connect's words."""
+
+    @classmethod
+    def rewrite(cls, values: Mapping[str, str]) -> Rewritten:
+        """See `Options.rewrite`: keys of other sinks become ours, or are refused."""
+        return rewrite(values)
+
+    def contradictions(self) -> Iterator[ConfigError]:
+        """See `Options.contradictions`."""
+        yield from super().contradictions()
+        topic = self.dead_letter_topic
+        if topic and not is_topic_name(topic):
+            yield ConfigError(_DEAD_LETTERS, f"{topic!r} is no name that Kafka accepts for a topic")
+        elif topic in self.topics:
+            yield ConfigError(_DEAD_LETTERS, f"{topic!r} is one of `topics`: dead letters would be read again")
+        elif topic and self.topics_regex and _matches(self.topics_regex, topic):
+            yield ConfigError(_DEAD_LETTERS, f"{topic!r} matches `topics.regex`: dead letters would be read again")
+
+    @property
+    def location(self) -> S3Location:
+        """Where the bucket is."""
+        secret = self.secret_access_key
+        return S3Location(
+            bucket=self.bucket,
+            region=self.region,
+            endpoint_url=self.store_url,
+            access_key_id=self.access_key_id,
+            secret_access_key=None if secret is None else secret.get_secret_value(),
+            path_style=self.path_style,
+            encryption=self.encryption or None,
+            kms_key_id=self.kms_key_id or None,
+            read_timeout_s=_STORE_TIMEOUT_S,
+        )
+
+    def for_task(self, number: int) -> SinkOptions:
+        """The options of one of several tasks: a static member of the group must have an id of its own."""
+        own_id = self.consumer.get("group.instance.id")
+        if own_id is None or self.tasks_max == 1:
+            return self
+        consumer = Overrides({**self.consumer, "group.instance.id": f"{own_id}-{number}"})
+        return self.model_copy(update={"consumer": consumer})
+
+    def roll_policy(self, topic: str) -> RollPolicy:
+        """When segments of this topic are finished."""
+        own = self.for_topic(topic)
+        return RollPolicy(own.segment_bytes, own.segment_ms, own.flush_size)
+
+    def choose_topics(self, existing: Iterable[str]) -> list[str]:
+        """The topics to read: as listed, or those of `existing` that match, in name order."""
+        if self.topics_regex is None:
+            return list(self.topics)
+        pattern = re.compile(self.topics_regex)
+        return sorted(topic for topic in existing if pattern.fullmatch(topic))
+
+
+_DEAD_LETTERS: Final = "errors.deadletterqueue.topic.name"
+
+
+def _matches(regex: str, topic: str) -> bool:
+    try:
+        return re.fullmatch(regex, topic) is not None
+    except re.error:
+        return False  # said at `topics.regex`

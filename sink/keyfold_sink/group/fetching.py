@@ -1,0 +1,103 @@
+"""Which partitions the client fetches: those that are claimed, unless there is a reason to pause.
+
+Each reason stands for itself, and reading goes on when none is left. Reasons of the whole task are kept here, those of
+one partition with it (`Assigned.holds`), so that an attempt that is given up takes them along. The client remembers a
+pause beyond unassigning (seen with librdkafka 2.16), so it is told anew with each partition that it begins to fetch.
+
+A pause throws away what the client has fetched and not handed over; it is fetched again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from confluent_kafka import KafkaException, TopicPartition
+
+from keyfold_sink.group.assignment import Assigned, PauseReason
+from keyfold_sink.kafka.client import GroupConsumer
+from keyfold_sink.status import UNKNOWN
+from keyfold_sink.writing.batch import TopicPartitionKey
+
+
+class Fetching:
+    """Used by the main thread alone. `reasons` are those for which the whole task pauses."""
+
+    def __init__(self, assigned: Mapping[TopicPartitionKey, Assigned]) -> None:
+        self.reasons: set[PauseReason] = set()
+        self._assigned = assigned
+        self._consumer: GroupConsumer | None = None
+
+    @property
+    def has_joined(self) -> bool:
+        """Whether there is a client that was told what to subscribe to."""
+        return self._consumer is not None
+
+    @property
+    def consumer(self) -> GroupConsumer:
+        """The client."""
+        assert self._consumer is not None
+        return self._consumer
+
+    def use(self, consumer: GroupConsumer) -> None:
+        """From here on there is a client."""
+        self._consumer = consumer
+
+    def begin(self, owner: Assigned, start: TopicPartition) -> None:
+        """Fetch a partition from `start`, as soon as nothing is against it."""
+        self.consumer.incremental_assign([start])
+        owner.is_fetched = True
+        self._tell([owner], pause=bool(self.reasons or owner.holds))
+
+    def end(self, owners: Iterable[Assigned]) -> None:
+        """Fetch these no more."""
+        fetched = [owner for owner in owners if owner.is_fetched]
+        for owner in fetched:
+            owner.is_fetched = False
+        if fetched:
+            self.consumer.incremental_unassign([TopicPartition(*owner.key) for owner in fetched])
+
+    def pause(self, reason: PauseReason) -> None:
+        """Stop fetching; the group membership goes on, and what is claimed from now on is not fetched either."""
+        was_on = bool(self.reasons)
+        self.reasons.add(reason)
+        if not was_on:
+            self._tell(self._free(), pause=True)
+
+    def resume(self, reason: PauseReason) -> None:
+        """Fetch again, unless there is another reason not to."""
+        was_on = bool(self.reasons)
+        self.reasons.discard(reason)
+        if was_on and not self.reasons:
+            self._tell(self._free(), pause=False)
+
+    def hold(self, owner: Assigned, reason: PauseReason) -> None:
+        """Stop fetching one partition."""
+        was_held = bool(owner.holds)
+        owner.holds.add(reason)
+        if not was_held and owner.is_fetched and not self.reasons:
+            self._tell([owner], pause=True)
+
+    def release(self, owner: Assigned, reason: PauseReason) -> None:
+        """Fetch one partition again, unless there is another reason not to."""
+        was_held = bool(owner.holds)
+        owner.holds.discard(reason)
+        if was_held and not owner.holds and owner.is_fetched and not self.reasons:
+            self._tell([owner], pause=False)
+
+    def end_offset(self, owner: Assigned) -> int:
+        """The high watermark that came with what the client fetched last; `UNKNOWN` before. Asks nobody."""
+        if not owner.is_fetched:
+            return UNKNOWN
+        try:
+            _, high = self.consumer.get_watermark_offsets(owner.place, cached=True)
+        except KafkaException:
+            return UNKNOWN
+        return high if high >= 0 else UNKNOWN
+
+    def _free(self) -> list[Assigned]:
+        return [owner for owner in self._assigned.values() if owner.is_fetched and not owner.holds]
+
+    def _tell(self, owners: Sequence[Assigned], *, pause: bool) -> None:
+        if owners:
+            places = [TopicPartition(*owner.key) for owner in owners]
+            (self.consumer.pause if pause else self.consumer.resume)(places)

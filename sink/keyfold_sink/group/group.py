@@ -1,0 +1,353 @@
+"""The consumer group's side of a task: which partitions it has, and how they come and go.
+
+The client's callbacks only note what happened. Partitions are assigned to the client for fetching when they are
+claimed, one by one, while those that run go on (cooperative rebalancing); `step` brings each to its next stage.
+
+A group offset is committed for two reasons: to prove that this process is a member of the current generation
+(`keyfold_sink.group.membership`), and after each manifest commit, so that Kafka's tools show the lag. It is never read.
+
+What is wrong with one partition ends that partition alone: it stays assigned and is not read, until the task is started
+anew or the group gives it to another (`keyfold_sink.group.verdict`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
+from queue import Empty, SimpleQueue
+from random import Random
+from typing import Final
+
+import structlog
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from keyfold.clock import Clock
+from keyfold.errors import Fenced, KeyfoldError
+from keyfold.log.partition_log import PartitionLog
+from keyfold_sink.group.assignment import Assigned, Claimed, Claims, Loaded, Stage, Stopped, set_back_s
+from keyfold_sink.group.fetching import Fetching
+from keyfold_sink.group.membership import Membership
+from keyfold_sink.group.offsets import GroupOffsets
+from keyfold_sink.group.troubles import Troubles
+from keyfold_sink.group.verdict import PositionLost, Verdict, set_back_cause, verdict
+from keyfold_sink.kafka.client import GroupConsumer
+from keyfold_sink.metrics import names
+from keyfold_sink.metrics.meter import TaskMeter
+from keyfold_sink.writing.batch import TopicPartitionKey
+from keyfold_sink.writing.health import Health
+from keyfold_sink.writing.lane import Lane
+from keyfold_sink.writing.partition import Committed, PartitionWriter
+from keyfold_sink.writing.rolling import RollReason
+from keyfold_sink.writing.sender import Retry
+
+Event = Loaded | Claimed | Stopped | Committed
+
+# A process that was stopped and wakes fences the owner once. Whoever is fenced this often without a commit in between
+# has a rival that claims as rightfully as itself.
+_FENCES_MAX: Final = 10
+
+
+class Group:
+    """The partitions of this task. Used by the main thread alone; lanes talk to it through `inbox`."""
+
+    def __init__(
+        self,
+        *,
+        claims: Claims,
+        inbox: SimpleQueue[Event],
+        executor: Executor,
+        clock: Clock,
+        random: Random,
+        open_log: Callable[[TopicPartitionKey], PartitionLog],
+        open_writer: Callable[[Assigned, Claimed], PartitionWriter],
+        before_revoke: Callable[[Sequence[Assigned]], None],
+        on_committed: Callable[[Committed], None],
+        one_failed_ends_all: bool,
+        meter: TaskMeter | None = None,
+    ) -> None:
+        self.assigned: dict[TopicPartitionKey, Assigned] = {}
+        self.log_ends: dict[TopicPartitionKey, int] = {}
+        self.fetching = Fetching(self.assigned)
+        self.is_member = False
+        self.troubles = Troubles(clock)
+        self._claims = claims
+        self._inbox = inbox
+        self._executor = executor
+        self._clock = clock
+        self._random = random
+        self._open_log = open_log
+        self._open_writer = open_writer
+        self._before_revoke = before_revoke
+        self._on_committed = on_committed
+        self._one_failed_ends_all = one_failed_ends_all
+        self._meter = meter or TaskMeter(clock)
+        self._offsets = GroupOffsets(self._meter)
+        self._membership = Membership(
+            self.assigned,
+            claims,
+            lambda offsets: self._offsets.commit(self.fetching.consumer, offsets),
+            self._inbox.put,
+            clock,
+        )
+        self._events = structlog.get_logger("keyfold.sink")
+
+    def join(self, consumer: GroupConsumer, topics: Sequence[str]) -> None:
+        """Subscribe, or change the subscription."""
+        self.fetching.use(consumer)
+        consumer.subscribe(list(topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost)
+
+    def running(self, key: TopicPartitionKey) -> Assigned | None:
+        """The partition if its records are wanted now."""
+        owner = self.assigned.get(key)
+        return owner if owner is not None and owner.is_fetched else None
+
+    def step(self) -> None:
+        """Handle what the lanes have reported and bring partitions on. Raises what ends the task."""
+        self.take_reports()
+        self._load()
+        self._membership.confirm()
+
+    def take_reports(self) -> None:
+        """Handle what the lanes have reported. Raises what ends the task."""
+        while True:
+            try:
+                event = self._inbox.get_nowait()
+            except Empty:
+                return
+            if isinstance(event, Committed):
+                self._committed(event)
+            elif self.assigned.get(event.owner.key) is event.owner and event.owner.failure is None:
+                if isinstance(event, Loaded):
+                    event.owner.pinned = event.pinned
+                    event.owner.stage = Stage.CONFIRMING
+                elif isinstance(event, Claimed):
+                    self._claimed(event)
+                else:
+                    self._stopped(event)
+
+    def abandon(self) -> None:
+        """Stop writing and fetching everything; what is not committed is read again by whoever comes next."""
+        self._drop(list(self.assigned.values()))
+
+    def set_back(self, owner: Assigned, why: str, cause: str = "position") -> None:
+        """Forget all that is not committed and begin again at the log's end. `cause` is for the count."""
+        if self.assigned.get(owner.key) is not owner:
+            return
+        self._events.warning("partition set back", topic=owner.key[0], partition=owner.key[1], why=why)
+        self._meter.count(names.SET_BACKS, cause)
+        owner.health.failed(why)
+        self._drop([owner])
+        self._begin(owner.key, owner)
+
+    def lose_position(self, owner: Assigned, why: str) -> None:
+        """Commit what was read, then begin again at the log's end."""
+        self.fetching.end([owner])
+        if owner.writer is not None:
+            owner.writer.roll(RollReason.REQUEST)
+
+        def give_up() -> None:
+            raise PositionLost(why)
+
+        owner.lane.submit(give_up)
+
+    def fail(self, owner: Assigned, error: KeyfoldError) -> None:
+        """Stop a partition's work for good; what came before the fault is still committed, as far as that goes.
+
+        Raises the error where it concerns the whole task, or where one partition's end is everybody's.
+        """
+        if self._one_failed_ends_all or verdict(error) is Verdict.TASK:
+            raise error
+        if self.assigned.get(owner.key) is not owner or owner.failure is not None:
+            return
+        self._events.error("partition failed", topic=owner.key[0], partition=owner.key[1], error=str(error))
+        self.fetching.end([owner])
+        owner.health.failed(error)
+        owner.failure, owner.failed_ms, owner.stage = error, self._clock.now_ms(), Stage.FAILED
+        if owner.writer is not None and owner.lane.closed:
+            owner.writer.abandon()
+        elif owner.writer is not None:
+            owner.writer.roll(RollReason.REQUEST)
+
+    def on_error(self, error: KafkaError) -> None:
+        """What the client says of itself: brokers that are away, a poll that came too late."""
+        self.troubles.note(error)
+        if error.code() == KafkaError._MAX_POLL_EXCEEDED:  # noqa: SLF001
+            self.is_member = False
+
+    def commit_lag(self) -> None:
+        """Tell the group where the logs end."""
+        if self.fetching.has_joined:
+            self._offsets.commit(self.fetching.consumer, self._offsets.take(self.assigned))
+
+    def leave(self, consumer: GroupConsumer, within_s: float) -> bool:
+        """Give up everything, tell the group where the logs end and leave it; False when Kafka took too long for that.
+
+        A broker that is frozen or cut off keeps the client waiting for minutes, so this is done in a thread that the
+        process need not wait for. The group then finds out by `session.timeout.ms`.
+        """
+        offsets = self._offsets.take(self.assigned)
+        try:
+            self.abandon()
+        except KafkaException as error:  # a client that has ended; what ended the task must not be lost over it
+            self._events.info("the client did not let go of its partitions", error=error.args[0].str())
+        leaving = threading.Thread(target=self._leave, args=(consumer, offsets), name="keyfold-leave", daemon=True)
+        leaving.start()
+        leaving.join(within_s)
+        return not leaving.is_alive()
+
+    def on_commit(self, error: KafkaError | None, offsets: list[TopicPartition]) -> None:
+        """The client's answer to a commit of group offsets."""
+        self._offsets.answered(error, offsets, self.assigned)
+        for offset in offsets:
+            key = (offset.topic, offset.partition)
+            refused = error or offset.error
+            if key in self.assigned and refused is not None and not offset.metadata:
+                self._offsets.refused(key, offset.offset)
+            if offset.metadata:
+                self._membership.answered(offset, refused)
+
+    def _leave(self, consumer: GroupConsumer, offsets: list[TopicPartition]) -> None:
+        self._offsets.commit(consumer, offsets, wait=True)
+        try:
+            consumer.close()
+        except KafkaException as error:
+            self._events.info("the group was not left", error=error.args[0].str())
+
+    # Stages
+
+    def _begin(self, key: TopicPartitionKey, before: Assigned | None = None) -> None:
+        health = Health(self._clock) if before is None else before.health
+        lane = Lane(
+            self._executor,
+            lambda error: self._inbox.put(Stopped(owner, error)),
+            health,
+            on_retry=lambda: self._meter.count(names.RETRIES),
+        )
+        owner = Assigned(key, lane, Retry(lane, self._random), self._open_log(key), health)
+        if before is not None:
+            owner.set_backs, owner.fences = before.set_backs + 1, before.fences
+            owner.committed_ms = before.committed_ms
+        owner.load_at_s = self._clock.monotonic_s() + set_back_s(owner.set_backs, self._random)
+        self.assigned[key] = owner
+
+    def _load(self) -> None:
+        now_s = self._clock.monotonic_s()
+        for owner in self.assigned.values():
+            if owner.stage is Stage.LOADING and not owner.is_loading and owner.load_at_s <= now_s:
+                owner.is_loading = True
+                owner.lane.submit(lambda owner=owner: self._claims.load(owner))  # type: ignore[misc]
+
+    def _claimed(self, event: Claimed) -> None:
+        owner = event.owner
+        owner.writer = self._open_writer(owner, event)
+        owner.resumed, owner.end_offset = event.resumed, event.end_offset
+        owner.stage = Stage.RUNNING
+        owner.health.went_on()
+        self._meter.count(names.CLAIMS)
+        manifest = event.session.manifest
+        owner.log_end, owner.last_leader_epoch = manifest.next_offset, manifest.last_leader_epoch
+        owner.last_offset = manifest.segments[-1].last_offset if manifest.segments else -1
+        self.log_ends[owner.key] = manifest.next_offset
+        self._events.info(
+            "partition claimed",
+            topic=owner.key[0],
+            partition=owner.key[1],
+            epoch=event.session.epoch,
+            next_offset=manifest.next_offset,
+        )
+        start = TopicPartition(*owner.key, event.start_offset)
+        if event.start_leader_epoch >= 0:
+            start = TopicPartition(*owner.key, event.start_offset, leader_epoch=event.start_leader_epoch)
+        self.fetching.begin(owner, start)
+
+    def _committed(self, event: Committed) -> None:
+        self.log_ends[event.key] = event.next_offset
+        self._offsets.note(event.key, event.next_offset)
+        owner = self.assigned.get(event.key)
+        if owner is not None:
+            owner.set_backs = owner.fences = 0
+            owner.committed_ms = self._clock.now_ms()
+            owner.health.went_on()
+            if owner.writer is not None:
+                owner.writer.note_durable(event.next_offset)
+        self._on_committed(event)
+        self._events.info(
+            "segment committed" if event.record_count else "log end moved",
+            topic=event.key[0],
+            partition=event.key[1],
+            next_offset=event.next_offset,
+            records=event.record_count,
+            size_bytes=event.size_bytes,
+            reason=event.reason.value,
+        )
+
+    def _stopped(self, event: Stopped) -> None:
+        owner, error = event.owner, event.error
+        if isinstance(error, Fenced):
+            owner.fences += 1
+            self._meter.count(names.FENCES)
+            if owner.fences >= _FENCES_MAX:
+                error = _rivals(owner)
+                return self.fail(owner, error)
+        if verdict(error) is Verdict.AGAIN:
+            return self.set_back(owner, str(error), set_back_cause(error))
+        if isinstance(error, KeyfoldError):
+            return self.fail(owner, error)
+        topic, partition = owner.key
+        raise RuntimeError(f"a sender of {topic}-{partition} broke") from error
+
+    def _drop(self, owners: Iterable[Assigned]) -> None:
+        """Stop writing and fetching; a commit that is on its way may land, or be fenced."""
+        owners = list(owners)
+        for owner in owners:
+            owner.lane.close()
+            if self.assigned.get(owner.key) is owner:
+                del self.assigned[owner.key]
+        self.fetching.end(owners)
+
+    # The client's callbacks: called inside `consume` and `close`
+
+    def _on_assign(self, consumer: GroupConsumer, partitions: list[TopicPartition]) -> None:
+        self.is_member = True
+        self._meter.rebalance_began()
+        self.troubles.moves()
+        consumer.incremental_assign([])  # without this call the client would fetch from the group's offsets
+        for place in partitions:
+            key = (place.topic, place.partition)
+            self.troubles.assigned(place.topic)
+            if key in self.assigned:
+                self._drop([self.assigned[key]])
+            self._begin(key)
+
+    def _on_revoke(self, consumer: GroupConsumer, partitions: list[TopicPartition]) -> None:
+        owners = self._owners(partitions)
+        self._meter.rebalance_began()
+        try:
+            self._before_revoke(owners)
+        finally:
+            # Looked up again: the flush may have set one back, and its new attempt must not outlive the assignment.
+            # The client waits for it, whatever went wrong.
+            self._give_up(consumer, self._owners(partitions))
+
+    def _on_lost(self, consumer: GroupConsumer, partitions: list[TopicPartition]) -> None:
+        self.is_member = False
+        self._meter.rebalance_began()
+        self._give_up(consumer, self._owners(partitions))
+
+    def _owners(self, partitions: list[TopicPartition]) -> list[Assigned]:
+        keys = ((place.topic, place.partition) for place in partitions)
+        return [self.assigned[key] for key in keys if key in self.assigned]
+
+    def _give_up(self, consumer: GroupConsumer, owners: list[Assigned]) -> None:
+        if not any(owner.is_fetched for owner in owners):
+            consumer.incremental_unassign([])  # the client waits for the call
+        self._drop(owners)
+
+
+def _rivals(owner: Assigned) -> Fenced:
+    return Fenced(
+        *owner.key,
+        f"another sink has claimed the partition {owner.fences} times before anything could be committed here",
+        hint="two sinks write the same log: stop one of them, or give it another topics.dir",
+    )

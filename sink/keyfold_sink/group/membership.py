@@ -1,0 +1,80 @@
+"""Proof that this process is a member of the group's current generation: a group offset is committed under a token.
+
+The coordinator takes a commit only from a member, so a process that was stopped and has lost its partitions does not
+get past this point (see `keyfold_sink.group.assignment`). Partitions are confirmed together, and again until there is
+an answer. An answer that belongs to an older attempt has another token, and says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import structlog
+from confluent_kafka import KafkaError, TopicPartition
+
+from keyfold.clock import Clock
+from keyfold_sink.group.assignment import Assigned, Claims, Stage, Stopped
+from keyfold_sink.kafka.cluster import FORBIDDEN, GONE
+from keyfold_sink.kafka.source import SourceForbidden, TopicForbidden
+from keyfold_sink.writing.batch import TopicPartitionKey
+
+_CONFIRM_AGAIN_S: Final = 10.0
+_REFUSED_AGAIN_S: Final = 0.5
+
+
+class Membership:
+    """Used by the main thread alone. `commit` sends group offsets, `stopped` ends a partition's work with an error."""
+
+    def __init__(
+        self,
+        assigned: Mapping[TopicPartitionKey, Assigned],
+        claims: Claims,
+        commit: Callable[[list[TopicPartition]], None],
+        stopped: Callable[[Stopped], None],
+        clock: Clock,
+    ) -> None:
+        self._assigned = assigned
+        self._claims = claims
+        self._commit = commit
+        self._stopped = stopped
+        self._clock = clock
+        self._attempts = 0
+        self._events = structlog.get_logger("keyfold.sink")
+
+    def confirm(self) -> None:
+        """Ask for every partition whose turn it is."""
+        now_s = self._clock.monotonic_s()
+        offsets = []
+        for owner in self._assigned.values():
+            if owner.stage is Stage.CONFIRMING and owner.confirm_at_s <= now_s:
+                self._attempts += 1
+                owner.token = f"keyfold claim {self._attempts}"
+                owner.confirm_at_s = now_s + _CONFIRM_AGAIN_S
+                offsets.append(TopicPartition(*owner.key, owner.next_offset, metadata=owner.token))
+        if offsets:
+            self._commit(offsets)
+
+    def answered(self, offset: TopicPartition, refused: KafkaError | None) -> None:
+        """The group's answer for one partition."""
+        owner = self._assigned.get((offset.topic, offset.partition))
+        if owner is None or owner.stage is not Stage.CONFIRMING or offset.metadata != owner.token:
+            return
+        if refused is None:
+            owner.stage = Stage.CLAIMING
+            owner.lane.submit(lambda: self._claims.claim(owner))
+        elif refused.code() in FORBIDDEN:
+            kind = TopicForbidden if refused.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED else SourceForbidden
+            self._stopped(Stopped(owner, kind(f"{owner.key[0]}: no right to commit group offsets: {refused.str()}")))
+        else:
+            self._refused(owner, refused)
+
+    def _refused(self, owner: Assigned, refused: KafkaError) -> None:
+        """Not a member any more, or the group is being rebalanced: the next answer will tell."""
+        owner.confirm_at_s = self._clock.monotonic_s() + _REFUSED_AGAIN_S
+        owner.health.failed(f"membership not confirmed: {refused.str()}")
+        self._events.info(
+            "membership not confirmed yet", topic=owner.key[0], partition=owner.key[1], error=refused.str()
+        )
+        if refused.code() in GONE:
+            owner.lane.submit(lambda: self._claims.require_topic(owner))

@@ -1,0 +1,1 @@
+"""How the sink speaks with Kafka: the consumer, the cluster, and what their answers mean."""

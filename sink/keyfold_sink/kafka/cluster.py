@@ -1,0 +1,233 @@
+"""What the sink asks the cluster outside of the consumer, through the admin client.
+
+Answers that are asked for before each commit are kept for a moment, so that hundreds of partitions of one topic cost
+one request. Calls block; they run on the senders' threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Any, Final, TypeVar
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._listoffsets import OffsetSpec
+from confluent_kafka.admin._resource import ResourceType
+
+from keyfold.clock import Clock
+from keyfold.errors import KeyfoldError
+from keyfold_sink.config.client_checks import client_refusal
+from keyfold_sink.kafka.contact import QUIET, Contact
+from keyfold_sink.kafka.source import (
+    FOLLOWED_SETTINGS,
+    SourceFacts,
+    SourceForbidden,
+    SourceUnavailable,
+    TopicForbidden,
+    TopicGone,
+)
+from keyfold_sink.writing.batch import TopicPartitionKey
+
+T = TypeVar("T")
+
+_TIMEOUT_S: Final = 15.0
+_TOPIC_ID_AGE_S: Final = 1.0
+_SETTINGS_AGE_S: Final = 60.0
+_INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+
+_EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+_LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+GONE: Final = frozenset(
+    {
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.UNKNOWN_TOPIC_ID,
+        KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001 - the client's own codes begin with an underscore
+        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
+    }
+)
+FORBIDDEN: Final = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError._AUTHENTICATION,  # noqa: SLF001
+    }
+)
+
+
+class AdminSource:
+    """`Source` over an `AdminClient`; may be used by many threads."""
+
+    def __init__(self, config: Mapping[str, str], clock: Clock) -> None:
+        self._contact = Contact(clock)
+        settings: dict[str, Any] = {**QUIET, **config, "error_cb": self._contact.heard}
+        try:
+            self._admin = AdminClient(settings)
+        except KafkaException as error:
+            raise client_refusal("admin.override.", config, error) from error
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._kept: dict[tuple[str, str], tuple[float, Any]] = {}
+        self._asking: dict[tuple[str, str], Future[None]] = {}
+
+    def topic_id(self, topic: str) -> str:
+        """See `Source.topic_id`."""
+        return self._fresh(("topic id", topic), _TOPIC_ID_AGE_S, lambda: self._topic_id(topic))
+
+    def cluster_id(self) -> str:
+        """The cluster's id, asked for once."""
+        return self._fresh(("cluster id", ""), float("inf"), self._cluster_id)
+
+    def settings(self, topic: str) -> Mapping[str, str]:
+        """See `Source.settings`. Empty where the sink has no right to read them."""
+        return self._fresh(("settings", topic), _SETTINGS_AGE_S, lambda: self._settings(topic))
+
+    def facts(self, topic: str, partition: int) -> SourceFacts:
+        """See `Source.facts`."""
+        topic_id = self.topic_id(topic)
+        here = TopicPartition(topic, partition)
+        # Both are asked in one go: a difference between them would be taken for lost records.
+        earliest = self._admin.list_offsets({here: _EARLIEST}, request_timeout=_TIMEOUT_S)[here]
+        end = self._admin.list_offsets({here: _LATEST}, request_timeout=_TIMEOUT_S)[here]
+        return SourceFacts(
+            topic_id=topic_id,
+            cluster_id=self.cluster_id(),
+            earliest_offset=self._answer(f"the earliest offset of {topic}-{partition}", earliest).offset,
+            end_offset=self._answer(f"the end offset of {topic}-{partition}", end).offset,
+            settings=self.settings(topic),
+        )
+
+    def topics(self) -> frozenset[str]:
+        """All topics of the cluster, without Kafka's internal ones."""
+        return frozenset(self._metadata().topics) - _INTERNAL_TOPICS
+
+    def partitions(self, topics: Iterable[str]) -> list[TopicPartitionKey]:
+        """All partitions of these topics. Raises `TopicGone` for a topic that is not there."""
+        known = self._metadata().topics
+        found: list[TopicPartitionKey] = []
+        for topic in topics:
+            if topic not in known:
+                raise TopicGone(f"topic {topic} does not exist", hint="create it, or correct `topics`")
+            found += ((topic, partition) for partition in known[topic].partitions)
+        return found
+
+    def stable_end_offsets(self, keys: Iterable[TopicPartitionKey]) -> dict[TopicPartitionKey, int]:
+        """Where a reader of committed records can get to now."""
+        return {
+            key: self._answer(f"the end offset of {key[0]}", future).offset
+            for key, future in self._ask_ends(keys, IsolationLevel.READ_COMMITTED)
+        }
+
+    def end_offsets(self, keys: Iterable[TopicPartitionKey]) -> dict[TopicPartitionKey, int]:
+        """High watermarks, as far as Kafka tells them."""
+        found: dict[TopicPartitionKey, int] = {}
+        for key, future in self._ask_ends(keys, IsolationLevel.READ_UNCOMMITTED):
+            with contextlib.suppress(KeyfoldError):
+                found[key] = self._answer(f"the end offset of {key[0]}", future).offset
+        return found
+
+    def _ask_ends(
+        self, keys: Iterable[TopicPartitionKey], isolation: IsolationLevel
+    ) -> Iterator[tuple[TopicPartitionKey, Any]]:
+        asked = {TopicPartition(*key): _LATEST for key in keys}
+        if asked:
+            futures = self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=_TIMEOUT_S)
+            yield from (((place.topic, place.partition), future) for place, future in futures.items())
+
+    def _metadata(self) -> Any:
+        try:
+            found = self._admin.list_topics(timeout=_TIMEOUT_S)
+        except KafkaException as error:
+            raise self._unanswered(translate(error.args[0], "the list of topics")) from error
+        self._contact.answered()
+        return found
+
+    def _topic_id(self, topic: str) -> str:
+        future = self._admin.describe_topics(TopicCollection([topic]), request_timeout=_TIMEOUT_S)[topic]
+        # Kafka prints ids in the URL-safe alphabet, the client in the other one.
+        return str(self._answer(f"topic {topic}", future).topic_id).replace("+", "-").replace("/", "_")
+
+    def _cluster_id(self) -> str:
+        return str(
+            self._answer("the cluster", self._admin.describe_cluster(request_timeout=_TIMEOUT_S)).cluster_id or ""
+        )
+
+    def _settings(self, topic: str) -> Mapping[str, str]:
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        future = self._admin.describe_configs([resource], request_timeout=_TIMEOUT_S)[resource]
+        try:
+            entries = self._answer(f"the settings of topic {topic}", future)
+        except SourceForbidden:
+            return {}
+        return {key: str(entries[key].value) for key in FOLLOWED_SETTINGS if key in entries}
+
+    def _answer(self, what: str, future: Any) -> Any:
+        try:
+            found = future.result(_TIMEOUT_S * 2)
+        except KafkaException as error:
+            raise self._unanswered(translate(error.args[0], what)) from error
+        except FutureTimeout as error:
+            late = SourceUnavailable(f"Kafka did not answer about {what} within {_TIMEOUT_S * 2:g} s")
+            raise self._unanswered(late) from error
+        self._admin.poll(0)  # what the client has heard meanwhile is over, and would pile up
+        self._contact.answered()
+        return found
+
+    def _unanswered(self, error: KeyfoldError) -> KeyfoldError:
+        """The error itself, or what brokers have against us where they would answer if it were not for that."""
+        if not isinstance(error, SourceUnavailable):
+            return error
+        self._admin.poll(0)  # what the client has heard is told on this call
+        return self._contact.believed_refusal(waited_s=_TIMEOUT_S) or error
+
+    def _fresh(self, key: tuple[str, str], age_s: float, ask: Callable[[], T]) -> T:
+        """The answer, at most `age_s` old. One asks; the others wait for its answer, or fail with it.
+
+        If each asked in its turn, a cluster that is away would keep the last of them waiting for all their time-outs.
+        """
+        while True:
+            with self._lock:
+                asked_s = self._clock.monotonic_s()
+                kept = self._kept.get(key)
+                if kept is not None and asked_s - kept[0] < age_s:
+                    value: T = kept[1]
+                    return value
+                theirs = self._asking.get(key)
+                if theirs is None:
+                    mine = self._asking[key] = Future[None]()
+                    break
+            theirs.result()  # and look whether it is fresh enough
+        try:
+            value = ask()
+        except BaseException as error:
+            with self._lock:
+                del self._asking[key]
+            mine.set_exception(error)
+            raise
+        with self._lock:
+            self._kept[key] = (asked_s, value)
+            del self._asking[key]
+        mine.set_result(None)
+        return value
+
+
+def translate(error: KafkaError, what: str) -> SourceUnavailable | TopicGone | SourceForbidden:
+    """What a Kafka error means for the sink."""
+    if error.code() in GONE:
+        return TopicGone(
+            f"Kafka knows nothing about {what}: {error.str()}",
+            hint="what was read of it is in the log; create it, or take it out of the sink's topics",
+        )
+    if error.code() in FORBIDDEN:
+        kind = TopicForbidden if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED else SourceForbidden
+        return kind(
+            f"Kafka refuses to answer about {what}: {error.str()}", hint="check the client's credentials and ACLs"
+        )
+    return SourceUnavailable(f"Kafka did not answer about {what}: {error.str()}")

@@ -1,0 +1,1 @@
+"""What a sink counts, and how Prometheus gets it."""

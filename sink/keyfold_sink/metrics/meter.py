@@ -1,0 +1,264 @@
+"""What a task counts, cheaply and from any of its threads.
+
+    meter.count(names.ROLLS, "time")          a counter, or a level that goes up and down (`by` may be negative)
+    meter.observe(names.FLUSH_SECONDS, 0.2)   a histogram
+    meter.batch(...), meter.offsets_...       what feeds several metrics at once
+    meter.values(gauges)                      all of it as `TaskStatus.values`
+
+Whoever counts does it once a batch, a job or a request, never once a record. A value's key is the sample's name and,
+behind bars, the values of its labels but for those of the task: `keyfold_sink_rolls_total|time`,
+`keyfold_sink_flush_seconds_bucket|0.5`. What a key means says `keyfold_sink.metrics.names`, what becomes of it the
+worker (`keyfold_sink.metrics.worker_figures`).
+"""
+
+from __future__ import annotations
+
+import resource
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from keyfold.clock import Clock
+from keyfold.log.manifest import SegmentEntry
+from keyfold_sink.metrics import names
+from keyfold_sink.metrics.metric import Metric, Scope
+from keyfold_sink.metrics.names import METRICS, ROLL_REASONS, SECONDS_BOUNDS, SET_BACK_CAUSES
+from keyfold_sink.metrics.recent import Recent
+from keyfold_sink.writing.rolling import RollReason
+
+BAR: Final = "|"
+_COUNTS: Final = tuple(m for m in METRICS if m.scope is Scope.TASK and m.adds_up)
+_OBJECT_KINDS: Final = ("segment", "index")
+_STATM: Final = Path("/proc/self/statm")
+
+
+def sample_key(name: str, labels: tuple[str, ...] = ()) -> str:
+    """The key of one sample in `TaskStatus.values`. Label values hold no bar."""
+    return BAR.join((name, *labels)) if labels else name
+
+
+@dataclass(slots=True)
+class _Batches:
+    """Batches since the last report; for the main thread alone, without a lock."""
+
+    count: int = 0
+    records: int = 0
+    largest: int = 0
+    value_bytes: int = 0
+    sent: int = 0
+    total_ms: float = 0.0
+    longest_ms: float = 0.0
+
+
+class TaskMeter:
+    """The figures of one task. Thread-safe but for `batch`, `sent` and `values`, which are the main thread's."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self._lock = threading.Lock()
+        self._values: dict[str, float] = dict.fromkeys(_zeros(), 0.0)
+        self._buckets: dict[tuple[str, tuple[str, ...]], list[float]] = {}
+        now_s = clock.monotonic_s()
+        self._recent: dict[Metric, Recent] = {metric: Recent(now_s) for metric in _RECENT}
+        self._offsets_good = self._offsets_bad = 0
+        self._in_flight_records = 0
+        self._batches = _Batches()
+        self._rebalancing_since_s: float | None = None
+        self._rebalanced_s: float | None = None
+        self.observe(names.FLUSH_SECONDS, None)
+
+    # Counting
+
+    def count(self, metric: Metric, *labels: str, by: float = 1) -> None:
+        """Add to a counter, or to a level."""
+        key = sample_key(metric.name, labels)
+        with self._lock:
+            self._values[key] = self._values.get(key, 0.0) + by
+
+    def mark(self, metric: Metric, value: float) -> None:
+        """Set a value."""
+        with self._lock:
+            self._values[metric.name] = value
+
+    def observe(self, metric: Metric, seconds: float | None, *labels: str) -> None:
+        """Add to a histogram; None only makes it known."""
+        with self._lock:
+            buckets = self._buckets.setdefault((metric.name, labels), [0.0] * (len(SECONDS_BOUNDS) + 2))
+            if seconds is not None:
+                place = next((i for i, bound in enumerate(SECONDS_BOUNDS) if seconds <= bound), len(SECONDS_BOUNDS))
+                buckets[place] += 1
+                buckets[-1] += seconds
+
+    def batch(self, records: int, value_bytes: int, began_s: float) -> None:
+        """A batch that was read and put into segments, from the moment at which it had come."""
+        took_ms = (self.clock.monotonic_s() - began_s) * 1000
+        batches = self._batches
+        batches.count += 1
+        batches.records += records
+        batches.value_bytes += value_bytes
+        batches.total_ms += took_ms
+        batches.largest = max(batches.largest, records)
+        batches.longest_ms = max(batches.longest_ms, took_ms)
+
+    def sent(self, records: int) -> None:
+        """Records that were put into a segment."""
+        self._batches.sent += records
+
+    def rolled(self, reason: RollReason, records: int) -> float:
+        """A segment with so many records (0: none, a hole) was finished and goes to the store; gives the time."""
+        self.count(names.ROLLS, reason.value)
+        self.in_flight(records)
+        return self.clock.monotonic_s()
+
+    def committed(self, entry: SegmentEntry | None, rolled_s: float) -> None:
+        """A commit landed, of a segment or over a hole, that was rolled at this time."""
+        self.count(names.COMMITS)
+        self.observe(names.FLUSH_SECONDS, self.clock.monotonic_s() - rolled_s)
+        if entry is not None:
+            self.count(names.COMMITTED, by=entry.record_count)
+            for kind, size_bytes in (("segment", entry.size_bytes), ("index", entry.index_size_bytes)):
+                self.count(names.OBJECTS, kind)
+                self.count(names.OBJECT_BYTES, kind, by=size_bytes)
+
+    def in_flight(self, records: int) -> None:
+        """Records of finished segments that go to the store; a negative number when that is over."""
+        with self._lock:
+            self._in_flight_records += records
+
+    def offsets_sent(self) -> None:
+        """An offset commit is on its way to the group."""
+        self.count(names.OFFSET_COMMITS)
+
+    def offsets_answered(self, sent_s: float | None, *, good: bool, late: bool = False) -> None:
+        """The group has answered an offset commit; `sent_s` is when it was sent, where that is known.
+
+        `late`: what it was about is not this task's any more.
+        """
+        now_s = self.clock.monotonic_s()
+        with self._lock:
+            if late:
+                self._values[names.OFFSETS_LATE.name] += 1
+                self._recent[names.OFFSETS_LATE_RATE].record(1, now_s)
+            elif good:
+                self._offsets_good += 1
+                self._values[names.OFFSETS_COMMITTED.name] += 1
+                self._recent[names.OFFSETS_COMMITTED_RATE].record(1, now_s)
+            else:
+                self._offsets_bad += 1
+            if sent_s is not None:
+                self._recent[names.OFFSETS_AVG].record((now_s - sent_s) * 1000, now_s)
+
+    def rebalance_began(self) -> None:
+        """The group gives or takes partitions."""
+        with self._lock:
+            if self._rebalancing_since_s is None:
+                self._rebalancing_since_s = self.clock.monotonic_s()
+
+    def rebalance_is_over(self) -> None:
+        """All partitions that came are claimed; nothing where none was under way."""
+        now_s = self.clock.monotonic_s()
+        with self._lock:
+            if self._rebalancing_since_s is not None:
+                self._values[names.REBALANCES.name] += 1
+                self._recent[names.REBALANCE_AVG].record((now_s - self._rebalancing_since_s) * 1000, now_s)
+                self._rebalancing_since_s, self._rebalanced_s = None, now_s
+
+    # Telling
+
+    def values(self, gauges: Mapping[str, float]) -> dict[str, float]:
+        """All samples. Of the gauges, `ACTIVE` is what open segments hold; what is on its way is added here."""
+        now_s = self.clock.monotonic_s()
+        with self._lock:
+            active = gauges.get(names.ACTIVE.name, 0.0) + self._in_flight_records
+            gauges = {**gauges, names.ACTIVE.name: active}
+            self._count_batches(now_s)
+            self._recent[names.ACTIVE_AVG].record(active, now_s)
+            found = {**self._values, **self._lately(now_s), **self._rebalanced(now_s), **gauges}
+            answered = self._offsets_good + self._offsets_bad
+            if answered:
+                found[names.OFFSETS_GOOD.name] = self._offsets_good / answered
+                found[names.OFFSETS_BAD.name] = self._offsets_bad / answered
+            for (name, labels), buckets in self._buckets.items():
+                found.update(_histogram(name, labels, buckets))
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        found[names.CPU.name] = used.ru_utime + used.ru_stime
+        memory = resident_bytes()
+        if memory is not None:
+            found[names.MEMORY.name] = memory
+        return found
+
+    def _count_batches(self, now_s: float) -> None:
+        batches, self._batches = self._batches, _Batches()
+        self._values[names.READ.name] += batches.records
+        self._values[names.VALUE_BYTES.name] += batches.value_bytes
+        self._values[names.SENT.name] += batches.sent
+        self._recent[names.READ_RATE].record(batches.records, now_s)
+        self._recent[names.SENT_RATE].record(batches.sent, now_s)
+        if batches.count:
+            self._recent[names.BATCH_AVG].add(batches.count, batches.records, batches.largest, now_s)
+            self._recent[names.PUT_AVG].add(batches.count, batches.total_ms, batches.longest_ms, now_s)
+
+    def _lately(self, now_s: float) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for metric, recent in self._recent.items():
+            if metric.name.endswith("_rate"):
+                found[metric.name] = recent.rate(now_s)
+                continue
+            mean, largest = recent.mean(now_s), recent.largest(now_s)
+            if mean is not None and largest is not None:
+                found[metric.name] = mean
+                found[_RECENT[metric].name] = largest
+        return found
+
+    def _rebalanced(self, now_s: float) -> dict[str, float]:
+        found = {names.REBALANCING.name: float(self._rebalancing_since_s is not None)}
+        if self._rebalanced_s is not None:
+            found[names.SINCE_REBALANCE.name] = (now_s - self._rebalanced_s) * 1000
+        return found
+
+
+_RECENT: Final[Mapping[Metric, Metric]] = {
+    names.READ_RATE: names.READ_RATE,
+    names.SENT_RATE: names.SENT_RATE,
+    names.OFFSETS_COMMITTED_RATE: names.OFFSETS_COMMITTED_RATE,
+    names.OFFSETS_LATE_RATE: names.OFFSETS_LATE_RATE,
+    names.PUT_AVG: names.PUT_MAX,
+    names.BATCH_AVG: names.BATCH_MAX,
+    names.ACTIVE_AVG: names.ACTIVE_MAX,
+    names.OFFSETS_AVG: names.OFFSETS_MAX,
+    names.REBALANCE_AVG: names.REBALANCE_MAX,
+}
+"""Figures of the last while: rates, and means with the maximum that goes with them."""
+
+
+def _zeros() -> list[str]:
+    """Counters begin at 0, so that the first event is an increase; those by a label where its values are known."""
+    known = {names.ROLLS: ROLL_REASONS, names.SET_BACKS: SET_BACK_CAUSES}
+    known[names.SOURCE_GAPS] = ("lost", "tombstones")
+    known[names.SCHEMA_LOOKUPS] = ("found", "unknown", "unavailable", "refused")
+    known |= {names.OBJECTS: _OBJECT_KINDS, names.OBJECT_BYTES: _OBJECT_KINDS}
+    plain = [m.name for m in _COUNTS if not m.own_labels and m.kind != "histogram"]
+    plain += [names.OFFSET_COMMITS.name, names.LAST_ERROR.name, names.REBALANCES.name]
+    return plain + [sample_key(metric.name, (value,)) for metric, values in known.items() for value in values]
+
+
+def _histogram(name: str, labels: tuple[str, ...], buckets: list[float]) -> dict[str, float]:
+    """Cumulative, as Prometheus has them."""
+    found: dict[str, float] = {}
+    count = 0.0
+    for bound, inside in zip((*map(str, SECONDS_BOUNDS), "+Inf"), buckets, strict=False):
+        count += inside
+        found[sample_key(f"{name}_bucket", (*labels, bound))] = count
+    found[sample_key(f"{name}_sum", labels)] = buckets[-1]
+    return found
+
+
+def resident_bytes() -> float | None:
+    """Resident memory of this process; None where the system does not say."""
+    try:
+        pages = int(_STATM.read_text(encoding="ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+    return float(pages * resource.getpagesize())

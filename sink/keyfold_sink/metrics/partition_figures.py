@@ -1,0 +1,135 @@
+"""What partitions' statuses say in figures: sums and worst of a task, and the partitions that are worst off.
+
+Thousands of partitions never become thousands of series, unless that is asked for: a metric shows ten partitions, the
+worst by that metric, and none where nothing is wrong.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from keyfold_sink.metrics import names
+from keyfold_sink.metrics.metric import Metric
+from keyfold_sink.metrics.names import PARTITIONS_SHOWN
+from keyfold_sink.metrics.sample import Sample
+from keyfold_sink.status import UNKNOWN, PartitionStatus, State, TaskStatus
+from keyfold_sink.writing.batch import TopicPartitionKey
+
+Figures = Mapping[TopicPartitionKey, float]
+
+
+class Stalls:
+    """Since when partitions have had something to read without growing. It goes on when a task is replaced.
+
+    A partition that comes back from another worker, its log as long as before, has stood still there, too.
+    """
+
+    def __init__(self) -> None:
+        self._still: dict[TopicPartitionKey, tuple[int, float]] = {}
+
+    def take(self, partitions: Iterable[PartitionStatus], now_s: float) -> None:
+        """Note how partitions stand now."""
+        for partition in partitions:
+            key = (partition.topic, partition.partition)
+            if partition.state is State.PAUSED or partition.lag_records <= 0:
+                self._still.pop(key, None)
+            elif key not in self._still or self._still[key][0] != partition.next_offset:
+                self._still[key] = partition.next_offset, now_s
+
+    def seconds(self, now_s: float) -> Figures:
+        """How long by now, also of partitions that are another worker's meanwhile."""
+        return {key: now_s - since_s for key, (_, since_s) in self._still.items()}
+
+
+def task_gauges(status: TaskStatus, now_ms: int, stalled: Figures) -> dict[Metric, dict[tuple[str, ...], float]]:
+    """Figures over a task's partitions; none of what no partition knows."""
+    partitions = status.partitions
+    states = Counter(partition.state for partition in partitions)
+    found: dict[Metric, dict[tuple[str, ...], float]] = {
+        names.PARTITIONS: {(): float(len(partitions))},
+        names.BY_STATE: {(state.value,): float(count) for state, count in states.items()},
+    }
+    lags = [p.lag_records for p in partitions if p.lag_records != UNKNOWN]
+    read = [p.position - p.next_offset for p in partitions if UNKNOWN not in {p.position, p.next_offset}]
+    commits = [p.committed_ms for p in partitions if p.committed_ms != UNKNOWN]
+    blocked = [seconds for seconds in (_blocked_s(p, now_ms) for p in partitions) if seconds is not None]
+    found[names.BLOCKED] = {(): float(len(blocked))}
+    found[names.BLOCKED_SECONDS] = {(): max(blocked, default=0.0)}
+    found[names.STALLED_SECONDS] = {
+        (): max((stalled.get((p.topic, p.partition), 0.0) for p in partitions), default=0.0)
+    }
+    found[names.AGE_MAX] = {(): max((_age_s(p, now_ms) for p in partitions), default=0.0)}
+    found[names.LAG] = {(): float(sum(lags))}
+    found[names.LAG_MAX] = {(): float(max(lags, default=0))}
+    found[names.TASK_LAG] = {(): float(max(0, *read)) if read else 0.0}
+    if commits:
+        found[names.LAST_COMMIT] = {(): max(commits) / 1000}
+    if status.reported_ms != UNKNOWN:
+        found[names.REPORT_AGE] = {(): max(0.0, (now_ms - status.reported_ms) / 1000)}
+    return found
+
+
+def partition_samples(
+    tasks: Iterable[TaskStatus], connector: str, now_ms: int, stalled: Figures, *, all_partitions: bool
+) -> dict[Metric, list[Sample]]:
+    """Samples by partition. While a partition moves from one task to another, both may have it: it counts once."""
+    partitions = _once(partition for task in tasks for partition in task.partitions)
+    limit = len(partitions) if all_partitions else PARTITIONS_SHOWN
+    known = {key: p for key, p in partitions.items() if p.lag_records != UNKNOWN}
+    lags = {key: float(p.lag_records) for key, p in known.items()}
+    late = {key: p.committed_ms for key, p in partitions.items() if p.committed_ms != UNKNOWN}
+    if not all_partitions:
+        lags = {key: lag for key, lag in lags.items() if lag > 0}
+        late = {key: committed_ms for key, committed_ms in late.items() if key in lags}
+    ages = {key: _age_s(p, now_ms) for key, p in partitions.items()}
+    blocked = {key: s for key, s in ((key, _blocked_s(p, now_ms)) for key, p in partitions.items()) if s is not None}
+    failed = [key for key, p in partitions.items() if p.state is State.FAILED]
+    worst_lags = _largest(lags, limit)
+    figures: dict[Metric, Figures] = {
+        names.PARTITION_LAG: worst_lags,
+        names.PARTITION_AGE: {key: age for key, age in _largest(ages, limit).items() if age},
+        names.PARTITION_STALLED: _largest({key: s for key, s in stalled.items() if key in partitions}, limit),
+        names.PARTITION_BLOCKED: _largest(blocked, limit),
+        names.PARTITION_COMMIT: {key: late[key] / 1000 for key in heapq.nsmallest(limit, late, key=late.__getitem__)},
+        names.PARTITION_NEXT: {key: float(known[key].next_offset) for key in worst_lags},
+        names.PARTITION_END: {key: float(known[key].end_offset) for key in worst_lags},
+        names.PARTITION_FAILED: dict.fromkeys(heapq.nsmallest(limit, failed), 1.0),
+    }
+    return {
+        metric: [Sample((connector, key[0], str(key[1])), value) for key, value in found.items()]
+        for metric, found in figures.items()
+    }
+
+
+def _largest(figures: Figures, limit: int) -> Figures:
+    return {key: figures[key] for key in heapq.nlargest(limit, figures, key=figures.__getitem__)}
+
+
+def _once(partitions: Iterable[PartitionStatus]) -> dict[TopicPartitionKey, PartitionStatus]:
+    found: dict[TopicPartitionKey, PartitionStatus] = {}
+    for partition in partitions:
+        key = (partition.topic, partition.partition)
+        other = found.get(key)
+        if other is None or _rank(partition) > _rank(other):
+            found[key] = partition
+    return found
+
+
+def _rank(partition: PartitionStatus) -> tuple[bool, int]:
+    """Who has the partition says more than who has had it, or will."""
+    return partition.state is not State.UNASSIGNED, partition.next_offset
+
+
+def _age_s(partition: PartitionStatus, now_ms: int) -> float:
+    """A record of the future has no age, and neither has one without a timestamp."""
+    oldest_ms = partition.oldest_record_ms
+    return max(0.0, (now_ms - oldest_ms) / 1000) if oldest_ms != UNKNOWN else 0.0
+
+
+def _blocked_s(partition: PartitionStatus, now_ms: int) -> float | None:
+    """One that has failed waits for nobody's answer, but for a person."""
+    if partition.blocked_ms == UNKNOWN or partition.state is State.FAILED:
+        return None
+    return max(0.0, (now_ms - partition.blocked_ms) / 1000)

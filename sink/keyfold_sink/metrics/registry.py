@@ -1,0 +1,114 @@
+"""A worker's metrics as Prometheus collects them.
+
+`SinkMetrics` is fed by the supervisor (`heard`, `observe`), and answers whoever asks, from any thread: the REST API at
+`/metrics`, or a port of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric as Family
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from keyfold.clock import Clock
+from keyfold.metrics_server import serving
+from keyfold_sink.metrics.metric import Metric
+from keyfold_sink.metrics.names import METRICS
+from keyfold_sink.metrics.sample import Sample
+from keyfold_sink.metrics.worker_figures import Ledger, View
+from keyfold_sink.status import State, TaskStatus
+
+
+class SinkMetrics(Collector):
+    """Keeps the figures of this worker's tasks, and is what Prometheus calls a collector. Thread-safe.
+
+    `state` says what was asked for last (`Service.target`), `place` the id of the worker's first task (its slot times
+    `tasks.max`) and the newest version of the orders that it has carried out. Both answer at once, from memory.
+    """
+
+    def __init__(
+        self,
+        *,
+        connector: str,
+        connector_class: str,
+        version: str,
+        clock: Clock,
+        state: Callable[[], State],
+        place: Callable[[], tuple[int, int]],
+        all_partitions: bool = False,
+    ) -> None:
+        self._connector = connector
+        self._connector_class = connector_class
+        self._version = version
+        self._clock = clock
+        self._state = state
+        self._place = place
+        self._all_partitions = all_partitions
+        self._lock = threading.Lock()
+        self._ledger = Ledger(clock)
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
+
+    def heard(self, status: TaskStatus) -> None:
+        """Take a task's report as soon as it is there: its last one comes just before another has its place."""
+        with self._lock:
+            self._ledger.observe(status)
+
+    def observe(self, tasks: Iterable[TaskStatus], replaced: Mapping[str, int]) -> None:
+        """Take what the supervisor knows of all its tasks, each round; one that is not among them was stopped.
+
+        `replaced` says how often tasks were started again without being asked, by cause.
+        """
+        with self._lock:
+            self._ledger.only(tasks, replaced)
+
+    def text(self, accept: str = "") -> tuple[bytes, str]:
+        """What is served, and its content type; `accept` is the request's header of that name."""
+        encode, content_type = choose_encoder(accept)
+        return encode(self.registry), content_type
+
+    def describe(self) -> Iterable[Family]:
+        """The names, without asking for values; so `?name[]=` of a scrape finds them."""
+        return [_family(metric, ()) for metric in METRICS]
+
+    def collect(self) -> Iterable[Family]:
+        """Every metric as Prometheus has it; one without a figure has no sample."""
+        first_task_id, orders_version = self._place()
+        view = View(
+            connector=self._connector,
+            connector_class=self._connector_class,
+            version=self._version,
+            state=self._state(),
+            first_task_id=first_task_id,
+            orders_version=orders_version,
+            now_ms=self._clock.now_ms(),
+            all_partitions=self._all_partitions,
+        )
+        with self._lock:
+            samples = self._ledger.samples(view)
+        return [_family(metric, found) for metric, found in samples.items()]
+
+
+def own_port(metrics: SinkMetrics, host: str, port: int) -> AbstractContextManager[object]:
+    """Serve on a port beside the REST API's while the context lasts; nothing for port 0. Raises `ConfigError`."""
+    return serving(metrics.registry, host, port) if port else nullcontext()
+
+
+def _family(metric: Metric, samples: Sequence[Sample]) -> Family:
+    name = metric.name.removesuffix("_total") if metric.kind == "counter" else metric.name
+    text = f"{metric.help} Connect: {metric.connect}" if metric.connect else metric.help
+    family = Family(name, text, metric.kind)
+    suffix = "_total" if metric.kind == "counter" else ""
+    for sample in samples:
+        labels = metric.labels if sample.part != "_bucket" else (*metric.labels, "le")
+        given = {label: value for label, value in zip(labels, sample.labels, strict=True) if value}
+        family.add_sample(name + suffix + sample.part, given, sample.value)
+        if given.get("le") == "+Inf":
+            rest = {label: value for label, value in given.items() if label != "le"}
+            family.add_sample(name + "_count", rest, sample.value)
+    return family

@@ -1,0 +1,23 @@
+"""One figure to be served."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from keyfold_sink.metrics.metric import Metric
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A value by its labels, in the order of `Metric.labels`; those of a bucket end with its bound.
+
+    `part` is what follows the metric's name: `_bucket` or `_sum` of a histogram.
+    """
+
+    labels: tuple[str, ...]
+    value: float
+    part: str = ""
+
+
+Samples = Mapping[Metric, Sequence[Sample]]

@@ -1,0 +1,66 @@
+"""Puts together what a task does with records that fail their check, as its options say."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from keyfold.clock import Clock
+from keyfold_sink.config.options import SinkOptions
+from keyfold_sink.convert.api import Checks
+from keyfold_sink.group.group import Group
+from keyfold_sink.metrics.meter import TaskMeter
+from keyfold_sink.rejects.dead_letters import DeadLetters, OpenProducer
+from keyfold_sink.rejects.error_counts import ErrorCounts
+from keyfold_sink.rejects.intake import ErrorPolicy, Intake
+from keyfold_sink.rejects.letter import Sender
+from keyfold_sink.writing import budget
+from keyfold_sink.writing.budget import InFlight
+
+# Dead letters on their way, copied once by the client, may take this part of what segments may: then reading waits.
+_LETTERS_SHARE: Final = 8
+
+
+def sends_letters(options: SinkOptions) -> bool:
+    """Whether there is a dead letter topic that is written to: with `errors.tolerance=none` nothing is passed."""
+    return bool(options.dead_letter_topic) and options.errors_tolerance == "all"
+
+
+def open_intake(
+    options: SinkOptions,
+    group: Group,
+    *,
+    clock: Clock,
+    meter: TaskMeter,
+    in_flight: InFlight,
+    checks: Checks | None = None,
+    open_producer: OpenProducer | None = None,
+    task_id: int = 0,
+) -> Intake:
+    """The intake of one task. Without checks nothing is judged."""
+    counts = ErrorCounts(meter)
+    letters = None
+    if open_producer is not None and sends_letters(options):
+        letters = DeadLetters(
+            options.dead_letter_topic,
+            open_producer,
+            limit_bytes=budget.plan(options.buffer_memory).segments_bytes // _LETTERS_SHARE,
+            in_flight=in_flight,
+            counts=counts,
+            clock=clock,
+        )
+    policy = ErrorPolicy(
+        tolerates=options.errors_tolerance == "all",
+        logs=options.errors_log_enable,
+        logs_messages=options.errors_log_include_messages,
+        sender=Sender(options.name, task_id, context=options.dead_letter_context_headers),
+        letters=letters,
+    )
+    return Intake(
+        policy,
+        checks,
+        group.fetching,
+        counts,
+        clock,
+        is_read=lambda owner: owner.is_fetched and group.assigned.get(owner.key) is owner,
+        fail=group.fail,
+    )

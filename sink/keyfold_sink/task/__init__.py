@@ -1,0 +1,1 @@
+"""One task: the loop that reads, obeys, writes and reports."""

@@ -1,0 +1,53 @@
+"""What a task does now and then, and what it asks for without waiting for the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from typing import Any
+
+from keyfold.clock import Clock
+from keyfold.errors import KeyfoldError
+from keyfold_sink.kafka.source import SourceUnavailable
+
+
+class Timers:
+    """Things that are done now and then."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._last_s: dict[str, float] = {}
+
+    def due(self, what: str, interval_s: float) -> bool:
+        """Whether it is time; counts from the last time that this said yes. True the first time."""
+        now_s = self._clock.monotonic_s()
+        if what in self._last_s and now_s - self._last_s[what] < interval_s:
+            return False
+        self._last_s[what] = now_s
+        return True
+
+
+class Background:
+    """Calls on the senders' threads, one of each name at a time."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._calls: dict[str, Future[Any]] = {}
+
+    def begin(self, what: str, call: Callable[[], Any]) -> None:
+        """Call in another thread, unless that is going on."""
+        if what not in self._calls:
+            self._calls[what] = self._executor.submit(call)
+
+    def finished(self, what: str) -> Any:
+        """The result of a call that has ended, once; None while it runs and where its error is passing."""
+        future = self._calls.get(what)
+        if future is None or not future.done():
+            return None
+        del self._calls[what]
+        try:
+            return future.result()
+        except KeyfoldError as error:
+            if not error.retriable and not isinstance(error, SourceUnavailable):
+                raise
+            return None

@@ -1,0 +1,132 @@
+"""One task from its options: opens what it needs, proves the store, and runs until told to stop.
+
+Everything that can be known to be wrong is said before the group is joined: a bucket that is missing, credentials
+without rights, a store that ignores conditional writes. A store or a broker that does not answer is waited for.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable
+from random import Random
+
+import structlog
+
+from keyfold.clock import Clock
+from keyfold.errors import KeyfoldError
+from keyfold.store.location import open_store
+from keyfold.store.probe import probe
+from keyfold_sink.config.options import SinkOptions
+from keyfold_sink.convert.api import Checks
+from keyfold_sink.convert.checks import checks_of, confluent_registry
+from keyfold_sink.convert.metered_registry import MeteredRegistry
+from keyfold_sink.group.catchup import CatchUp
+from keyfold_sink.kafka.cluster import AdminSource
+from keyfold_sink.kafka.consumer import admin_config, open_consumer
+from keyfold_sink.kafka.contact import Contact
+from keyfold_sink.metrics.meter import TaskMeter
+from keyfold_sink.metrics.metered_store import MeteredStore
+from keyfold_sink.rejects.producer import ensure_topic, open_producer
+from keyfold_sink.rejects.rejecting import sends_letters
+from keyfold_sink.status import State
+from keyfold_sink.task.orders import TaskOrders
+from keyfold_sink.task.persistence import Persistence, Stopped
+from keyfold_sink.task.report import Voice
+from keyfold_sink.task.sink_task import SinkTask
+from keyfold_sink.writing import budget
+from keyfold_sink.writing.partition import Committed
+
+
+def run_task(
+    options: SinkOptions,
+    *,
+    stop: threading.Event,
+    until_caught_up: bool,
+    clock: Clock,
+    random: Random,
+    on_committed: Callable[[Committed], None] = lambda _event: None,
+    orders: TaskOrders | None = None,
+    voice: Voice | None = None,
+) -> None:
+    """Run one task until `stop` is set, or until it has caught up. Raises `KeyfoldError` when it cannot go on.
+
+    `orders` (on the same `stop`) are obeyed, and `voice` is told how it is, about every second.
+    """
+    voice = voice or Voice(0, clock, lambda _status: None)
+    try:
+        _run(options, orders or TaskOrders(stop), voice, until_caught_up, clock, random, on_committed)
+    except Stopped:
+        return
+    except KeyfoldError as error:
+        voice.say(State.FAILED, str(error))
+        raise
+    except Exception as error:
+        # FAILED is said of what would fail again; a defect may not.
+        voice.say(State.UNASSIGNED, f"ended by a defect: {type(error).__name__}: {error}")
+        raise
+
+
+def _run(
+    options: SinkOptions,
+    orders: TaskOrders,
+    voice: Voice,
+    until_caught_up: bool,  # noqa: FBT001
+    clock: Clock,
+    random: Random,
+    on_committed: Callable[[Committed], None],
+) -> None:
+    gc.freeze()  # what was imported is here to stay, and need not be looked through again
+    voice.say(State.UNASSIGNED)
+    meter = TaskMeter(clock)
+    voice.values = lambda: meter.values({})
+    opened = open_store(options.location)
+    store = MeteredStore(opened, meter)
+    source = AdminSource(admin_config(options), clock)
+    persist = Persistence(orders.stop, voice, clock, random)
+    checks: Checks | None = None
+    try:
+        checks = checks_of(
+            options,
+            store=store,
+            clock=clock,
+            random=random,
+            open_registry=lambda settings: MeteredRegistry(confluent_registry(settings), meter),
+        )
+        persist(lambda: probe(store, options.topics_dir, random))
+        if sends_letters(options):
+            persist(lambda: _ensure_letter_topic(options, Contact(clock)))
+        catch_up = persist(lambda: _targets(options, source)) if until_caught_up else None
+        plan = budget.plan(options.buffer_memory)
+        task = SinkTask(
+            options,
+            store=store,
+            source=source,
+            open_consumer=lambda on_commit, on_error: open_consumer(options, plan, on_commit, on_error, Contact(clock)),
+            clock=clock,
+            random=random,
+            orders=orders,
+            voice=voice,
+            meter=meter,
+            checks=checks,
+            open_producer=lambda on_error: open_producer(options, on_error),
+            catch_up=catch_up,
+            on_committed=on_committed,
+        )
+        task.run()
+    finally:
+        persist.end()
+        if checks is not None:
+            checks.close()
+        opened.close()
+
+
+def _ensure_letter_topic(options: SinkOptions, contact: Contact) -> None:
+    topic = options.dead_letter_topic
+    if ensure_topic(options.admin_settings, topic, options.dead_letter_replication_factor, contact):
+        structlog.get_logger("keyfold.sink").info("dead letter topic created", topic=topic)
+
+
+def _targets(options: SinkOptions, source: AdminSource) -> CatchUp:
+    topics = options.choose_topics(source.topics() if options.topics_regex is not None else ())
+    return CatchUp(source.stable_end_offsets(source.partitions(topics)))

@@ -1,0 +1,313 @@
+"""One task: a member of the group that reads its partitions and writes their logs.
+
+    consume ─► hand to writers ─► obey ─► handle what the lanes report ─► roll what is due ─► relieve memory ─► report
+
+One thread does all of this and never waits for the store; lanes do (`keyfold_sink.writing.lane`). It ends when it is
+told to stop, when it has caught up, or when something is wrong with all of it that no repetition cures: in each case
+what was read is flushed and committed first, as far as that still goes. What is wrong with one partition fails that
+partition.
+
+Nothing in the loop may take longer than seconds but a flush, which has a time-out and reports while it waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from queue import SimpleQueue
+from random import Random
+from typing import Any, Final
+
+import structlog
+from confluent_kafka import KafkaException
+
+from keyfold.clock import Clock
+from keyfold.errors import KeyfoldError, LogNotFound
+from keyfold.log.names import Place
+from keyfold.log.partition_log import PartitionLog
+from keyfold.store.api import ObjectStore
+from keyfold_sink.config.options import SinkOptions
+from keyfold_sink.convert.api import Checks
+from keyfold_sink.group.assignment import Assigned, Claimed, Claims, PauseReason
+from keyfold_sink.group.catchup import CatchUp
+from keyfold_sink.group.group import Event, Group
+from keyfold_sink.kafka.client import GroupConsumer
+from keyfold_sink.kafka.cluster import AdminSource
+from keyfold_sink.metrics import names
+from keyfold_sink.metrics.meter import TaskMeter
+from keyfold_sink.rejects.dead_letters import OpenProducer
+from keyfold_sink.rejects.rejecting import open_intake
+from keyfold_sink.status import State
+from keyfold_sink.task.background import Background, Timers
+from keyfold_sink.task.flushing import flush
+from keyfold_sink.task.gauges import Gauges
+from keyfold_sink.task.orders import TaskOrders
+from keyfold_sink.task.reading import Reading
+from keyfold_sink.task.relief import Relief
+from keyfold_sink.task.report import Report, Voice
+from keyfold_sink.writing import budget
+from keyfold_sink.writing.batch import TopicPartitionKey
+from keyfold_sink.writing.partition import Committed, PartitionWriter, Tools
+from keyfold_sink.writing.rolling import RollReason
+from keyfold_sink.writing.senders import Senders
+
+_POLL_S: Final = 0.1
+# For limits of time; those of size and count are looked at with each batch.
+_ROLL_INTERVAL_S: Final = 0.05
+_FOLLOW_INTERVAL_S: Final = 60.0
+_TOPICS_INTERVAL_S: Final = 15.0
+_ENDS_INTERVAL_S: Final = 10.0
+_ELSEWHERE_INTERVAL_S: Final = 1.0
+# A commit that stays unknown for this long is asked for again; shutdown looks in between.
+_COMMIT_PATIENCE_S: Final = 10.0
+_LEAVE_WAIT_S: Final = 5.0
+# What has been sent already may still land; who starts next would find it, but need not read it again.
+_LAST_CALLS_S: Final = 5.0
+
+OpenConsumer = Callable[[Callable[[Any, Any], None], Callable[[Any], None]], GroupConsumer]
+"""(what to call with the answers to commits, and with what the client has to say of itself) -> a consumer."""
+
+
+class ClientFailed(KeyfoldError):
+    """The Kafka client has ended for good, and would again."""
+
+
+class ClientBroke(Exception):
+    """The Kafka client has refused a call that it should have taken; a new one may do better."""
+
+
+class PartitionsFailed(KeyfoldError):
+    """The task was told to stop, and not all of it was well until then."""
+
+
+class ShutdownTimeout(KeyfoldError):
+    """The store or Kafka did not answer in the time that a shutdown has."""
+
+
+class SinkTask:
+    """A task. It ends soon after it was ordered to stop, from wherever."""
+
+    def __init__(
+        self,
+        options: SinkOptions,
+        *,
+        store: ObjectStore,
+        source: AdminSource,
+        open_consumer: OpenConsumer,
+        clock: Clock,
+        random: Random,
+        orders: TaskOrders,
+        voice: Voice,
+        meter: TaskMeter | None = None,
+        checks: Checks | None = None,
+        open_producer: OpenProducer | None = None,
+        catch_up: CatchUp | None = None,
+        on_committed: Callable[[Committed], None] = lambda _event: None,
+    ) -> None:
+        self._options = options
+        self._store = store
+        self._source = source
+        self._open_consumer = open_consumer
+        self._clock = clock
+        self._random = random
+        self._orders = orders
+        self._catch_up = catch_up
+        self._plan = budget.plan(options.buffer_memory)
+        self._in_flight = budget.InFlight()
+        meter = meter or TaskMeter(clock)
+        self._inbox: SimpleQueue[Event] = SimpleQueue()
+        self._pool = Senders()
+        self._timers = Timers(clock)
+        self._background = Background(self._pool)
+        self._topics: list[str] = []
+        self._events = structlog.get_logger("keyfold.sink")
+        self._tools = Tools(store, source, clock, self._in_flight, self._inbox.put, options.avro_codec, meter)
+        self._group = self._open_group(meter, on_committed)
+        self._intake = open_intake(
+            options,
+            self._group,
+            clock=clock,
+            meter=meter,
+            in_flight=self._in_flight,
+            checks=checks,
+            open_producer=open_producer,
+            task_id=voice.number,
+        )
+        self._reading = Reading(self._group, options.source_gap_policy, self._intake, meter)
+        self._relief = Relief(
+            self._group, self._in_flight, self._plan.segments_bytes, meter, lambda: self._intake.kept_bytes
+        )
+        self._report = Report(self._group, voice)
+        voice.values = Gauges(
+            meter, self._group, self._in_flight, self._plan.segments_bytes, lambda: self._intake.kept_bytes
+        ).values
+
+    def run(self) -> None:
+        """Work until stopped or caught up. Raises what ended the task otherwise."""
+        consumer = self._open_consumer(self._group.on_commit, self._group.on_error)
+        try:
+            try:
+                self.begin(consumer)
+                while not self._orders.stop.is_set() and not self._has_caught_up():
+                    self.turn(consumer)
+            except KeyfoldError:
+                self._end_quietly()
+                raise
+            except KafkaException as error:
+                self._end_quietly()
+                kind = ClientFailed if error.args[0].fatal() else ClientBroke
+                raise kind(f"the Kafka client cannot go on: {error.args[0].str()}") from error
+            self._end()
+            self._report.now()  # the last figures, or what the flush has done would never be counted
+            if self._report.state() is State.FAILED:
+                raise PartitionsFailed(self._report.trace())
+        finally:
+            try:
+                if not self._group.leave(consumer, _LEAVE_WAIT_S):
+                    self._events.warning("Kafka did not let the task leave its group in time; it goes all the same")
+            finally:
+                if not self._pool.end(self._clock.monotonic_s() + _LAST_CALLS_S, self._clock.monotonic_s):
+                    self._events.warning("a request still hangs; the task ends without its answer")
+
+    # The loop
+
+    def begin(self, consumer: GroupConsumer) -> None:
+        """Join the group, paused where that was ordered."""
+        self._obey()
+        self._topics = list(self._options.topics)
+        if self._topics:
+            self._group.join(consumer, self._topics)
+
+    def turn(self, consumer: GroupConsumer) -> None:
+        """Once around."""
+        messages = consumer.consume(self._plan.batch_records(self._reading.mean_record_bytes), _POLL_S)
+        if messages:
+            self._reading.take(messages)
+        self._obey()
+        self._group.step()
+        self._intake.step()
+        self._roll()
+        self._relief.step(self._orders.stop)
+        self._follow(consumer)
+        self._report.tick()
+
+    def _obey(self) -> None:
+        wanted = self._orders.take()
+        is_paused = PauseReason.ORDER in self._group.fetching.reasons
+        if wanted.pause and not is_paused:
+            self._events.info("paused")
+            self._group.fetching.pause(PauseReason.ORDER)
+        elif is_paused and not wanted.pause:
+            self._events.info("resumed")
+            self._group.fetching.resume(PauseReason.ORDER)
+        if wanted.flush or (wanted.pause and not is_paused):
+            for writer in self._writers():
+                writer.roll(RollReason.REQUEST)
+
+    def _roll(self) -> None:
+        if self._timers.due("roll", _ROLL_INTERVAL_S):
+            for writer in self._writers():
+                writer.roll_if_due()
+        if self._timers.due("lag", self._options.offset_flush_interval_ms / 1000):
+            self._group.commit_lag()
+
+    def _writers(self) -> Iterable[PartitionWriter]:
+        return [owner.writer for owner in self._group.assigned.values() if owner.writer is not None]
+
+    # What happens now and then
+
+    def _follow(self, consumer: GroupConsumer) -> None:
+        if self._timers.due("follow", _FOLLOW_INTERVAL_S):
+            for writer in self._writers():
+                writer.follow()
+        if self._options.topics_regex is not None:
+            if self._timers.due("topics", _TOPICS_INTERVAL_S):
+                self._background.begin("topics", lambda: self._options.choose_topics(self._source.topics()))
+            topics = self._background.finished("topics")
+            if topics and topics != self._topics:
+                self._topics = topics
+                self._group.join(consumer, topics)
+        if self._timers.due("ends", _ENDS_INTERVAL_S) and (unread := self._report.unread()):
+            self._background.begin("ends", lambda: self._source.end_offsets(unread))
+        self._report.ends = self._background.finished("ends") or self._report.ends
+
+    def _has_caught_up(self) -> bool:
+        catch_up = self._catch_up
+        if catch_up is None:
+            return False
+        catch_up.saw(self._group.log_ends)
+        running = {k: o.writer for k, o in self._group.assigned.items() if o.is_fetched and o.writer is not None}
+        for key in catch_up.to_flush({key: writer.position for key, writer in running.items()}):
+            if not running[key].is_rolled:
+                running[key].roll(RollReason.CAUGHT_UP)
+        elsewhere = catch_up.elsewhere(running)
+        if elsewhere and self._timers.due("elsewhere", _ELSEWHERE_INTERVAL_S):
+            self._background.begin("elsewhere", lambda: self._look_at(elsewhere))
+        catch_up.saw(self._background.finished("elsewhere") or {})
+        return catch_up.is_done
+
+    def _look_at(self, keys: Iterable[TopicPartitionKey]) -> dict[TopicPartitionKey, int]:
+        found: dict[TopicPartitionKey, int] = {}
+        for key in keys:
+            try:
+                found[key] = self._open_log(key).load().manifest.next_offset
+            except LogNotFound:
+                continue
+        return found
+
+    # The end
+
+    def _before_revoke(self, owners: Sequence[Assigned]) -> None:
+        self._flush(owners, RollReason.REVOKE, self._options.offset_flush_timeout_ms)
+        self._group.commit_lag()
+
+    def _end(self) -> None:
+        self._intake.say()
+        owners = list(self._group.assigned.values())
+        done = self._flush(owners, RollReason.SHUTDOWN, self._options.shutdown_timeout_ms)
+        if not done:
+            raise ShutdownTimeout(
+                f"not everything was committed within {self._options.shutdown_timeout_ms} ms of being told to stop",
+                hint="nothing is lost: the next run reads it again from Kafka",
+            )
+
+    def _end_quietly(self) -> None:
+        """Flush what can be flushed beside an error that is already on its way."""
+        try:
+            self._end()
+        except KeyfoldError as error:
+            self._events.warning("not everything was flushed", error=str(error))
+
+    def _flush(self, owners: Sequence[Assigned], reason: RollReason, timeout_ms: int) -> bool:
+        """Finish and commit what was read of these partitions; False when some of it could not be."""
+        done = flush(owners, reason, timeout_ms / 1000, self._clock, self._report.tick)
+        self._group.take_reports()
+        return done
+
+    def _open_group(self, meter: TaskMeter, on_committed: Callable[[Committed], None]) -> Group:
+        return Group(
+            claims=Claims(
+                self._source,
+                self._options.source_gap_policy,
+                self._random,
+                self._inbox.put,
+                gap_recorded=lambda: meter.count(names.SOURCE_GAPS, "lost"),
+            ),
+            inbox=self._inbox,
+            executor=self._pool,
+            clock=self._clock,
+            random=self._random,
+            open_log=self._open_log,
+            open_writer=self._open_writer,
+            before_revoke=self._before_revoke,
+            on_committed=on_committed,
+            one_failed_ends_all=self._catch_up is not None,
+            meter=meter,
+        )
+
+    def _open_log(self, key: TopicPartitionKey) -> PartitionLog:
+        place = Place(self._options.topics_dir, *key)
+        return PartitionLog(self._store, place, clock=self._clock, random=self._random, patience_s=_COMMIT_PATIENCE_S)
+
+    def _open_writer(self, owner: Assigned, event: Claimed) -> PartitionWriter:
+        policy = self._options.roll_policy(owner.key[0])
+        return PartitionWriter(event.session, owner.lane, owner.retry, policy, self._tools)

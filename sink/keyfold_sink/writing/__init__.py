@@ -1,0 +1,1 @@
+"""From records to committed segments: batches, the budget, the lanes that wait for the store."""
