@@ -9,8 +9,9 @@ Nothing of the log is touched: the store's probe uses objects of its own, Kafka 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from random import Random
+from types import MappingProxyType
 from typing import Any, Final
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
@@ -24,7 +25,7 @@ from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.convert.registry import ConfluentRegistry
 from keyfold_sink.convert.registry_api import SchemaUnknown
 from keyfold_sink.convert.settings import AvroConverter, parse_converter
-from keyfold_sink.kafka.contact import Contact
+from keyfold_sink.kafka.contact import CLIENT_LOG, Contact
 
 TIMEOUT_S: Final = 10.0
 _GROUP_LOOKS: Final = 20
@@ -33,6 +34,8 @@ _COORDINATOR_MOVES: Final = frozenset(
     {KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS}
 )
 _FETCH_S: Final = 5.0
+# What clients report is told as a mistake; what the user asked them to log all the same goes the way of all events.
+_SILENT: Final[Mapping[str, Any]] = MappingProxyType({"log_level": 0, "logger": CLIENT_LOG})
 # An id that no registry has given; the answer that it is unknown is a good answer.
 _UNUSED_ID: Final = 2**31 - 1
 
@@ -51,7 +54,7 @@ def check_connections(
 
 def _kafka(options: SinkOptions, clock: Clock, on_good: Good) -> Iterator[ConfigError]:
     contact = Contact(clock)
-    settings: dict[str, Any] = {"log_level": 0, **options.admin_settings, "error_cb": contact.heard}
+    settings: dict[str, Any] = {**_SILENT, **options.admin_settings, "error_cb": contact.heard}
     admin = AdminClient(settings)
     try:
         found = admin.list_topics(timeout=TIMEOUT_S).topics
@@ -110,7 +113,7 @@ def _ask_group(consumer: Consumer, places: list[TopicPartition]) -> None:
 
 def _reading(options: SinkOptions, firsts: dict[str, int], on_good: Good) -> Iterator[ConfigError]:
     """Ask for the group's offsets and fetch at the end of one partition of each topic: needs what reading needs."""
-    settings: dict[str, Any] = {"log_level": 0, **options.consumer_settings, "group.id": options.group_id}
+    settings: dict[str, Any] = {**_SILENT, **options.consumer_settings, "group.id": options.group_id}
     settings |= {"enable.auto.commit": False, "enable.partition.eof": True, "auto.offset.reset": "latest"}
     settings.pop("group.instance.id", None)  # a member of that name may be at work
     places = [TopicPartition(topic, partition, OFFSET_END) for topic, partition in firsts.items()]

@@ -5,14 +5,18 @@ so it is waited for. Being refused does not, so it is believed when nothing else
 where no broker has ever answered, much later where they did, for brokers that restart may refuse for a moment.
 
 What the client reports is logged here, each text once in a while: the client's own log would say it three times a
-second, past our log and its form (`QUIET`).
+second, so `QUIET` keeps it to what is worse than an error. What it does log (all of it, where `log_level` or `debug` is
+set for it) goes the way of all events, as `keyfold.sink.kafka`, never past them to standard error.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
-from typing import Final
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
 
 import structlog
 from confluent_kafka import KafkaError
@@ -22,7 +26,9 @@ from keyfold_sink.kafka.source import SourceForbidden
 
 PATIENCE_AT_FIRST_S: Final = 10.0
 PATIENCE_S: Final = 300.0
-QUIET: Final = {"log_level": 2}
+CLIENT_LOG: Final = logging.getLogger("keyfold.sink.kafka")
+"""Where a client's own log goes. The client hands over what it has when it is polled, or asked for records."""
+QUIET: Final[Mapping[str, Any]] = MappingProxyType({"log_level": 2, "logger": CLIENT_LOG})
 """Settings of a client whose errors are heard here."""
 
 _SAY_AGAIN_S: Final = 60.0

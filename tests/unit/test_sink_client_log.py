@@ -1,0 +1,93 @@
+"""What the Kafka client logs goes the way of all events, whichever client it is: never past them to standard error."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from keyfold.clock import SystemClock
+from keyfold_sink.config import connection_checks
+from keyfold_sink.config.connection_checks import check_connections
+from keyfold_sink.config.options import SinkOptions
+from keyfold_sink.kafka import cluster
+from keyfold_sink.kafka.cluster import AdminSource
+from keyfold_sink.kafka.consumer import admin_config, open_consumer
+from keyfold_sink.kafka.contact import CLIENT_LOG, Contact
+from keyfold_sink.kafka.source import SourceUnavailable
+from keyfold_sink.rejects import producer
+from keyfold_sink.rejects.producer import ensure_topic, open_producer
+from keyfold_sink.writing import budget
+
+# A port at which nobody is; each client then has an error a second to tell, and at this level much more.
+LOUD = {"log_level": "7", "debug": "broker"}
+NOBODY = "127.0.0.1:1"
+
+
+def options(loud: dict[str, str]) -> SinkOptions:
+    overrides = {f"{kind}.override.{key}": v for kind in ("consumer", "producer", "admin") for key, v in loud.items()}
+    values = {"name": "users", "topics": "users", "bootstrap.servers": NOBODY, "s3.bucket.name": "b"}
+    return SinkOptions.parse({**values, "store.url": "http://127.0.0.1:1", **overrides})
+
+
+def consume(loud: dict[str, str]) -> None:
+    plan = budget.plan(2**28)
+    consumer = open_consumer(options(loud), plan, lambda *_: None, lambda _: None, Contact(SystemClock()))
+    consumer.subscribe(["users"])
+    for _ in range(5):
+        consumer.consume(1, 0.1)
+    consumer.close()
+
+
+def produce(loud: dict[str, str]) -> None:
+    opened = open_producer(options(loud), lambda _: None)
+    for _ in range(5):
+        opened.poll(0.1)
+
+
+def make_topic(loud: dict[str, str]) -> None:
+    with pytest.raises(SourceUnavailable):
+        ensure_topic(options(loud).admin_settings, "dead", 1, Contact(SystemClock()))
+
+
+def ask(loud: dict[str, str]) -> None:
+    source = AdminSource(admin_config(options(loud)), SystemClock())
+    with pytest.raises(SourceUnavailable):
+        source.topics()
+
+
+def check(loud: dict[str, str]) -> None:
+    found = next(check_connections(options(loud), SystemClock(), Random()))
+    assert found.key == "bootstrap.servers"
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(producer, "_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(connection_checks, "TIMEOUT_S", 0.5)
+
+
+@pytest.mark.parametrize("client", [consume, produce, make_topic, ask, check])
+def test_what_a_client_logs_is_an_event(
+    client: Callable[[dict[str, str]], None], caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with caplog.at_level(logging.DEBUG, logger=CLIENT_LOG.name):
+        client(LOUD)
+    time.sleep(0.1)  # the client's threads write by themselves
+    logged = [record for record in caplog.records if record.name == CLIENT_LOG.name]
+    assert any("127.0.0.1:1" in record.getMessage() for record in logged)
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("client", [consume, produce, make_topic, ask, check])
+def test_by_itself_a_client_logs_no_errors_that_are_told_already(
+    client: Callable[[dict[str, str]], None], caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with caplog.at_level(logging.DEBUG, logger=CLIENT_LOG.name):
+        client({})
+    assert [record for record in caplog.records if record.name == CLIENT_LOG.name] == []
+    assert capfd.readouterr().err == ""
