@@ -178,6 +178,18 @@ class Index:
         except (OSError, ValueError, KeyError, DecompressionFailed, pa.ArrowException) as e:
             raise SegmentDamaged(origin, f"the index cannot be read: {e}") from e
 
+    @staticmethod
+    def block_table(tail: Bytes, *, origin: str = "") -> BlockTable:
+        """The block table off an index's end, which holds its whole footer. Raises `SegmentDamaged`."""
+        try:
+            # A Parquet file is read from its end; what is cut off before the footer is not looked at.
+            meta = pq.read_metadata(pa.BufferReader(b"PAR1" + bytes(tail))).metadata or {}
+            return BlockTable.parse(_checked_meta(meta, origin)["keyfold.blocks"].encode())
+        except SegmentDamaged:
+            raise
+        except (OSError, ValueError, KeyError, DecompressionFailed, pa.ArrowException) as e:
+            raise SegmentDamaged(origin, f"the index's footer cannot be read: {e}") from e
+
     def encode(self) -> bytes:
         """The Parquet object. The same index always gives the same bytes with the same Arrow release."""
         writer = IndexWriter(codec=self.codec, sync_marker=self.sync_marker)
