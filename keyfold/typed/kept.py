@@ -1,0 +1,61 @@
+"""The writer schemas that the sink keeps beside the log: `<topics.dir>/_schemas/<id>.avsc`.
+
+An object of this folder is created once and never replaced, so what was read is kept for as long as the reader lives.
+"""
+
+from __future__ import annotations
+
+import json
+from threading import Lock
+from typing import Any
+
+from keyfold.errors import ObjectNotFound, StoreError
+from keyfold.log.names import SCHEMAS_FOLDER, schema_key
+from keyfold.store.api import ObjectStore
+from keyfold.typed.misfit import Misfit, SchemaKey
+
+_SUFFIX = ".avsc"
+
+
+class SchemaUnusable(StoreError):
+    """A kept object holds no Avro schema."""
+
+
+class KeptSchemas:
+    """The schemas of one topics.dir. Safe to use from several threads."""
+
+    def __init__(self, store: ObjectStore, topics_dir: str) -> None:
+        self._store = store
+        self._topics_dir = topics_dir
+        self._texts: dict[SchemaKey, str] = {}
+        self._lock = Lock()
+
+    def text(self, key: SchemaKey) -> str:
+        """The schema as it is kept, in one piece. Raises `Misfit` where none is kept under `key`, and `StoreError`."""
+        with self._lock:
+            found = self._texts.get(key)
+            if found is None:
+                name = schema_key(self._topics_dir, key)
+                try:
+                    found = self._texts[key] = self._store.get(name).data.decode()
+                except ObjectNotFound as error:
+                    message = f"names schema {key}, which is not kept: there is no `{self._store.url}/{name}`"
+                    raise Misfit(message, schema=key) from error
+                except UnicodeDecodeError as error:
+                    raise SchemaUnusable(name, "is no text in UTF-8") from error
+        return found
+
+    def schema(self, key: SchemaKey) -> Any:
+        """The schema as JSON. Raises what `text` does, and `SchemaUnusable`."""
+        try:
+            return json.loads(self.text(key))
+        except ValueError as error:
+            raise SchemaUnusable(schema_key(self._topics_dir, key), f"is no JSON: {error}") from error
+
+    def keys(self) -> list[SchemaKey]:
+        """What is kept: ids ascending, then GUIDs. One listing."""
+        prefix = f"{self._topics_dir}/{SCHEMAS_FOLDER}" if self._topics_dir else SCHEMAS_FOLDER
+        names = [info.key.removeprefix(prefix) for info in self._store.list(prefix)]
+        stems = [name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)]
+        ids: list[SchemaKey] = sorted(int(stem) for stem in stems if stem.isdecimal())
+        return ids + sorted(stem for stem in stems if not stem.isdecimal())

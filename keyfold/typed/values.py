@@ -1,0 +1,161 @@
+"""One key or value to one Python value, for each format.
+
+    bytes     bytes                          json    what json.loads gives; Connect's envelope is opened
+    string    str; UTF-8 or a `Misfit`       avro    by the kept writer schema, for the reader's where there is one
+
+What is not of its format is a `Misfit`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Sequence
+from decimal import Decimal
+from threading import Lock
+from typing import Any, Final, NoReturn, Protocol
+
+from keyfold.log.record import Header
+from keyfold.typed.avro_read import FAULTS, Into, Read, fault_text, plain_reader
+from keyfold.typed.avro_schema import NotAvro, Type, avro_type
+from keyfold.typed.connect import Envelope, is_envelope
+from keyfold.typed.formats import Part
+from keyfold.typed.framing import read_frame
+from keyfold.typed.kept import KeptSchemas
+from keyfold.typed.misfit import Misfit, SchemaKey
+
+_BOM: Final = b"\xef\xbb\xbf"
+_SPACE: Final = b" \t\r\n"
+_ENVELOPES: Final = 64
+
+
+class Values(Protocol):
+    """Turns bytes that are not null into values."""
+
+    def value(self, data: bytes, headers: Sequence[Header]) -> Any:
+        """The value. Raises `Misfit`."""
+
+
+class BytesValues:
+    """Bytes as they are."""
+
+    def value(self, data: bytes, headers: Sequence[Header]) -> Any:  # noqa: ARG002 - a format may look at headers
+        """See `Values`."""
+        return data
+
+
+class StringValues:
+    """Text in UTF-8."""
+
+    def value(self, data: bytes, headers: Sequence[Header]) -> Any:  # noqa: ARG002
+        """See `Values`."""
+        return text_of(data)
+
+
+def text_of(data: bytes) -> str:
+    """Text in UTF-8. Raises `Misfit`."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise Misfit(f"is not UTF-8: {error.reason} at byte {error.start}") from error
+
+
+class JsonValues:
+    """JSON. Nothing but white space is null, as for Connect."""
+
+    def __init__(self, *, exact: bool = False) -> None:
+        self._parse_float = Decimal if exact else None
+        self._envelopes = Envelopes()
+
+    def value(self, data: bytes, headers: Sequence[Header]) -> Any:  # noqa: ARG002
+        """See `Values`."""
+        document = self.document(data)
+        if is_envelope(document):
+            return self._envelopes.of(document["schema"]).convert(document["payload"])
+        return document
+
+    def document(self, data: bytes) -> Any:
+        """The document as it stands. Raises `Misfit`."""
+        try:
+            return json.loads(data, parse_constant=_no_constant, parse_float=self._parse_float)
+        except UnicodeDecodeError as error:
+            raise Misfit(f"is not UTF-8: {error.reason} at byte {error.start}") from error
+        except RecursionError as error:
+            raise Misfit("is nested too deeply") from error
+        except ValueError as error:
+            if not data.strip(_SPACE):
+                return None
+            raise Misfit(f"is no JSON: {error}") from error
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+class Envelopes:
+    """Schemas of Connect's envelope, compiled; a producer repeats the same one in every value. For several threads."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, Envelope] = OrderedDict()
+        self._lock = Lock()
+
+    def of(self, schema: Any) -> Envelope:
+        """The envelope of a schema. Raises `Misfit`."""
+        key = json.dumps(schema)
+        with self._lock:
+            found = self._known.get(key)
+            if found is None:
+                found = self._known[key] = Envelope(schema)
+                if len(self._known) > _ENVELOPES:
+                    self._known.popitem(last=False)
+            return found
+
+
+class WriterReaders:
+    """Compiled functions for the writer schemas that come by, each made once. For several threads."""
+
+    def __init__(self, schemas: KeptSchemas, reader: Type | None, into: Into) -> None:
+        self._schemas = schemas
+        self._reader = reader
+        self._into = into
+        self._known: dict[SchemaKey, Read] = {}
+
+    def of(self, key: SchemaKey) -> Read:
+        """The function for a writer schema. Raises `Misfit` where none is kept or it is no Avro."""
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = plain_reader(self.writer(key), self._reader, self._into)
+        return found
+
+    def writer(self, key: SchemaKey) -> Type:
+        """A writer schema. Raises `Misfit`."""
+        try:
+            return avro_type(self._schemas.schema(key), defaults=False)
+        except NotAvro as error:
+            raise Misfit(
+                f"names schema {key}, and what is kept under it is no Avro schema: {error}", schema=key
+            ) from error
+
+
+def read_whole(read: Read, data: bytes, begin: int, key: SchemaKey) -> Any:
+    """The value that `data` is from `begin` to its end. Raises `Misfit`."""
+    try:
+        value, end = read(data, begin)
+    except FAULTS as error:
+        raise Misfit(f"does not decode by schema {key}: {fault_text(error)}", schema=key) from error
+    if end != len(data):
+        raise Misfit(f"has {len(data) - end} bytes more than schema {key} accounts for", schema=key)
+    return value
+
+
+class AvroValues:
+    """Avro in Confluent's framing."""
+
+    def __init__(self, part: Part, schemas: KeptSchemas, reader: Type | None = None) -> None:
+        self._header = part.schema_header
+        self._readers = WriterReaders(schemas, reader, Into.PYTHON)
+
+    def value(self, data: bytes, headers: Sequence[Header]) -> Any:
+        """See `Values`."""
+        key, begin = read_frame(data, headers, self._header)
+        return read_whole(self._readers.of(key), data, begin, key)
