@@ -7,11 +7,23 @@ Whether librdkafka knows a key and takes its value is asked of itself (`keyfold_
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
 from keyfold.errors import ConfigError
+from keyfold.kafka.client_keys import JAAS, SAME_AS, translated, user_of_jaas
+
+__all__ = [
+    "NO_COUNTERPART",
+    "OWNED_BY_ALL",
+    "OWNED_BY_CONSUMER",
+    "OWNED_BY_PRODUCER",
+    "SAME_AS",
+    "SECURITY_PREFIXES",
+    "is_told_apart",
+    "mistakes_in",
+    "translated",
+]
 
 SECURITY_PREFIXES: Final = ("sasl.", "ssl.", "security.")
 """Keys that say how to connect: what the consumer is told holds for the other clients too."""
@@ -53,15 +65,6 @@ _SAID_ANYWAY: Final = {
     ("enable.idempotence", "true"),
 }
 
-SAME_AS: Final = {
-    "fetch.max.wait.ms": "fetch.wait.max.ms",
-    "receive.buffer.bytes": "socket.receive.buffer.bytes",
-    "send.buffer.bytes": "socket.send.buffer.bytes",
-    "ssl.keystore.certificate.chain": "ssl.certificate.pem",
-    "ssl.keystore.key": "ssl.key.pem",
-    "ssl.truststore.certificates": "ssl.ca.pem",
-    "max.request.size": "message.max.bytes",
-}
 _PEM_HINT: Final = (
     "write its certificates to a PEM file (keytool -exportcert -rfc -alias <alias> -keystore <store>) and name it in "
     "ssl.ca.location"
@@ -87,24 +90,11 @@ NO_COUNTERPART: Final = {
     "max.block.ms": ("nothing blocks in the producer here", "take it out"),
     "buffer.memory": ("the producer's queue has its own limits here", "use queue.buffering.max.kbytes"),
 }
-_JAAS: Final = "sasl.jaas.config"
-_JAAS_MODULE: Final = re.compile(r"\s*[\w.]*(?:Plain|Scram)LoginModule\s+required\b(?P<options>.*);\s*", re.DOTALL)
-_JAAS_OPTION: Final = re.compile(r"(?P<key>\w+)\s*=\s*(?:\"(?P<quoted>(?:[^\"\\]|\\.)*)\"|(?P<plain>[^\s\";]+))")
 
 
 def is_told_apart(key: str) -> bool:
     """Whether `mistakes_in` has its say about a key, so that the client need not be asked."""
-    return key in NO_COUNTERPART or key == _JAAS
-
-
-def translated(settings: Mapping[str, str]) -> dict[str, str]:
-    """A client's settings in librdkafka's names."""
-    found = {SAME_AS.get(key, key): value for key, value in settings.items() if key != _JAAS}
-    if _JAAS in settings:
-        user, password = _user_of_jaas(settings[_JAAS]) or ("", "")
-        found.setdefault("sasl.username", user)
-        found.setdefault("sasl.password", password)
-    return found
+    return key in NO_COUNTERPART or key == JAAS
 
 
 def mistakes_in(prefix: str, settings: Mapping[str, str], owned: Mapping[str, str]) -> Iterator[ConfigError]:
@@ -119,23 +109,9 @@ def mistakes_in(prefix: str, settings: Mapping[str, str], owned: Mapping[str, st
             yield ConfigError(
                 f"{prefix}{key}", f"is `{SAME_AS[key]}` here, and both are given", hint="give one of them"
             )
-        elif key == _JAAS and _user_of_jaas(value) is None:
+        elif key == JAAS and user_of_jaas(value) is None:
             yield ConfigError(
                 f"{prefix}{key}",
                 "cannot be read: only PlainLoginModule and ScramLoginModule with username and password are understood",
                 hint="set sasl.username and sasl.password instead",
             )
-
-
-def _user_of_jaas(text: str) -> tuple[str, str] | None:
-    """User and password of a JAAS configuration, as Java's clients are given it."""
-    module = _JAAS_MODULE.fullmatch(text)
-    if module is None:
-        return None
-    options = {
-        match["key"]: re.sub(r"\\(.)", r"\1", match["quoted"]) if match["quoted"] is not None else match["plain"]
-        for match in _JAAS_OPTION.finditer(module["options"])
-    }
-    if "username" not in options or "password" not in options:
-        return None
-    return options["username"], options["password"]

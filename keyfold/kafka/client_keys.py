@@ -1,0 +1,51 @@
+"""Keys of the Java clients that librdkafka knows under another name, and Java's way to write a login. Pure.
+
+Most keys of the two are named alike, and people have files for Kafka's own tools (`--command-config`). So what means
+the same is translated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+JAAS: Final = "sasl.jaas.config"
+
+SAME_AS: Final = {
+    "fetch.max.wait.ms": "fetch.wait.max.ms",
+    "receive.buffer.bytes": "socket.receive.buffer.bytes",
+    "send.buffer.bytes": "socket.send.buffer.bytes",
+    "ssl.keystore.certificate.chain": "ssl.certificate.pem",
+    "ssl.keystore.key": "ssl.key.pem",
+    "ssl.truststore.certificates": "ssl.ca.pem",
+    "max.request.size": "message.max.bytes",
+}
+"""Java's key -> librdkafka's."""
+
+_JAAS_MODULE: Final = re.compile(r"\s*[\w.]*(?:Plain|Scram)LoginModule\s+required\b(?P<options>.*);\s*", re.DOTALL)
+_JAAS_OPTION: Final = re.compile(r"(?P<key>\w+)\s*=\s*(?:\"(?P<quoted>(?:[^\"\\]|\\.)*)\"|(?P<plain>[^\s\";]+))")
+
+
+def translated(settings: Mapping[str, str]) -> dict[str, str]:
+    """A client's settings in librdkafka's names."""
+    found = {SAME_AS.get(key, key): value for key, value in settings.items() if key != JAAS}
+    if JAAS in settings:
+        user, password = user_of_jaas(settings[JAAS]) or ("", "")
+        found.setdefault("sasl.username", user)
+        found.setdefault("sasl.password", password)
+    return found
+
+
+def user_of_jaas(text: str) -> tuple[str, str] | None:
+    """User and password of a JAAS configuration, as Java's clients are given it; None where it is of another kind."""
+    module = _JAAS_MODULE.fullmatch(text)
+    if module is None:
+        return None
+    options = {
+        match["key"]: re.sub(r"\\(.)", r"\1", match["quoted"]) if match["quoted"] is not None else match["plain"]
+        for match in _JAAS_OPTION.finditer(module["options"])
+    }
+    if "username" not in options or "password" not in options:
+        return None
+    return options["username"], options["password"]

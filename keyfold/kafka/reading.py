@@ -1,0 +1,95 @@
+"""Read a range of a partition of a topic, as records of a log.
+
+What Kafka no longer has (compaction, retention, markers of transactions) is simply not there: offsets ascend with
+holes, as in a log. Memory is the consumer's queue, which is kept small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from keyfold.clock import Clock, SystemClock
+from keyfold.kafka.client import Contact, KafkaError, make_consumer, plain
+from keyfold.kafka.errors import KafkaUnavailable
+from keyfold.log.record import NO_LEADER_EPOCH, TIMESTAMP_TYPES, Record
+
+from confluent_kafka import TopicPartition  # isort: skip - after `client` has proved that it is there
+
+_BATCH: Final = 1000
+_WAIT_S: Final = 1.0
+_SETTINGS: Final[Mapping[str, Any]] = {
+    "fetch.queue.backoff.ms": 5,
+    "queued.max.messages.kbytes": 16 * 1024,
+    "queued.min.messages": 20_000,
+}
+
+
+def read_topic(
+    settings: Mapping[str, str],
+    topic: str,
+    partition: int,
+    from_offset: int,
+    to_offset: int,
+    *,
+    committed: bool = True,
+    patience_s: float = 60.0,
+    clock: Clock | None = None,
+) -> Iterator[Record]:
+    """Records with `from_offset <= offset < to_offset`, in order; `to_offset` is at most the end of the partition.
+
+    `committed` leaves out records of aborted transactions. Raises `KafkaUnavailable` where nothing comes for
+    `patience_s`, and what `keyfold.kafka.client.plain` makes of other errors: `from_offset` outside of the partition
+    is a `KeyfoldError`.
+    """
+    if from_offset >= to_offset:
+        return
+    time = clock or SystemClock()
+    contact = Contact()
+    isolation = "read_committed" if committed else "read_uncommitted"
+    place = TopicPartition(topic, partition, from_offset)
+    consumer = make_consumer(settings, contact, {**_SETTINGS, "isolation.level": isolation})
+    try:
+        consumer.assign([place])
+        heard_s = time.monotonic_s()
+        while True:
+            messages: list[Any] = consumer.consume(_BATCH, _WAIT_S)
+            if messages:
+                heard_s = time.monotonic_s()
+            elif time.monotonic_s() - heard_s > patience_s:
+                raise contact.refusal() or KafkaUnavailable(
+                    f"nothing came of {topic}-{partition} for {patience_s:.0f} s", hint="run this again"
+                )
+            for message in messages:
+                _raise_error(message, f"the read of {topic}-{partition}", contact)
+                if message.offset() >= to_offset:
+                    return
+                if message.error() is None:
+                    yield record_of(message)
+            # What follows the last record below `to_offset` may be markers alone: the position says so.
+            if consumer.position([place])[0].offset >= to_offset:
+                return
+    finally:
+        consumer.close()
+
+
+def _raise_error(message: Any, what: str, contact: Contact) -> None:
+    error = message.error()
+    if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client's own code
+        raise plain(error, what, contact)
+
+
+def record_of(message: Any) -> Record:
+    """A consumed message as a record of a log."""
+    kind, timestamp = message.timestamp()
+    headers = tuple(message.headers() or ())
+    epoch = message.leader_epoch()
+    return Record(
+        message.offset(),
+        timestamp,
+        TIMESTAMP_TYPES[kind],
+        message.key(),
+        message.value(),
+        headers,
+        NO_LEADER_EPOCH if epoch is None else epoch,
+    )

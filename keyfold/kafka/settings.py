@@ -1,0 +1,80 @@
+"""How a command connects to Kafka: `--bootstrap-servers` and a file of client settings, as Kafka's own tools take them.
+
+    keyfold restore ... --bootstrap-servers host:9092 --kafka-config client.properties
+
+The file is .properties or JSON and may hold `${env:VARIABLE}` and `${file:/path:key}`. Keys are librdkafka's; those of
+the Java clients that mean the same are translated, those that only matter to Java (serializers, interceptors) are left
+out, and those that would connect otherwise than they say (Java's trust stores) are refused with what to do instead.
+Whether librdkafka knows a key and takes its value it says itself, when a client is made (`keyfold.kafka.client`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Final
+
+from keyfold.config_file import read_config
+from keyfold.errors import ConfigError
+from keyfold.kafka.client_keys import JAAS, translated, user_of_jaas
+
+BOOTSTRAP: Final = "bootstrap.servers"
+
+_SERVER: Final = re.compile(r"(?:[A-Za-z0-9_+-]+://)?(?:\[[0-9A-Fa-f:.%]+\]|[^\s:/\[\]]+)(?::\d{1,5})?")
+_ONLY_JAVA: Final = frozenset(
+    {
+        *("key.deserializer", "value.deserializer", "key.serializer", "value.serializer", "max.poll.records"),
+        *("interceptor.classes", "metric.reporters", "default.api.timeout.ms", "max.block.ms", "buffer.memory"),
+        *("ssl.keystore.type", "ssl.protocol", "ssl.enabled.protocols", "auto.include.jmx.reporter"),
+    }
+)
+_PEM: Final = "write its certificates to a PEM file and name it in ssl.ca.location"
+_REFUSED: Final = {
+    "ssl.truststore.location": ("Java's trust stores cannot be read", _PEM),
+    "ssl.truststore.password": ("Java's trust stores cannot be read", _PEM),
+    "ssl.truststore.type": ("Java's trust stores cannot be read", _PEM),
+    "sasl.login.callback.handler.class": ("Java's classes cannot run here", "use sasl.oauthbearer.method=oidc"),
+    "sasl.client.callback.handler.class": ("Java's classes cannot run here", "use sasl.oauthbearer.method=oidc"),
+}
+
+
+def client_settings(
+    bootstrap_servers: str | None, config: Path | str | None = None, *, owned: Collection[str] = ()
+) -> dict[str, str]:
+    """Settings for librdkafka, `bootstrap.servers` among them.
+
+    `bootstrap_servers` goes before the file's. `owned` are keys that the command decides about: given in the file with
+    any value they are refused. Raises `ConfigError`.
+    """
+    given = {} if config is None else read_config(config)
+    if bootstrap_servers is not None:
+        given[BOOTSTRAP] = bootstrap_servers
+    return checked(given, owned)
+
+
+def checked(given: Mapping[str, str], owned: Collection[str] = ()) -> dict[str, str]:
+    """The same, from a mapping."""
+    for key, value in given.items():
+        if key in _REFUSED:
+            why, what = _REFUSED[key]
+            raise ConfigError(key, f"means nothing to this client: {why}", hint=what)
+        if key in owned:
+            raise ConfigError(key, "cannot be set: the command decides about it", hint="take it out")
+        if key == JAAS and user_of_jaas(value) is None:
+            raise ConfigError(
+                key,
+                "cannot be read: only PlainLoginModule and ScramLoginModule with username and password are understood",
+                hint="set sasl.username and sasl.password instead",
+            )
+    _check_servers(given.get(BOOTSTRAP, ""))
+    return translated({key: value for key, value in given.items() if key not in _ONLY_JAVA})
+
+
+def _check_servers(text: str) -> None:
+    servers = [part.strip() for part in text.split(",")]
+    if not text.strip():
+        raise ConfigError(BOOTSTRAP, "is missing", hint="give --bootstrap-servers host:port[,host:port...]")
+    for server in servers:
+        if _SERVER.fullmatch(server) is None:
+            raise ConfigError(BOOTSTRAP, f"{server!r} is not host:port", hint="separate several by commas")
