@@ -1,0 +1,25 @@
+"""Logs as Spark DataFrames.
+
+`read_log` is one moment of a log, over all partitions or some; `latest_state` the last record of each key, without
+deleted keys. `snapshot_errors` turns Spark's words for a collected object into `SnapshotLost`. From Spark 4 on there is
+the data source too, after `register(spark)`, for batch and stream: `spark.read.format("keyfold")`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from keyfold.spark.latest_state import latest_state
+from keyfold.spark.lost import snapshot_errors
+from keyfold.spark.read_log import read_log
+
+__all__ = ["KeyfoldDataSource", "latest_state", "read_log", "register", "snapshot_errors"]
+
+
+def __getattr__(name: str) -> Any:
+    # Spark 3.5 has no Python data sources: importing this package must not need them.
+    if name in {"KeyfoldDataSource", "register"}:
+        from keyfold.spark import source
+
+        return getattr(source, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,59 @@
+"""When a snapshot's objects are collected while Spark reads them.
+
+A DataFrame is one version of the log, whose objects live for `file.delete.delay.ms` after a compaction has replaced
+them. A job that meets a missing one fails, always: Spark's options that skip missing files are off here. What it says
+then is Spark's own (`FILE_NOT_EXIST`, with advice about REFRESH TABLE that does not help). `snapshot_errors` says it
+in the log's words:
+
+    with snapshot_errors():
+        read_log(spark, url, "users").write.parquet(target)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
+from keyfold.errors import SnapshotLost
+from keyfold.log.names import topic_of_folder
+
+_SIGNS: Final = re.compile("FILE_NOT_EXIST|PATH_NOT_FOUND|FileNotFoundException|SnapshotLost|ObjectNotFound")
+_OBJECT: Final = re.compile(
+    r"(?P<topic>[^/\s]+)/partition=(?P<partition>\d+)/(?:_index/)?\d{20}-\d{8,}-[sc][0-9a-f]{16}\.(?:avro|parquet)"
+)
+
+
+def lost_snapshot(error: BaseException) -> SnapshotLost | None:
+    """What Spark's error means, where it means that an object of a log is not there any more."""
+    text = str(error)
+    found = _OBJECT.search(text) if _SIGNS.search(text) else None
+    if found is None:
+        return None
+    return SnapshotLost(
+        topic_of_folder(found["topic"]) or found["topic"],
+        int(found["partition"]),
+        f"`{found[0]}` has gone: the version that the DataFrame reads was replaced by a compaction and collected",
+        hint="make the DataFrame again, which reads the newest version, and repeat the whole job; "
+        "file.delete.delay.ms must be longer than such a job",
+    )
+
+
+@contextmanager
+def snapshot_errors() -> Iterator[None]:
+    """Around actions of a DataFrame of ours: a collected object is `SnapshotLost`, other errors pass.
+
+    with snapshot_errors():
+        read_log(spark, url, "users").write.parquet(target)
+    """
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        lost = lost_snapshot(error)
+        if lost is None:
+            raise
+        raise lost from error
