@@ -20,6 +20,7 @@ from keyfold.typed.avro_schema import (
     Type,
     Union,
     describe,
+    nodes,
 )
 from keyfold.typed.logical import conversion
 
@@ -80,22 +81,7 @@ def _bare_default(schema: Primitive | Fixed, default: Json) -> Any:
 
 def check_defaults(schema: Type) -> None:
     """Raise `NotAvro` where a default of a schema is not of its type."""
-    seen: set[int] = set()
-
-    def look(at: Type) -> None:
-        match at:
-            case Union(branches):
-                for branch in branches:
-                    look(branch)
-            case Array(items):
-                look(items)
-            case Map(values):
-                look(values)
-            case RecordType() if id(at) not in seen:
-                seen.add(id(at))
-                for each in at.fields:
-                    if each.has_default:
-                        default_value(each.type, each.default, raw=False)
-                    look(each.type)
-
-    look(schema)
+    for node in nodes(schema):
+        for each in node.fields if isinstance(node, RecordType) else ():
+            if each.has_default:
+                default_value(each.type, each.default, raw=False)

@@ -7,7 +7,7 @@ is on a type where it does not belong, is ignored, as the specification wants it
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -45,6 +45,10 @@ class Logical:
     name: str
     precision: int = 0
     scale: int = 0
+
+
+JSON_TEXT: Final = Logical("json")
+"""Not Avro's: a string that is the JSON of a value that has no one type (`keyfold.typed.json_shape`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +135,8 @@ def parse_avro(text: str | bytes) -> Type:
 
 def avro_type(schema: Json, *, defaults: bool = True) -> Type:
     """Read a schema's JSON. A writer's needs no `defaults`, and may have wrong ones. Raises `NotAvro`."""
+    if not isinstance(schema, str | list | dict):
+        raise NotAvro(f"{schema!r} is no schema")
     try:
         return _Parser().type(fastavro.parse_schema(_flat(schema, defaults=defaults)))
     except RecursionError as error:
@@ -221,6 +227,23 @@ def _logical(schema: Mapping[str, Json]) -> Logical | None:
     if kind == "fixed" and schema.get("size") != (UUID_BYTES if name == "uuid" else DURATION_BYTES):
         return None
     return Logical(name)
+
+
+def nodes(schema: Type) -> Iterator[Type]:
+    """Every type that a schema is made of, itself included; a record once."""
+    seen: set[int] = set()
+    waiting = [schema]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        match node:
+            case Union(branches):
+                waiting += branches
+            case Array(inner) | Map(inner):
+                waiting.append(inner)
+            case RecordType() if id(node) not in seen:
+                seen.add(id(node))
+                waiting += [each.type for each in node.fields]
 
 
 def short_name(name: str) -> str:

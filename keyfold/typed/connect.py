@@ -15,8 +15,17 @@ from datetime import date, timedelta
 from decimal import Decimal
 from typing import Any, Final
 
-import pyarrow as pa
-
+from keyfold.typed.avro_schema import (
+    JSON_TEXT,
+    Array,
+    Logical,
+    Map,
+    Primitive,
+    RecordField,
+    RecordType,
+    Type,
+    Union,
+)
 from keyfold.typed.logical import DAY_SECONDS, EPOCH, EPOCH_DAY, EPOCH_LOCAL, exact_decimal
 from keyfold.typed.misfit import Misfit
 
@@ -26,17 +35,10 @@ _LOGICAL: Final = "org.apache.kafka.connect.data."
 _BITS: Final = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 _DECIMAL_DIGITS: Final = 38
 _TYPES: Final[Mapping[str, type]] = {"boolean": bool, "string": str}
-_ARROW: Final[Mapping[str, Any]] = {
-    "int8": pa.int8(),
-    "int16": pa.int16(),
-    "int32": pa.int32(),
-    "int64": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "boolean": pa.bool_(),
-    "string": pa.string(),
-    "bytes": pa.binary(),
+_AVRO: Final = {"int8": "int", "int16": "int", "int32": "int", "int64": "long"} | {
+    kind: kind for kind in ("float", "double", "boolean", "string", "bytes")
 }
+_ANYTHING: Final = Primitive("string", JSON_TEXT)
 
 
 def is_envelope(document: Any) -> bool:
@@ -48,36 +50,36 @@ def is_envelope(document: Any) -> bool:
 
 
 class Envelope:
-    """What one of Connect's schemas means: `convert` a payload, and the Arrow `type` of the result."""
+    """What one of Connect's schemas means: `convert` a payload, and the `type` of the result (None: no schema)."""
 
     def __init__(self, schema: Any) -> None:
         self.convert, self.type = _compile(schema)
 
 
-def _compile(schema: Any) -> tuple[Convert, Any]:
+def _compile(schema: Any) -> tuple[Convert, Type | None]:
     """Raises `Misfit` where the schema is none of Connect's."""
     if schema is None:
         return _as_it_is, None
     kind = str(schema.get("type")) if isinstance(schema, dict) else ""
     logical = _logical(schema) if isinstance(schema, dict) else None
     if logical is not None:
-        bare, arrow = logical
+        bare, made = logical
     elif kind == "struct":
-        bare, arrow = _struct(schema)
+        bare, made = _struct(schema)
     elif kind == "array":
         item, item_type = _compile(schema.get("items"))
-        bare, arrow = _array(item), pa.list_(_known(item_type))
+        bare, made = _array(item), Array(_known(item_type))
     elif kind == "map":
-        bare, arrow = _map(schema)
-    elif kind in _ARROW:
-        bare, arrow = _simple(kind), _ARROW[kind]
+        bare, made = _map(schema)
+    elif kind in _AVRO:
+        bare, made = _simple(kind), Primitive(_AVRO[kind])
     else:
         raise Misfit(f"has an envelope with a schema of type {kind!r}, which Connect does not know")
-    return _or_null(bare, schema), arrow
+    return _or_null(bare, schema), Union((Primitive("null"), made))
 
 
-def _known(arrow: Any) -> Any:
-    return pa.null() if arrow is None else arrow
+def _known(made: Type | None) -> Type:
+    return _ANYTHING if made is None else made
 
 
 def _as_it_is(payload: Any) -> Any:
@@ -131,7 +133,7 @@ def _base64(text: str) -> bytes:
         raise Misfit(f"has a payload with a text that is no Base64: {error}") from error
 
 
-def _struct(schema: Mapping[str, Any]) -> tuple[Convert, Any]:
+def _struct(schema: Mapping[str, Any]) -> tuple[Convert, Type]:
     fields = schema.get("fields")
     if not isinstance(fields, list) or not all(isinstance(each, dict) and "field" in each for each in fields):
         raise Misfit("has an envelope with a struct without fields")
@@ -142,7 +144,9 @@ def _struct(schema: Mapping[str, Any]) -> tuple[Convert, Any]:
             raise _wrong(payload, "struct")
         return {name: member(payload.get(name)) for name, (member, _) in compiled.items()}
 
-    return convert, pa.struct([(name, _known(arrow)) for name, (_, arrow) in compiled.items()])
+    made = RecordType(str(schema.get("name") or "struct"))
+    made.fields = tuple(RecordField(name, _known(each)) for name, (_, each) in compiled.items())
+    return convert, made
 
 
 def _array(item: Convert) -> Convert:
@@ -154,28 +158,25 @@ def _array(item: Convert) -> Convert:
     return convert
 
 
-def _map(schema: Mapping[str, Any]) -> tuple[Convert, Any]:
+def _map(schema: Mapping[str, Any]) -> tuple[Convert, Type]:
+    """A map with texts for keys is an object; any other is a list of pairs, as Avro has it."""
     (key, key_type), (value, value_type) = _compile(schema.get("keys")), _compile(schema.get("values"))
+    is_object = isinstance(schema.get("keys"), dict) and schema["keys"].get("type") == "string"
 
     def convert(payload: Any) -> Any:
-        if type(payload) is dict:
-            pairs = [*payload.items()]
-        elif type(payload) is list and all(type(pair) is list and len(pair) == 2 for pair in payload):
-            pairs = payload
-        else:
+        if type(payload) is dict and is_object:
+            return {name: value(each) for name, each in payload.items()}
+        if is_object or type(payload) is not list or not all(type(pair) is list and len(pair) == 2 for pair in payload):
             raise _wrong(payload, "map")
-        return {_hashable(key(name)): value(each) for name, each in pairs}
+        return [{"key": key(name), "value": value(each)} for name, each in payload]
 
-    return convert, pa.map_(_known(key_type), _known(value_type))
-
-
-def _hashable(key: Any) -> Any:
-    if isinstance(key, dict | list):
-        raise Misfit("has a payload with a map whose keys are no simple values")
-    return key
+    if is_object:
+        return convert, Map(_known(value_type))
+    entry = RecordType("entry", fields=(RecordField("key", _known(key_type)), RecordField("value", _known(value_type))))
+    return convert, Array(entry)
 
 
-def _logical(schema: Mapping[str, Any]) -> tuple[Convert, Any] | None:
+def _logical(schema: Mapping[str, Any]) -> tuple[Convert, Type] | None:
     name = schema.get("name")
     if not isinstance(name, str) or not name.startswith(_LOGICAL):
         return None
@@ -185,10 +186,10 @@ def _logical(schema: Mapping[str, Any]) -> tuple[Convert, Any] | None:
     return _TIMES.get(name)
 
 
-def _decimal(schema: Mapping[str, Any]) -> tuple[Convert, Any] | None:
+def _decimal(schema: Mapping[str, Any]) -> tuple[Convert, Type] | None:
     parameters = schema.get("parameters")
     text = parameters.get("scale", "") if isinstance(parameters, dict) else ""
-    if not str(text).removeprefix("-").isdecimal():
+    if not str(text).isdecimal():
         return None
     scale = int(text)
 
@@ -201,7 +202,7 @@ def _decimal(schema: Mapping[str, Any]) -> tuple[Convert, Any] | None:
             return Decimal(repr(payload))
         raise _wrong(payload, "a decimal")
 
-    return convert, pa.decimal128(_DECIMAL_DIGITS, scale)
+    return convert, Primitive("bytes", Logical("decimal", max(_DECIMAL_DIGITS, scale), scale))
 
 
 def _whole(make: Convert, kind: str) -> Convert:
@@ -222,8 +223,11 @@ def _time(count_ms: int) -> Any:
     return (EPOCH_LOCAL + timedelta(milliseconds=count_ms)).time()
 
 
-_TIMES: Final[Mapping[str, tuple[Convert, Any]]] = {
-    "Date": (_whole(lambda days: date.fromordinal(days + EPOCH_DAY), "date"), pa.date32()),
-    "Time": (_whole(_time, "time"), pa.time32("ms")),
-    "Timestamp": (_whole(lambda ms: EPOCH + timedelta(milliseconds=ms), "timestamp"), pa.timestamp("ms", "UTC")),
+_TIMES: Final[Mapping[str, tuple[Convert, Type]]] = {
+    "Date": (_whole(lambda days: date.fromordinal(days + EPOCH_DAY), "date"), Primitive("int", Logical("date"))),
+    "Time": (_whole(_time, "time"), Primitive("int", Logical("time-millis"))),
+    "Timestamp": (
+        _whole(lambda ms: EPOCH + timedelta(milliseconds=ms), "timestamp"),
+        Primitive("long", Logical("timestamp-millis")),
+    ),
 }
