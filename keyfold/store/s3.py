@@ -122,13 +122,8 @@ class S3Store:
         self._sums_parts = checksums == "when_supported"
         asked_for = {"ServerSideEncryption": encryption, "SSEKMSKeyId": kms_key_id}
         self._encryption = {name: value for name, value in asked_for.items() if value}
-        try:
-            self.location, self._patient, self._single = _clients(asked)
-        except (BotoCoreError, ValueError) as error:
-            raise ConfigError("store.url", f"the S3 client for bucket {bucket} cannot be made: {error}") from error
-        for client in (self._patient, self._single):
-            for operation in ("PutObject", "UploadPart"):
-                client.meta.events.register(f"before-send.s3.{operation}", self._before_send)
+        self._retired: tuple[Any, ...] = ()
+        self.location, self._patient, self._single = self._open(asked)
 
     @classmethod
     def at(cls, location: S3Location, pacer: Pacer | None = None) -> S3Store:
@@ -141,10 +136,22 @@ class S3Store:
         """`s3://<bucket>`."""
         return f"s3://{self.bucket}"
 
+    def renew(self, location: S3Location) -> None:
+        """Go on with clients that are made anew, so that credentials are looked up again; uploads go on by them.
+
+        Requests under way end as they were begun. Raises `ConfigError` where boto3 makes no client; nothing has changed
+        then.
+        """
+        retired, opened = self._retired, self._open(location)
+        self._retired = (self._patient, self._single)
+        self.location, self._patient, self._single = opened
+        for client in retired:  # of the time before: whatever it was asked has ended
+            client.close()
+
     def close(self) -> None:
         """Close the connections that are kept open."""
-        self._patient.close()
-        self._single.close()
+        for client in (*self._retired, self._patient, self._single):
+            client.close()
 
     # Reading
 
@@ -273,6 +280,17 @@ class S3Store:
             return
 
     # Inside
+
+    def _open(self, asked: S3Location) -> tuple[S3Location, Any, Any]:
+        try:
+            location, patient, single = _clients(asked)
+        except (BotoCoreError, ValueError) as error:
+            what = f"the S3 client for bucket {asked.bucket} cannot be made"
+            raise ConfigError("store.url", f"{what}: {error}") from error
+        for client in (patient, single):
+            for operation in ("PutObject", "UploadPart"):
+                client.meta.events.register(f"before-send.s3.{operation}", self._before_send)
+        return location, patient, single
 
     def _ask(
         self, call: Callable[..., Any], action: str, key: str, mode: PutMode | None = None, **arguments: Any

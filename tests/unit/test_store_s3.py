@@ -8,13 +8,9 @@ from __future__ import annotations
 
 import pickle
 import socket
-import threading
 import zlib
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from email.message import Message
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -34,82 +30,16 @@ from keyfold.errors import (
 )
 from keyfold.store.api import Create, Update
 from keyfold.store.s3 import Checksums, S3Location, S3Store
+from tests.support.scripted_s3 import DATE, Answer, ScriptedServer, scripted_server
 
-DATE = "Fri, 20 Nov 2026 12:00:05 GMT"
 DATE_END_MS = 1_795_176_005_999
 SECOND_BEFORE = "Fri, 20 Nov 2026 12:00:04 GMT"
 
 
-@dataclass
-class Answer:
-    """`cut` sends so many bytes of the body and closes; None for `status` says nothing and closes."""
-
-    status: int | None = 200
-    body: bytes = b""
-    headers: Mapping[str, str] = field(default_factory=dict)
-    cut: int | None = None
-    date: str | None = DATE
-
-
-@dataclass
-class Asked:
-    method: str
-    path: str
-    headers: Message
-    body: bytes
-
-
-class ScriptedServer(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        self.answers: list[Answer] = []
-        self.asked: list[Asked] = []
-        super().__init__(("127.0.0.1", 0), ScriptedHandler)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-
-class ScriptedHandler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: ScriptedServer
-
-    def _serve(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        self.server.asked.append(Asked(self.command, self.path, self.headers, body))
-        answers = self.server.answers
-        answer = answers.pop(0) if len(answers) > 1 else answers[0]
-        if answer.status is None:
-            self.close_connection = True
-            return
-        self.send_response_only(answer.status)
-        if answer.date is not None:
-            self.send_header("Date", answer.date)
-        for name, value in {"Content-Length": str(len(answer.body)), **answer.headers}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(answer.body if answer.cut is None else answer.body[: answer.cut])
-        if answer.cut is not None:
-            self.close_connection = True
-
-    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _serve  # noqa: N815 - http.server's names
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        pass
-
-
 @pytest.fixture(scope="module")
 def running() -> Iterator[ScriptedServer]:
-    server = ScriptedServer()
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with scripted_server() as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
