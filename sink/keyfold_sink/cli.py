@@ -34,6 +34,7 @@ def sink() -> None:
 @click.option("--task", type=click.IntRange(min=0), hidden=True)
 @click.option("--report-fd", type=click.IntRange(min=0), hidden=True)
 @click.option("--paused", is_flag=True, hidden=True)
+@click.option("--proven", is_flag=True, hidden=True)
 @click.pass_obj
 def run(
     world: Surroundings,
@@ -44,6 +45,7 @@ def run(
     task: int | None,
     report_fd: int | None,
     paused: bool,
+    proven: bool,
 ) -> None:
     """Run the sink of CONFIG until SIGTERM or Ctrl-C: then flush, commit and leave the group.
 
@@ -64,6 +66,7 @@ def run(
             task,
             report_fd,
             paused=paused,
+            proven=proven,
             until_caught_up=until_caught_up,
             as_json=as_json,
             stop=_stop_on_signals(),
@@ -74,8 +77,7 @@ def run(
     from keyfold_sink.config.examine import options_of
     from keyfold_sink.progress import Progress
 
-    values = read_config(config)
-    options = options_of(values)
+    options = options_of(values := read_config(config))
     stop = _stop_on_signals()
     progress = Progress(options.name, world.clock)
     logs.configure(json=as_json, level="warning" if progress.is_shown and not as_json else "info")

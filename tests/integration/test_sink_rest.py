@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from kafka_connect import KafkaConnect
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.kafka import KafkaBroker, produce_all, synthetic
-from tests.support.moto import LocalS3Process
+from tests.support.moto import Fault, LocalS3Process
 from tests.support.proof import Rig, SinkProcess, wait_for
 
 pytestmark = pytest.mark.kafka
@@ -111,3 +113,34 @@ def _without_the_token(url: str, other_url: str) -> None:
         families = {family.name for family in text_string_to_metric_families(get(f"{address}/metrics").text)}
         assert len(families) > 10
         assert get(f"{address}/health").json()["status"] == "healthy"
+
+
+def test_rights_that_are_taken_are_waited_for_and_missed_aloud(
+    rig: Rig, topic: MakeTopic, local_s3: LocalS3Process
+) -> None:
+    """A bucket that refuses everything, as with credentials that have run out: also a task that begins waits for it."""
+    name = topic(config={"retention.ms": "-1"})
+    config = rig.config(name, segment_ms=200, listeners="http://127.0.0.1:0")
+    with rig.start(config) as worker:
+        (url,) = addresses(worker)
+
+        def task() -> dict[str, Any]:
+            found = get(f"{url}/connectors/{name}/status").json()
+            return {"trace": "", **(found["tasks"] or [{"state": ""}])[0]}
+
+        wait_for(lambda: task()["state"] == "RUNNING", 40, "it runs")
+        produce_all(rig.broker.bootstrap_servers, name, synthetic(100, key_count=50, partition=0))
+        worker.until('"next_offset": 100')
+        local_s3.set_faults(Fault(f"/{rig.bucket}/", status=403, times=-1))
+        produce_all(rig.broker.bootstrap_servers, name, synthetic(100, key_count=50, partition=0))
+        wait_for(lambda: task()["state"] == "UNASSIGNED", 30, "it does not claim to run")
+        assert "s3:PutObject" in task()["trace"]
+        (pid,) = _tasks(worker)
+        os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: _tasks(worker) not in ({pid}, set()), 30, "another process has its place")
+        wait_for(lambda: "403" in task()["trace"] and task()["state"] == "UNASSIGNED", 30, "it waits, too")
+        local_s3.set_faults()
+        wait_for(lambda: task()["state"] == "RUNNING", 60, "it goes on by itself")
+        worker.until('"next_offset": 200', 60)
+        assert worker.end() == 0
+    assert rig.prove(name) == 200

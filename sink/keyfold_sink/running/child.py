@@ -35,6 +35,7 @@ def run_child(
     report_fd: int,
     *,
     paused: bool,
+    proven: bool,
     until_caught_up: bool,
     as_json: bool,
     stop: threading.Event,
@@ -60,6 +61,7 @@ def run_child(
                 random=random,
                 orders=orders,
                 voice=Voice(number, clock, report),
+                proven=proven,
             )
         except KeyfoldError as error:  # its supervisor tells people, at the end, and what else has failed
             structlog.get_logger("keyfold.sink").error("task failed", error=str(error))

@@ -7,7 +7,8 @@
 
 The threads that wait for the store hold nothing up but themselves. Tasks are started once the orders are known, so that
 a worker that starts while the sink is paused or stopped starts so; a store that does not answer is waited for, and its
-refusal ends a worker that has not begun. Later refusals change nothing about what the tasks do.
+refusal ends a worker that has not begun. Later refusals end nothing: rights may come back, and credentials are looked
+up anew (`keyfold_sink.writing.access`).
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from keyfold_sink.running.sink_service import SinkService
 from keyfold_sink.running.spawn import TaskProcess, first_line, task_command
 from keyfold_sink.running.supervisor import Supervisor
 from keyfold_sink.status import UNKNOWN, State, TaskStatus
+from keyfold_sink.writing.access import RenewingStore, location_now
 from keyfold_sink.writing.batch import TopicPartitionKey
 
 _ORDERS_EVERY_S: Final = 2.0
@@ -66,11 +68,14 @@ def run_worker(
 
     Raises `TasksFailed`; `KeyfoldError` for what keeps a worker from beginning.
     """
-    store = open_store(options.location)
+    opened = open_store(options.location)
+    store = RenewingStore(opened, lambda: location_now(options), clock, waits=False)
+    proven = threading.Event()
     try:
-        Worker(options, store, spawner(values, arguments), clock, random, progress).run(stop)
+        spawn = spawner(values, arguments, proven.is_set)
+        Worker(options, store, spawn, clock, random, progress, proven=proven).run(stop)
     finally:
-        store.close()
+        opened.close()
 
 
 def run_until_caught_up(
@@ -95,10 +100,12 @@ def run_until_caught_up(
     ).run_once(stop)
 
 
-def spawner(values: Mapping[str, str], arguments: Sequence[str]) -> Callable[[int, bool], Process]:
-    """How tasks are started."""
+def spawner(
+    values: Mapping[str, str], arguments: Sequence[str], is_proven: Callable[[], bool] = lambda: False
+) -> Callable[[int, bool], Process]:
+    """How tasks are started. `is_proven`: whether one has worked already, so that the store's refusals may pass."""
     line = first_line(values)
-    return lambda number, paused: TaskProcess(task_command(arguments, number, paused=paused), line)
+    return lambda number, paused: TaskProcess(task_command(arguments, number, paused=paused, proven=is_proven()), line)
 
 
 def limits(options: SinkOptions) -> Limits:
@@ -117,8 +124,12 @@ class Worker:
         clock: Clock,
         random: Random,
         progress: Progress,
+        *,
+        proven: threading.Event | None = None,
     ) -> None:
+        """`proven` is set when a task works for the first time."""
         self._options = options
+        self._proven = proven or threading.Event()
         self._store = store
         self._clock = clock
         folder = sink_folder(options.topics_dir, options.name)
@@ -231,6 +242,8 @@ class Worker:
         leave_quietly(self._roll_call)
 
     def _seen(self, tasks: tuple[TaskStatus, ...], replaced: Mapping[str, int]) -> None:
+        if any(task.state is State.RUNNING for task in tasks):
+            self._proven.set()
         self._metrics.observe(tasks, replaced)
         self._progress.reported(tasks)
 

@@ -127,7 +127,7 @@ def read_first_line(fd: int) -> dict[str, str]:
     return {key: Resolved(value, resolved[key]) if key in resolved else value for key, value in found["config"].items()}
 
 
-def task_command(arguments: Sequence[str], number: int, *, paused: bool) -> list[str]:
+def task_command(arguments: Sequence[str], number: int, *, paused: bool, proven: bool = False) -> list[str]:
     """The command of one task; `arguments` are those of `keyfold sink run`."""
-    flags = ["--paused"] * paused
+    flags = ["--paused"] * paused + ["--proven"] * proven
     return [sys.executable, "-m", "keyfold_sink", "run", *arguments, "--task", str(number), *flags]

@@ -2,7 +2,8 @@
 
 RUNNING is said of a task that is a member of its group and has partitions that it may write, or rightly none. Whether
 it idles or is held up shows in each partition: `lag_records` with `blocked_ms` and `error`; in the trace there is what
-is in the way of all of them.
+is in the way of all of them. It is not said where the store refuses all that there is to do: that will not pass by
+itself.
 """
 
 from __future__ import annotations
@@ -105,7 +106,9 @@ class Report:
             return State.UNASSIGNED
         if PauseReason.ORDER in group.fetching.reasons:
             return State.PAUSED
-        return State.RUNNING if Stage.RUNNING in stages or not stages else State.UNASSIGNED
+        if Stage.RUNNING in stages:
+            return State.UNASSIGNED if self._is_refused() else State.RUNNING
+        return State.UNASSIGNED if stages else State.RUNNING
 
     def trace(self) -> str:
         """What has failed; where nothing has, what is in the way."""
@@ -116,7 +119,21 @@ class Report:
         words = [f"reading pauses: {why.value}" for why in fetching.reasons if why is not PauseReason.ORDER]
         if not fetching.has_joined:
             words.append("no topic matches topics.regex")
-        return "; ".join([*words, *self._group.troubles.words()])
+        return "; ".join([*words, *self._refusals(), *self._group.troubles.words()])
+
+    def _is_refused(self) -> bool:
+        """Whether the store refuses each partition that has something to do."""
+        owners = [owner for owner in self._group.assigned.values() if owner.stage is Stage.RUNNING]
+        if not any(owner.health.is_refused for owner in owners):
+            return False
+        return all(owner.health.is_refused for owner in owners if self._partition(owner).lag_records != 0)
+
+    def _refusals(self) -> list[str]:
+        """What the store refuses, in its words."""
+        refused = [owner.health.error for owner in self._group.assigned.values() if owner.health.is_refused]
+        if not refused:
+            return []
+        return [f"{len(refused)} partitions wait for the right to go on: {refused[0]}"]
 
     def _partition(self, owner: Assigned) -> PartitionStatus:
         topic, number = owner.key

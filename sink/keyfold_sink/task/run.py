@@ -1,7 +1,8 @@
 """One task from its options: opens what it needs, proves the store, and runs until told to stop.
 
 Everything that can be known to be wrong is said before the group is joined: a bucket that is missing, credentials
-without rights, a store that ignores conditional writes. A store or a broker that does not answer is waited for.
+without rights, a store that ignores conditional writes. A store or a broker that does not answer is waited for; so are
+rights that are taken away later (`keyfold_sink.writing.access`).
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from keyfold_sink.task.persistence import Persistence, Stopped
 from keyfold_sink.task.report import Voice
 from keyfold_sink.task.sink_task import SinkTask
 from keyfold_sink.writing import budget
+from keyfold_sink.writing.access import RenewingStore, location_now
 from keyfold_sink.writing.partition import Committed
 
 
@@ -48,14 +50,16 @@ def run_task(
     on_committed: Callable[[Committed], None] = lambda _event: None,
     orders: TaskOrders | None = None,
     voice: Voice | None = None,
+    proven: bool = False,
 ) -> None:
     """Run one task until `stop` is set, or until it has caught up. Raises `KeyfoldError` when it cannot go on.
 
-    `orders` (on the same `stop`) are obeyed, and `voice` is told how it is, about every second.
+    `orders` (on the same `stop`) are obeyed, and `voice` is told how it is, about every second. `proven`: the store has
+    let this sink work before, so that a refusal is waited for from the beginning.
     """
     voice = voice or Voice(0, clock, lambda _status: None)
     try:
-        _run(options, orders or TaskOrders(stop), voice, until_caught_up, clock, random, on_committed)
+        _run(options, orders or TaskOrders(stop), voice, until_caught_up, proven, clock, random, on_committed)
     except Stopped:
         return
     except KeyfoldError as error:
@@ -72,6 +76,7 @@ def _run(
     orders: TaskOrders,
     voice: Voice,
     until_caught_up: bool,  # noqa: FBT001
+    proven: bool,  # noqa: FBT001
     clock: Clock,
     random: Random,
     on_committed: Callable[[Committed], None],
@@ -81,7 +86,8 @@ def _run(
     meter = TaskMeter(clock)
     voice.values = lambda: meter.values({})
     opened = open_store(options.location)
-    store = MeteredStore(opened, meter)
+    access = RenewingStore(opened, lambda: location_now(options), clock, waits=proven)
+    store = MeteredStore(access, meter)
     source = AdminSource(admin_config(options), clock)
     persist = Persistence(orders.stop, voice, clock, random)
     checks: Checks | None = None
@@ -94,6 +100,7 @@ def _run(
             open_registry=lambda settings: MeteredRegistry(confluent_registry(settings), meter),
         )
         persist(lambda: probe(store, options.topics_dir, random))
+        access.waits = not until_caught_up
         if sends_letters(options):
             persist(lambda: _ensure_letter_topic(options, Contact(clock)))
         catch_up = persist(lambda: _targets(options, source)) if until_caught_up else None

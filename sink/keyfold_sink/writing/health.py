@@ -2,7 +2,8 @@
 
 A transient error is repeated for ever, so that nothing ends that need not end. Then somebody must be able to see that
 nothing moves, and why. `blocked_ms` is set by the first failure and cleared by the first success that follows; the
-error itself stays, with its time, as the last one that there was.
+error itself stays, with its time, as the last one that there was. `is_refused` while what blocks is a refusal of the
+store: that passes only when somebody does something about it.
 
 It belongs to the partition, not to one attempt to write it: an attempt that was given up has its reason here.
 """
@@ -11,26 +12,28 @@ from __future__ import annotations
 
 from keyfold.clock import Clock
 from keyfold_sink.status import UNKNOWN
+from keyfold_sink.writing.access import is_refusal
 
 
 class Health:
     """Written by the partition's lane and by the main thread, read by the report; nothing here hangs together."""
 
-    __slots__ = ("_clock", "blocked_ms", "error", "error_ms")
+    __slots__ = ("_clock", "blocked_ms", "error", "error_ms", "is_refused")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.error = ""
         self.error_ms = UNKNOWN
         self.blocked_ms = UNKNOWN
+        self.is_refused = False
 
     def failed(self, error: object) -> None:
         """Something did not go through; it is tried again, or the partition has failed."""
         now_ms = self._clock.now_ms()
-        self.error, self.error_ms = str(error), now_ms
+        self.error, self.error_ms, self.is_refused = str(error), now_ms, is_refusal(error)
         if self.blocked_ms == UNKNOWN:
             self.blocked_ms = now_ms
 
     def went_on(self) -> None:
         """What was repeated has gone through."""
-        self.blocked_ms = UNKNOWN
+        self.blocked_ms, self.is_refused = UNKNOWN, False
