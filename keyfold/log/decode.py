@@ -151,6 +151,11 @@ def _bytes(raw: bytes, position: int) -> tuple[bytes, int]:
     return raw[start:end], end
 
 
+def skip_headers(raw: bytes, position: int) -> int:
+    """Where the headers at `position` end; there is at least one. Raises `ValueError`, `IndexError`."""
+    return _headers(raw, position)[1]
+
+
 def _headers(raw: bytes, position: int) -> tuple[tuple[Header, ...], int]:
     """Header names and values: an array of one piece, as writers of this format make it."""
     count, position = read_varint(raw, position)

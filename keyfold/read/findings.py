@@ -1,13 +1,14 @@
 """What verification may find, as values.
 
 A *damage* is anything that breaks what the log promises; a *note* is something that an operator may want to know and
-that costs nobody a record. Every finding names an object, and block and offset where they are known, says what is
-wrong, what is lost by it, and what to do.
+that costs nobody a record. Every finding names an object, and block, record and offset where they are known, says what
+is wrong, what is lost by it, and what to do.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
@@ -19,10 +20,12 @@ class Kind(Enum):
 
     MANIFEST_LOST = "manifest-lost"
     MANIFEST_DAMAGED = "manifest-damaged"
+    MANIFEST_OUTDATED = "manifest-outdated"
     SEGMENT_MISSING = "segment-missing"
     SEGMENT_TRUNCATED = "segment-truncated"
     SEGMENT_CHECKSUM = "segment-checksum"
     SEGMENT_SWAPPED = "segment-swapped"
+    SEGMENT_DOUBLED = "segment-doubled"
     SEGMENT_FOREIGN = "segment-foreign"
     BLOCK_DAMAGED = "block-damaged"
     INDEX_MISSING = "index-missing"
@@ -30,6 +33,7 @@ class Kind(Enum):
     INDEX_DIFFERS = "index-differs"
     RECORD_LOST = "record-lost"
     TOMBSTONE_LOST = "tombstone-lost"
+    RECORD_DIFFERS = "record-differs"
     RECORD_UNEXPECTED = "record-unexpected"
     OFFSETS_WRONG = "offsets-wrong"
     COUNT_WRONG = "count-wrong"
@@ -37,6 +41,8 @@ class Kind(Enum):
     MARKS_WRONG = "marks-wrong"
     RECORD_SUPERSEDED = "record-superseded"
     KEY_RESURRECTED = "key-resurrected"
+    TOPIC_DIFFERS = "topic-differs"
+    NOT_COMPARED = "not-compared"
     ORPHAN = "orphan"
     REPLACED = "replaced"
     UNFINISHED_UPLOAD = "unfinished-upload"
@@ -48,16 +54,20 @@ class Kind(Enum):
         return self not in _NOTES
 
 
-_NOTES: Final = frozenset({Kind.ORPHAN, Kind.REPLACED, Kind.UNFINISHED_UPLOAD, Kind.UNKNOWN_OBJECT})
+_NOTES: Final = frozenset({Kind.NOT_COMPARED, Kind.ORPHAN, Kind.REPLACED, Kind.UNFINISHED_UPLOAD, Kind.UNKNOWN_OBJECT})
 
 NOTHING: Final = "nothing"
 RESTORE: Final = "restore this object from an older version of the bucket or from a replica"
 REPORT: Final = "keep the bucket as it is and report this: a writer of keyfold made it"
+MAX_ALIKE: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding. `object` is a key in the bucket; `block` and `offset` are -1 where they say nothing."""
+    """One finding. `object` is a key in the bucket, or a topic partition in Kafka.
+
+    `block`, `record` (its number in the block, from 0) and `offset` are -1 where they say nothing.
+    """
 
     kind: Kind
     object: str
@@ -66,24 +76,69 @@ class Finding:
     to_do: str = RESTORE
     block: int = -1
     offset: int = -1
+    record: int = -1
 
     def __str__(self) -> str:
         where = self.object
         where += f", block {self.block}" if self.block >= 0 else ""
+        where += f", record {self.record}" if self.record >= 0 else ""
         where += f", offset {self.offset}" if self.offset >= 0 else ""
         text = f"{self.kind.value}: {where}: {self.what}"
         return f"{text}; lost: {self.lost}; to do: {self.to_do}" if self.kind.is_damage else text
 
 
+@dataclass(slots=True)
+class Findings:
+    """Findings as they come, at most `MAX_ALIKE` of one kind about one object; the rest of them is counted."""
+
+    _kept: dict[tuple[Kind, str], list[Finding]] = field(default_factory=dict)
+    _more: dict[tuple[Kind, str], int] = field(default_factory=dict)
+
+    def add(self, finding: Finding) -> None:
+        """Keep it, or count it."""
+        alike = self._kept.setdefault((finding.kind, finding.object), [])
+        if len(alike) < MAX_ALIKE:
+            alike.append(finding)
+        else:
+            key = finding.kind, finding.object
+            self._more[key] = self._more.get(key, 0) + 1
+
+    def extend(self, findings: Iterable[Finding]) -> None:
+        """Add all of them."""
+        for finding in findings:
+            self.add(finding)
+
+    def __iter__(self) -> Iterator[Finding]:
+        for key, alike in self._kept.items():
+            yield from alike
+            if key in self._more:
+                yield Finding(*key, f"{self._more[key]} more like this", alike[-1].lost, alike[-1].to_do)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._kept.values())) + sum(self._more.values())
+
+    def __bool__(self) -> bool:
+        return bool(self._kept)
+
+    def has(self, kind: Kind) -> bool:
+        """Whether something of this kind was found."""
+        return any(found is kind for found, _ in self._kept)
+
+
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What a verification of one partition saw. `version` is -1 where no manifest could be read."""
+    """What a verification of one partition saw. `version` is -1 where no manifest could be read.
+
+    `compared` is how many offsets were held against Kafka: -1 where that was not asked for.
+    """
 
     place: Place
     version: int
     segments: int
     records: int
     findings: tuple[Finding, ...]
+    size_bytes: int = 0
+    compared: int = -1
 
     @property
     def damage(self) -> tuple[Finding, ...]:

@@ -18,7 +18,8 @@ from keyfold.log.index import ROWS, BlockTable, Index
 from keyfold.log.names import ObjectName, Place
 from keyfold.read.cover import Candidate
 from keyfold.read.fetch import READ_AHEAD_BYTES
-from keyfold.read.verify_segment import Row, Seen, block_rows
+from keyfold.read.verify_rows import Row, block_rows
+from keyfold.read.verify_segment import Seen
 from keyfold.store.api import ObjectStore
 
 

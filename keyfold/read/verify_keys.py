@@ -1,107 +1,196 @@
-"""Nothing superseded below the first dirty offset, and nothing left under a marked tombstone.
+"""Nothing superseded below the first dirty offset, nothing under a marked tombstone, and nothing gone without reason.
 
-Below `first_dirty_offset` a key may occur once. A tombstone that a pass has marked says that no older record of its
-key is left *anywhere* in the log; readers rely on it when the tombstone goes, so an older one is damage at any offset.
+    promised    below `first_dirty_offset` a key occurs once. A tombstone that a pass has marked says that no older
+                record of its key is left *anywhere* in the log; readers rely on it when the tombstone goes
+    replaced    objects that an earlier version named and the collector has not taken yet tell what the log had. Their
+                newest record of a key must be there still, or a newer one; a tombstone may have been purged, up to
+                `purged_to`. So for as long as the sources of a pass are there, the pass is proved against them
 
-Keys come from index rows. A log with more rows than fit the budget is walked several times, each time for the keys of
-one hash bucket, so that memory stays bounded.
+Keys come from index rows, as hashes (`verify_hashes`); what speaks against the log is proved by the keys themselves.
 """
 
 from __future__ import annotations
 
-import hashlib
-import zlib
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
-from keyfold.errors import Corrupt
-from keyfold.log.index import read_index
+import numpy as np
+import numpy.typing as npt
+
+from keyfold.errors import Corrupt, ObjectNotFound
+from keyfold.log.avro import SegmentDamaged
+from keyfold.log.index import Index, read_index
 from keyfold.log.manifest import Manifest, SegmentEntry
-from keyfold.log.names import Place
-from keyfold.read.findings import REPORT, Finding, Kind
+from keyfold.log.names import Place, parse_name
+from keyfold.read.findings import MAX_ALIKE, REPORT, Finding, Kind
+from keyfold.read.verify_hashes import IN_LOG, MARKED, REPLACED, TOMBSTONE, Flags, Grouped, HashedRows, row_flags
 from keyfold.store.api import ObjectStore
 
-ROWS_AT_ONCE: Final = 4_000_000
-MAX_FINDINGS: Final = 20
-
-_COLUMNS: Final = ("offset", "key", "is_tombstone", "cleaned_epoch")
-_LONG_KEY_BYTES: Final = 32
-KeyRow = tuple[int, bytes, bool, int | None]
+_COLUMNS = ("offset", "key", "is_tombstone")
+_PROVED_AT_MOST = 1000
 
 
-def check_keys(
-    store: ObjectStore, place: Place, manifest: Manifest, *, rows_at_once: int = ROWS_AT_ONCE
-) -> Iterator[Finding]:
-    """Findings about keys; at most `MAX_FINDINGS` by name, then one that counts the rest.
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A record that should not be there any more (`newer` says why), or that should be (`newer` is -1)."""
 
-    Segments whose index cannot be read are passed over: they have a finding of their own. Raises `ObjectNotFound`.
-    """
-    entries = _entries_to_walk(manifest)
-    buckets = -(-sum(e.record_count for e in entries) // rows_at_once)
-    more = 0
-    for bucket in range(buckets):
-        for number, finding in enumerate(_walk(store, place, manifest, entries, (bucket, buckets))):
-            if number < MAX_FINDINGS:
-                yield finding
-            else:
-                more += 1
-    if more:
-        what = f"{more} more superseded records below first_dirty_offset {manifest.first_dirty_offset}"
-        yield Finding(Kind.RECORD_SUPERSEDED, place.manifest_key, what, to_do=REPORT)
+    offset: int
+    newer: int
+    flags: int
 
 
-def _entries_to_walk(manifest: Manifest) -> Sequence[SegmentEntry]:
-    """All segments up to the last one about whose rows something is promised."""
-    clean = [e.base_offset < manifest.first_dirty_offset or bool(e.cleaned_epochs) for e in manifest.segments]
-    return manifest.segments[: max((i + 1 for i, promised in enumerate(clean) if promised), default=0)]
+@dataclass(slots=True)
+class Suspects:
+    """Some suspects, and how many there are."""
+
+    some: list[Suspect] = field(default_factory=list)
+    count: int = 0
+
+    def add(self, offsets: npt.NDArray[np.int64], newer: npt.NDArray[np.int64], flags: Flags) -> None:
+        """Take the first ones, and count all."""
+        room = max(0, _PROVED_AT_MOST - len(self.some))
+        columns = (offsets[:room].tolist(), newer[:room].tolist(), flags[:room].tolist())
+        self.some += [Suspect(*row) for row in zip(*columns, strict=True)]
+        self.count += len(offsets)
 
 
-def _walk(
-    store: ObjectStore,
-    place: Place,
-    manifest: Manifest,
-    entries: Sequence[SegmentEntry],
-    bucket: tuple[int, int],
-) -> Iterator[Finding]:
-    last: dict[bytes, int] = {}
-    for entry in entries:
-        for offset, key, is_tombstone, mark in _rows(store, place, entry, bucket):
-            short = _short(key)
-            older = last.get(short)
-            last[short] = offset
-            if older is None:
-                continue
-            if offset < manifest.first_dirty_offset or mark is not None:
-                name = _name_at(manifest, older)
-                yield _finding(place.key(name), manifest, key, older, offset, is_tombstone=is_tombstone)
+def add_replaced(store: ObjectStore, place: Place, manifest: Manifest, names: Iterable[str], rows: HashedRows) -> None:
+    """Add what is left of replaced indexes. One that is gone or damaged says nothing."""
+    for name in names:
+        index = _replaced_index(store, place, name)
+        if index is not None:
+            offsets = index.ints("offset").astype(np.int64)
+            here = offsets >= manifest.log_start_offset
+            flags = row_flags(index, REPLACED, with_marks=False)
+            keys = index.rows.column("key").combine_chunks()
+            rows.add(keys.filter(here), offsets[here], flags[here])
 
 
-def _rows(store: ObjectStore, place: Place, entry: SegmentEntry, bucket: tuple[int, int]) -> Iterator[KeyRow]:
+def _replaced_index(store: ObjectStore, place: Place, name: str) -> Index | None:
     try:
-        rows = read_index(store, place, entry, columns=_COLUMNS).rows
-    except Corrupt:
-        return
-    number, of = bucket
-    for row in zip(*(rows.column(name).to_pylist() for name in _COLUMNS), strict=True):
-        if row[1] is not None and (of == 1 or zlib.crc32(row[1]) % of == number):
-            yield row
+        return Index.parse(store.get(place.key(name)).data, columns=_COLUMNS)
+    except (ObjectNotFound, SegmentDamaged):
+        return None
 
 
-def _short(key: bytes) -> bytes:
-    """A key to compare by: itself, or a digest that is longer than any key that stands for itself."""
-    return key if len(key) <= _LONG_KEY_BYTES else hashlib.blake2b(key, digest_size=_LONG_KEY_BYTES + 1).digest()
+def replaced_indexes(manifest: Manifest) -> list[str]:
+    """Names of the indexes among the replaced objects."""
+    names = [(r.name, parse_name(r.name)) for r in manifest.replaced]
+    return [name for name, parsed in names if parsed is not None and parsed.is_index]
 
 
-def _name_at(manifest: Manifest, offset: int) -> str:
-    return manifest.segments[bisect_right(manifest.segments, offset, key=lambda s: s.base_offset) - 1].name
+def check_keys(store: ObjectStore, place: Place, manifest: Manifest, rows: HashedRows) -> Iterator[Finding]:
+    """Findings about the rows that were collected. Raises `ObjectNotFound` where an index has gone since."""
+    twice, gone = Suspects(), Suspects()
+    for group in rows.groups():
+        _find_twice(group, manifest, twice)
+        _find_gone(group, manifest, gone)
+    keys = _Keys(store, place, manifest)
+    yield from _told_twice(keys, twice)
+    yield from _told_gone(keys, gone)
 
 
-def _finding(object_key: str, manifest: Manifest, key: bytes, older: int, newer: int, *, is_tombstone: bool) -> Finding:
-    clean = f"first_dirty_offset is {manifest.first_dirty_offset}"
-    if is_tombstone:
-        what = f"key {key!r} is here although its tombstone at offset {newer} was cleaned ({clean})"
+def _find_twice(group: Grouped, manifest: Manifest, suspects: Suspects) -> None:
+    """Pairs of neighbours, both in the log, of which the newer one says that the older one is not there."""
+    here = np.flatnonzero(group.flags & IN_LOG)
+    older, newer = here[:-1], here[1:]
+    promised = (group.offset[newer] < manifest.first_dirty_offset) | (group.flags[newer] & MARKED != 0)
+    found = promised & (group.hash[older] == group.hash[newer])
+    suspects.add(group.offset[older[found]], group.offset[newer[found]], group.flags[newer[found]])
+
+
+def _find_gone(group: Grouped, manifest: Manifest, suspects: Suspects) -> None:
+    """The newest record of a key that the log has had and has no more, and that nothing can have taken away.
+
+    A tombstone up to `purged_to` may have been purged, and may have taken an older value with it before.
+    """
+    last = ~group.followed()
+    found = last & (group.flags & (IN_LOG | REPLACED) == REPLACED) & (group.offset > manifest.purged_to)
+    suspects.add(group.offset[found], np.full(int(found.sum()), -1), group.flags[found])
+
+
+class _Keys:
+    """The key at an offset, from indexes; the last one that was read is kept."""
+
+    def __init__(self, store: ObjectStore, place: Place, manifest: Manifest) -> None:
+        self._store = store
+        self.place = place
+        self.manifest = manifest
+        self._entry: SegmentEntry | None = None
+        self._keys: dict[int, bytes | None] = {}
+
+    def entry_at(self, offset: int) -> SegmentEntry:
+        at = bisect_right(self.manifest.segments, offset, key=lambda s: s.base_offset) - 1
+        return self.manifest.segments[at]
+
+    def at(self, offset: int) -> bytes | None:
+        entry = self.entry_at(offset)
+        if entry is not self._entry:
+            try:
+                index = read_index(self._store, self.place, entry, columns=_COLUMNS)
+            except Corrupt:
+                return None  # it has a finding of its own
+            self._keys = dict(zip(index.ints("offset").tolist(), index.rows.column("key").to_pylist(), strict=True))
+            self._entry = entry
+        return self._keys.get(offset)
+
+    def replaced(self, wanted: set[int]) -> dict[int, tuple[bytes, str]]:
+        """Keys of records that only replaced objects have, and the name of one of those."""
+        found: dict[int, tuple[bytes, str]] = {}
+        for name in replaced_indexes(self.manifest):
+            index = _replaced_index(self._store, self.place, name)
+            if index is None:
+                continue
+            for offset, key in zip(index.ints("offset").tolist(), index.rows.column("key").to_pylist(), strict=True):
+                if offset in wanted and key is not None:
+                    found[offset] = key, name
+        return found
+
+
+def _told_twice(keys: _Keys, suspects: Suspects) -> Iterator[Finding]:
+    proved = 0
+    for suspect in suspects.some:
+        key = keys.at(suspect.offset)
+        if key is None or key != keys.at(suspect.newer):
+            continue  # another key of the same hash
+        proved += 1
+        if proved <= MAX_ALIKE:
+            yield _twice(keys, key, suspect)
+    more = suspects.count - len(suspects.some) + max(0, proved - MAX_ALIKE)
+    if more:
+        what = f"{more} more superseded records below first_dirty_offset {keys.manifest.first_dirty_offset}"
+        yield Finding(Kind.RECORD_SUPERSEDED, keys.place.manifest_key, what, to_do=REPORT)
+
+
+def _twice(keys: _Keys, key: bytes, suspect: Suspect) -> Finding:
+    clean = f"first_dirty_offset is {keys.manifest.first_dirty_offset}"
+    name = keys.place.key(keys.entry_at(suspect.offset).name)
+    if suspect.flags & TOMBSTONE:
+        what = f"key {key!r} is here although its tombstone at offset {suspect.newer} was cleaned ({clean})"
         lost = "nothing yet; the deleted key comes back when the tombstone goes"
-        return Finding(Kind.KEY_RESURRECTED, object_key, what, lost, REPORT, offset=older)
-    what = f"key {key!r} has a newer record at offset {newer}, and both are clean ({clean})"
-    return Finding(Kind.RECORD_SUPERSEDED, object_key, what, to_do=REPORT, offset=older)
+        return Finding(Kind.KEY_RESURRECTED, name, what, lost, REPORT, offset=suspect.offset)
+    what = f"key {key!r} has a newer record at offset {suspect.newer}, and both are clean ({clean})"
+    return Finding(Kind.RECORD_SUPERSEDED, name, what, to_do=REPORT, offset=suspect.offset)
+
+
+def _told_gone(keys: _Keys, suspects: Suspects) -> Iterator[Finding]:
+    known = keys.replaced({s.offset for s in suspects.some})
+    for suspect in suspects.some[:MAX_ALIKE]:
+        if suspect.offset not in known:
+            continue  # collected meanwhile
+        key, name = known[suspect.offset]
+        where = keys.entry_at(suspect.offset).name if keys.manifest.segments else ""
+        object_key = keys.place.key(where) if where else keys.place.manifest_key
+        since = f"{name}, which was replaced, has it, and nothing that is newer of key {key!r} is in the log"
+        to_do = f"keep {name} from being collected (stop the compactor), and report this"
+        if suspect.flags & TOMBSTONE:
+            lost = f"the tombstone of key {key!r}: what it deleted lives on for readers who have not seen it"
+            yield Finding(Kind.TOMBSTONE_LOST, object_key, since, lost, to_do, offset=suspect.offset)
+        else:
+            lost = f"the record of key {key!r}"
+            yield Finding(Kind.RECORD_LOST, object_key, since, lost, to_do, offset=suspect.offset)
+    more = suspects.count - min(len(suspects.some), MAX_ALIKE)
+    if more > 0:
+        what = f"{more} more records of replaced objects"
+        yield Finding(Kind.RECORD_LOST, keys.place.manifest_key, what, what, REPORT)

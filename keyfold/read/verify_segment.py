@@ -1,12 +1,12 @@
-"""One listed segment against its index and its manifest entry.
+"""One listed segment against its index and its manifest entry, in one read of both.
 
-    1. the index: there, its SHA-256, readable
-    2. the segment as a stream: its SHA-256, header, every block against the block table, every record against its row
-    3. where step 2 stops at damage, every block again by the block table alone, so that each damaged block is named
-       with the offsets that it held
-    4. what was counted against what the entry says
+    1. the index: its SHA-256; then it is read a row group at a time, beside the segment
+    2. the segment as a stream: its SHA-256, its header, every block against the block table, every record against its
+       row (`verify_rows`), many blocks at once; only where that fails one by one, to name block and record
+    3. what was counted against what the entry says
 
-Memory is the index, one range and one block.
+Damage does not end the read where the next block can still be found, so that each damaged block is named. What has to
+be read again to say more is in `verify_blame`. Memory is the index's bytes, a part of its rows and one range.
 """
 
 from __future__ import annotations
@@ -14,26 +14,32 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
-from keyfold.errors import StoreError
+import numpy as np
+import pyarrow as pa
+
+from keyfold.errors import ObjectNotFound, StoreError
 from keyfold.log.assembly import NO_TIMESTAMP_MS
-from keyfold.log.avro import SegmentDamaged, SegmentHeader, StoredBlock, parse_block, read_blocks
-from keyfold.log.codec import Codec, open_codec
-from keyfold.log.decode import decode_record, decompress_block
-from keyfold.log.index import Index
+from keyfold.log.avro import SegmentDamaged, SegmentHeader, StoredBlock, read_blocks
+from keyfold.log.codec import Bytes, Codec, open_codec
+from keyfold.log.decode import decompress_block
+from keyfold.log.index import Index, Ints
 from keyfold.log.manifest import SegmentEntry
 from keyfold.log.names import Place
 from keyfold.read.fetch import READ_AHEAD_BYTES
-from keyfold.read.findings import NOTHING, REPORT, RESTORE, Finding, Kind
+from keyfold.read.findings import NOTHING, REPORT, RESTORE, Finding, Findings, Kind
+from keyfold.read.verify_hashes import IN_LOG, TOMBSTONE, Flags, row_flags
+from keyfold.read.verify_rows import ROW_COLUMNS, PlacedRow, Row, index_rows, placed, prove, raw_rows
 from keyfold.store.api import ObjectStore
 
 Progress = Callable[[int], None]
 """Told how many stored bytes were read since the last call."""
 
-_ITS_RANGE = "the records of its range"
-_ROW_COLUMNS = ("offset", "timestamp", "key", "is_tombstone", "position", "length")
-Row = tuple[int, int, bytes | None, bool, int, int]
-"""One record as its index has it: the columns of `_ROW_COLUMNS`."""
+RowSink = Callable[[Any, Ints, Flags], None]
+"""Given keys (Arrow, null where a record has none), offsets and flags of records that were read."""
+
+_BATCH_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -54,54 +60,99 @@ class Seen:
         for offset, timestamp, key, is_tombstone, _, _ in rows:
             self.first_offset = offset if self.record_count == 0 else self.first_offset
             if timestamp != NO_TIMESTAMP_MS:
-                self.min_timestamp = min(self.min_timestamp, timestamp) if self.has_times else timestamp
-                self.max_timestamp = max(self.max_timestamp, timestamp) if self.has_times else timestamp
-                self.has_times = True
+                self._add_times(timestamp, timestamp)
             self.last_offset = offset
             self.record_count += 1
             self.tombstone_count += is_tombstone
             self.keyless_count += key is None
 
+    def add_index(self, index: Index) -> None:
+        """Count the rows of a part of an index."""
+        offsets, times = index.ints("offset"), index.ints("timestamp")
+        times = times[times != NO_TIMESTAMP_MS]
+        if len(times):
+            self._add_times(int(times.min()), int(times.max()))
+        self.first_offset = int(offsets[0]) if self.record_count == 0 else self.first_offset
+        self.last_offset = int(offsets[-1])
+        self.record_count += len(offsets)
+        self.tombstone_count += int(index.is_tombstone.sum())
+        self.keyless_count += index.rows.column("key").null_count
+
+    def _add_times(self, earliest: int, latest: int) -> None:
+        self.min_timestamp = min(self.min_timestamp, earliest) if self.has_times else earliest
+        self.max_timestamp = max(self.max_timestamp, latest) if self.has_times else latest
+        self.has_times = True
+
+
+@dataclass(slots=True)
+class Marks:
+    """What the marks in an index add up to."""
+
+    unmarked: int = 0
+    marked: int = 0
+    epochs: set[int] = field(default_factory=set)
+
+    def add(self, index: Index) -> list[int]:
+        """Count the marks of a part; offsets of marks on records that are no tombstones."""
+        marks = index.rows.column("cleaned_epoch")
+        is_marked = marks.is_valid().to_numpy()
+        self.unmarked += int((index.is_tombstone & ~is_marked).sum())
+        self.marked += int(is_marked.sum())
+        self.epochs.update(marks.drop_null().unique().to_pylist())
+        wrong: list[int] = index.ints("offset")[is_marked & ~index.is_tombstone].tolist()
+        return wrong
+
 
 @dataclass(slots=True)
 class SegmentCheck:
-    """The check of one segment. `names_by_checksum` are all listed segments, to tell swapped ones."""
+    """The check of one segment. After `run`: `findings`, what was `seen`, and the SHA-256 that was read.
+
+    `trouble` is what makes block and index disagree; what it means is decided by the SHA-256, at the end.
+    """
 
     store: ObjectStore
     place: Place
     entry: SegmentEntry
     sync_marker: bytes
-    names_by_checksum: dict[bytes, str]
     size_bytes: int
-    progress: Progress
-    findings: list[Finding] = field(default_factory=list)
+    progress: Progress = lambda _: None
+    on_rows: RowSink = lambda _keys, _offsets, _flags: None
+    findings: Findings = field(default_factory=Findings)
     seen: Seen = field(default_factory=Seen)
+    trouble: Findings = field(default_factory=Findings)
+    stopped: SegmentDamaged | None = None
+    has_index: bool = True
+    index_is_sound: bool = False
+    is_foreign: bool = False
+    foreign_marker: bytes = b""
+    checksum: bytes = b""
+    _marks: Marks = field(default_factory=Marks)
+    _last: int = -1
 
     def run(self) -> None:
-        """Do it. Raises `ObjectNotFound` where segment or index have gone, and other store errors."""
-        index = self._read_index()
+        """Do it. Raises `ObjectNotFound` where the segment has gone, and other store errors."""
         if self.size_bytes != self.entry.size_bytes:
-            self._add(
-                Kind.SEGMENT_TRUNCATED,
-                f"has {self.size_bytes} bytes, the manifest says {self.entry.size_bytes}",
-                lost="the records behind its end",
-            )
+            what = f"has {self.size_bytes} bytes, the manifest says {self.entry.size_bytes}"
+            self.add(Kind.SEGMENT_TRUNCATED, what, lost="the records behind its end")
+        self._last = self.entry.base_offset - 1
         digest = hashlib.sha256()
+        chunks = self.chunks(digest.update)
         try:
-            self._stream(index, digest.update)
+            self._stream(chunks, self._parts())
         except SegmentDamaged as stopped:
-            checksum = self._digest()
-            if checksum == self.entry.checksum and index is not None:
-                self._compare_all(index, stopped)
-            else:
-                self._blame_bytes(checksum, str(stopped))
-                self._blame_blocks(index, stopped)
-            return
-        if digest.digest() != self.entry.checksum:
-            self._blame_bytes(digest.digest(), "every block can be read")
-        self._compare_counts(index)
+            self.stopped = stopped
+            for _ in chunks:  # the digest is of all bytes
+                pass
+        self.checksum = digest.digest()
+        if self.checksum == self.entry.checksum and not self.is_troubled:
+            self.compare_counts()
 
-    def _add(
+    @property
+    def is_troubled(self) -> bool:
+        """Whether segment and index disagree, or one of them cannot be read to its end."""
+        return bool(self.trouble) or self.stopped is not None
+
+    def add(
         self,
         kind: Kind,
         what: str,
@@ -110,24 +161,15 @@ class SegmentCheck:
         to_do: str = RESTORE,
         block: int = -1,
         offset: int = -1,
+        record: int = -1,
         name: str | None = None,
     ) -> None:
+        """A finding about the segment, or about the object `name`."""
         key = self.place.key(self.entry.name if name is None else name)
-        self.findings.append(Finding(kind, key, what, lost, to_do, block, offset))
+        self.findings.add(Finding(kind, key, what, lost, to_do, block, offset, record))
 
-    def _read_index(self) -> Index | None:
-        name = self.entry.index_name
-        data = self.store.get(self.place.key(name)).data
-        self.progress(len(data))
-        if hashlib.sha256(data).digest() != self.entry.index_checksum:
-            self._add(Kind.INDEX_DAMAGED, "its SHA-256 is not the one in the manifest", name=name)
-        try:
-            return Index.parse(data)
-        except SegmentDamaged as error:
-            self._add(Kind.INDEX_DAMAGED, f"it cannot be read: {error}", name=name)
-            return None
-
-    def _chunks(self, update: Callable[[bytes], None]) -> Iterator[bytes]:
+    def chunks(self, update: Callable[[bytes], object]) -> Iterator[bytes]:
+        """The segment in ranges."""
         key = self.place.key(self.entry.name)
         for start in range(0, self.size_bytes, READ_AHEAD_BYTES):
             chunk = self.store.get_range(key, start, min(READ_AHEAD_BYTES, self.size_bytes - start))
@@ -135,147 +177,154 @@ class SegmentCheck:
             self.progress(len(chunk))
             yield chunk
 
-    def _digest(self) -> bytes:
-        digest = hashlib.sha256()
-        for _ in self._chunks(digest.update):
-            pass
-        return digest.digest()
+    def _parts(self) -> Iterator[Index]:
+        """The index in parts. One that is missing or damaged has a finding, and no parts (or no more of them)."""
+        name = self.entry.index_name
+        try:
+            data = self.store.get(self.place.key(name)).data
+        except ObjectNotFound:
+            self.has_index = False
+            what = f"the manifest lists it for {self.entry.name}, the bucket has it not"
+            self.add(Kind.INDEX_MISSING, what, name=name)
+            return
+        self.progress(len(data))
+        self.index_is_sound = hashlib.sha256(data).digest() == self.entry.index_checksum
+        if not self.index_is_sound:
+            self.add(Kind.INDEX_DAMAGED, "its SHA-256 is not the one in the manifest", name=name)
+        elif len(data) != self.entry.index_size_bytes:
+            what = f"index_size_bytes is {len(data)}, the manifest says {self.entry.index_size_bytes}"
+            self.add(Kind.COUNT_WRONG, what, to_do=REPORT, name=name)
+        try:
+            yield from Index.parts(data)
+        except SegmentDamaged as error:
+            self.has_index = self.index_is_sound = False
+            self.add(Kind.INDEX_DAMAGED, f"it cannot be read: {error.message}", name=name)
 
-    def _stream(self, index: Index | None, update: Callable[[bytes], None]) -> None:
+    def _stream(self, chunks: Iterator[bytes], parts: Iterator[Index]) -> None:
         """Read every record once. Raises `SegmentDamaged` where the stream cannot be followed."""
-        parts = read_blocks(self._chunks(update))
-        header = next(parts)
+        stream = read_blocks(chunks)
+        header = next(stream)
         assert isinstance(header, SegmentHeader)
         codec = open_codec(header.codec)
-        last = self.entry.base_offset - 1
-        blocks = 0
-        for block in parts:
+        blocks = self._met(stream, header)
+        read = 0
+        for part in parts:
+            if read == 0 and (part.codec, part.sync_marker) != (header.codec, self.sync_marker):
+                what = "it is the index of a segment of another codec or log"
+                self.add(Kind.INDEX_DIFFERS, what, name=self.entry.index_name)
+            self._check_part(blocks, part, codec)
+            read = len(part.blocks) if part.part is None else part.part[1]
+        for block in blocks:
+            if self.has_index:
+                raise SegmentDamaged("", f"there are only {read} blocks in the index", block=block.number)
+            self._take_block(block, codec)
+
+    def _met(self, stream: Iterator[StoredBlock | SegmentHeader], header: SegmentHeader) -> Iterator[StoredBlock]:
+        for block in stream:
             assert isinstance(block, StoredBlock)
-            if block.number == 0:  # the block ends in the header's marker, so that is not just a flipped bit
-                self._check_header(header, index)
-            if index is not None and block.number < len(index.blocks):
-                index.blocks.check(block)
-            rows = list(block_rows(block, codec))
-            last = self._check_offsets(rows, last, block.number)
-            if index is not None:
-                self._compare_rows(rows, index, block.number)
-            self.seen.add(rows)
-            blocks += 1
-        if index is not None and blocks < len(index.blocks):
-            raise SegmentDamaged("", f"it ends after {blocks} of {len(index.blocks)} blocks", block=blocks)
+            if block.number == 0 and header.sync_marker != self.sync_marker:
+                # The block ends in the header's marker, so that is not just a flipped bit.
+                self.is_foreign = True
+                self.foreign_marker = header.sync_marker
+            yield block
 
-    def _check_header(self, header: SegmentHeader, index: Index | None) -> None:
-        if header.sync_marker != self.sync_marker:
-            self._add(
-                Kind.SEGMENT_FOREIGN, "it carries the sync marker of another log", lost="the records of its range"
-            )
-        if index is not None and (index.codec, index.sync_marker) != (header.codec, self.sync_marker):
-            name = self.entry.index_name
-            self._add(Kind.INDEX_DIFFERS, "it is the index of a segment of another codec or log", name=name)
-
-    def _check_offsets(self, rows: list[Row], last: int, block: int) -> int:
-        for offset, *_ in rows:
-            if offset <= last or offset > self.entry.last_offset:
-                ends = f"[{self.entry.base_offset}, {self.entry.last_offset}]"
-                what = f"offset {offset} after {last}, in a segment of {ends}"
-                self._add(Kind.OFFSETS_WRONG, what, to_do=REPORT, block=block, offset=offset)
-                return rows[-1][0]
-            last = offset
-        return last
-
-    def _compare_all(self, index: Index, stopped: SegmentDamaged) -> None:
-        """The bytes are those that were committed, and the index is not theirs: say which records it is about."""
-        rows: list[Row] = []
-        try:
-            parts = read_blocks(self._chunks(lambda _: None))
-            header = next(parts)
-            assert isinstance(header, SegmentHeader)
-            codec = open_codec(header.codec)
-            for block in parts:
-                assert isinstance(block, StoredBlock)
-                rows.extend(block_rows(block, codec))
-        except SegmentDamaged as error:
-            self._add(Kind.BLOCK_DAMAGED, str(error), lost="the records from here on", block=max(error.block, 0))
-            return
-        self.seen.add(rows)
-        in_index = [row for block in range(len(index.blocks)) for row in index_rows(index, block)]
-        self._add(Kind.INDEX_DIFFERS, str(stopped), to_do=REPORT, name=self.entry.index_name)
-        self._compare_by_offset(rows, in_index, -1)
-        self._compare_counts(index)
-
-    def _compare_rows(self, rows: list[Row], index: Index, block: int) -> None:
-        in_index = index_rows(index, block)
-        if in_index != rows:
-            self._compare_by_offset(rows, in_index, block)
-
-    def _compare_by_offset(self, rows: list[Row], in_index: list[Row], block: int) -> None:
-        data = {row[0]: row for row in rows}
-        indexed = {row[0]: row for row in in_index}
-        for offset in sorted(data.keys() | indexed.keys()):
-            if offset not in data:
-                self._blame_lost(indexed[offset], block)
-            elif offset not in indexed:
-                what = "the segment has a record that its index has not"
-                self._add(Kind.RECORD_UNEXPECTED, what, to_do=REPORT, block=block, offset=offset)
-            elif data[offset] != indexed[offset]:
-                pairs = zip(_ROW_COLUMNS, data[offset], indexed[offset], strict=True)
-                fields = ", ".join(f"{name} {a!r} as {b!r}" for name, a, b in pairs if a != b)
-                what = f"it has {fields}"
-                self._add(
-                    Kind.INDEX_DIFFERS, what, to_do=REPORT, block=block, offset=offset, name=self.entry.index_name
-                )
-
-    def _blame_lost(self, row: Row, block: int) -> None:
-        offset, _, key, is_tombstone, _, _ = row
-        if is_tombstone:
-            kind, what = Kind.TOMBSTONE_LOST, "its index has a tombstone here, the segment has none"
-            lost = f"the tombstone of key {key!r}: what it deleted would live on"
-        else:
-            kind, what = Kind.RECORD_LOST, "its index has a record here, the segment has none"
-            lost = f"the record of key {key!r}"
-        self._add(kind, what, lost=lost, block=block, offset=offset)
-
-    def _blame_bytes(self, checksum: bytes, how: str) -> None:
-        other = self.names_by_checksum.get(checksum)
-        if checksum == self.entry.checksum:
-            return
-        if other is not None:
-            self._add(Kind.SEGMENT_SWAPPED, f"it has the bytes of {other}", lost=_ITS_RANGE)
-        else:
-            self._add(
-                Kind.SEGMENT_CHECKSUM, f"its SHA-256 is not the one in the manifest; {how}", lost="see its blocks"
-            )
-
-    def _blame_blocks(self, index: Index | None, stopped: SegmentDamaged) -> None:
-        """Try every block by itself."""
-        if index is None or any(f.kind is Kind.SEGMENT_SWAPPED for f in self.findings):
-            self._add(Kind.BLOCK_DAMAGED, str(stopped), lost="the records from here on", block=max(stopped.block, 0))
-            return
-        found = len(self.findings)
-        codec = open_codec(index.codec)
-        key = self.place.key(self.entry.name)
-        for number in range(len(index.blocks)):
-            position, length = int(index.blocks.position[number]), int(index.blocks.length[number])
+    def _check_part(self, blocks: Iterator[StoredBlock], part: Index, codec: Codec) -> None:
+        """Hold the blocks of a part of the index against it, and count its rows where nothing is wrong."""
+        first, end = part.part or (0, len(part.blocks))
+        trouble = len(self.trouble)
+        batch: list[tuple[StoredBlock, Bytes]] = []
+        held = 0
+        for number in range(first, end):
+            block = next(blocks, None)
+            if block is None:
+                message = f"it ends after {number} of {len(part.blocks)} blocks"
+                raise SegmentDamaged("", message, block=number)
             try:
-                stored = memoryview(self.store.get_range(key, position, length))
-                block = parse_block(stored, index.sync_marker, number=number, position=position)
-                index.blocks.check(block)
-                rows = list(block_rows(block, codec))
-            except (SegmentDamaged, StoreError) as error:
-                self._blame_block(index, number, error)
-            else:
-                self._compare_rows(rows, index, number)
-        if len(self.findings) == found:
-            self._add(Kind.SEGMENT_CHECKSUM, f"its header is damaged: {stopped}", to_do=RESTORE)
+                part.blocks.check(block)
+                raw = decompress_block(block, codec)
+            except SegmentDamaged as error:
+                self.trouble.add(damaged_block(self, part, number, error))
+                self._prove(batch, part)
+                batch, held = [], 0
+                continue
+            batch.append((block, raw))
+            held += len(raw)
+            if held >= _BATCH_BYTES:
+                self._prove(batch, part)
+                batch, held = [], 0
+        self._prove(batch, part)
+        if len(self.trouble) == trouble:
+            self._take_part(part)
 
-    def _blame_block(self, index: Index, number: int, error: Exception) -> None:
-        if isinstance(error, StoreError) and error.retriable:
-            raise error
-        rows = index_rows(index, number)
-        lost = f"{len(rows)} records, offsets {rows[0][0]} to {rows[-1][0]}"
-        self._add(Kind.BLOCK_DAMAGED, str(error), lost=lost, block=number, offset=rows[0][0])
+    def _prove(self, batch: list[tuple[StoredBlock, Bytes]], part: Index) -> None:
+        """Neighbouring blocks against their rows; block by block where they differ."""
+        if not batch:
+            return
+        first, _ = part.part or (0, 0)
+        begin, end = batch[0][0].number, batch[-1][0].number + 1
+        counts = part.blocks.record_count
+        skipped, count = int(counts[first:begin].sum()), int(counts[begin:end].sum())
+        if not prove([raw for _, raw in batch], part.rows.slice(skipped, count), counts[begin:end]):
+            for block, raw in batch:
+                self._compare_block(block, bytes(raw), part)
 
-    def _compare_counts(self, index: Index | None) -> None:
+    def _compare_block(self, block: StoredBlock, raw: bytes, part: Index) -> None:
+        try:
+            rows = list(raw_rows(raw, block))
+        except SegmentDamaged as error:
+            self.trouble.add(damaged_block(self, part, block.number, error))
+            return
+        indexed = placed(index_rows(part, block.number), block.number)
+        self.trouble.extend(compare_rows(self, placed(rows, block.number), indexed))
+
+    def _take_part(self, part: Index) -> None:
+        """Rows that are proved to be the segment's: count them, check what they say, and give them on."""
+        first, end = part.part or (0, len(part.blocks))
+        counts = part.blocks.record_count[first:end]
+        offsets = part.ints("offset").astype(np.int64)
+        blocks = np.repeat(np.arange(first, end), counts)
+        firsts = np.cumsum(counts) - counts
+        wrong = (part.ints("block") != blocks).any() or (offsets[firsts] != part.blocks.first_offset[first:end]).any()
+        if wrong:
+            what = "its rows and its block table contradict each other"
+            self.add(Kind.INDEX_DIFFERS, what, to_do=REPORT, block=first, name=self.entry.index_name)
+        self._check_offsets(offsets, blocks)
+        self.seen.add_index(part)
+        for offset in self._marks.add(part):
+            what = "the index marks a record that is no tombstone"
+            self.add(Kind.MARKS_WRONG, what, to_do=REPORT, offset=offset, name=self.entry.index_name)
+        flags = row_flags(part, IN_LOG, with_marks=self.index_is_sound)
+        self.on_rows(part.rows.column("key"), offsets, flags)
+
+    def _take_block(self, block: StoredBlock, codec: Codec) -> None:
+        """A block of a segment whose index cannot say what must be in it."""
+        try:
+            rows = list(raw_rows(bytes(decompress_block(block, codec)), block))
+        except SegmentDamaged as error:
+            lost = f"its {block.record_count} records"
+            self.add(Kind.BLOCK_DAMAGED, error.message, lost=lost, block=block.number, record=error.record)
+            return
+        offsets = np.array([row[0] for row in rows], np.int64)
+        self._check_offsets(offsets, np.full(len(rows), block.number))
+        self.seen.add(rows)
+        flags = np.array([IN_LOG + TOMBSTONE * row[3] for row in rows], np.uint8)
+        self.on_rows(pa.array([row[2] for row in rows], pa.binary()), offsets, flags)
+
+    def _check_offsets(self, offsets: Ints, blocks: Ints) -> None:
+        """Ascending, and inside the segment's range. The first that is not is named."""
+        before = np.concatenate([[self._last], offsets[:-1]])
+        self._last = int(offsets[-1])
+        wrong = np.flatnonzero((offsets <= before) | (offsets > self.entry.last_offset))
+        if len(wrong):
+            at = int(wrong[0])
+            ends = f"[{self.entry.base_offset}, {self.entry.last_offset}]"
+            what = f"offset {offsets[at]} after {before[at]}, in a segment of {ends}"
+            block, offset = int(blocks[at]), int(offsets[at])
+            record = at - int(np.searchsorted(blocks, block))
+            self.add(Kind.OFFSETS_WRONG, what, to_do=REPORT, block=block, offset=offset, record=record)
+
+    def compare_counts(self) -> None:
+        """What was seen against what the manifest says."""
         entry, seen = self.entry, self.seen
         counts = [
             (n, getattr(seen, n), getattr(entry, n)) for n in ("record_count", "tombstone_count", "keyless_count")
@@ -284,41 +333,60 @@ class SegmentCheck:
         self._compare(Kind.COUNT_WRONG, counts)
         self._compare(Kind.TIMES_WRONG, times)
         self._compare(Kind.OFFSETS_WRONG, [("last_offset", seen.last_offset, entry.last_offset)])
-        if index is None:
-            return
-        marks = index.rows.column("cleaned_epoch").to_pylist()
-        marked = [m for m in marks if m is not None]
-        unmarked = sum(m is None for m, dead in zip(marks, index.is_tombstone.tolist(), strict=True) if dead)
-        self._compare(Kind.MARKS_WRONG, [
-            ("unmarked_tombstone_count", unmarked, entry.unmarked_tombstone_count),
-            ("cleaned_epochs", tuple(sorted(set(marked))), entry.cleaned_epochs),
-            ("marks of tombstones", seen.tombstone_count - unmarked, len(marked)),
-        ])  # fmt: skip
+        if self.index_is_sound:
+            marks = self._marks
+            self._compare(Kind.MARKS_WRONG, [
+                ("unmarked_tombstone_count", marks.unmarked, entry.unmarked_tombstone_count),
+                ("cleaned_epochs", tuple(sorted(marks.epochs)), entry.cleaned_epochs),
+                ("marks of tombstones", seen.tombstone_count - marks.unmarked, marks.marked),
+            ])  # fmt: skip
 
     def _compare(self, kind: Kind, pairs: list[tuple[str, object, object]]) -> None:
         for name, found, expected in pairs:
             if found != expected:
-                self._add(kind, f"{name} is {found}, the manifest says {expected}", to_do=REPORT)
+                self.add(kind, f"{name} is {found}, the manifest says {expected}", to_do=REPORT)
 
 
-def block_rows(block: StoredBlock, codec: Codec) -> Iterator[Row]:
-    """The rows that an index must have for a block. Raises `SegmentDamaged`."""
-    raw = bytes(decompress_block(block, codec))
-    position = 0
-    for number in range(block.record_count):
-        try:
-            record, end = decode_record(raw, position)
-        except (ValueError, IndexError) as error:
-            raise SegmentDamaged("", str(error), block=block.number, record=number) from error
-        yield record.offset, record.timestamp, record.key, record.is_tombstone, position, end - position
-        position = end
-    if position != len(raw):
-        raise SegmentDamaged("", f"{len(raw) - position} bytes are left behind its records", block=block.number)
+def damaged_block(check: SegmentCheck, part: Index, number: int, error: Exception) -> Finding:
+    """A block that cannot be read, with the offsets that it held."""
+    rows = index_rows(part, number)
+    record = getattr(error, "record", -1)
+    lost = f"{len(rows)} records, offsets {rows[0][0]} to {rows[-1][0]}"
+    offset = rows[record][0] if 0 <= record < len(rows) else rows[0][0]
+    what = error.message if isinstance(error, SegmentDamaged | StoreError) else str(error)
+    key = check.place.key(check.entry.name)
+    return Finding(Kind.BLOCK_DAMAGED, key, what, lost, RESTORE, number, offset, record)
 
 
-def index_rows(index: Index, block: int) -> list[Row]:
-    """The rows of an index about one block; none where it does not know the block."""
-    begin = int(index.blocks.record_count[:block].sum())
-    count = int(index.blocks.record_count[block]) if block < len(index.blocks) else 0
-    part = index.rows.slice(begin, count)
-    return list(zip(*(part.column(name).to_pylist() for name in _ROW_COLUMNS), strict=True))
+def compare_rows(check: SegmentCheck, data: Iterator[PlacedRow], indexed: Iterator[PlacedRow]) -> Iterator[Finding]:
+    """Records that a segment or its index has alone, or that differ: both sides in offset order, as they come."""
+    key, index_key = check.place.key(check.entry.name), check.place.key(check.entry.index_name)
+    mine, theirs = next(data, None), next(indexed, None)
+    while mine is not None or theirs is not None:
+        if mine is None or (theirs is not None and theirs[2][0] < mine[2][0]):
+            assert theirs is not None
+            yield _lost_row(key, theirs)
+            theirs = next(indexed, None)
+            continue
+        block, record, row = mine
+        if theirs is None or row[0] < theirs[2][0]:
+            what = "the segment has a record that its index has not"
+            yield Finding(Kind.RECORD_UNEXPECTED, key, what, NOTHING, REPORT, block, row[0], record)
+        else:
+            if row != theirs[2]:
+                pairs = zip(ROW_COLUMNS, row, theirs[2], strict=True)
+                what = f"it has {', '.join(f'{name} {b!r} for {a!r}' for name, a, b in pairs if a != b)}"
+                yield Finding(Kind.INDEX_DIFFERS, index_key, what, NOTHING, REPORT, block, row[0], record)
+            theirs = next(indexed, None)
+        mine = next(data, None)
+
+
+def _lost_row(object_key: str, placed_row: PlacedRow) -> Finding:
+    """A record of which only the index still knows."""
+    block, record, (offset, _, key, is_tombstone, _, _) = placed_row
+    if is_tombstone:
+        what = "its index has a tombstone here, the segment has none"
+        lost = f"the tombstone of key {key!r}: what it deleted would live on"
+        return Finding(Kind.TOMBSTONE_LOST, object_key, what, lost, RESTORE, block, offset, record)
+    what = "its index has a record here, the segment has none"
+    return Finding(Kind.RECORD_LOST, object_key, what, f"the record of key {key!r}", RESTORE, block, offset, record)

@@ -1,0 +1,166 @@
+"""What a segment's trouble means, once its SHA-256 is known. Reads again what it needs to say so, and no more.
+
+What was read tells what it is:
+
+    the bytes are those that were committed    then the index is not theirs: record by record, what only one side has
+    other bytes                                which blocks are hurt, and which offsets they held. Where the stream
+                                               broke off, the blocks behind are found by the block table alone
+    the bytes of another listed segment        doubled, where that one has them still; else swapped
+    another log's sync marker                  foreign, and whose it is where a manifest near by says so
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+
+from keyfold.errors import KeyfoldError, StoreError
+from keyfold.log import catalog
+from keyfold.log.avro import SegmentDamaged, SegmentHeader, StoredBlock, parse_block, read_blocks
+from keyfold.log.codec import open_codec
+from keyfold.log.decode import decompress_block
+from keyfold.log.index import Index
+from keyfold.log.manifest_codec import decode_manifest
+from keyfold.log.names import Place
+from keyfold.read.findings import REPORT, Finding, Kind
+from keyfold.read.verify_rows import PlacedRow, block_rows, index_rows, placed, raw_rows
+from keyfold.read.verify_segment import SegmentCheck, compare_rows, damaged_block
+from keyfold.store.api import ObjectStore
+
+_ITS_RANGE = "the records of its range"
+_FROM_HERE = "the records from here on"
+_MANIFESTS_ASKED = 1000
+
+
+def blame(check: SegmentCheck) -> None:
+    """Add the findings of a check that has run. Raises `StoreError`."""
+    if check.is_foreign:
+        _add_foreign(check)
+    if check.checksum != check.entry.checksum:
+        _blame_bytes(check)
+    elif check.is_troubled and (check.index_is_sound or not check.has_index):
+        _blame_writer(check)
+
+
+def _blame_bytes(check: SegmentCheck) -> None:
+    if check.is_foreign:
+        _add_checksum(check, "it is another log's segment")
+    elif check.stopped is None:
+        readable = not check.trouble and not check.findings.has(Kind.BLOCK_DAMAGED)
+        how = "every block can be read" if readable else "see its blocks"
+        _add_checksum(check, how)
+        check.findings.extend(check.trouble)
+    else:
+        _add_checksum(check, check.stopped.message)
+        check.findings.extend(check.trouble)
+        if check.has_index:
+            _blame_blocks(check, check.stopped)
+        else:
+            check.add(Kind.BLOCK_DAMAGED, check.stopped.message, lost=_FROM_HERE, block=max(check.stopped.block, 0))
+
+
+def _add_checksum(check: SegmentCheck, how: str) -> None:
+    check.add(Kind.SEGMENT_CHECKSUM, f"its SHA-256 is not the one in the manifest; {how}", lost="see its blocks")
+
+
+def _add_foreign(check: SegmentCheck) -> None:
+    owner = owner_of(check.store, check.place, check.foreign_marker)
+    whose = f"of {owner}" if owner is not None else "of another log"
+    check.add(Kind.SEGMENT_FOREIGN, f"it carries the sync marker {whose}", lost=_ITS_RANGE)
+
+
+def owner_of(store: ObjectStore, place: Place, marker: bytes) -> Place | None:
+    """The partition whose segments carry this sync marker: first of the same topic, then of the topics beside it."""
+    own = (Place(place.topics_dir, place.topic, p) for p in catalog.partitions(store, place.topics_dir, place.topic))
+    others = (p for p in catalog.places(store, place.topics_dir) if p.topic != place.topic)
+    for places in (own, others):
+        for other in islice(places, _MANIFESTS_ASKED):
+            try:
+                if decode_manifest(store.get(other.manifest_key).data, other).sync_marker == marker:
+                    return other
+            except KeyfoldError:
+                continue  # not the log under test: whatever is wrong with it is no finding here
+    return None
+
+
+def _blame_blocks(check: SegmentCheck, stopped: SegmentDamaged) -> None:
+    """Try every block behind the one where the stream broke off by itself."""
+    found = len(check.findings)
+    for part in index_parts(check):
+        codec = open_codec(part.codec)
+        first, end = part.part or (0, len(part.blocks))
+        for number in range(max(first, stopped.block), end):
+            try:
+                block = _fetch_block(check, part, number)
+                rows = list(raw_rows(bytes(decompress_block(block, codec)), block))
+            except (SegmentDamaged, StoreError) as error:
+                if isinstance(error, StoreError) and error.retriable:
+                    raise
+                check.findings.add(damaged_block(check, part, number, error))
+            else:
+                indexed = placed(index_rows(part, number), number)
+                check.findings.extend(compare_rows(check, placed(rows, number), indexed))
+    if len(check.findings) == found and not check.trouble:
+        what = f"its header is damaged: {stopped.message}"
+        check.add(Kind.SEGMENT_CHECKSUM, what, lost="nothing: every block can be read by the index")
+
+
+def _fetch_block(check: SegmentCheck, part: Index, number: int) -> StoredBlock:
+    position, length = int(part.blocks.position[number]), int(part.blocks.length[number])
+    stored = memoryview(check.store.get_range(check.place.key(check.entry.name), position, length))
+    block = parse_block(stored, part.sync_marker, number=number, position=position)
+    part.blocks.check(block)
+    return block
+
+
+def _blame_writer(check: SegmentCheck) -> None:
+    """The bytes are those that were committed, and the index is not theirs: say which records it is about."""
+    first = check.stopped.message if check.stopped is not None else next(iter(check.trouble)).what
+    if not check.has_index:
+        at = max(check.stopped.block if check.stopped is not None else 0, 0)
+        check.add(Kind.BLOCK_DAMAGED, first, lost=_FROM_HERE, to_do=REPORT, block=at)
+        return
+    check.add(Kind.INDEX_DIFFERS, first, to_do=REPORT, name=check.entry.index_name)
+    check.seen = type(check.seen)()
+    indexed = (row for part in index_parts(check) for n in _numbers(part) for row in placed(index_rows(part, n), n))
+    try:
+        check.findings.extend(compare_rows(check, _segment_rows(check), indexed))
+    except SegmentDamaged as error:
+        check.add(Kind.BLOCK_DAMAGED, error.message, lost=_FROM_HERE, block=max(error.block, 0), record=error.record)
+    else:
+        check.index_is_sound = False  # its marks are not about these records
+        check.compare_counts()
+
+
+def _segment_rows(check: SegmentCheck) -> Iterator[PlacedRow]:
+    stream = read_blocks(check.chunks(lambda _: None))
+    header = next(stream)
+    assert isinstance(header, SegmentHeader)
+    codec = open_codec(header.codec)
+    for block in stream:
+        assert isinstance(block, StoredBlock)
+        rows = list(block_rows(block, codec))
+        check.seen.add(rows)
+        yield from placed(rows, block.number)
+
+
+def _numbers(part: Index) -> range:
+    return range(*part.part) if part.part is not None else range(len(part.blocks))
+
+
+def index_parts(check: SegmentCheck) -> Iterator[Index]:
+    """The index again, in parts. Raises `SegmentDamaged`, `ObjectNotFound`."""
+    return Index.parts(check.store.get(check.place.key(check.entry.index_name)).data)
+
+
+def impostors(checks: Iterable[SegmentCheck], names: Mapping[bytes, str]) -> Iterator[Finding]:
+    """Segments with the bytes of another listed one: `names` says whose bytes have this SHA-256."""
+    strange = [c for c in checks if c.checksum != c.entry.checksum and c.checksum in names]
+    held_by = {c.entry.name: c.checksum for c in checks}
+    for check in strange:
+        other = names[check.checksum]
+        still_there = held_by.get(other) == check.checksum
+        kind = Kind.SEGMENT_DOUBLED if still_there else Kind.SEGMENT_SWAPPED
+        what = f"it has the bytes of {other}" + (", which has them too" if still_there else "")
+        lost = f"{check.entry.record_count} records, offsets {check.entry.base_offset} to {check.entry.last_offset}"
+        yield Finding(kind, check.place.key(check.entry.name), what, lost)
