@@ -1,0 +1,96 @@
+"""The offset document of a stream: what Spark keeps in its checkpoint, and hands back after a restart.
+
+    {"format": 1, "topic": "users", "partitions": {
+        "0": {"offset": 36, "begun": 0, "log_id": "...", "version": 7, "last_pass_epoch": 2}}}
+
+    offset            the next offset to read
+    begun             where this stream began in this partition
+    log_id, version, last_pass_epoch      the anchor (`keyfold.read.position`): what the log was when the stream began
+
+The anchor never moves on. A tombstone that a pass has marked after the stream began deletes a value that the stream may
+have read, however long ago; so only tombstones that were marked before it began may be purged ahead of it. The document
+therefore carries the first version's anchor for good, and a stream that is started again knows as much as one that ran.
+
+`begun` is there because Spark does not keep where a stream began: a first batch that is run again after a crash is
+given a *new* answer of `initialOffset`, which for `latest` is a later one. Its end is from the checkpoint, and says
+where the batch truly began (`true_start`). The same serves partitions that were not there when the stream began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from keyfold.errors import ConfigError
+from keyfold.read.position import Anchor
+
+FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a stream is in one partition."""
+
+    offset: int
+    begun: int
+    anchor: Anchor
+
+    def at(self, offset: int) -> Position:
+        """The same stream further on."""
+        return Position(offset, self.begun, self.anchor)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """Where a stream is in all partitions that it knows."""
+
+    topic: str
+    positions: Mapping[int, Position]
+
+    def document(self) -> dict[str, Any]:
+        """As Spark keeps it. The same positions always give the same text: Spark compares texts."""
+        return {
+            "format": FORMAT,
+            "topic": self.topic,
+            "partitions": {
+                str(partition): {
+                    "offset": position.offset,
+                    "begun": position.begun,
+                    "log_id": position.anchor.log_id,
+                    "version": position.anchor.version,
+                    "last_pass_epoch": position.anchor.last_pass_epoch,
+                }
+                for partition, position in sorted(self.positions.items())
+            },
+        }
+
+    @staticmethod
+    def read(document: Mapping[str, Any], topic: str) -> StreamOffset:
+        """Read a document of a checkpoint. Raises `ConfigError` where it is another topic's, or none of ours."""
+        if document.get("format") != FORMAT:
+            raise _refused(f"its offsets have format {document.get('format')!r}, and {FORMAT} is read here")
+        if document.get("topic") != topic:
+            raise _refused(f"is of a stream of the topic {document.get('topic')!r}, not {topic!r}")
+        try:
+            positions = {int(number): _position(one) for number, one in document["partitions"].items()}
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise _refused(f"its offsets cannot be read: {error!r}") from error
+        return StreamOffset(topic, positions)
+
+    def true_start(self, partition: int, end: Position) -> Position:
+        """Where the batch that begins here and ends at `end` begins in a partition."""
+        start = self.positions.get(partition)
+        if start is None or start.offset == start.begun or start.anchor.log_id != end.anchor.log_id:
+            return end.at(end.begun)
+        return start
+
+
+def _position(one: Mapping[str, Any]) -> Position:
+    anchor = Anchor(str(one["log_id"]), int(one["version"]), int(one["last_pass_epoch"]))
+    return Position(int(one["offset"]), int(one["begun"]), anchor)
+
+
+def _refused(message: str) -> ConfigError:
+    hint = "give each stream a checkpoint location of its own"
+    return ConfigError("checkpointLocation", message, hint=hint)

@@ -1,0 +1,70 @@
+"""Whether a reader of many tasks may go on in a newer version of a log, and from where.
+
+    always          `keyfold.read.position.check_resumed`: neither overtaken by the log start, nor a tombstone purged
+                    that was still to be read, nor another log
+    of a snapshot   records that were compacted away must have given way to records *inside* the snapshot, so nothing
+                    at or behind the snapshot's end may have been cleaned: else a key would be missing from it
+
+Tasks that read side by side are no more than one ordered reader: each asks about its own position, with the anchor that
+all have; a tombstone that lies behind one of them was read, or is asked about by the task that has its offset.
+
+The second is a question of `first_dirty_offset`: a pass removes a record only for a newer one below the
+`first_dirty_offset` that it commits.
+
+With `failOnDataLoss` off, what the first rule refuses is skipped, and logged.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from keyfold.errors import ObjectNotFound, OffsetOutOfRange, SnapshotLost
+from keyfold.log.manifest import Manifest
+from keyfold.read.position import Anchor, anchor_of, check_resumed
+
+log = structlog.get_logger(__name__)
+
+
+def resume(anchor: Anchor, position: int, manifest: Manifest, *, fail: bool) -> tuple[int, Anchor]:
+    """Where a reader goes on in a newer version, and its anchor from then on.
+
+    Raises `OffsetOutOfRange` where that hides what the reader needs; or says so in the log and goes on behind it.
+    """
+    try:
+        check_resumed(anchor, position, manifest)
+    except OffsetOutOfRange as lost:
+        if fail:
+            raise with_way_out(lost) from None
+        is_other = manifest.log_id != anchor.log_id
+        go_on = manifest.log_start_offset if is_other else max(position, manifest.log_start_offset)
+        log.warning(
+            "data loss: going on because failOnDataLoss is false",
+            topic=manifest.topic,
+            partition=manifest.partition,
+            lost=lost.message,
+            position=position,
+            next_position=go_on,
+        )
+        return go_on, anchor_of(manifest)
+    return position, anchor
+
+
+def with_way_out(lost: OffsetOutOfRange) -> OffsetOutOfRange:
+    """The same, with what this reader can be told to do about it."""
+    hint = f"{lost.hint}, or set failOnDataLoss to false to go on without" if lost.hint else None
+    return OffsetOutOfRange(lost.topic, lost.partition, _bare(lost), hint=hint)
+
+
+def _bare(lost: OffsetOutOfRange) -> str:
+    return lost.message.removeprefix(f"{lost.topic}-{lost.partition}: ")
+
+
+def check_snapshot(log_end: int, manifest: Manifest, missing: ObjectNotFound) -> None:
+    """Raise `SnapshotLost` where a pass has cleaned beyond the snapshot's end."""
+    if manifest.first_dirty_offset > log_end:
+        raise SnapshotLost(
+            manifest.topic,
+            manifest.partition,
+            f"the log was compacted beyond offset {log_end}, where this read of it ends, and `{missing.key}` has gone",
+            hint="read it again; file.delete.delay.ms must be longer than such a read takes",
+        ) from missing
