@@ -29,7 +29,7 @@ from keyfold_compactor.progress import Progress
 from keyfold_compactor.report import LogSize, Outcome, PartitionReport, RunReport, log_size
 from keyfold_compactor.work import Executor, MapAnswer, Traffic, UnitAnswer, UnitJob, reason
 
-TASKS_PER_SLOT: Final = 4
+TASK_BYTES_MIN: Final = 256 * 1024 * 1024
 UNIT_BYTES_MIN: Final = 32 * 1024 * 1024
 STOPPED: Final = "stopped; the next run does the rest"
 
@@ -156,7 +156,8 @@ class Passes:
                     if unit.group < len(groups)
                     else 2 * unit.sources[0].entry.index_size_bytes
                 )
-        hands = [[jobs[at] for at in hand] for hand in plan.deal(costs, self._executor.slots * TASKS_PER_SLOT)]
+        tasks = plan.tasks_for(costs, self._executor.slots, least_bytes=TASK_BYTES_MIN)
+        hands = [[jobs[at] for at in hand] for hand in plan.deal(costs, tasks)]
         self._progress.begin("rewriting", len(jobs))
         made: dict[int, list[UnitAnswer]] = {}
         for answer in self._executor.rewrite(hands, self._progress.step):

@@ -22,8 +22,11 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from keyfold.log.manifest import NO_EPOCH, NO_OFFSET, SegmentEntry
+
+TASKS_PER_SLOT: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,3 +169,13 @@ def deal(costs: Sequence[int], task_count: int) -> list[list[int]]:
         hands[number].append(item)
         heapq.heappush(loads, (load + max(1, costs[item]), number))
     return [hand for hand in hands if hand]
+
+
+def tasks_for(costs: Sequence[int], slots: int, *, least_bytes: int) -> int:
+    """How many tasks to deal work to, where `slots` run at once.
+
+    Several a slot even out what the costs have wrong, but each costs Spark some 20 ms on a slot: a task is to have at
+    least `least_bytes` of work, and there are at most `TASKS_PER_SLOT` a slot, at least one.
+    """
+    per_slot = sum(costs) // (slots * least_bytes)
+    return slots * max(1, min(TASKS_PER_SLOT, per_slot))

@@ -25,7 +25,7 @@ from keyfold_compactor.spark_map import map_large
 from keyfold_compactor.spark_tasks import Hand, Mapped, Mask, SegmentFound, TaskEnvironment, map_task, unit_task
 from keyfold_compactor.work import Done, LogJob, MapAnswer, MaskKey, Traffic, UnitAnswer, UnitJob
 
-MAP_TASKS_PER_SLOT: Final = 4
+MAP_TASK_BYTES_MIN: Final = 32 * 1024 * 1024
 # A log costs this much whatever its size: requests, set-up of the map.
 LOG_COST_BYTES: Final = 256 * 1024
 # What the masks of one batch may take of the driver's memory. Spark's own limit for results is 1 GiB.
@@ -143,7 +143,8 @@ class SparkExecutor:
 
     def _map_small(self, jobs: list[LogJob]) -> RDD[Any]:
         costs = [job.index_bytes + LOG_COST_BYTES for job in jobs]
-        hands = [[jobs[at] for at in hand] for hand in plan.deal(costs, self.slots * MAP_TASKS_PER_SLOT)]
+        tasks = plan.tasks_for(costs, self.slots, least_bytes=MAP_TASK_BYTES_MIN)
+        hands = [[jobs[at] for at in hand] for hand in plan.deal(costs, tasks)]
         return self._context.parallelize(hands, len(hands)).mapPartitions(
             partial(map_task, self._environment, self._counter)
         )

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from keyfold_compactor.plan import Group, SegmentStats, deal, group
+from keyfold_compactor.plan import Group, SegmentStats, deal, group, tasks_for
 from tests.support.manifests import entry, sink_name
 
 
@@ -113,3 +113,11 @@ def test_dealing_gives_every_item_once_and_balances_bytes(task_count: int) -> No
     loads = [sum(costs[at] for at in hand) for hand in hands]
     assert max(loads) <= sum(costs) / len(hands) + max(costs)
     assert deal([], task_count) == []
+
+
+@pytest.mark.parametrize(
+    ("total_mb", "tasks"), [(0, 2), (1, 2), (1000, 2), (1024, 4), (2000, 6), (2048, 8), (1_000_000, 8)]
+)
+def test_a_task_is_worth_its_start_and_a_slot_has_four_at_most(total_mb: int, tasks: int) -> None:
+    costs = [2**20] * total_mb
+    assert tasks_for(costs, 2, least_bytes=256 * 2**20) == tasks
