@@ -92,6 +92,8 @@ def opened(name: str, settings: dict[str, str], client: SchemaRegistryClient) ->
         value_converter_settings=settings,
         header_converter="bytes",
         header_converter_settings={},
+        errors_retry_timeout_ms=-1,
+        errors_retry_delay_max_ms=10_000,
     )
     checks = checks_of(
         options,

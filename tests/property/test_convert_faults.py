@@ -26,7 +26,7 @@ from keyfold_sink.convert.registry_api import (
     SchemaKey,
     SchemaUnknown,
 )
-from keyfold_sink.convert.schemas import Schemas
+from keyfold_sink.convert.schemas import Persistence, Schemas
 
 SCHEMAS = 60
 UNKNOWN = 1000
@@ -103,7 +103,7 @@ def test_every_batch_is_judged_in_the_end_and_no_record_passes_whose_schema_is_n
         clock=SystemClock(),
         random=Random(seed),
         cache_size=random.choice([1, 5, 200]),
-        delays=Backoff(first_ms=1, cap_ms=3),
+        persistence=Persistence(Backoff(first_ms=1, cap_ms=3)),
     )
     check = AvroCheck(schemas, VALUE_HEADER)
     left = {partition: [_batch(random) for _ in range(BATCHES)] for partition in range(PARTITIONS)}

@@ -45,6 +45,8 @@ def opened(
         value_converter_settings=own,
         header_converter="bytes",
         header_converter_settings={},
+        errors_retry_timeout_ms=-1,
+        errors_retry_delay_max_ms=10_000,
     )
     checks = checks_of(
         options,

@@ -88,16 +88,17 @@ class ErrorOptions(Options):
     )
     errors_retry_timeout_ms: int = _error(
         "errors.retry.timeout",
-        0,
-        doc="For Connect's sake. What passes (a store, a broker or a registry that is away) is tried again for as long "
-        "as it takes; a record that fails its check will fail again, and is not checked twice.",
+        -1,
+        doc="How long, in ms, a Schema Registry that is away is asked again before the partitions that need it fail; "
+        "-1: for ever (Connect: 0, at once). No record is left out for it, also with errors.tolerance=all. Store and "
+        "brokers are always waited for; a record that fails its check is not checked twice.",
         importance="low",
         ge=-1,
     )
     errors_retry_delay_max_ms: Millis = _error(
         "errors.retry.delay.max.ms",
-        60_000,
-        doc="For Connect's sake: the pauses between two attempts grow to 10 seconds and no further.",
+        10_000,
+        doc="To how many ms the pauses grow between two questions to a Schema Registry that is away (Connect: 60000).",
         importance="low",
     )
     errors_log_enable: Flag = _error(

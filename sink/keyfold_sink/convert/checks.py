@@ -25,7 +25,7 @@ from keyfold_sink.convert.json_check import EnvelopeCheck, JsonCheck, NotJson, O
 from keyfold_sink.convert.kept import KeptSchemas
 from keyfold_sink.convert.registry_api import Registry
 from keyfold_sink.convert.registry_settings import RegistrySettings
-from keyfold_sink.convert.schemas import Schemas
+from keyfold_sink.convert.schemas import Schemas, persistence
 from keyfold_sink.convert.settings import (
     AvroConverter,
     Converter,
@@ -102,6 +102,10 @@ class Configured(Protocol):
     def header_converter_settings(self) -> Mapping[str, str]: ...  # noqa: D102
     @property
     def topics_dir(self) -> str: ...  # noqa: D102
+    @property
+    def errors_retry_timeout_ms(self) -> int: ...  # noqa: D102
+    @property
+    def errors_retry_delay_max_ms(self) -> int: ...  # noqa: D102
 
 
 def checks_of(
@@ -124,7 +128,14 @@ def checks_of(
         same = repr(sorted(settings.client.items()))
         if same not in asked:
             registry = (open_registry or confluent_registry)(settings)
-            asked[same] = Schemas(registry, kept, clock=clock, random=random, cache_size=settings.cache_size)
+            asked[same] = Schemas(
+                registry,
+                kept,
+                clock=clock,
+                random=random,
+                cache_size=settings.cache_size,
+                persistence=persistence(options.errors_retry_timeout_ms, options.errors_retry_delay_max_ms),
+            )
         return asked[same]
 
     parts: list[Part] = []

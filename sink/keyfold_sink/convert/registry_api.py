@@ -31,6 +31,17 @@ class RegistryRefused(KeyfoldError):
     """The registry refuses to answer, or is not one."""
 
 
+class RegistryGivenUp(KeyfoldError):
+    """The registry has been away for longer than it is to be waited for. No record is to blame."""
+
+    def __init__(self, message: str, lasts_s: float) -> None:
+        super().__init__(
+            f"{message}; that is so for {lasts_s:.0f} s, and errors.retry.timeout says to wait no longer",
+            hint="nothing is lost: the log ends before the first record that could not be checked. Restart the task "
+            "when the registry is back, or set errors.retry.timeout=-1 to wait for it",
+        )
+
+
 class SchemaUnknown(Exception):
     """The registry does not know the schema, or something that it refers to."""
 

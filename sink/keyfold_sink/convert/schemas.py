@@ -3,10 +3,15 @@
     look ──unknown──► asked ──► registry ──► compiled ──► kept beside the log ──► known
                                    │             │              │
                               away: again   no Avro: refused   away: again
+                              for too long: an error
 
 A schema counts as known when it is kept, so no record is in the log whose schema is not. What the registry does not
 know is believed at the third answer (a follower may lag), and only for a minute. Errors that no record is to blame for
 are raised once by `look`; the next look asks anew.
+
+How long a registry may be away is `Persistence.give_up_after_s`, of the whole outage and not of each question: else a
+hundred partitions would give up one after another. That it is given up says nothing about a record, so none is left out
+for it, whatever `errors.tolerance` says.
 
 Known schemas are bounded; which one goes is who was not looked at for longest.
 """
@@ -36,17 +41,21 @@ from keyfold_sink.convert.registry_api import (
     AVRO,
     RegisteredSchema,
     Registry,
+    RegistryGivenUp,
     RegistryRefused,
     SchemaKey,
     SchemaUnknown,
 )
 
 ASKERS: Final = 8
-_DELAYS: Final = Backoff(first_ms=100, cap_ms=10_000)
+_FIRST_DELAY_MS: Final = 100
+_DELAY_MAX_MS: Final = 10_000
 _SAY_SO_AFTER_S: Final = 1.0
 _LOOKS: Final = 3
 _LOOK_AGAIN_S: Final = 0.5
 _REFUSED_FOR_S: Final = 60.0
+# Failures that lie further apart than this are not of one outage: nobody has asked in between.
+_OUTAGE_GAP_S: Final = 300.0
 
 T = TypeVar("T")
 
@@ -70,6 +79,21 @@ Answer = Known | Refused
 _Result = Answer | KeyfoldError
 
 
+@dataclass(frozen=True, slots=True)
+class Persistence:
+    """How a registry that is away is asked again; `give_up_after_s` None: for ever."""
+
+    delays: Backoff = field(default_factory=lambda: Backoff(_FIRST_DELAY_MS, _DELAY_MAX_MS))
+    give_up_after_s: float | None = None
+
+
+def persistence(retry_timeout_ms: int, retry_delay_max_ms: int) -> Persistence:
+    """What `errors.retry.timeout` and `errors.retry.delay.max.ms` say."""
+    longest_ms = max(1, retry_delay_max_ms)
+    delays = Backoff(min(_FIRST_DELAY_MS, longest_ms), longest_ms)
+    return Persistence(delays, None if retry_timeout_ms < 0 else retry_timeout_ms / 1000)
+
+
 class _Closed(Exception):
     """Told to stop while waiting."""
 
@@ -85,9 +109,9 @@ class Schemas:
         clock: Clock,
         random: Random,
         cache_size: int,
-        delays: Backoff = _DELAYS,
+        persistence: Persistence | None = None,
     ) -> None:
-        self._asker = _Asker(registry, kept, clock, random, delays)
+        self._asker = _Asker(registry, kept, clock, random, persistence or Persistence())
         self._clock = clock
         self._cache_size = cache_size
         self._answers: OrderedDict[SchemaKey, tuple[Answer, float]] = OrderedDict()
@@ -149,6 +173,30 @@ class _Question:
     looks: int = field(compare=False, default=_LOOKS - 1)
 
 
+class _Outage:
+    """Since when a registry has not answered. Used by all threads that ask it."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._first_s: float | None = None
+        self._last_s = 0.0
+
+    def over(self) -> None:
+        """It has answered."""
+        with self._lock:
+            self._first_s = None
+
+    def goes_on(self, longest_delay_s: float) -> float:
+        """It has not; for how many seconds."""
+        with self._lock:
+            now_s = self._clock.monotonic_s()
+            if self._first_s is None or now_s - self._last_s > _OUTAGE_GAP_S + longest_delay_s:
+                self._first_s = now_s
+            self._last_s = now_s
+            return now_s - self._first_s
+
+
 class _Asker:
     """Threads that ask. They are daemons: a registry that hangs must not hold up the end of the process.
 
@@ -156,12 +204,15 @@ class _Asker:
     thousand of them.
     """
 
-    def __init__(self, registry: Registry, kept: KeptSchemas, clock: Clock, random: Random, delays: Backoff) -> None:
+    def __init__(
+        self, registry: Registry, kept: KeptSchemas, clock: Clock, random: Random, persistence: Persistence
+    ) -> None:
         self._registry = registry
         self._kept = kept
         self._clock = clock
         self._random = random
-        self._delays = delays
+        self._persistence = persistence
+        self._outage = _Outage(clock)
         self._numbers = count()
         self._questions: PriorityQueue[_Question] = PriorityQueue()
         self._results: SimpleQueue[tuple[SchemaKey, _Result]] = SimpleQueue()
@@ -201,11 +252,11 @@ class _Asker:
                     self._questions.put(_Question(due_s, next(self._numbers), question.key, question.looks - 1))
                     continue
                 self._results.put((question.key, result))
-                if isinstance(result, RegistryRefused):
+                if isinstance(result, RegistryRefused | RegistryGivenUp):
                     self._refuse_the_rest(result)
 
-    def _refuse_the_rest(self, error: RegistryRefused) -> None:
-        """Wrong credentials a thousand times over may lock the account."""
+    def _refuse_the_rest(self, error: RegistryRefused | RegistryGivenUp) -> None:
+        """Wrong credentials a thousand times over may lock the account, and each question to nobody takes its time."""
         with contextlib.suppress(Empty):
             while not self._closed.is_set():
                 self._results.put((self._questions.get_nowait().key, error))
@@ -214,7 +265,7 @@ class _Asker:
         """What asking comes to; None where it is to be asked once more."""
         key = question.key
         try:
-            registered = self._persist(lambda: self._registry.schema(key))
+            registered = self._persist(lambda: self._asked(key))
             if registered.kind != AVRO:
                 return Refused("not an Avro schema", f"schema {key} is {registered.kind}, not Avro")
             text, check = read_schema(registered)
@@ -233,9 +284,28 @@ class _Asker:
                 raise _Closed from error
             return KeyfoldError(f"schema {key} could not be asked for: {error!r}")
 
+    def _asked(self, key: SchemaKey) -> RegisteredSchema:
+        """Ask the registry once. Raises `RegistryGivenUp` where it has been away for too long."""
+        try:
+            found = self._registry.schema(key)
+        except KeyfoldError as error:
+            patience_s = self._persistence.give_up_after_s
+            if not error.retriable:
+                self._outage.over()
+                raise
+            lasts_s = self._outage.goes_on(self._persistence.delays.cap_ms / 1000)
+            if patience_s is not None and lasts_s >= patience_s:
+                raise RegistryGivenUp(error.message, lasts_s) from error
+            raise
+        except SchemaUnknown:
+            self._outage.over()
+            raise
+        self._outage.over()
+        return found
+
     def _persist(self, call: Callable[[], T]) -> T:
-        """Repeat while the error is retriable, for ever."""
-        for delay_s in self._delays.delays_s(self._random):
+        """Repeat while the error is retriable."""
+        for delay_s in self._persistence.delays.delays_s(self._random):
             if self._closed.is_set():
                 raise _Closed
             try:
