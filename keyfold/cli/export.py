@@ -1,0 +1,169 @@
+"""`keyfold log export`: a topic's log, or its latest state, as Parquet files."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from keyfold.cli.app import Surroundings
+from keyfold.cli.log import Timestamp, echo, json_option, open_store_of, open_target, topic_arguments
+from keyfold.errors import ConfigError
+
+if TYPE_CHECKING:
+    from keyfold.export.summary import ExportedPartition
+    from keyfold.export.target import Target
+    from keyfold.read.log import Log
+    from keyfold.typed.avro_schema import Type
+
+FORMATS = click.Choice(["bytes", "string", "json", "avro"])
+
+_file = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.command()
+@topic_arguments
+@click.option("--to", required=True, metavar="FOLDER", help="A folder, or s3://BUCKET/PREFIX; empty or new.")
+@click.option("--partition", "-p", type=click.IntRange(min=0), multiple=True, help="Only this one; may be repeated.")
+@click.option("--latest", is_flag=True, help="Only the last record of each key, deleted keys left out.")
+@click.option("--from-offset", type=click.IntRange(min=0), help="Begin here; a removed offset begins at the next.")
+@click.option("--from-timestamp", type=Timestamp(), help="Begin at the first record not before this (ms or ISO-8601).")
+@click.option("--to-offset", type=click.IntRange(min=0), help="End before this offset.")
+@click.option("--key-format", type=FORMATS, default="bytes", show_default=True, help="What keys become.")
+@click.option("--value-format", type=FORMATS, default="bytes", show_default=True, help="What values become.")
+@click.option("--reader-schema", type=_file, help="Avro schema that Avro and JSON values are read by.")
+@click.option("--key-reader-schema", type=_file, help="The same for keys.")
+@click.option(
+    "--on-error",
+    type=click.Choice(["fail", "null", "skip"]),
+    default="fail",
+    show_default=True,
+    help="What to do with a key or value that does not fit.",
+)
+@click.option("--rows-per-file", type=click.IntRange(min=1), default=5_000_000, show_default=True, help="At most.")
+@click.option("--parallel", type=click.IntRange(1, 64), default=2, show_default=True, help="Partitions at once.")
+@click.option("--overwrite", is_flag=True, help="Replace an earlier export in the folder.")
+@json_option
+@click.pass_context
+def export(ctx: click.Context, /, url: str, topic: str, to: str, *, as_json: bool, **asked: Any) -> None:
+    """Write a topic's log, or its latest state, to Parquet files.
+
+    Each partition is one moment of the log. Nothing is seen in the folder before all of it is there; _export.json,
+    written last, says what it is. Columns: partition, offset, timestamp, timestamp_type, key, value, headers,
+    leader_epoch. Without a reader schema the data is read twice: first for the type of all values.
+
+    \b
+    Examples:
+        keyfold log export s3://bucket/topics users --to ./users --latest --value-format json
+        keyfold log export s3://bucket/topics users --to s3://lake/users --value-format avro --on-error skip
+    """  # noqa: D301 - click wants the character
+    from keyfold.export.request import OnError, Request
+    from keyfold.export.run import export as run_export
+    from keyfold.export.run import new_run
+    from keyfold.typed.formats import Format
+
+    world = ctx.find_object(Surroundings)
+    assert world is not None
+    _check(asked)
+    only: tuple[int, ...] = asked["partition"]
+    source = open_target(ctx, url, topic, only[0] if only else None)
+    request = Request(
+        partitions=tuple(sorted(set(only))) or source.partitions,
+        latest=asked["latest"],
+        from_offset=asked["from_offset"],
+        from_timestamp=asked["from_timestamp"],
+        to_offset=asked["to_offset"],
+        key_format=Format(asked["key_format"]),
+        value_format=Format(asked["value_format"]),
+        key_reader=_schema("--key-reader-schema", asked["key_reader_schema"]),
+        value_reader=_schema("--reader-schema", asked["reader_schema"]),
+        on_error=OnError(asked["on_error"]),
+        rows_per_file=asked["rows_per_file"],
+        parallel=asked["parallel"],
+        overwrite=asked["overwrite"],
+    )
+    run = new_run(world.random)
+    target = _target(ctx, to, source.log, run)
+    with _progress(f"exporting {topic}") as progress:
+        done = run_export(source.log, target, request, run=run, clock=world.clock, progress=progress)
+    for line in _json_lines(done) if as_json else _lines(done, target.url):
+        echo(line)
+
+
+def _check(asked: dict[str, Any]) -> None:
+    if asked["from_offset"] is not None and asked["from_timestamp"] is not None:
+        raise click.UsageError("--from-offset and --from-timestamp exclude each other")
+    if asked["latest"] and not (asked["from_offset"] is asked["from_timestamp"] is asked["to_offset"] is None):
+        raise click.UsageError("--latest is about the whole log: it takes no offsets and no timestamp")
+    for part in ("", "key_"):
+        kind = asked["key_format" if part else "value_format"]
+        if asked[f"{part}reader_schema"] is not None and kind not in {"json", "avro"}:
+            option, of = (f"--{part}reader-schema".replace("_", "-"), "--key-format" if part else "--value-format")
+            raise click.UsageError(f"{option} says what JSON and Avro are read as; {of} is {kind}")
+
+
+def _schema(option: str, path: Path | None) -> Type | None:
+    from keyfold.typed.decoder import reader_type
+
+    if path is None:
+        return None
+    try:
+        return reader_type(path.read_bytes())
+    except ValueError as error:
+        raise ConfigError(option, f"`{path}` {error}") from error
+
+
+def _target(ctx: click.Context, to: str, log: Log, run: str) -> Target:
+    from keyfold.export.target_bucket import BucketTarget, check_outside_logs
+    from keyfold.export.target_folder import FolderTarget
+    from keyfold.log.commit import Patience
+    from keyfold.store.location import parse_url
+
+    if "://" not in to:
+        return FolderTarget(Path(to), run)
+    world = ctx.find_object(Surroundings)
+    assert world is not None
+    parse_url(to, key="--to")
+    store, prefix = open_store_of(ctx, to)
+    check_outside_logs(log.store, log.topics_dir, store, prefix)
+    return BucketTarget(store, prefix, Patience(world.clock, world.random))
+
+
+def _json_lines(done: Sequence[ExportedPartition]) -> Iterator[str]:
+    from keyfold.cli import show
+
+    yield from (show.dumps(each.as_json()) for each in done)
+
+
+def _lines(done: Sequence[ExportedPartition], url: str) -> Iterator[str]:
+    from keyfold.cli import show
+
+    for each in done:
+        pinned, misfits = each.pinned, each.misfits
+        size = show.size(sum(file.staged.size_bytes for file in each.files))
+        files = f"{len(each.files)} file{'' if len(each.files) == 1 else 's'}"
+        rest = [f"{misfits.skipped:,} skipped"] if misfits.skipped else []
+        rest += [f"{misfits.nulled:,} made null"] if misfits.nulled else []
+        version = f"offsets [{pinned.start}, {pinned.end}) of version {pinned.manifest.version}"
+        yield f"{pinned.place}: {', '.join([f'{each.rows:,} rows in {files}, {size}', *rest])}; {version}"
+        yield from (f"  {example}" for example in misfits.examples)
+    yield f"exported {sum(each.rows for each in done):,} rows to {url}"
+
+
+@contextmanager
+def _progress(title: str) -> Iterator[Callable[[int], None]]:
+    """A count on stderr, where that is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn(title), TextColumn("{task.completed:,.0f} records"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task(title, total=None)
+        yield lambda count: bars.advance(task, count)

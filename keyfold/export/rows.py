@@ -1,0 +1,118 @@
+"""Records of a batch as the rows that are exported: typed keys and values, and what becomes of misfits.
+
+    partition        int32                    key, value               the type that their format has
+    offset           int64                    key_error, value_error   string; only with `--on-error null`
+    timestamp        timestamp ms, UTC        headers                  list of (name, value)
+    timestamp_type   string                   leader_epoch             int32
+
+Rows are in the order of their offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from keyfold.export.request import OnError
+from keyfold.log.names import Place
+from keyfold.typed.columns import BadRows, Column
+from keyfold.typed.formats import Part
+from keyfold.typed.misfit import misfit_at
+
+_EXAMPLES: Final = 5
+_HINT: Final = "--on-error null or skip goes on without it"
+HEADERS: Final = pa.list_(pa.struct([pa.field("name", pa.string(), nullable=False), pa.field("value", pa.binary())]))
+
+
+@dataclass(slots=True)
+class Misfits:
+    """What did not fit in a partition: records that were left out, values that became null, and some of them."""
+
+    skipped: int = 0
+    nulled: int = 0
+    examples: list[str] = field(default_factory=list)
+
+
+class Rows:
+    """Makes rows of a topic. Safe to use from several threads."""
+
+    def __init__(self, key: Column, value: Column, on_error: OnError) -> None:
+        self._columns = {Part.KEY: key, Part.VALUE: value}
+        self._on_error = on_error
+        self.schema = self._schema()
+
+    def _schema(self) -> pa.Schema:
+        parts = [pa.field(part.value, column.type) for part, column in self._columns.items()]
+        if self._on_error is OnError.NULL:
+            parts += [pa.field(f"{part.value}_error", pa.string()) for part in Part]
+        return pa.schema(
+            [
+                pa.field("partition", pa.int32(), nullable=False),
+                pa.field("offset", pa.int64(), nullable=False),
+                pa.field("timestamp", pa.timestamp("ms", "UTC"), nullable=False),
+                pa.field("timestamp_type", pa.string(), nullable=False),
+                *parts,
+                pa.field("headers", HEADERS, nullable=False),
+                pa.field("leader_epoch", pa.int32(), nullable=False),
+            ]
+        )
+
+    def table(self, place: Place, batch: pa.RecordBatch, misfits: Misfits) -> pa.Table:
+        """The rows of some records. Counts into `misfits`. Raises `RecordMisfit` for the first that does not fit."""
+        decoded = {
+            part: column.decode(batch.column(part.value), batch.column("headers"))
+            for part, column in self._columns.items()
+        }
+        bad = {part: found.misfits for part, found in decoded.items() if found.misfits}
+        if bad:
+            self._judge(place, batch.column("offset"), bad, misfits)
+        made: dict[str, Any] = {name: batch.column(name) for name in batch.schema.names}
+        made |= {part.value: found.array for part, found in decoded.items()}
+        made["partition"] = pa.repeat(pa.scalar(place.partition, pa.int32()), len(batch))
+        if self._on_error is OnError.NULL:
+            made |= {f"{part.value}_error": _errors(bad.get(part, ()), len(batch)) for part in Part}
+        arrays = [_as(made[each.name], each.type) for each in self.schema]
+        table = pa.Table.from_arrays(arrays, schema=self.schema)
+        return table.filter(_others(bad.values(), len(batch))) if bad and self._on_error is OnError.SKIP else table
+
+    def _judge(self, place: Place, offsets: pa.Array, bad: dict[Part, BadRows], misfits: Misfits) -> None:
+        found = sorted(((row, part, misfit) for part, rows in bad.items() for row, misfit in rows), key=_by_row)
+        errors = (
+            misfit_at(place.topic, place.partition, offsets[row].as_py(), part, misfit, hint=_HINT)
+            for row, part, misfit in found
+        )
+        if self._on_error is OnError.FAIL:
+            raise next(errors)
+        misfits.examples += [error.message for error in islice(errors, _EXAMPLES - len(misfits.examples))]
+        if self._on_error is OnError.SKIP:
+            misfits.skipped += len({row for row, _, _ in found})
+        else:
+            misfits.nulled += len(found)
+
+
+def _by_row(found: tuple[int, Part, Any]) -> int:
+    return found[0]
+
+
+def _as(array: Any, kind: pa.DataType) -> Any:
+    return array if array.type == kind else array.cast(kind)
+
+
+def _errors(bad: Iterable[tuple[int, Any]], size: int) -> pa.Array:
+    """What is wrong with each row, null where nothing is."""
+    texts: list[str | None] = [None] * size
+    for row, misfit in bad:
+        texts[row] = misfit.message
+    return pa.array(texts, pa.string())
+
+
+def _others(bad: Iterable[BadRows], size: int) -> pa.Array:
+    keep = np.ones(size, np.bool_)
+    for rows in bad:
+        keep[[row for row, _ in rows]] = False
+    return pa.array(keep)

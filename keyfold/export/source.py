@@ -1,0 +1,111 @@
+"""One partition at one moment: a manifest that is read once and kept to.
+
+An ordered read of a log may go on in a newer version when objects have been collected. An export must not: its files
+are of one version. So a missing object is `Moved` here, and the partition is begun again, from a new version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+
+import pyarrow as pa
+
+from keyfold.errors import ObjectNotFound, SnapshotLost
+from keyfold.export.request import Request
+from keyfold.log.manifest import Manifest
+from keyfold.log.names import Place
+from keyfold.log.record import Record
+from keyfold.read.fetch import read_segment
+from keyfold.read.latest import _records, choose
+from keyfold.read.log import Log
+from keyfold.read.ordered import newer, offset_for_time
+from keyfold.read.position import end_offset, segments_between, start_offset
+
+
+class Moved(Exception):
+    """Objects of the pinned version have been collected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A version of a partition, and the offsets `[start, end)` of it that are exported."""
+
+    place: Place
+    manifest: Manifest
+    start: int
+    end: int
+
+
+def pin(log: Log, partition: int, request: Request) -> Pin:
+    """Read the newest manifest. Raises `OffsetOutOfRange`, and what `Log.manifest` does."""
+    place = log.place(partition)
+    manifest = log.manifest(partition)
+    while True:
+        start = start_offset(manifest, request.from_offset)
+        if request.from_timestamp is not None:
+            try:
+                found = offset_for_time(log.store, place, manifest, request.from_timestamp)
+            except ObjectNotFound as error:
+                manifest = newer(place, partial(log.manifest, partition), error)
+                continue
+            start = manifest.next_offset if found is None else found
+        return Pin(place, manifest, start, max(start, end_offset(manifest, request.to_offset)))
+
+
+def batches(log: Log, pinned: Pin, request: Request) -> Iterator[pa.RecordBatch]:
+    """The records of a pinned version, in offset order. Raises `Moved` where it is not all there any more."""
+    try:
+        yield from _latest(log, pinned) if request.latest else _ordered(log, pinned)
+    except ObjectNotFound as error:
+        newer(pinned.place, partial(log.manifest, pinned.place.partition), error)
+        raise Moved from error
+
+
+def lost(pinned: Pin, tries: int) -> SnapshotLost:
+    """The error when a partition could not be read to its end before it was collected, again and again."""
+    return SnapshotLost(
+        pinned.place.topic,
+        pinned.place.partition,
+        f"version {pinned.manifest.version} was replaced and collected before it was exported, {tries} times in a row",
+        hint="file.delete.delay.ms must be longer than an export of the partition takes",
+    )
+
+
+def _ordered(log: Log, pinned: Pin) -> Iterator[pa.RecordBatch]:
+    for entry in segments_between(pinned.manifest, pinned.start, pinned.end):
+        yield from _batched(read_segment(log.store, pinned.place, entry, pinned.start, pinned.end))
+
+
+def _latest(log: Log, pinned: Pin) -> Iterator[pa.RecordBatch]:
+    chosen = choose(log.store, pinned.place, pinned.manifest)
+    yield from _batched(_records(log.store, pinned.place, chosen))
+
+
+def _batched(records: Iterator[Record]) -> Iterator[pa.RecordBatch]:
+    while rows := list(islice(records, 8192)):
+        yield pa.RecordBatch.from_pylist(
+            [
+                {
+                    **{n: getattr(r, n) for n in _SCHEMA.names},
+                    "headers": [{"name": n, "value": v} for n, v in r.headers],
+                }
+                for r in rows
+            ],
+            _SCHEMA,
+        )
+
+
+_SCHEMA = pa.schema(
+    [
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("ms", "UTC")),
+        ("timestamp_type", pa.string()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))),
+        ("leader_epoch", pa.int32()),
+    ]
+)
