@@ -133,8 +133,13 @@ def main(args: Sequence[str] | None = None, *, surroundings: Surroundings | None
 
 def run(args: Sequence[str] | None, surroundings: Surroundings | None = None) -> int:
     """Run the command; returns the exit code."""
+    from keyfold.cli.export import export
     from keyfold.cli.log import log
+    from keyfold.cli.verify import repair, verify
 
+    log.add_command(export)
+    log.add_command(repair)
+    log.add_command(verify)
     cli.add_command(log)
     world = surroundings or Surroundings(open_by_url, SystemClock(), Random())
     arguments = sys.argv[1:] if args is None else list(args)

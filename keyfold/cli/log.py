@@ -1,28 +1,24 @@
-"""`keyfold log`: look at logs, read them, prove them, bring them back."""
+"""`keyfold log`: look at logs and read them. `keyfold.cli.verify` and `export` add their commands."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from keyfold.cli.app import Surroundings
-from keyfold.errors import ConfigError, KeyfoldError, LogError
+from keyfold.errors import ConfigError, LogError
 
 if TYPE_CHECKING:
-    from keyfold.log.manifest import Manifest
     from keyfold.log.names import Place
     from keyfold.log.record import Record
     from keyfold.read.log import Log
-    from keyfold.read.verify_segment import Progress
     from keyfold.store.api import ObjectStore
 
 _MANIFESTS_AT_ONCE = 8
@@ -67,18 +63,19 @@ class LogUrl(click.ParamType[str]):
         return str(value)
 
 
-_url = click.argument("url", metavar="URL", type=LogUrl())
-_topic_name = click.argument("topic", metavar="TOPIC")
+url_argument = click.argument("url", metavar="URL", type=LogUrl())
+_topic_argument = click.argument("topic", metavar="TOPIC")
 
 
-def _topic(function: F) -> F:
-    named: F = _topic_name(function)
-    with_url: F = _url(named)
+def topic_arguments(function: F) -> F:
+    """The arguments URL and TOPIC."""
+    named: F = _topic_argument(function)
+    with_url: F = url_argument(named)
     return with_url
 
 
-_partition = click.option("--partition", "-p", type=click.IntRange(min=0), help="Only this partition.")
-_json = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+partition_option = click.option("--partition", "-p", type=click.IntRange(min=0), help="Only this partition.")
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +87,7 @@ class Target:
     partitions: tuple[int, ...]
 
 
-def _open_store(ctx: click.Context, url: str) -> tuple[ObjectStore, str]:
+def open_store_of(ctx: click.Context, url: str) -> tuple[ObjectStore, str]:
     """The store of a URL, closed when the command ends, and the topics.dir."""
     world = ctx.find_object(Surroundings)
     assert world is not None
@@ -99,18 +96,19 @@ def _open_store(ctx: click.Context, url: str) -> tuple[ObjectStore, str]:
     return store, topics_dir
 
 
-def _open(ctx: click.Context, url: str, topic: str, partition: int | None) -> Target:
+def open_target(ctx: click.Context, url: str, topic: str, partition: int | None) -> Target:
+    """The topic below a URL, and the partition that is asked for, or all."""
     from keyfold.read.log import Log
 
     world = ctx.find_object(Surroundings)
     assert world is not None
-    store, topics_dir = _open_store(ctx, url)
+    store, topics_dir = open_store_of(ctx, url)
     log = Log(store, topics_dir, topic, clock=world.clock, random=world.random)
     partitions = tuple(log.partitions()) if partition is None else (partition,)
     return Target(store, log, partitions)
 
 
-def _echo(line: str) -> None:
+def echo(line: str) -> None:
     """Print UTF-8, whatever the terminal's encoding is: keys and values are printed as they are."""
     sys.stdout.buffer.write(line.encode("utf-8", "backslashreplace") + b"\n")
 
@@ -131,8 +129,8 @@ def log() -> None:
 
 
 @log.command("list")
-@_url
-@_json
+@url_argument
+@json_option
 @click.pass_context
 def list_logs(ctx: click.Context, url: str, *, as_json: bool) -> None:
     """List the logs below URL, one line a partition.
@@ -149,7 +147,7 @@ def list_logs(ctx: click.Context, url: str, *, as_json: bool) -> None:
 
     world = ctx.find_object(Surroundings)
     assert world is not None
-    store, topics_dir = _open_store(ctx, url)
+    store, topics_dir = open_store_of(ctx, url)
 
     def line(place: Place) -> str:
         topic_log = Log(store, topics_dir, place.topic, clock=world.clock, random=world.random)
@@ -163,13 +161,13 @@ def list_logs(ctx: click.Context, url: str, *, as_json: bool) -> None:
 
     with ThreadPoolExecutor(_MANIFESTS_AT_ONCE) as pool:
         for text in pool.map(line, list(catalog.places(store, topics_dir))):
-            _echo(text)
+            echo(text)
 
 
 @log.command()
-@_topic
-@_partition
-@_json
+@topic_arguments
+@partition_option
+@json_option
 @click.pass_context
 def describe(ctx: click.Context, url: str, topic: str, partition: int | None, *, as_json: bool) -> None:
     """Show offsets, segments, sizes, dirty ratio, epochs, gaps and settings.
@@ -180,21 +178,21 @@ def describe(ctx: click.Context, url: str, topic: str, partition: int | None, *,
     """  # noqa: D301 - click wants the character
     from keyfold.cli import show
 
-    target = _open(ctx, url, topic, partition)
+    target = open_target(ctx, url, topic, partition)
     for manifest in map(target.log.manifest, target.partitions):
         for line in [show.dumps(show.manifest_json(manifest))] if as_json else show.manifest_lines(manifest):
-            _echo(line)
+            echo(line)
 
 
 @log.command()
-@_topic
-@_partition
+@topic_arguments
+@partition_option
 @click.option("--from-offset", type=click.IntRange(min=0), help="Begin here; a removed offset begins at the next.")
 @click.option("--from-timestamp", type=Timestamp(), help="Begin at the first record not before this (ms or ISO-8601).")
 @click.option("--to-offset", type=click.IntRange(min=0), help="End before this offset.")
 @click.option("--latest", is_flag=True, help="Only the last record of each key, deleted keys left out.")
 @click.option("--max-records", type=click.IntRange(min=0), help="End after so many records.")
-@_json
+@json_option
 @click.pass_context
 def cat(
     ctx: click.Context,
@@ -225,7 +223,7 @@ def cat(
         raise click.UsageError("--from-offset and --from-timestamp exclude each other")
     if latest and not (from_offset is from_timestamp is to_offset is None):
         raise click.UsageError("--latest is about the whole log: it takes no offsets and no timestamp")
-    target = _open(ctx, url, topic, partition)
+    target = open_target(ctx, url, topic, partition)
 
     def records() -> Iterator[tuple[int, Record]]:
         for number in target.partitions:
@@ -240,16 +238,16 @@ def cat(
 
     for number, record in islice(records(), max_records):
         if as_json:
-            _echo(show.dumps(show.record_json(topic, number, record)))
+            echo(show.dumps(show.record_json(topic, number, record)))
         else:
-            _echo(show.record_line(topic, number, record))
+            echo(show.record_line(topic, number, record))
 
 
 @log.command()
-@_topic
-@_partition
+@topic_arguments
+@partition_option
 @click.option("--indexes", is_flag=True, help="Indexes too.")
-@_json
+@json_option
 @click.pass_context
 def files(ctx: click.Context, url: str, topic: str, partition: int | None, *, indexes: bool, as_json: bool) -> None:
     """Print the objects that one version of the log is made of, for stock readers.
@@ -263,104 +261,14 @@ def files(ctx: click.Context, url: str, topic: str, partition: int | None, *, in
     """  # noqa: D301 - click wants the character
     from keyfold.cli import show
 
-    target = _open(ctx, url, topic, partition)
+    target = open_target(ctx, url, topic, partition)
     for manifest in map(target.log.manifest, target.partitions):
         place = target.log.place(manifest.partition)
         segments = [f"{target.store.url}/{place.key(s.name)}" for s in manifest.segments]
         index_urls = [f"{target.store.url}/{place.key(s.index_name)}" for s in manifest.segments]
         if as_json:
             listed = {"topic": topic, "partition": manifest.partition, "version": manifest.version, "files": segments}
-            _echo(show.dumps({**listed, "indexes": index_urls} if indexes else listed))
+            echo(show.dumps({**listed, "indexes": index_urls} if indexes else listed))
             continue
         for line in (*segments, *(index_urls if indexes else ())):
-            _echo(line)
-
-
-@log.command()
-@_topic
-@_partition
-@_json
-@click.pass_context
-def verify(ctx: click.Context, url: str, topic: str, partition: int | None, *, as_json: bool) -> None:
-    """Read the log back and prove it; exit code 1 when anything is damaged.
-
-    Checks that every object is there with its checksum, that blocks and records can be read and agree with index and
-    manifest, that offsets ascend and ranges meet, and that nothing superseded is below the first dirty offset. Orphans
-    and replaced objects are listed; they are no damage.
-
-    \b
-    Example:
-        keyfold log verify s3://bucket/topics users --partition 0
-    """  # noqa: D301 - click wants the character
-    from keyfold.cli import show
-    from keyfold.read.verify import verify_partition
-
-    world = ctx.find_object(Surroundings)
-    assert world is not None
-    target = _open(ctx, url, topic, partition)
-    damaged: list[str] = []
-    for number in target.partitions:
-        place = target.log.place(number)
-        with _progress(f"verifying {place}", partial(target.log.manifest, number)) as progress:
-            report = verify_partition(target.store, place, clock=world.clock, random=world.random, progress=progress)
-        for line in [show.dumps(show.report_json(report))] if as_json else show.report_lines(report):
-            _echo(line)
-        if not report.is_sound:
-            damaged.append(str(place))
-    if damaged:
-        raise KeyfoldError(f"damage found in {', '.join(damaged)}", hint="the findings above say what is lost")
-
-
-@log.command()
-@_topic
-@click.option("--partition", "-p", type=click.IntRange(min=0), required=True, help="The partition to bring back.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done; write nothing.")
-@_json
-@click.pass_context
-def repair(ctx: click.Context, url: str, topic: str, partition: int, *, dry_run: bool, as_json: bool) -> None:
-    """Bring back a lost manifest from the segments in the bucket.
-
-    Refuses where a manifest is there. Stop the sink and the compactor of this partition first: their epochs end with
-    the old manifest. Everything is cleaned again afterwards, and tombstones get a new delete horizon.
-
-    \b
-    Example:
-        keyfold log repair s3://bucket/topics users --partition 0 --dry-run
-    """  # noqa: D301 - click wants the character
-    from keyfold.cli import show
-    from keyfold.read.repair import apply_repair, plan_repair
-
-    world = ctx.find_object(Surroundings)
-    assert world is not None
-    target = _open(ctx, url, topic, partition)
-    place = target.log.place(partition)
-    plan = plan_repair(target.store, place, clock=world.clock, random=world.random)
-    if not dry_run:
-        apply_repair(target.store, plan, clock=world.clock, random=world.random)
-    as_lines = (
-        [show.dumps(show.repair_json(plan, dry_run=dry_run))] if as_json else show.repair_lines(plan, dry_run=dry_run)
-    )
-    for line in as_lines:
-        _echo(line)
-
-
-@contextmanager
-def _progress(title: str, load: Callable[[], Manifest]) -> Iterator[Progress]:
-    """A bar on stderr, where that is a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-    columns = (TextColumn(title), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task(title, total=_bytes_to_read(load))
-        yield lambda n_bytes: bars.advance(task, n_bytes)
-
-
-def _bytes_to_read(load: Callable[[], Manifest]) -> int | None:
-    try:
-        return sum(s.size_bytes + s.index_size_bytes for s in load().segments)
-    except KeyfoldError:
-        return None  # the verification itself will say why
+            echo(line)

@@ -218,12 +218,15 @@ def report_json(report: VerifyReport) -> Json:
         "ok": report.is_sound,
         "segments": report.segments,
         "records": report.records,
+        "size_bytes": report.size_bytes,
+        "compared": report.compared if report.compared >= 0 else None,
         "findings": [
             {
                 "kind": f.kind.value,
                 "damage": f.kind.is_damage,
                 "object": f.object,
                 "block": f.block if f.block >= 0 else None,
+                "record": f.record if f.record >= 0 else None,
                 "offset": f.offset if f.offset >= 0 else None,
                 "what": f.what,
                 "lost": f.lost if f.kind.is_damage else None,
@@ -241,7 +244,8 @@ def report_lines(report: VerifyReport) -> Iterable[str]:
     verdict = "ok" if report.is_sound else f"{len(report.damage)} damaged"
     counts = f"{report.records:,} records in {report.segments:,} segments"
     version = f"version {report.version}" if report.version >= 0 else "no readable manifest"
-    yield f"{report.place}: {verdict}, {counts}, {version}"
+    compared = f", {report.compared:,} records compared with Kafka" if report.compared >= 0 else ""
+    yield f"{report.place}: {verdict}, {counts}, {version}{compared}"
 
 
 def repair_json(plan: RepairPlan, *, dry_run: bool) -> Json:

@@ -37,6 +37,8 @@ MARKED: Final = 4
 REPLACED: Final = 8
 """It is in an object that the log had once, and that is not collected yet."""
 IN_TOPIC: Final = 16
+COMPARED: Final = 32
+"""Both sides were read at its offset."""
 
 _FACTOR: Final = 0x9E3779B97F4A7C15
 _MIX: Final = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))

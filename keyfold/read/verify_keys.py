@@ -54,6 +54,10 @@ class Suspects:
         self.some += [Suspect(*row) for row in zip(*columns, strict=True)]
         self.count += len(offsets)
 
+    def first(self, most: int) -> list[Suspect]:
+        """Those that were kept, by offset, at most so many."""
+        return sorted(self.some, key=lambda s: s.offset)[:most]
+
 
 def add_replaced(store: ObjectStore, place: Place, manifest: Manifest, names: Iterable[str], rows: HashedRows) -> None:
     """Add what is left of replaced indexes. One that is gone or damaged says nothing."""
@@ -150,7 +154,7 @@ class _Keys:
 
 def _told_twice(keys: _Keys, suspects: Suspects) -> Iterator[Finding]:
     proved = 0
-    for suspect in suspects.some:
+    for suspect in suspects.first(_PROVED_AT_MOST):
         key = keys.at(suspect.offset)
         if key is None or key != keys.at(suspect.newer):
             continue  # another key of the same hash
@@ -176,7 +180,7 @@ def _twice(keys: _Keys, key: bytes, suspect: Suspect) -> Finding:
 
 def _told_gone(keys: _Keys, suspects: Suspects) -> Iterator[Finding]:
     known = keys.replaced({s.offset for s in suspects.some})
-    for suspect in suspects.some[:MAX_ALIKE]:
+    for suspect in suspects.first(MAX_ALIKE):
         if suspect.offset not in known:
             continue  # collected meanwhile
         key, name = known[suspect.offset]

@@ -1,0 +1,222 @@
+"""`keyfold log verify` and `keyfold log repair`: prove logs, bring lost manifests back."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from threading import Lock
+from typing import TYPE_CHECKING
+
+import click
+
+from keyfold.cli.app import Surroundings
+from keyfold.cli.log import Target, echo, json_option, open_target, partition_option, topic_arguments
+from keyfold.errors import KeyfoldError
+
+if TYPE_CHECKING:
+    from keyfold.log.names import Place
+    from keyfold.read.compare import Extent, TopicReader
+    from keyfold.read.findings import VerifyReport
+    from keyfold.read.verify_segment import Progress
+
+_PARALLEL_MAX = 8
+
+
+@click.command()
+@topic_arguments
+@partition_option
+@click.option(
+    "--parallel",
+    type=click.IntRange(min=1),
+    default=lambda: min(_PARALLEL_MAX, os.cpu_count() or 1),
+    show_default="one per processor, at most 8",
+    help="How many segments are read at a time, over all partitions.",
+)
+@click.option("--spark", "on_spark", is_flag=True, help="Read the segments on Spark; for large logs.")
+@click.option("--bootstrap-servers", help="Compare with the topic in this cluster: host:port[,host:port...].")
+@click.option(
+    "--kafka-config",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Settings of the Kafka client: .properties or JSON. Compares, too, where it names bootstrap.servers.",
+)
+@click.option("--from-offset", type=click.IntRange(min=0), help="Compare with Kafka from this offset on.")
+@click.option("--to-offset", type=click.IntRange(min=0), help="Compare with Kafka up to this offset, exclusive.")
+@click.option(
+    "--sample",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=1.0,
+    help="Compare with Kafka only this part of the range, in windows of 10,000 offsets at random places.",
+)
+@json_option
+@click.pass_context
+def verify(
+    ctx: click.Context,
+    url: str,
+    topic: str,
+    partition: int | None,
+    parallel: int,
+    bootstrap_servers: str | None,
+    kafka_config: str | None,
+    from_offset: int | None,
+    to_offset: int | None,
+    sample: float,
+    *,
+    on_spark: bool,
+    as_json: bool,
+) -> None:
+    """Read the log back and prove it; exit code 1 when anything is damaged.
+
+    Everything is read once: every object is there with its checksum, blocks and records can be read and agree with
+    index and manifest, offsets ascend and ranges meet, nothing superseded is below the first dirty offset, and nothing
+    is gone that objects which a pass replaced still have. Damage is named by object, block, record and offset, with
+    what is lost by it. Orphans and replaced objects are listed; they are no damage.
+
+    With --bootstrap-servers the log is also held against the topic: what both have must be equal, and what one side has
+    alone must be explained by compaction, retention or a gap.
+
+    \b
+    Examples:
+        keyfold log verify s3://bucket/topics users
+        keyfold log verify s3://bucket/topics users --partition 0 --json
+        keyfold log verify s3://bucket/topics users --bootstrap-servers localhost:9092 --sample 0.05
+    """  # noqa: D301 - click wants the character
+    from keyfold.cli import show
+    from keyfold.read.compare import Extent
+
+    in_kafka = bootstrap_servers is not None or kafka_config is not None
+    if not in_kafka and not (from_offset is to_offset is None and sample == 1.0):
+        raise click.UsageError("--from-offset, --to-offset and --sample are about --bootstrap-servers")
+    target = open_target(ctx, url, topic, partition)
+    extent = Extent(from_offset or 0, to_offset, sample)
+    damaged: list[str] = []
+    with ExitStack() as stack:
+        reader = stack.enter_context(_kafka_topic(bootstrap_servers, kafka_config, topic)) if in_kafka else None
+        progress = stack.enter_context(_progress(f"verifying {topic}", target))
+        for report in _reports(ctx, target, parallel, reader, extent, progress, on_spark=on_spark):
+            for line in [show.dumps(show.report_json(report))] if as_json else show.report_lines(report):
+                echo(line)
+            if not report.is_sound:
+                damaged.append(str(report.place))
+    if damaged:
+        raise KeyfoldError(f"damage found in {', '.join(damaged)}", hint="the findings above say what is lost")
+
+
+@contextmanager
+def _kafka_topic(bootstrap_servers: str | None, config: str | None, topic: str) -> Iterator[TopicReader]:
+    from keyfold.kafka.settings import client_settings
+
+    settings = client_settings(bootstrap_servers, config, owned=("isolation.level", "group.id", "auto.offset.reset"))
+    from keyfold.kafka.topic_reader import KafkaTopic
+
+    with KafkaTopic(settings, topic) as reader:
+        yield reader
+
+
+def _reports(
+    ctx: click.Context,
+    target: Target,
+    parallel: int,
+    reader: TopicReader | None,
+    extent: Extent,
+    progress: Progress,
+    *,
+    on_spark: bool,
+) -> Iterator[VerifyReport]:
+    """A report for each partition, in order; several partitions are read at a time."""
+    from keyfold.read.compare import compare_partition
+    from keyfold.read.verify import verify_partition
+
+    world = ctx.find_object(Surroundings)
+    assert world is not None
+    clock, random = world.clock, world.random
+    at_once = min(parallel, len(target.partitions))
+
+    def verified(place: Place) -> VerifyReport:
+        share = -(-parallel // at_once)
+        return verify_partition(target.store, place, clock=clock, random=random, progress=progress, parallel=share)
+
+    def compared(report: VerifyReport) -> VerifyReport:
+        if reader is None or report.version < 0:
+            return report
+        found = compare_partition(target.log, report.place.partition, reader, random=random, extent=extent)
+        return replace(report, findings=(*report.findings, *found.findings), compared=found.compared)
+
+    places = [target.log.place(number) for number in target.partitions]
+    if on_spark:
+        from keyfold.spark.verify import verify_on_spark
+
+        for report in verify_on_spark(target.store, places, clock=clock, random=random):
+            yield compared(report)
+    else:
+        with ThreadPoolExecutor(at_once, thread_name_prefix="partition") as pool:
+            yield from pool.map(lambda place: compared(verified(place)), places)
+
+
+@click.command()
+@topic_arguments
+@click.option("--partition", "-p", type=click.IntRange(min=0), required=True, help="The partition to bring back.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done; write nothing.")
+@json_option
+@click.pass_context
+def repair(ctx: click.Context, url: str, topic: str, partition: int, *, dry_run: bool, as_json: bool) -> None:
+    """Bring back a lost manifest from the segments in the bucket.
+
+    Refuses where a manifest is there. Stop the sink and the compactor of this partition first: their epochs end with
+    the old manifest. Everything is cleaned again afterwards, and tombstones get a new delete horizon.
+
+    \b
+    Example:
+        keyfold log repair s3://bucket/topics users --partition 0 --dry-run
+    """  # noqa: D301 - click wants the character
+    from keyfold.cli import show
+    from keyfold.read.repair import apply_repair, plan_repair
+
+    world = ctx.find_object(Surroundings)
+    assert world is not None
+    target = open_target(ctx, url, topic, partition)
+    place = target.log.place(partition)
+    plan = plan_repair(target.store, place, clock=world.clock, random=world.random)
+    if not dry_run:
+        apply_repair(target.store, plan, clock=world.clock, random=world.random)
+    as_lines = (
+        [show.dumps(show.repair_json(plan, dry_run=dry_run))] if as_json else show.repair_lines(plan, dry_run=dry_run)
+    )
+    for line in as_lines:
+        echo(line)
+
+
+@contextmanager
+def _progress(title: str, target: Target) -> Iterator[Progress]:
+    """A bar on stderr, where that is a terminal; it may be moved by several threads."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (TextColumn(title), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    lock = Lock()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task(title, total=_bytes_to_read(target))
+
+        def advance(n_bytes: int) -> None:
+            with lock:
+                bars.advance(task, n_bytes)
+
+        yield advance
+
+
+def _bytes_to_read(target: Target) -> int:
+    with ThreadPoolExecutor(_PARALLEL_MAX) as pool:
+        return sum(pool.map(lambda number: _log_bytes(target, number), target.partitions))
+
+
+def _log_bytes(target: Target, partition: int) -> int:
+    try:
+        return sum(s.size_bytes + s.index_size_bytes for s in target.log.manifest(partition).segments)
+    except KeyfoldError:
+        return 0  # the verification itself will say why

@@ -1,0 +1,255 @@
+"""Hold a log against the Kafka topic that it was written from, where the topic still has the range.
+
+Both sides are read in offset order and merged. What both have must be equal: key, value, headers, timestamp and its
+type, and the leader epoch where both know it. What one side has alone must be explained:
+
+    Kafka alone, below the log's end    a gap of the manifest; or superseded: the log has a newer record of its key, or
+                                        had one; or a tombstone up to `purged_to`. Never inside what one sink's segment
+                                        spans: a sink writes all that there is
+    the log alone                       Kafka's own compaction: a newer record of its key, a tombstone that was due, no
+                                        key. Never where the topic is not compacted
+
+What decides about a key lies anywhere in the range, so all records go into `verify_hashes`, in bounded memory. Both
+sides are in use: Kafka is read up to the end that it had, and what speaks against the log is looked up again on both
+sides before it is said.
+
+A part of the range, or a sample of it, cannot show what is newer in Kafka outside of it; what is not judged for that
+reason is counted in a note.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from keyfold.errors import Corrupt, ObjectNotFound
+from keyfold.log.index import read_index
+from keyfold.log.manifest import Manifest
+from keyfold.log.names import Place
+from keyfold.log.record import Record
+from keyfold.read.compare_judge import Judge, segment_key
+from keyfold.read.findings import Finding, Findings, Kind
+from keyfold.read.log import Log
+from keyfold.read.verify_hashes import COMPARED, IN_LOG, IN_TOPIC, ROWS_AT_ONCE, TOMBSTONE, HashedRows, row_flags
+
+_ROWS_AT_A_TIME: Final = 20_000
+_WINDOW_OFFSETS: Final = 10_000
+
+
+class TopicReader(Protocol):
+    """A topic in Kafka. May be used by several threads."""
+
+    def topic_id(self) -> str:
+        """The topic's id as Kafka prints it; empty where brokers know none."""
+
+    def settings(self) -> Mapping[str, str]:
+        """The topic's settings, by Kafka's names."""
+
+    def ends(self, partition: int) -> tuple[int, int]:
+        """First offset, and the offset after the last one that a reader of committed records may see."""
+
+    def read(self, partition: int, from_offset: int, to_offset: int) -> Iterator[Record]:
+        """Records with `from_offset <= offset < to_offset`, in order; both within `ends`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much to compare: between two offsets, and of that a `sample` (a part of 1, in windows of 10,000 offsets)."""
+
+    from_offset: int = 0
+    to_offset: int | None = None
+    sample: float = 1.0
+
+
+ALL: Final = Extent()
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What was found, and how many records were read on either side."""
+
+    findings: tuple[Finding, ...]
+    compared: int
+
+
+def compare_partition(
+    log: Log,
+    partition: int,
+    topic: TopicReader,
+    *,
+    random: Random,
+    extent: Extent = ALL,
+    progress: Callable[[int], None] = lambda _: None,
+    rows_at_once: int = ROWS_AT_ONCE,
+) -> Comparison:
+    """Compare one partition. Differences are in the result; errors of Kafka and of the store are raised.
+
+    `progress` is told how many records were compared since the last call.
+    """
+    start, end = topic.ends(partition)
+    manifest = log.manifest(partition)
+    place = log.place(partition)
+    findings = list(_identity(place, manifest, topic, start, end))
+    if any("topic id" in f.what for f in findings):
+        return Comparison(tuple(findings), 0)
+    begin = max(start, manifest.log_start_offset, extent.from_offset)
+    stop = min(end, manifest.next_offset, manifest.next_offset if extent.to_offset is None else extent.to_offset)
+    if begin >= stop:
+        what = f"nothing to compare: Kafka has [{start}, {end}), the log {_range(manifest)}"
+        return Comparison((*findings, Finding(Kind.NOT_COMPARED, place.manifest_key, what)), 0)
+    with HashedRows(manifest.record_count * 2, rows_at_once) as rows:
+        windows = _windows(begin, stop, extent.sample, random)
+        is_whole = begin == max(start, manifest.log_start_offset) and windows == [(begin, stop)]
+        judge = Judge(log, partition, topic, manifest, stop, is_whole=is_whole)
+        walk = _Walk(log, manifest, topic, judge, rows, progress)
+        try:
+            for at, upto in windows:
+                walk.run(at, upto, end if is_whole else upto)
+            walk.finish(is_whole=is_whole)
+        except (Corrupt, ObjectNotFound) as error:
+            what = f"stopped at damage after {walk.compared} records: {error.message}"
+            walk.findings.add(Finding(Kind.NOT_COMPARED, place.manifest_key, what))
+        found = (*findings, *walk.findings)
+    return Comparison(found, walk.compared)
+
+
+def _range(manifest: Manifest) -> str:
+    return f"[{manifest.log_start_offset}, {manifest.next_offset})"
+
+
+def _identity(place: Place, manifest: Manifest, topic: TopicReader, start: int, end: int) -> Iterator[Finding]:
+    """Whether this is the topic that the log continues, and which part of the log it no longer has."""
+    known, theirs = manifest.topic_id, topic.topic_id()
+    to_do = "see what became of the topic; a log does not go on with another one"
+    if known and theirs and known != theirs:
+        what = f"the log is of topic id {known}, Kafka's topic has {theirs}: it was made anew"
+        yield Finding(Kind.TOPIC_DIFFERS, place.manifest_key, what, "unknown: nothing can be compared", to_do)
+    elif end < manifest.next_offset:
+        what = f"Kafka ends at offset {end}, the log at {manifest.next_offset}: the topic was truncated or made anew"
+        lost = f"at Kafka, the records from {end} on; the log has them"
+        yield Finding(Kind.TOPIC_DIFFERS, place.manifest_key, what, lost, to_do)
+    if start > manifest.log_start_offset:
+        upto = min(start, manifest.next_offset)
+        what = f"offsets [{manifest.log_start_offset}, {upto}) are no longer in Kafka"
+        yield Finding(Kind.NOT_COMPARED, place.manifest_key, what)
+
+
+def _windows(begin: int, stop: int, sample: float, random: Random) -> list[tuple[int, int]]:
+    """All of a range, or windows of it: one at a random place in each stretch."""
+    if sample >= 1 or stop - begin <= _WINDOW_OFFSETS:
+        return [(begin, stop)]
+    stretch = max(_WINDOW_OFFSETS, round(_WINDOW_OFFSETS / sample))
+    found: list[tuple[int, int]] = []
+    for first in range(begin, stop, stretch):
+        size = min(_WINDOW_OFFSETS, stop - first)
+        at = first + random.randrange(max(1, min(stretch, stop - first) - size + 1))
+        found.append((at, min(at + size, stop)))
+    return found
+
+
+@dataclass
+class _Walk:
+    """Both sides, merged. Rows go to `rows`, what can be judged at once to `findings`."""
+
+    log: Log
+    manifest: Manifest
+    topic: TopicReader
+    judge: Judge
+    rows: HashedRows
+    progress: Callable[[int], None]
+    findings: Findings = field(default_factory=Findings)
+    compared: int = 0
+    _keys: list[bytes | None] = field(default_factory=list)
+    _offsets: list[int] = field(default_factory=list)
+    _flags: list[int] = field(default_factory=list)
+
+    def run(self, begin: int, stop: int, kafka_end: int) -> None:
+        """One window. Beyond `stop`, up to `kafka_end`, records only tell what supersedes others."""
+        partition = self.manifest.partition
+        ours: Iterator[Record] = self._ours(begin, stop, to_the_end=kafka_end > stop)
+        theirs = self.topic.read(partition, begin, kafka_end)
+        a, b = next(ours, None), next(theirs, None)
+        while a is not None or b is not None:
+            if b is None or (a is not None and a.offset < b.offset):
+                assert a is not None
+                self._take(a, IN_LOG)
+                a = next(ours, None)
+            elif a is None or b.offset < a.offset:
+                self._take_theirs(b)
+                b = next(theirs, None)
+            else:
+                if b.offset < stop:
+                    self._compare(a, b)
+                self._take(a, IN_LOG | IN_TOPIC)
+                a, b = next(ours, None), next(theirs, None)
+
+    def _ours(self, begin: int, stop: int, *, to_the_end: bool) -> Iterator[Record]:
+        # To the end of the log: what a pass takes away meanwhile is followed by what superseded it.
+        return self.log.read(self.manifest.partition, from_offset=begin, to_offset=None if to_the_end else stop)
+
+    def _take_theirs(self, record: Record) -> None:
+        verdict = self.judge.kafka_alone(record)
+        if verdict is not None:
+            self.findings.add(verdict)
+        elif not self.judge.is_explained:
+            self._take(record, IN_TOPIC)
+
+    def _compare(self, a: Record, b: Record) -> None:
+        names = ["key", "value", "headers", "timestamp", "timestamp_type"]
+        if a.leader_epoch >= 0 and b.leader_epoch >= 0:
+            names.append("leader_epoch")
+        wrong = [f"{n} {_short(getattr(a, n))} where Kafka has {_short(getattr(b, n))}" for n in names
+                 if getattr(a, n) != getattr(b, n)]  # fmt: skip
+        if wrong:
+            what = f"the log has {', '.join(wrong)}"
+            lost = "the record as Kafka has it"
+            to_do = "keep topic and bucket as they are and report this"
+            key = segment_key(self.judge.place, self.manifest, a.offset)
+            self.findings.add(Finding(Kind.RECORD_DIFFERS, key, what, lost, to_do, offset=a.offset))
+
+    def _take(self, record: Record, flags: int) -> None:
+        self._keys.append(record.key)
+        self._offsets.append(record.offset)
+        flags |= TOMBSTONE if record.is_tombstone else 0
+        if record.offset >= self.judge.stop:
+            self._flags.append(flags)
+        else:
+            self._flags.append(flags | COMPARED)
+            self.compared += 1
+            if record.key is None and flags == IN_LOG:
+                verdict = self.judge.log_alone_without_key(record)
+                if verdict is not None:
+                    self.findings.add(verdict)
+        if len(self._keys) >= _ROWS_AT_A_TIME:
+            self._flush()
+
+    def _flush(self) -> None:
+        keys = pa.array(self._keys, pa.binary())
+        self.rows.add(keys, np.array(self._offsets, np.int64), np.array(self._flags, np.uint8))
+        self.progress(len(self._keys))
+        self._keys, self._offsets, self._flags = [], [], []
+
+    def finish(self, *, is_whole: bool) -> None:
+        """Judge what only one side has, by its key."""
+        self._flush()
+        if not is_whole:
+            self._add_index_rows()
+        self.findings.extend(self.judge.by_key(self.rows))
+        self.findings.extend(self.judge.notes())
+
+    def _add_index_rows(self) -> None:
+        """What the log has outside of the windows: a newer record there supersedes, too."""
+        for entry in self.manifest.segments:
+            index = read_index(self.log.store, self.judge.place, entry)
+            flags = row_flags(index, IN_LOG, with_marks=False)
+            self.rows.add(index.rows.column("key"), index.ints("offset").astype(np.int64), flags)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}... ({len(text)} characters)"
