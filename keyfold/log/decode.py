@@ -71,18 +71,23 @@ def decompress_block(block: StoredBlock, codec: Codec, *, origin: str = "") -> B
 
 def _decode(block: StoredBlock, codec: Codec, origin: str) -> list[Record]:
     raw = bytes(decompress_block(block, codec, origin=origin))
+    return decode_raw(raw, block.record_count, origin=origin, number=block.number)
+
+
+def decode_raw(raw: bytes, record_count: int, *, origin: str = "", number: int = 0) -> list[Record]:
+    """The records of a block's raw bytes. Raises `SegmentDamaged`."""
     records: list[Record] = []
     position = 0
     try:
-        for _ in range(block.record_count):
+        for _ in range(record_count):
             record, position = decode_record(raw, position)
             records.append(record)
     except (ValueError, IndexError) as e:
         message = str(e) if isinstance(e, ValueError) else "it reaches beyond the end of its block"
-        raise SegmentDamaged(origin, message, block=block.number, record=len(records)) from e
+        raise SegmentDamaged(origin, message, block=number, record=len(records)) from e
     if position != len(raw):
-        message = f"{len(raw) - position} bytes are left after its {block.record_count} records"
-        raise SegmentDamaged(origin, message, block=block.number)
+        message = f"{len(raw) - position} bytes are left after its {record_count} records"
+        raise SegmentDamaged(origin, message, block=number)
     return records
 
 

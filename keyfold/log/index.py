@@ -161,18 +161,20 @@ class Index:
         return Index(rows.replace_schema_metadata(None).combine_chunks(), blocks, codec, sync_marker)
 
     @staticmethod
-    def parts(data: Bytes, *, origin: str = "") -> Iterator[Index]:
+    def parts(data: Bytes, *, columns: Sequence[str] | None = None, origin: str = "") -> Iterator[Index]:
         """Read an index a row group at a time: parts of whole blocks, in order. Raises `SegmentDamaged`.
 
-        What is held is the object's bytes and two row groups, however many rows there are.
+        What is held is the object's bytes and two row groups (or some columns of them), however many rows there are.
         """
+        names = list(ROWS.names if columns is None else columns)
         try:
             with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
                 meta = _checked_meta(file.metadata.metadata or {}, origin)
                 blocks = BlockTable.parse(meta["keyfold.blocks"].encode())
-                whole = Index(ROWS.empty_table(), blocks, meta["keyfold.codec"], bytes.fromhex(meta["keyfold.sync"]))
+                empty = ROWS.empty_table().select(names)
+                whole = Index(empty, blocks, meta["keyfold.codec"], bytes.fromhex(meta["keyfold.sync"]))
                 _check_shape(file.schema_arrow, file.metadata.num_rows, whole, origin)
-                yield from _whole_blocks(whole, _row_groups(file))
+                yield from _whole_blocks(whole, _row_groups(file, names))
         except SegmentDamaged:
             raise
         except (OSError, ValueError, KeyError, DecompressionFailed, pa.ArrowException) as e:
@@ -204,9 +206,10 @@ def _check_shape(schema: pa.Schema, row_count: int, index: Index, origin: str) -
         raise SegmentDamaged(origin, "the index's rows are not those of its block table")
 
 
-def _row_groups(file: Any) -> Iterator[pa.Table]:
+def _row_groups(file: Any, columns: list[str]) -> Iterator[pa.Table]:
     for number in range(file.metadata.num_row_groups):
-        yield file.read_row_group(number, use_threads=False).replace_schema_metadata(None)
+        group = file.read_row_group(number, columns=columns, use_threads=False)
+        yield group.select(columns).replace_schema_metadata(None)
 
 
 def _whole_blocks(index: Index, groups: Iterator[pa.Table]) -> Iterator[Index]:

@@ -22,9 +22,9 @@ from typing import Final
 import numpy as np
 
 from keyfold.errors import Corrupt
-from keyfold.log.avro import SegmentDamaged, parse_block, parse_header
-from keyfold.log.codec import open_codec
-from keyfold.log.decode import decode_block, read_records
+from keyfold.log.avro import SegmentDamaged, StoredBlock, parse_block, parse_header
+from keyfold.log.codec import Bytes, Codec, open_codec
+from keyfold.log.decode import decode_block, decompress_block, read_records
 from keyfold.log.index import BlockTable, Index, Ints, read_index
 from keyfold.log.manifest import SegmentEntry
 from keyfold.log.names import Place
@@ -146,6 +146,22 @@ def read_blocks_at(store: ObjectStore, place: Place, source: BlockSource, number
     """Records of the blocks `numbers` (ascending). Neighbours are fetched together, up to READ_AHEAD_BYTES."""
     key = place.key(source.entry.name)
     codec = open_codec(source.codec)
+    for block in stored_blocks_at(store, place, source, numbers):
+        yield from decode_block(block.stored, codec, sync_marker=None, origin=key, number=block.number)
+
+
+def raw_blocks_at(
+    store: ObjectStore, place: Place, source: BlockSource, codec: Codec, numbers: Ints
+) -> Iterator[tuple[int, Bytes]]:
+    """Number and decompressed bytes of the blocks `numbers` (ascending). Raises `SegmentDamaged`."""
+    key = place.key(source.entry.name)
+    for block in stored_blocks_at(store, place, source, numbers):
+        yield block.number, decompress_block(block, codec, origin=key)
+
+
+def stored_blocks_at(store: ObjectStore, place: Place, source: BlockSource, numbers: Ints) -> Iterator[StoredBlock]:
+    """The blocks `numbers` (ascending), each compared with the table. Raises `SegmentDamaged`."""
+    key = place.key(source.entry.name)
     table = source.blocks
     for run in _runs(table, numbers):
         start = int(table.position[run[0]])
@@ -154,8 +170,9 @@ def read_blocks_at(store: ObjectStore, place: Place, source: BlockSource, number
         for number in run:
             at = int(table.position[number])
             stored = data[at - start : at - start + int(table.length[number])]
-            table.check(parse_block(stored, source.sync_marker, origin=key, number=number, position=at), origin=key)
-            yield from decode_block(stored, codec, sync_marker=source.sync_marker, origin=key, number=number)
+            block = parse_block(stored, source.sync_marker, origin=key, number=number, position=at)
+            table.check(block, origin=key)
+            yield block
 
 
 def _runs(blocks: BlockTable, numbers: Ints) -> Iterator[list[int]]:

@@ -1,0 +1,238 @@
+"""Raw blocks into Arrow, a column at a time: no Python runs per record.
+
+The index says where each record begins and ends (`position`, `length`). From there on all records take the same steps
+at once, with numpy: read a number at each record's position, move all positions behind it, check, go on. Keys, values,
+header names and header values are then cut out by Arrow: the raw bytes with the bounds of what is wanted and of what
+lies between as offsets are an Arrow array already, and a filter on every second element copies what is wanted.
+
+    record = offset, timestamp, type, [key], [value], headers, leader epoch         (docs/format.md)
+
+Nothing that comes from stored bytes is trusted: numbers, branches and lengths are checked as
+`keyfold.log.decode` checks them, and a record must end where its index says and have the offset that its index says.
+Columns that are not asked for are passed over, or not reached at all where they stand behind the last one that is.
+
+Invariant: with all columns the result is that of `keyfold.log.decode.decode_block`, or both raise `SegmentDamaged`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from keyfold.log.arrow_headers import HEADERS, Spans, cut, header_list, read_headers
+from keyfold.log.arrow_numbers import PADDING, Flags, Ints, Misplaced, Octets, read_numbers, refuse
+from keyfold.log.avro import SegmentDamaged
+from keyfold.log.codec import Bytes
+from keyfold.log.decode import decode_raw
+from keyfold.log.record import TIMESTAMP_TYPES
+
+RECORDS: Final = pa.schema(
+    [
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("timestamp", pa.timestamp("ms", tz="UTC")),
+        pa.field("timestamp_type", pa.dictionary(pa.int8(), pa.string())),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("headers", HEADERS),
+        pa.field("leader_epoch", pa.int32()),
+    ]
+)
+"""Records as columns. Timestamps are Kafka's numbers, so -1 is where there is none; headers are never null."""
+
+COLUMNS: Final = tuple(RECORDS.names)
+
+_TYPES: Final = pa.array(TIMESTAMP_TYPES, pa.string())
+_INT_MIN: Final = -(2**31)
+_INT_MAX: Final = 2**31 - 1
+_MAX_RAW_BYTES: Final = 2**31 - 1 - PADDING
+# Which parts of a record must be walked through to reach a column.
+_DEPTH: Final = {
+    "offset": 0,
+    "timestamp": 0,
+    "timestamp_type": 0,
+    "key": 1,
+    "value": 2,
+    "headers": 3,
+    "leader_epoch": 3,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RawBlock:
+    """A block's bytes after decompression; `number` is its place in the segment."""
+
+    number: int
+    raw: Bytes
+    record_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What an index says of the records of some blocks, in order: one row a record."""
+
+    offset: npt.NDArray[Any]
+    position: npt.NDArray[Any]
+    length: npt.NDArray[Any]
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+
+def schema_of(columns: Sequence[str] | None) -> pa.Schema:
+    """`RECORDS`, or these of its columns in this order. Raises `ValueError` for a column that is none of them."""
+    if columns is None:
+        return RECORDS
+    for name in columns:
+        if name not in COLUMNS:
+            raise ValueError(f"there is no column {name!r}; the columns are {', '.join(COLUMNS)}")
+    if len(set(columns)) != len(columns):
+        raise ValueError(f"a column is asked for twice: {', '.join(columns)}")
+    return pa.schema([RECORDS.field(name) for name in columns])
+
+
+def decode_blocks(
+    blocks: Sequence[RawBlock],
+    rows: Rows,
+    columns: Sequence[str] | None = None,
+    *,
+    keep: Flags | None = None,
+    origin: str = "",
+) -> pa.RecordBatch:
+    """The records of some blocks of one segment: those that `keep` (one flag a row) names, or all.
+
+    `rows` are the index's rows for exactly these blocks; together they hold less than 2 GiB. Raises `SegmentDamaged`,
+    which names block and record.
+    """
+    schema = schema_of(columns)
+    raw, starts, ends = _lay_out(blocks, rows, origin)
+    offsets = rows.offset
+    if keep is not None:
+        starts, ends, offsets = starts[keep], ends[keep], offsets[keep]
+    if not len(starts):
+        return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+    try:
+        arrays = _Walk(raw, starts, ends).arrays(offsets, schema.names)
+    except Misplaced as fault:
+        row = fault.row if keep is None else int(np.flatnonzero(keep)[fault.row])
+        raise _damaged(blocks, row, fault, origin) from fault
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _lay_out(blocks: Sequence[RawBlock], rows: Rows, origin: str) -> tuple[bytes, Ints, Ints]:
+    """All bytes in one piece, padded, and where each record begins and ends in it."""
+    counts = np.array([block.record_count for block in blocks], np.int64)
+    sizes = np.array([len(block.raw) for block in blocks], np.int64)
+    if int(counts.sum()) != len(rows):
+        raise SegmentDamaged(origin, f"{int(counts.sum())} records, the index has {len(rows)} rows for them")
+    if int(sizes.sum()) > _MAX_RAW_BYTES:
+        raise SegmentDamaged(origin, f"{int(sizes.sum())} bytes are more than blocks can have")
+    bases = np.cumsum(sizes) - sizes
+    starts = np.repeat(bases, counts) + rows.position
+    ends = starts + rows.length
+    # Records lie one behind the other from the block's first byte to its last, or the index is another block's.
+    firsts = np.cumsum(counts) - counts
+    expected = np.empty_like(starts)
+    expected[1:] = ends[:-1]
+    expected[firsts] = bases
+    lasts = firsts + counts - 1
+    wrong = (starts != expected) | (ends <= starts)
+    wrong[lasts] |= ends[lasts] != bases + sizes
+    if wrong.any():
+        row = int(wrong.argmax())
+        at = int(np.searchsorted(firsts, row, side="right")) - 1
+        number = blocks[at].number
+        raise SegmentDamaged(origin, "is not where its index says", block=number, record=row - int(firsts[at]))
+    return b"".join([*(block.raw for block in blocks), bytes(PADDING)]), starts, ends
+
+
+def _damaged(blocks: Sequence[RawBlock], row: int, fault: Misplaced, origin: str) -> SegmentDamaged:
+    """What is wrong, in the words of the decoder that takes one record after another."""
+    first = 0
+    for block in blocks:
+        if row < first + block.record_count:
+            try:
+                decode_raw(bytes(block.raw), block.record_count, origin=origin, number=block.number)
+            except SegmentDamaged as error:
+                return error
+            return SegmentDamaged(origin, str(fault), block=block.number, record=row - first)
+        first += block.record_count
+    return SegmentDamaged(origin, str(fault))
+
+
+class _Walk:
+    """All records of some raw bytes, walked through at once. `starts` ascend, and no record ends behind the next's."""
+
+    def __init__(self, raw: bytes, starts: Ints, ends: Ints) -> None:
+        self._raw = raw
+        self._octets: Octets = np.frombuffer(raw, np.uint8)
+        self._at = starts
+        self._ends = ends
+
+    def arrays(self, offsets: npt.NDArray[Any], names: Sequence[str]) -> list[pa.Array]:
+        """The columns `names`; the offsets must be these. Raises `Misplaced`."""
+        found: dict[str, pa.Array] = {}
+        depth = max((_DEPTH[name] for name in names), default=0)
+        found["offset"], found["timestamp"], found["timestamp_type"] = self._prefix(offsets)
+        for level, name in enumerate(("key", "value"), 1):
+            if depth >= level:
+                spans = self._optional_bytes()
+                if name in names:
+                    found[name] = cut(self._raw, spans)
+        if depth >= _DEPTH["headers"]:
+            self._suffix(found, names)
+        else:
+            refuse(self._at >= self._ends, "it reaches beyond its end")
+        return [found[name] for name in names]
+
+    def _prefix(self, expected: npt.NDArray[Any]) -> tuple[pa.Array, pa.Array, pa.Array]:
+        offsets, at = read_numbers(self._octets, self._at)
+        timestamps, at = read_numbers(self._octets, at)
+        types = self._octets[at]
+        refuse((types > 2 * (len(TIMESTAMP_TYPES) - 1)) | (types & 1 == 1), "an unknown timestamp type")
+        refuse((offsets != expected) | (offsets < 0), "its offset is not the one in its index")
+        self._at = at + 1
+        kinds = pa.DictionaryArray.from_arrays(pa.array((types >> 1).view(np.int8)), _TYPES)
+        return pa.array(offsets), pa.array(timestamps).view(RECORDS.field("timestamp").type), kinds
+
+    def _optional_bytes(self) -> Spans:
+        """Null or bytes at each position; positions are behind it then, and not behind the record's end."""
+        refuse(self._at >= self._ends, "it reaches beyond its end")
+        branch = self._octets[self._at]
+        refuse((branch != 0) & (branch != 2), "neither null nor bytes")
+        at = self._at + 1
+        is_null = None
+        if branch.all():
+            sizes, at = read_numbers(self._octets, at)
+        elif branch.any():
+            is_null = branch == 0
+            # A null reads the zeros of the padding as its length, and stays where it is.
+            sizes, behind = read_numbers(self._octets, np.where(is_null, len(self._octets) - PADDING, at))
+            at = np.where(is_null, at, behind)
+        else:
+            is_null = np.ones(len(at), np.bool_)
+            sizes = np.zeros(len(at), np.int64)
+        refuse((sizes < 0) | (sizes > self._ends - at), "a length beyond its end")
+        spans = Spans(at, sizes, is_null)
+        self._at = at + sizes
+        return spans
+
+    def _suffix(self, found: dict[str, pa.Array], names: Sequence[str]) -> None:
+        """Headers, leader epoch, and the record's end."""
+        refuse(self._at >= self._ends, "it reaches beyond its end")
+        has_headers = self._octets[self._at] != 0
+        rows = np.flatnonzero(has_headers)
+        spans = read_headers(self._raw, self._octets, self._at, self._ends, rows) if len(rows) else None
+        at = self._at + 1 if spans is None else np.where(has_headers, 0, self._at + 1)
+        if spans is not None:
+            at[rows] = spans.ends
+        if "headers" in names:
+            found["headers"] = header_list(self._raw, len(at), spans)
+        epochs, at = read_numbers(self._octets, at)
+        refuse((epochs < _INT_MIN) | (epochs > _INT_MAX), "a leader epoch that is none")
+        refuse(at != self._ends, "it does not end where its index says")
+        found["leader_epoch"] = pa.array(epochs.astype(np.int32))

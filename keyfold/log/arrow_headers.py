@@ -1,0 +1,176 @@
+"""Headers of many records at once, and bytes cut out of raw bytes.
+
+Headers are walked through in rounds: the first of every record that has any, the second of every record that has two,
+and so on. Where few records are left (most have the same few headers, one may have thousands) the rest is walked one
+by one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from keyfold.log.arrow_numbers import Flags, Ints, Misplaced, Octets, read_numbers, refuse
+from keyfold.log.avro import read_varint
+
+HEADER: Final = pa.struct([pa.field("name", pa.string(), nullable=False), pa.field("value", pa.binary())])
+HEADERS: Final = pa.list_(HEADER)
+
+# Below this many records a round of numpy costs more than their headers one by one.
+_FEW: Final = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """Places in raw bytes, ascending and apart from each other. `is_null` None: none is; a null has size 0."""
+
+    starts: Ints
+    sizes: Ints
+    is_null: Flags | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderSpans:
+    """The headers of the records `rows`: how many each has, their names and values in order, and where they end."""
+
+    rows: Ints
+    counts: Ints
+    names: Spans
+    values: Spans
+    ends: Ints
+
+
+def cut(raw: bytes, spans: Spans) -> pa.Array:
+    """What lies at `spans`, as Arrow's binary: one copy, made by Arrow."""
+    n = len(spans.starts)
+    bounds = np.empty(2 * n, np.int32)
+    bounds[0::2] = spans.starts
+    bounds[1::2] = spans.starts + spans.sizes
+    wanted = np.zeros(2 * n - 1, np.bool_)
+    wanted[0::2] = True
+    pieces = pa.Array.from_buffers(pa.binary(), 2 * n - 1, [None, pa.py_buffer(bounds), pa.py_buffer(raw)])
+    found = pieces.filter(pa.array(wanted))
+    if spans.is_null is None:
+        return found
+    _, offsets, data = found.buffers()
+    valid = pa.py_buffer(np.packbits(~spans.is_null, bitorder="little"))
+    return pa.Array.from_buffers(pa.binary(), n, [valid, offsets, data], int(spans.is_null.sum()), found.offset)
+
+
+def header_list(raw: bytes, row_count: int, spans: HeaderSpans | None) -> pa.Array:
+    """A list of headers for each row, empty where a row has none. Raises `Misplaced` where a name is no text."""
+    if spans is None:
+        zeros = pa.array(np.zeros(row_count + 1, np.int32))
+        return pa.ListArray.from_arrays(zeros, pa.array([], HEADER))
+    per_row = np.zeros(row_count + 1, np.int32)
+    per_row[spans.rows + 1] = spans.counts
+    names = cut(raw, spans.names)
+    try:
+        texts = names.cast(pa.string())
+    except pa.ArrowInvalid as e:
+        raise Misplaced(_first_without_text(spans, names), "a header's name is no text") from e
+    structs = pa.StructArray.from_arrays([texts, cut(raw, spans.values)], fields=list(HEADER))
+    return pa.ListArray.from_arrays(pa.array(np.cumsum(per_row, dtype=np.int32)), structs)
+
+
+def _first_without_text(spans: HeaderSpans, names: pa.Array) -> int:
+    for number, name in enumerate(names.to_pylist()):
+        try:
+            name.decode()
+        except UnicodeDecodeError:
+            return int(spans.rows[np.searchsorted(np.cumsum(spans.counts), number, side="right")])
+    return int(spans.rows[0])
+
+
+def read_headers(raw: bytes, octets: Octets, starts: Ints, limits: Ints, rows: Ints) -> HeaderSpans:
+    """The headers of the records `rows` (of which each has at least one), at `starts`; none reaches beyond `limits`.
+
+    Raises `Misplaced` where they are no headers.
+    """
+    try:
+        return _Rounds(raw, octets, rows, starts[rows], limits[rows]).walk()
+    except Misplaced as fault:
+        raise Misplaced(int(rows[fault.row]), str(fault)) from fault
+
+
+class _Rounds:
+    """Rows here are numbers in what is walked through."""
+
+    def __init__(self, raw: bytes, octets: Octets, rows: Ints, starts: Ints, limits: Ints) -> None:
+        self._raw = raw
+        self._octets = octets
+        self._rows = rows
+        self._limits = limits
+        self._counts, self._at = read_numbers(octets, starts)
+        refuse((self._counts <= 0) | (self._counts > limits - self._at), "a number of headers that is none")
+        self._found: list[tuple[Any, ...]] = []
+
+    def walk(self) -> HeaderSpans:
+        active = np.arange(len(self._counts))
+        number = 0
+        while len(active) >= _FEW:
+            self._round(active)
+            number += 1
+            active = active[self._counts[active] > number]
+        for row in active.tolist():
+            self._one_by_one(row, int(self._counts[row]) - number)
+        refuse(self._at >= self._limits, "its headers reach beyond its end")
+        refuse(self._octets[self._at] != 0, "its headers do not end")
+        name_at, name_size, value_at, value_size, is_null = self._columns()
+        order = np.argsort(name_at, kind="stable")
+        names = Spans(name_at[order], name_size[order])
+        values = Spans(value_at[order], value_size[order], is_null[order])
+        return HeaderSpans(self._rows, self._counts, names, values, self._at + 1)
+
+    def _columns(self) -> tuple[Any, ...]:
+        return tuple(np.concatenate(column) for column in zip(*self._found, strict=True))
+
+    def _round(self, active: Ints) -> None:
+        """The next header of each of `active`."""
+        limits = self._limits[active]
+        try:
+            name_size, name_at = read_numbers(self._octets, self._at[active])
+            refuse((name_size < 0) | (name_size >= limits - name_at), "a header's length beyond its end")
+            at = name_at + name_size
+            branch = self._octets[at]
+            refuse((branch != 0) & (branch != 2), "a header's value is neither null nor bytes")
+            is_null = branch == 0
+            refuse(at + 1 >= limits, "a header beyond its end")
+            value_size, behind = read_numbers(self._octets, at + 1)
+            value_size = np.where(is_null, 0, value_size)
+            value_at = np.where(is_null, at + 1, behind)
+            refuse((value_size < 0) | (value_size >= limits - value_at), "a header's length beyond its end")
+        except Misplaced as fault:
+            raise Misplaced(int(active[fault.row]), str(fault)) from fault
+        self._at[active] = value_at + value_size
+        self._found.append((name_at, name_size, value_at, value_size, is_null))
+
+    def _one_by_one(self, row: int, count: int) -> None:
+        at, limit = int(self._at[row]), int(self._limits[row])
+        found = np.empty((4, count), np.int64)
+        is_null = np.zeros(count, np.bool_)
+        for i in range(count):
+            name_at, name_size = self._length(row, at, limit)
+            at = name_at + name_size
+            branch = self._raw[at]
+            if branch not in {0, 2}:
+                raise Misplaced(row, "a header's value is neither null nor bytes")
+            is_null[i] = branch == 0
+            value_at, value_size = (at + 1, 0) if branch == 0 else self._length(row, at + 1, limit)
+            at = value_at + value_size
+            found[:, i] = name_at, name_size, value_at, value_size
+        self._at[row] = at
+        self._found.append((*found, is_null))
+
+    def _length(self, row: int, at: int, limit: int) -> tuple[int, int]:
+        """Where bytes begin and how many they are; at least one byte is left behind them."""
+        try:
+            size, at = read_varint(self._raw, at)
+        except ValueError as e:
+            raise Misplaced(row, str(e)) from e
+        if not 0 <= size < limit - at:
+            raise Misplaced(row, "a header's length beyond its end")
+        return at, size
