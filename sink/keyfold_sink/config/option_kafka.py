@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from functools import partial
 
@@ -17,6 +16,7 @@ from keyfold_sink.config.client_keys import (
     mistakes_in,
     translated,
 )
+from keyfold_sink.config.topic_pattern import topic_pattern
 
 _common = partial(option, group="Common", importance="high")
 _kafka = partial(option, group="Kafka")
@@ -125,6 +125,6 @@ def _topic_mistakes(topics: tuple[str, ...], regex: str | None) -> Iterator[Conf
         yield ConfigError("topics", "names a topic twice")
     if regex:
         try:
-            re.compile(regex)
-        except re.error as error:
-            yield ConfigError("topics.regex", f"is no regular expression: {error}")
+            topic_pattern(regex)
+        except ConfigError as mistake:
+            yield mistake

@@ -8,7 +8,6 @@ the Kafka clients pass through as `consumer.override.*` and the like, but for th
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Final, Literal
@@ -27,6 +26,7 @@ from keyfold_sink.config.option_groups import (
     TaskOptions,
 )
 from keyfold_sink.config.option_kafka import KafkaOptions
+from keyfold_sink.config.topic_pattern import topic_pattern
 from keyfold_sink.kafka.source import GapPolicy
 from keyfold_sink.writing.budget import MIN_BUFFER_MEMORY
 from keyfold_sink.writing.rolling import RollPolicy
@@ -91,8 +91,8 @@ class SinkOptions(
             yield ConfigError(_DEAD_LETTERS, f"{topic!r} is no name that Kafka accepts for a topic")
         elif topic in self.topics:
             yield ConfigError(_DEAD_LETTERS, f"{topic!r} is one of `topics`: dead letters would be read again")
-        elif topic and self.topics_regex and _matches(self.topics_regex, topic):
-            yield ConfigError(_DEAD_LETTERS, f"{topic!r} matches `topics.regex`: dead letters would be read again")
+        elif topic and self.topics_regex:
+            yield from _letters_read_again(self.topics_regex, topic)
 
     @property
     def location(self) -> S3Location:
@@ -124,18 +124,23 @@ class SinkOptions(
         return RollPolicy(own.segment_bytes, own.segment_ms, own.flush_size)
 
     def choose_topics(self, existing: Iterable[str]) -> list[str]:
-        """The topics to read: as listed, or those of `existing` that match, in name order."""
-        if self.topics_regex is None:
-            return list(self.topics)
-        pattern = re.compile(self.topics_regex)
-        return sorted(topic for topic in existing if pattern.fullmatch(topic))
+        """The topics to read: as listed, or those of `existing` that match, in name order.
+
+        Raises `ConfigError` where matching takes for ever.
+        """
+        return list(self.topics) if self.topics_regex is None else topic_pattern(self.topics_regex).choose(existing)
 
 
 _DEAD_LETTERS: Final = "errors.deadletterqueue.topic.name"
 
 
-def _matches(regex: str, topic: str) -> bool:
+def _letters_read_again(regex: str, topic: str) -> Iterator[ConfigError]:
     try:
-        return re.fullmatch(regex, topic) is not None
-    except re.error:
-        return False  # said at `topics.regex`
+        pattern = topic_pattern(regex)
+    except ConfigError:
+        return  # said at `topics.regex`
+    try:
+        if pattern.matches(topic):
+            yield ConfigError(_DEAD_LETTERS, f"{topic!r} matches `topics.regex`: dead letters would be read again")
+    except ConfigError as mistake:
+        yield mistake

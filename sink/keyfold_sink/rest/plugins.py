@@ -28,7 +28,8 @@ _CONVERTERS: Final = (
     "io.confluent.connect.avro.AvroConverter",
 )
 _SUFFIX: Final = "Connector"
-_PLACEHOLDER: Final = re.compile(r"\$\{[^}:]*:[^}]*\}")
+# Its beginning is enough, and is found in one go through a value, however long that is.
+_PLACEHOLDER: Final = re.compile(r"\$\{[^}:${]*:")
 
 
 async def _known_plugin(

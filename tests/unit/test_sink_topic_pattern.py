@@ -1,0 +1,165 @@
+"""`topics.regex` in bounded time, whoever has sent it."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import requests
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keyfold.clock import SystemClock
+from keyfold.errors import ConfigError
+from keyfold_sink.config import topic_pattern as module
+from keyfold_sink.config.connect_definitions import Definitions
+from keyfold_sink.config.options import SinkOptions
+from keyfold_sink.config.topic_pattern import LENGTH_MAX, WITHIN_S, TopicPattern, may_be_slow
+from keyfold_sink.rest.server import serve
+from keyfold_sink.rest.sockets import listening
+from tests.support.fake_service import FakeService, make_options
+
+ENDLESS = [
+    "(a+)+b",
+    "(a|a)*b",
+    "(a?){80}b",
+    "a?" * 80 + "b",
+    "(a|a)" * 60 + "b",
+    "(?:a|aa)+b",
+    r"(a+)\1+\1+b",
+    "(?x)#[\n(a+)+b#]",
+]
+HIDDEN = ["(?#[)(a+)+b(?#])", "(?i:(a+)+)b", "(?-i:(a+)+)b", "(?s)(a+)+b", r"[\]](a+)+b"]
+USUAL = [
+    "orders",
+    r"orders\..*",
+    "(orders|users)-[0-9]+",
+    "^(?!dead).*$",
+    ".*",
+    r"(?:dev|prod)\.[a-z_+*]+",
+    r"a\+\*\?b",
+    "[]*+?{}]x",
+]
+NAME = "a" * 120
+
+
+@pytest.mark.parametrize("regex", ENDLESS + HIDDEN)
+def test_what_could_take_for_ever_is_known(regex: str) -> None:
+    assert may_be_slow(regex)
+
+
+@pytest.mark.parametrize("regex", USUAL)
+def test_what_people_write_is_matched_here(regex: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not may_be_slow(regex)
+    monkeypatch.setattr(module, "_matched_elsewhere", pytest.fail)
+    names = ["orders", "orders.new", "users-1", "dead", "dev.x", "]x", "a+*?b"]
+    assert TopicPattern(regex).choose(names) == sorted(name for name in names if re.fullmatch(regex, name))
+
+
+@pytest.mark.parametrize("regex", ["(a+)+b", "(a|a)*b"])
+def test_one_that_takes_for_ever_is_a_mistake(regex: str) -> None:
+    began_s = time.monotonic()
+    with pytest.raises(ConfigError, match=r"topics\.regex.*not been matched"):
+        TopicPattern(regex).choose([NAME])
+    assert WITHIN_S <= time.monotonic() - began_s < WITHIN_S + 5
+
+
+def test_one_that_could_and_does_not_matches_as_it_says_and_each_name_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    pattern = TopicPattern(r"(?:[a-z]+\.)*orders")
+    assert may_be_slow(r"(?:[a-z]+\.)*orders")
+    names = ["shop.eu.orders", "orders", "orders.old", "Orders", "grün"]
+    assert pattern.choose(names) == ["orders", "shop.eu.orders"]
+    monkeypatch.setattr(module, "_matched_elsewhere", pytest.fail)
+    assert pattern.choose(names) == ["orders", "shop.eu.orders"]
+    assert pattern.choose([]) == []
+    assert not pattern.matches("Orders")
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_KNOWN_MAX", 3)
+    pattern = TopicPattern("(?:a|b)*")
+    assert pattern.choose(["a", "b", "c"]) == ["a", "b"]
+    assert pattern.choose(["a", "d", "ba"]) == ["a", "ba"]
+    assert len(pattern._known) == 3
+
+
+@pytest.mark.parametrize(
+    ("regex", "says"),
+    [
+        ("(", "no regular expression"),
+        ("a{99999999999999}", "no regular expression"),
+        ("(" * 4000 + ")" * 4000, "nested too deeply"),
+        ("a" * (LENGTH_MAX + 1), "characters"),
+    ],
+)
+def test_what_is_none_is_a_mistake(regex: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        TopicPattern(regex)
+    values = {"name": "n", "topics.regex": regex, "bootstrap.servers": "x", "s3.bucket.name": "b"}
+    found = SinkOptions.examine({**values, "errors.deadletterqueue.topic.name": "dead"})
+    assert [mistake.key for mistake in found.mistakes] == ["topics.regex"]
+
+
+@given(st.text("ab()|*+?.[]{}^$\\1,", max_size=12))
+def test_whatever_is_called_quick_is_quick(regex: str) -> None:
+    try:
+        compiled = re.compile(regex)
+    except (re.error, OverflowError, FutureWarning):
+        return
+    if not may_be_slow(regex):
+        began_s = time.process_time()
+        compiled.fullmatch(NAME)
+        assert time.process_time() - began_s < 0.5
+
+
+@contextmanager
+def validating() -> Iterator[str]:
+    """The address of an API with the sink's own definitions behind it."""
+    options, clock = make_options(), SystemClock()
+    with listening(options) as sockets:
+        definitions = Definitions(running=options)
+        with serve(
+            FakeService(options), sockets, metrics=lambda _: (b"", ""), definitions=definitions, clock=clock
+        ) as server:
+            yield server.addresses[0]
+
+
+def test_a_worker_that_is_asked_to_validate_one_goes_on_answering() -> None:
+    config = {
+        "name": "users",
+        "topics.regex": "(a+)+b",
+        "bootstrap.servers": "x",
+        "s3.bucket.name": "b",
+        "errors.deadletterqueue.topic.name": NAME,
+    }
+    with validating() as url:
+        path = f"{url}/connector-plugins/KeyfoldSinkConnector/config/validate"
+        said: list[requests.Response] = []
+        asking = threading.Thread(target=lambda: said.append(requests.put(path, json=config, timeout=30)))
+        began_s = time.monotonic()
+        asking.start()
+        while asking.is_alive():
+            asked_s = time.monotonic()
+            assert requests.get(f"{url}/health/live", timeout=10).status_code == 200
+            assert time.monotonic() - asked_s < 1.5
+            asking.join(0.2)
+        assert time.monotonic() - began_s >= WITHIN_S
+    (answer,) = said
+    assert answer.status_code == 200
+    wrong = {row["value"]["name"]: row["value"]["errors"] for row in answer.json()["configs"] if row["value"]["errors"]}
+    assert list(wrong) == ["topics.regex"]
+
+
+def test_a_long_value_that_begins_many_placeholders_is_looked_through_at_once() -> None:
+    with validating() as url:
+        path = f"{url}/connector-plugins/KeyfoldSinkConnector/config/validate"
+        began_s = time.monotonic()
+        for value in ("${" * 400_000, "${a" * 250_000):
+            assert requests.put(path, json={"name": value}, timeout=60).status_code == 200
+        refused = requests.put(path, json={"name": "${a:" * 200_000}, timeout=60)
+        assert refused.status_code == 400
+        assert time.monotonic() - began_s < 20
