@@ -43,20 +43,22 @@ def blame(check: SegmentCheck) -> None:
 
 
 def _blame_bytes(check: SegmentCheck) -> None:
+    if check.size_bytes != check.entry.size_bytes and not check.is_foreign:
+        what = f"has {check.size_bytes} bytes, the manifest says {check.entry.size_bytes}"
+        check.add(Kind.SEGMENT_TRUNCATED, what, lost="the records behind its end")
     if check.is_foreign:
         _add_checksum(check, "it is another log's segment")
+        return
+    at = len(check.findings)
+    check.findings.extend(check.trouble)
+    if check.stopped is not None:
+        _blame_rest(check, check.stopped)
+    if len(check.findings) > at or check.findings.has(Kind.BLOCK_DAMAGED):
+        _add_checksum(check, "see its blocks")
     elif check.stopped is None:
-        readable = not check.trouble and not check.findings.has(Kind.BLOCK_DAMAGED)
-        how = "every block can be read" if readable else "see its blocks"
-        _add_checksum(check, how)
-        check.findings.extend(check.trouble)
+        _add_checksum(check, "every block can be read")
     else:
-        _add_checksum(check, check.stopped.message)
-        check.findings.extend(check.trouble)
-        if check.has_index:
-            _blame_blocks(check, check.stopped)
-        else:
-            check.add(Kind.BLOCK_DAMAGED, check.stopped.message, lost=_FROM_HERE, block=max(check.stopped.block, 0))
+        _add_checksum(check, f"every block can be read by the index: {check.stopped.message}")
 
 
 def _add_checksum(check: SegmentCheck, how: str) -> None:
@@ -83,9 +85,11 @@ def owner_of(store: ObjectStore, place: Place, marker: bytes) -> Place | None:
     return None
 
 
-def _blame_blocks(check: SegmentCheck, stopped: SegmentDamaged) -> None:
-    """Try every block behind the one where the stream broke off by itself."""
-    found = len(check.findings)
+def _blame_rest(check: SegmentCheck, stopped: SegmentDamaged) -> None:
+    """Try every block from the one on where the stream broke off by itself."""
+    if not check.has_index:
+        check.add(Kind.BLOCK_DAMAGED, stopped.message, lost=_FROM_HERE, block=max(stopped.block, 0))
+        return
     for part in index_parts(check):
         codec = open_codec(part.codec)
         first, end = part.part or (0, len(part.blocks))
@@ -100,9 +104,6 @@ def _blame_blocks(check: SegmentCheck, stopped: SegmentDamaged) -> None:
             else:
                 indexed = placed(index_rows(part, number), number)
                 check.findings.extend(compare_rows(check, placed(rows, number), indexed))
-    if len(check.findings) == found and not check.trouble:
-        what = f"its header is damaged: {stopped.message}"
-        check.add(Kind.SEGMENT_CHECKSUM, what, lost="nothing: every block can be read by the index")
 
 
 def _fetch_block(check: SegmentCheck, part: Index, number: int) -> StoredBlock:

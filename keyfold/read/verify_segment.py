@@ -131,9 +131,6 @@ class SegmentCheck:
 
     def run(self) -> None:
         """Do it. Raises `ObjectNotFound` where the segment has gone, and other store errors."""
-        if self.size_bytes != self.entry.size_bytes:
-            what = f"has {self.size_bytes} bytes, the manifest says {self.entry.size_bytes}"
-            self.add(Kind.SEGMENT_TRUNCATED, what, lost="the records behind its end")
         self._last = self.entry.base_offset - 1
         digest = hashlib.sha256()
         chunks = self.chunks(digest.update)
@@ -198,7 +195,7 @@ class SegmentCheck:
             yield from Index.parts(data)
         except SegmentDamaged as error:
             self.has_index = self.index_is_sound = False
-            self.add(Kind.INDEX_DAMAGED, f"it cannot be read: {error.message}", name=name)
+            self.add(Kind.INDEX_DAMAGED, " ".join(f"it cannot be read: {error.message}".split()), name=name)
 
     def _stream(self, chunks: Iterator[bytes], parts: Iterator[Index]) -> None:
         """Read every record once. Raises `SegmentDamaged` where the stream cannot be followed."""
@@ -211,7 +208,7 @@ class SegmentCheck:
         for part in parts:
             if read == 0 and (part.codec, part.sync_marker) != (header.codec, self.sync_marker):
                 what = "it is the index of a segment of another codec or log"
-                self.add(Kind.INDEX_DIFFERS, what, name=self.entry.index_name)
+                self.trouble.add(Finding(Kind.INDEX_DIFFERS, self.place.key(self.entry.index_name), what))
             self._check_part(blocks, part, codec)
             read = len(part.blocks) if part.part is None else part.part[1]
         for block in blocks:
@@ -326,10 +323,12 @@ class SegmentCheck:
     def compare_counts(self) -> None:
         """What was seen against what the manifest says."""
         entry, seen = self.entry, self.seen
-        counts = [
-            (n, getattr(seen, n), getattr(entry, n)) for n in ("record_count", "tombstone_count", "keyless_count")
+        names = ("record_count", "tombstone_count", "keyless_count")
+        counts: list[tuple[str, object, object]] = [(n, getattr(seen, n), getattr(entry, n)) for n in names]
+        counts.append(("size_bytes", self.size_bytes, entry.size_bytes))
+        times: list[tuple[str, object, object]] = [
+            (n, getattr(seen, n), getattr(entry, n)) for n in ("min_timestamp", "max_timestamp")
         ]
-        times = [(n, getattr(seen, n), getattr(entry, n)) for n in ("min_timestamp", "max_timestamp")]
         self._compare(Kind.COUNT_WRONG, counts)
         self._compare(Kind.TIMES_WRONG, times)
         self._compare(Kind.OFFSETS_WRONG, [("last_offset", seen.last_offset, entry.last_offset)])
