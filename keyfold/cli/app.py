@@ -135,8 +135,10 @@ def run(args: Sequence[str] | None, surroundings: Surroundings | None = None) ->
     """Run the command; returns the exit code."""
     from keyfold.cli.export import export
     from keyfold.cli.log import log
+    from keyfold.cli.restore import restore
     from keyfold.cli.verify import repair, verify
 
+    cli.add_command(restore)
     log.add_command(export)
     log.add_command(repair)
     log.add_command(verify)

@@ -61,6 +61,28 @@ _GONE: Final = frozenset(
 )
 
 
+# What passes by itself: brokers that are away, or that are just taking over a partition.
+_PASSING: Final = frozenset(
+    {
+        KafkaError._TRANSPORT,  # noqa: SLF001
+        KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
+        KafkaError._TIMED_OUT,  # noqa: SLF001
+        KafkaError._MSG_TIMED_OUT,  # noqa: SLF001
+        KafkaError._RESOLVE,  # noqa: SLF001
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.NOT_ENOUGH_REPLICAS,
+        KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        KafkaError.KAFKA_STORAGE_ERROR,
+    }
+)
+
+
 class Contact:
     """What one client hears of its brokers. Used by the client's threads."""
 
@@ -173,9 +195,7 @@ def plain(error: KafkaError, what: str, contact: Contact | None = None) -> Keyfo
 
 
 def _is_passing(error: KafkaError) -> bool:
-    code = error.code()
-    local = {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE}  # noqa: SLF001
-    return bool(error.retriable()) or code in local or code == KafkaError.REQUEST_TIMED_OUT
+    return bool(error.retriable()) or error.code() in _PASSING
 
 
 def _refusal(error: KafkaError) -> KafkaRefused | None:

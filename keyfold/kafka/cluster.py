@@ -96,6 +96,14 @@ class Cluster:
         entries = self._answer(f"the settings of topic {name}", future)
         return {key: str(entry.value) for key, entry in entries.items() if entry.value is not None}
 
+    def broker_settings(self) -> dict[str, str]:
+        """Settings of one of the brokers: what a new topic gets where nothing else is said."""
+        nodes = self._answer("the cluster", self._admin.describe_cluster(request_timeout=self._timeout_s)).nodes
+        resource = ConfigResource(ResourceType.BROKER, str(nodes[0].id))
+        future = self._admin.describe_configs([resource], request_timeout=self._timeout_s)[resource]
+        entries = self._answer("the settings of a broker", future)
+        return {key: str(entry.value) for key, entry in entries.items() if entry.value is not None}
+
     def ends(self, topic: str, partitions: Iterable[int], *, committed: bool = False) -> dict[int, Ends]:
         """First and next offsets; with `committed` the next offset is the last stable one."""
         numbers = list(partitions)

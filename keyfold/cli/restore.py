@@ -1,0 +1,280 @@
+"""`keyfold restore`: a log back into a Kafka topic."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from keyfold.cli.app import Surroundings
+from keyfold.cli.log import LogUrl, Timestamp, echo, open_store_of
+from keyfold.errors import ConfigError, KeyfoldError
+
+if TYPE_CHECKING:
+    from keyfold.restore.offsets import GroupOffset
+    from keyfold.restore.run import Outcome, Outlook, Restore
+
+Report = Callable[[int, int], None]
+
+_MEBI = 1024 * 1024
+
+
+@click.command(context_settings={"max_content_width": 110})
+@click.argument("url", metavar="URL", type=LogUrl())
+@click.argument("topic", metavar="TOPIC")
+@click.option("--bootstrap-servers", "-b", metavar="HOST:PORT,...", help="The cluster. Goes before the file's.")
+@click.option("--kafka-config", type=click.Path(dir_okay=False, path_type=Path),
+              help="Client settings, .properties or JSON, such as Kafka's own tools take.")  # fmt: skip
+@click.option("--to-topic", metavar="NAME", help="The topic to write into; the log's own name if it is left out.")
+@click.option("--partition", "-p", "partitions", multiple=True, type=click.IntRange(min=0), help="Only these.")
+@click.option("--to-offset", multiple=True, metavar="[PARTITION:]OFFSET", help="End before this offset of the log.")
+@click.option("--to-timestamp", type=Timestamp(), help="End before the first record that is not before this time.")
+@click.option("--max-records", type=click.IntRange(min=0), help="Only the first so many of each partition.")
+@click.option("--latest", is_flag=True, help="Only the last record of each key, deleted keys left out.")
+@click.option("--skip-keyless", is_flag=True, help="Leave out records without a key.")
+@click.option("--offset-header", metavar="NAME", help="Add a header with the record's offset in the log.")
+@click.option("--append", is_flag=True, help="Write behind the records that the topic has already.")
+@click.option("--continue", "goes_on", is_flag=True, help="Go on behind a finished restore, to the log's end of now.")
+@click.option("--partitions", "partition_count", type=click.IntRange(min=1),
+              help="How many partitions the topic has, where the log's last ones were never written.")  # fmt: skip
+@click.option("--topic-config", multiple=True, metavar="KEY=VALUE", help="Setting of a topic that is made.")
+@click.option("--replication-factor", type=click.IntRange(min=1), help="Of a topic that is made.")
+@click.option("--max-records-per-second", type=click.FloatRange(min=0, min_open=True), help="Over all partitions.")
+@click.option("--max-bytes-per-second", type=click.FloatRange(min=0, min_open=True), help="Over all partitions.")
+@click.option("--at-once", type=click.IntRange(min=1, max=64), default=4, show_default=True,
+              help="Partitions at once, each with a producer.")  # fmt: skip
+@click.option("--patience", "patience_s", type=click.FloatRange(min=0), default=600.0, show_default=True,
+              help="Seconds without progress after which a partition gives up.")  # fmt: skip
+@click.option("--lease", "lease_s", type=click.FloatRange(min=1), default=30.0, show_default=True,
+              help="Seconds after which a run that died may be taken over.")  # fmt: skip
+@click.option("--journal", metavar="URL", type=LogUrl(), help="Keep the journal below this URL, not beside the log.")
+@click.option("--group-offsets", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+              help="Offsets as kafka-consumer-groups.sh --reset-offsets --export prints them.")  # fmt: skip
+@click.option("--group-offsets-to", type=click.Path(dir_okay=False, path_type=Path),
+              help="Write them here in the target's offsets, for --reset-offsets --from-file.")  # fmt: skip
+@click.option("--strict", is_flag=True, help="Take warnings for errors: write nothing.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done and what would go wrong; write nothing.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@click.pass_context
+def restore(ctx: click.Context, /, url: str, topic: str, **options: Any) -> None:
+    """Write a log back into a Kafka topic: every record once, with key, value, headers and timestamp.
+
+    The topic may be there already, empty and with as many partitions as the log, or is made with the settings that the
+    log followed. What was announced and what has landed is kept in a journal in the bucket: after a kill, run the same
+    command again and it goes on where it was, without repeating or losing a record. Nothing else may write into the
+    topic meanwhile.
+
+    \b
+    Examples:
+        keyfold restore s3://bucket/topics users --bootstrap-servers broker:9092 --dry-run
+        keyfold restore s3://bucket/topics users -b broker:9092 --to-topic users-restored --latest
+        keyfold restore s3://bucket/topics users -b broker:9092 --to-timestamp 2026-01-31T12:00:00Z
+        keyfold restore s3://bucket/topics users -b broker:9092 --group-offsets old.csv --group-offsets-to new.csv
+    """  # noqa: D301 - click wants the character
+    if (options["group_offsets"] is None) != (options["group_offsets_to"] is None):
+        raise click.UsageError("--group-offsets and --group-offsets-to go together")
+    with _opened(ctx, url, topic, options) as one:
+        outlook = one.look()
+        shown = _Shown(as_json=options["as_json"], topic=topic)
+        shown.hazards(outlook)
+        if options["dry_run"]:
+            shown.outlook(outlook)
+            if outlook.errors:
+                raise KeyfoldError(f"{len(outlook.errors)} errors stand in the way", hint="nothing was written")
+            return
+        rows = _group_rows(options["group_offsets"])
+        outcome = _run(one, outlook)
+        shown.outcome(outcome)
+        if outcome.failures:
+            partition, error = min(outcome.failures.items())
+            raise KeyfoldError(f"partition {partition} is not restored: {error.message}", hint=error.hint)
+        if rows is not None:
+            shown.group_offsets(one, rows, options["group_offsets_to"])
+
+
+@contextmanager
+def _opened(ctx: click.Context, url: str, topic: str, options: Mapping[str, Any]) -> Iterator[Restore]:
+    from keyfold.kafka.settings import client_settings
+    from keyfold.read.log import Log
+    from keyfold.restore.pace import Pace
+    from keyfold.restore.run import Restore
+
+    world = ctx.find_object(Surroundings)
+    assert world is not None
+    request = _request(topic, options)
+    from keyfold.kafka.cluster import Cluster
+    from keyfold.restore.kafka_target import OWNED, KafkaTopics
+
+    settings = client_settings(options["bootstrap_servers"], options["kafka_config"], owned=OWNED)
+    pace = Pace(
+        world.clock, records_per_s=options["max_records_per_second"], bytes_per_s=options["max_bytes_per_second"]
+    )
+    store, topics_dir = open_store_of(ctx, url)
+    journal_store, journal_dir = (
+        (store, topics_dir) if not options["journal"] else open_store_of(ctx, options["journal"])
+    )
+    log = Log(store, topics_dir, topic, clock=world.clock, random=world.random)
+    with Cluster(settings) as cluster:
+        yield Restore(
+            log, KafkaTopics(cluster), request, clock=world.clock, random=world.random,
+            holder=f"{platform.node()}, process {os.getpid()}",
+            journal_store=journal_store, journal_dir=journal_dir, pace=pace,
+        )  # fmt: skip
+
+
+def _request(topic: str, options: Mapping[str, Any]) -> Any:
+    from keyfold.log.names import is_topic_name
+    from keyfold.restore.partition import Settings
+    from keyfold.restore.run import Request
+    from keyfold.restore.selection import Selection, parse_to_offsets
+
+    target = options["to_topic"] or topic
+    if not is_topic_name(target):
+        raise ConfigError("--to-topic", f"{target!r} is not a name that Kafka allows for a topic")
+    return Request(
+        target=target,
+        selection=Selection(
+            parse_to_offsets(options["to_offset"]),
+            options["to_timestamp"],
+            options["max_records"],
+            options["latest"],
+            options["skip_keyless"],
+        ),
+        settings=Settings(
+            offset_header=options["offset_header"], append=options["append"], patience_s=options["patience_s"]
+        ),
+        partitions=options["partitions"],
+        partition_count=options["partition_count"],
+        topic_config=_topic_config(options["topic_config"]),
+        replication_factor=options["replication_factor"] or -1,
+        at_once=options["at_once"],
+        goes_on=options["goes_on"],
+        strict=options["strict"],
+        lease_s=options["lease_s"],
+    )
+
+
+def _topic_config(texts: tuple[str, ...]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        if not separator or not key:
+            raise ConfigError("--topic-config", f"{text!r} is not KEY=VALUE")
+        found[key.strip()] = value.strip()
+    return found
+
+
+def _group_rows(path: Path | None) -> list[GroupOffset] | None:
+    from keyfold.restore.offsets import parse_offsets
+
+    return None if path is None else parse_offsets(path.read_text(encoding="utf-8"), str(path))
+
+
+def _run(one: Restore, outlook: Outlook) -> Outcome:
+    """Run it under a bar on stderr, where that is a terminal; an interrupt stops it where it can go on later."""
+    with _bar(outlook) as report:
+        try:
+            return one.run(outlook, report)
+        except KeyboardInterrupt:
+            one.stop()
+            raise
+
+
+@contextmanager
+def _bar(outlook: Outlook) -> Iterator[Report]:
+    if not sys.stderr.isatty():
+        yield lambda _, __: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    title = f"restoring into {outlook.topic.name}"
+    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TextColumn("records"), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task(title, total=outlook.records_left)
+        yield lambda _, records: bars.advance(task, records)
+
+
+class _Shown:
+    """What the command prints: results on stdout, warnings and errors of the plan on stderr (stdout with --json)."""
+
+    def __init__(self, *, as_json: bool, topic: str) -> None:
+        self._as_json = as_json
+        self._topic = topic
+
+    def hazards(self, outlook: Outlook) -> None:
+        for hazard in outlook.hazards:
+            if self._as_json:
+                self._line({"type": "hazard", **hazard.to_json()})
+            else:
+                click.echo(f"{'error' if hazard.is_error else 'warning'}: {hazard}", err=True)
+
+    def outlook(self, outlook: Outlook) -> None:
+        topic = outlook.topic
+        made = "is there" if topic.exists else "would be made"
+        if not self._as_json:
+            echo(f"topic {topic.name} {made}, with {topic.partitions} partitions")
+        for survey in outlook.surveys:
+            landed = outlook.landed.get(survey.partition, 0)
+            data = {
+                "type": "plan", "topic": self._topic, "partition": survey.partition, "target": topic.name,
+                "target_exists": topic.exists, "records": survey.records, "record_bytes": survey.record_bytes,
+                "source_end": survey.end, "landed": landed, "min_timestamp": survey.min_timestamp,
+                "max_timestamp": survey.max_timestamp,
+            }  # fmt: skip
+            there = f", {landed:,} are there" if landed else ""
+            self._line(
+                data,
+                f"partition {survey.partition}: {survey.records:,} records below offset {survey.end}, "
+                f"{survey.record_bytes / _MEBI:,.1f} MiB before compression{there}",
+            )
+        for result in outlook.finished:
+            self._line(
+                {"type": "finished", "partition": result.partition, "records": result.records},
+                f"partition {result.partition}: finished, {result.records:,} records",
+            )
+
+    def outcome(self, outcome: Outcome) -> None:
+        for result in outcome.results:
+            data = {
+                "type": "restored", "topic": self._topic, "partition": result.partition, "records": result.records,
+                "written": result.wrote, "first_offset": result.first_offset, "next_offset": result.next_offset,
+                "source_end": result.source_end, "log_end": result.log_end, "was_finished": result.was_finished,
+            }  # fmt: skip
+            where = f"offsets {result.first_offset} to {result.next_offset - 1}" if result.records else "nothing"
+            done = (
+                "finished before, nothing was written" if result.was_finished else f"{result.wrote:,} written now"
+            )
+            behind = (
+                f"; the log has gone on to offset {result.log_end} since (--continue goes on)"
+                if result.was_finished and result.log_end > result.source_end
+                else ""
+            )
+            self._line(data, f"partition {result.partition}: {result.records:,} records, {where}; {done}{behind}")
+        for partition, error in sorted(outcome.failures.items()):
+            if self._as_json:
+                self._line({"type": "failed", "partition": partition, "error": error.message, "hint": error.hint})
+            else:
+                click.echo(f"error: partition {partition}: {error}", err=True)
+
+    def group_offsets(self, one: Restore, rows: list[GroupOffset], path: Path) -> None:
+        from keyfold.restore.offsets import format_offsets
+
+        found, others = one.translate(rows)
+        path.write_text(format_offsets(found), encoding="utf-8")
+        self._line(
+            {"type": "group_offsets", "file": str(path), "rows": len(found), "left_out": len(others)},
+            f"group offsets: {len(found)} written to {path}"
+            + (f", {len(others)} about other topics left out" if others else ""),
+        )
+
+    def _line(self, data: dict[str, Any], text: str = "") -> None:
+        from keyfold.cli import show
+
+        echo(show.dumps(data) if self._as_json else text)

@@ -1,0 +1,184 @@
+"""The journal of a restore, in the bucket: what was decided, and what was announced before it was produced.
+
+    <topics.dir>/_restores/<topic>/<target topic>@<target topic id>/
+        plan.json                          what is restored, from which log; created once
+        lease.json                         who is at work; changed by compare-and-set
+        partition=<p>/<number>.window      numbered windows; created once each
+
+A window's name is its number, and it is created, never replaced. So of two runs that go on from the same point only one
+gets the number, and the other stops. A topic that was deleted and made anew has another id and another journal.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from keyfold.errors import AlreadyExists, ObjectNotFound
+from keyfold.log.commit import Patience
+from keyfold.read.position import Anchor
+from keyfold.restore.errors import RestoreFenced, RestoreRefused
+from keyfold.restore.window import Window, WindowDamaged, in_force
+from keyfold.store.api import Create, ObjectStore
+
+FOLDER: Final = "_restores/"
+FORMAT: Final = 1
+_WINDOW: Final = re.compile(r"(\d{10})\.window")
+
+
+def journal_folder(topics_dir: str, topic: str, target: str, target_id: str) -> str:
+    """Key prefix of a restore's journal. Topic names and ids are safe in keys; no topic's folder begins with `_`."""
+    head = f"{topics_dir}/" if topics_dir else ""
+    return f"{head}{FOLDER}{topic}/{target}@{target_id}/"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPlan:
+    """What was decided of one partition: where reading begins, the version it began with, the ends.
+
+    `to_offset` is the end that was asked for, None where it is the log's. `planned_end` is the log's end in the first
+    version.
+    """
+
+    anchor: Anchor
+    start: int
+    planned_end: int
+    to_offset: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in `plan.json`."""
+        return {
+            "log_id": self.anchor.log_id,
+            "version": self.anchor.version,
+            "last_pass_epoch": self.anchor.last_pass_epoch,
+            "start": self.start,
+            "planned_end": self.planned_end,
+            "to_offset": self.to_offset,
+        }
+
+    @staticmethod
+    def of_json(data: Mapping[str, Any]) -> PartitionPlan:
+        """Read it back."""
+        anchor = Anchor(data["log_id"], data["version"], data["last_pass_epoch"])
+        return PartitionPlan(anchor, data["start"], data["planned_end"], data["to_offset"])
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a restore does. `asked` is everything that must be the same in every run of it, by the options' names."""
+
+    source: str
+    target: str
+    asked: Mapping[str, Any]
+    partitions: Mapping[int, PartitionPlan] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """The stored object."""
+        data = {
+            "format": FORMAT,
+            "source": self.source,
+            "target": self.target,
+            "asked": dict(self.asked),
+            "partitions": {str(number): plan.to_json() for number, plan in sorted(self.partitions.items())},
+        }
+        return json.dumps(data, indent=1).encode()
+
+    @staticmethod
+    def decode(data: bytes) -> Plan:
+        """Read `encode`'s bytes. Raises `ValueError`, `KeyError`."""
+        found = json.loads(data)
+        if found["format"] != FORMAT:
+            raise ValueError(f"it has format {found['format']}, this keyfold knows {FORMAT}")
+        partitions = {int(number): PartitionPlan.of_json(plan) for number, plan in found["partitions"].items()}
+        return Plan(found["source"], found["target"], found["asked"], partitions)
+
+
+class Journal:
+    """The objects of one restore, but for its lease. May be used by several threads."""
+
+    def __init__(self, store: ObjectStore, folder: str, patience: Patience) -> None:
+        self.store = store
+        self.folder = folder
+        self._patience = patience
+
+    @property
+    def url(self) -> str:
+        """Where it is, for messages."""
+        return f"{self.store.url}/{self.folder}"
+
+    def load_plan(self) -> Plan | None:
+        """The plan, or None where this restore was never begun. Raises `RestoreRefused` where it cannot be read."""
+        try:
+            data = self.store.get(self.folder + "plan.json").data
+        except ObjectNotFound:
+            return None
+        try:
+            return Plan.decode(data)
+        except (ValueError, KeyError, TypeError) as error:
+            raise RestoreRefused(
+                f"the journal's plan cannot be read (`{self.url}plan.json`): {error}",
+                hint="restore into another topic, or delete this one and its journal",
+            ) from error
+
+    def create_plan(self, plan: Plan) -> Plan:
+        """Write the plan, or load the one that another run has written."""
+        try:
+            self._patience.repeat(lambda: self.store.put(self.folder + "plan.json", plan.encode(), Create()))
+        except AlreadyExists:
+            found = self.load_plan()
+            assert found is not None
+            return found
+        return plan
+
+    def numbers(self, partition: int) -> list[int]:
+        """Numbers of a partition's windows, ascending. Raises `RestoreRefused` where one is missing."""
+        folder = self._folder(partition)
+        found: list[int] = []
+        for info in self.store.list(folder):
+            match = _WINDOW.fullmatch(info.key.removeprefix(folder))
+            if match is not None:
+                found.append(int(match[1]))
+        if found != list(range(len(found))):
+            raise RestoreRefused(
+                f"the journal of partition {partition} misses windows (`{self.store.url}/{folder}`)",
+                hint="what landed where cannot be told: restore into another topic",
+            )
+        return found
+
+    def read(self, partition: int, number: int) -> Window:
+        """One window. Raises `RestoreRefused` where its bytes are damaged."""
+        key = self._key(partition, number)
+        try:
+            return Window.decode(self.store.get(key).data)
+        except WindowDamaged as error:
+            raise RestoreRefused(
+                f"`{key}` is damaged: {error}", hint="what landed where cannot be told: restore into another topic"
+            ) from error
+
+    def in_force(self, partition: int, numbers: Sequence[int]) -> Iterator[Window]:
+        """What is left of the windows `numbers` where later ones go before earlier ones, the last one first.
+
+        One window is held at a time.
+        """
+        return in_force(self.read(partition, number) for number in reversed(numbers))
+
+    def add(self, partition: int, window: Window) -> None:
+        """Announce a window. Raises `RestoreFenced` where its number is taken by another run."""
+        key, data = self._key(partition, window.number), window.encode()
+        try:
+            self._patience.repeat(lambda: self.store.put(key, data, Create()))
+        except AlreadyExists:
+            if self.store.get(key).data != data:  # mine, if only the answer was lost
+                raise RestoreFenced(
+                    f"another run has announced window {window.number} of partition {partition} (`{key}`)",
+                    hint="let one run finish; nothing of this window was produced here",
+                ) from None
+
+    def _folder(self, partition: int) -> str:
+        return f"{self.folder}partition={partition}/"
+
+    def _key(self, partition: int, number: int) -> str:
+        return f"{self._folder(partition)}{number:010d}.window"

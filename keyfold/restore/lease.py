@@ -1,0 +1,191 @@
+"""One run at a time: a lease in the bucket that is renewed while a run is at work.
+
+    take        the lease is free, or was let go: taken at once. Else it is watched: renewed meanwhile, another run is
+                at work; not renewed for its whole length, its holder is dead, and it is taken over
+    renew       by a thread, every sixth of its length, by compare-and-set: lost means fenced
+    hold        asked before records are handed to the producer: returns while the lease is fresh, waits while the store
+                does not answer, raises when it is lost
+
+No two machines' clocks are compared. A holder counts from before its last renewal was sent, the next one from when it
+saw it. What the producer has been given lands, or is given up, within `SEND_SHARE` of the length
+(`message.timeout.ms`), and nothing is given to it later than `FRESH_SHARE` after a renewal; both together are shorter
+than the lease. So what a paused or dead run had under way has landed, or never will, when the next one looks at the
+target's end.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from random import Random
+from types import TracebackType
+from typing import Any, Final, Self
+
+from keyfold.clock import Clock
+from keyfold.errors import AlreadyExists, KeyfoldError, ObjectNotFound, PreconditionFailed
+from keyfold.log.commit import Patience
+from keyfold.restore.errors import RestoreBusy, RestoreFenced
+from keyfold.store.api import STORE_TIME_RESOLUTION_MS, Blob, Create, ObjectStore, PutMode, Update
+
+LEASE_S: Final = 30.0
+RENEW_SHARE: Final = 1 / 6
+FRESH_SHARE: Final = 1 / 3
+SEND_SHARE: Final = 1 / 2
+_LOOK_S: Final = 0.5
+_HOLD_STEP_S: Final = 0.05
+
+
+class Lease:
+    """The right to produce. A context manager that renews in the background and lets go at the end."""
+
+    def __init__(self, store: ObjectStore, key: str, *, holder: str, clock: Clock, random: Random,
+                 lease_s: float = LEASE_S, patience_s: float = 600.0) -> None:  # fmt: skip
+        self._store = store
+        self._key = key
+        self._holder = holder
+        self._clock = clock
+        self._patience = Patience(clock, random, patience_s=lease_s)
+        self._patience_s = patience_s
+        self.lease_s = lease_s
+        self.epoch = 0
+        self._etag = ""
+        self._nonce = f"{random.getrandbits(64):016x}"
+        self._renewals = 0
+        self._renewed_s = 0.0
+        self._lost: KeyfoldError | None = None
+        self._lock = threading.Lock()
+        self._done = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def take(self) -> None:
+        """Take the lease, waiting for a dead holder's to run out. Raises `RestoreBusy`."""
+        try:
+            found = self._store.get(self._key)
+        except ObjectNotFound:
+            return self._swap(1, Create())
+        data = json.loads(found.data)
+        if not data["free"] and not self._ran_out(found, data):
+            self._watch(found, data)
+        return self._swap(data["epoch"] + 1, Update(found.etag))
+
+    def _ran_out(self, found: Blob, data: dict[str, Any]) -> bool:
+        quiet_ms = found.date_ms - found.last_modified_ms - STORE_TIME_RESOLUTION_MS
+        return bool(quiet_ms >= 1000 * max(float(data["lease_s"]), self.lease_s))
+
+    def _watch(self, found: Blob, data: dict[str, Any]) -> None:
+        """Return when nobody has renewed it for its length."""
+        until_s = self._clock.monotonic_s() + float(data["lease_s"])
+        while self._clock.monotonic_s() < until_s:
+            self._clock.sleep(min(_LOOK_S, float(data["lease_s"]) / 10))
+            try:
+                now = self._store.get(self._key)
+            except ObjectNotFound:
+                raise self._busy(data) from None
+            if now.etag != found.etag:
+                raise self._busy(json.loads(now.data))
+
+    def _busy(self, data: dict[str, Any]) -> RestoreBusy:
+        return RestoreBusy(
+            f"another run of this restore is at work: {data['holder']} renewed `{self._key}` a moment ago",
+            hint="let it finish, or stop it and run this again",
+        )
+
+    def _swap(self, epoch: int, mode: PutMode) -> None:
+        """Write the lease as mine. Raises `RestoreBusy` where somebody else was quicker."""
+        asked_s = self._clock.monotonic_s()
+        data = self._data(epoch, free=False)
+        try:
+            result = self._patience.repeat(lambda: self._store.put(self._key, data, mode))
+            self._etag = result.etag
+        except (AlreadyExists, PreconditionFailed, ObjectNotFound):
+            found = self._store.get(self._key)
+            if found.data != data:
+                raise self._busy(json.loads(found.data)) from None
+            self._etag = found.etag
+        self.epoch, self._renewed_s = epoch, asked_s
+
+    def _data(self, epoch: int, *, free: bool) -> bytes:
+        self._renewals += 1
+        return json.dumps(
+            {
+                "epoch": epoch,
+                "holder": self._holder,
+                "nonce": f"{self._nonce}-{self._renewals}",
+                "lease_s": self.lease_s,
+                "free": free,
+            }
+        ).encode()
+
+    def __enter__(self) -> Self:
+        self.take()
+        self._thread = threading.Thread(target=self._renew_on, name="keyfold-restore-lease", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._done.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def let_go(self) -> None:
+        """Say that nothing is under way any more: the next run need not wait. Only after all channels are closed."""
+        self._done.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self._lost is None:
+            try:
+                self._store.put(self._key, self._data(self.epoch, free=True), Update(self._etag))
+            except KeyfoldError:
+                return  # the next run waits a little longer
+
+    def _renew_on(self) -> None:
+        while self._lost is None and not self._done.wait(self.lease_s * RENEW_SHARE):
+            self._renew()
+
+    def _renew(self) -> None:
+        with self._lock:
+            asked_s = self._clock.monotonic_s()
+            data = self._data(self.epoch, free=False)
+            try:
+                self._etag = self._store.put(self._key, data, Update(self._etag)).etag
+            except (PreconditionFailed, ObjectNotFound):
+                if not self._has_landed(data):
+                    return
+            except KeyfoldError:
+                return  # unknown, or not now: the next renewal tells
+            self._renewed_s = asked_s
+
+    def _has_landed(self, data: bytes) -> bool:
+        """After a 412: whether this very renewal is there. An earlier one of mine is gone on from; others fence me."""
+        try:
+            found = self._store.get(self._key)
+            known = json.loads(found.data)
+        except ObjectNotFound:
+            known = {}
+        except KeyfoldError:
+            return False  # the next renewal tells
+        if known.get("nonce", "").startswith(self._nonce):
+            self._etag = found.etag
+            return bool(found.data == data)
+        self._lost = RestoreFenced(
+            f"{known.get('holder', 'somebody')} has taken this restore over (`{self._key}`)",
+            hint="nothing more is produced here; let the other run finish",
+        )
+        return False
+
+    def hold(self) -> None:
+        """Return while producing is allowed; renews by itself where that is due. Raises `RestoreFenced`."""
+        until_s = self._clock.monotonic_s() + self._patience_s
+        while self._lost is None:
+            if self._clock.monotonic_s() - self._renewed_s <= self.lease_s * FRESH_SHARE:
+                return
+            self._renew()
+            if self._clock.monotonic_s() > until_s:
+                raise RestoreFenced(
+                    f"the lease of this restore (`{self._key}`) could not be renewed for {self._patience_s:.0f} s",
+                    hint="the store does not answer; run this again",
+                )
+            self._clock.sleep(_HOLD_STEP_S)
+        raise self._lost

@@ -1,0 +1,328 @@
+"""One partition from the log into the target: recover, announce a window, produce it, and again.
+
+    recover     the windows in force and the target's end say which source offset landed last; its neighbourhood is
+                compared with the source; reading goes on behind it
+    produce     a window is created in the journal, then its records are handed to the channel; the next one is
+                announced while the former is still under way: where it lands is known
+    finish      when all has landed a window without records says so
+
+A failure that may pass (a broker away, a store that does not answer) begins again at `recover`, after a pause in which
+what was under way has landed or was given up, as long as there is progress within the patience.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Final
+
+import numpy as np
+
+from keyfold.clock import Clock
+from keyfold.errors import KeyfoldError, ObjectNotFound
+from keyfold.log.record import Record
+from keyfold.restore.errors import RestoreRefused, RestoreStopped, TargetMoved
+from keyfold.restore.journal import Journal
+from keyfold.restore.lease import Lease
+from keyfold.restore.pace import Pace
+from keyfold.restore.source import WINDOW_RECORDS, Part, Source
+from keyfold.restore.target import Channel, Target
+from keyfold.restore.window import NO_OFFSETS, Window
+
+PROOF_RECORDS: Final = 100
+_CHUNK: Final = 256
+_RECORD_OVERHEAD_BYTES: Final = 16
+
+Progress = Callable[[int], None]
+"""Called with how many records were handed over since the last call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How records are written, the same in every run of a restore.
+
+    `offset_header` is the name of a header that gets the source offset, in decimal digits, behind the record's own.
+    `restamps`: the target puts its own timestamps on. `append`: the target may have records already.
+    """
+
+    offset_header: str | None = None
+    restamps: bool = False
+    append: bool = False
+    window_records: int = WINDOW_RECORDS
+    patience_s: float = 600.0
+
+    def restamping(self) -> Settings:
+        """The same for a target that puts its own timestamps on."""
+        return replace(self, restamps=True)
+
+    def written(self, record: Record) -> Record:
+        """The record as it goes into the target."""
+        if self.offset_header is None:
+            return record
+        header = (self.offset_header, b"%d" % record.offset)
+        return Record(
+            record.offset, record.timestamp, record.timestamp_type, record.key, record.value,
+            (*record.headers, header), record.leader_epoch,
+        )  # fmt: skip
+
+    def differs(self, source: Record, found: Record) -> str | None:
+        """What of a record in the target is not what was to be written; None where all is."""
+        wanted = self.written(source)
+        for name in ("key", "value", "headers"):
+            if getattr(wanted, name) != getattr(found, name):
+                return name
+        if not self.restamps and wanted.timestamp not in {found.timestamp, 0}:
+            return "timestamp"
+        return None
+
+
+@dataclass(slots=True)
+class State:
+    """Where a partition's restore stands. `landed` counts the records of all runs."""
+
+    number: int = 0
+    base: int = -1
+    first_base: int = -1
+    position: int = 0
+    landed: int = 0
+    finished: bool = False
+    wrote: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of a partition: `records` landed altogether, `wrote` of them in this run.
+
+    They are in `[first_offset, next_offset)` of the target; source offsets below `source_end` were restored.
+    """
+
+    partition: int
+    records: int
+    wrote: int
+    first_offset: int
+    next_offset: int
+    source_end: int
+    log_end: int
+    was_finished: bool = False
+
+
+@dataclass(slots=True)
+class PartitionRestore:
+    """One partition of a restore. For one thread."""
+
+    partition: int
+    source: Source
+    target: Target
+    journal: Journal
+    lease: Lease
+    settings: Settings
+    clock: Clock
+    pace: Pace
+    start: int
+    progress: Progress = lambda _: None
+    goes_on: bool = False
+    stop: Callable[[], bool] = lambda: False
+    is_settled: bool = True
+    _state: State = field(default_factory=State)
+
+    def run(self) -> Result:
+        """Restore it. Raises what stops a restore, or the last error when patience is over."""
+        reached = -1
+        until_s = self.clock.monotonic_s() + self.settings.patience_s
+        while True:
+            try:
+                return self._attempt()
+            except KeyfoldError as error:
+                if self._state.base > reached:
+                    reached = self._state.base
+                    until_s = self.clock.monotonic_s() + self.settings.patience_s
+                if not error.retriable or self.clock.monotonic_s() > until_s or self.stop():
+                    raise
+                self._pause()
+
+    def _pause(self) -> None:
+        """Wait until what a closed channel had under way has landed or is given up."""
+        until_s = self.clock.monotonic_s() + self.lease.lease_s
+        while self.clock.monotonic_s() < until_s and not self.stop():
+            self.clock.sleep(min(0.2, self.lease.lease_s / 10))
+
+    def _attempt(self) -> Result:
+        was_finished = self.recover()
+        if was_finished and not self.goes_on:
+            return self.result(was_finished=True)
+        self.source.renew(None, self._state.position)
+        channel = self.target.channel(self.partition, self._state.base)
+        self.is_settled = False
+        try:
+            self._produce_all(channel)
+            channel.settle()
+            self._landed(channel)
+        finally:
+            self._landed(channel)
+            self.is_settled = channel.close()
+        self._announce(NO_OFFSETS, self.source.end, finished=True)
+        return self.result()
+
+    @property
+    def position(self) -> int:
+        """Where the source is read on."""
+        return self._state.position
+
+    @property
+    def landed(self) -> int:
+        """How many records of all runs are in the target."""
+        return self._state.landed
+
+    def result(self, *, was_finished: bool = False) -> Result:
+        """What has come of it up to now."""
+        state = self._state
+        return Result(
+            self.partition, state.landed, state.wrote, state.first_base, state.base, state.position,
+            self.source.manifest.next_offset, was_finished,
+        )  # fmt: skip
+
+    # Recover
+
+    def recover(self) -> bool:
+        """Find out what has landed. Returns whether the partition is finished. Raises `TargetMoved`, `RestoreRefused`.
+
+        Writes nothing.
+        """
+        ends = self.target.ends(self.partition)
+        numbers = self.journal.numbers(self.partition)
+        wrote = self._state.wrote
+        if not numbers:
+            self._require_empty(ends.start_offset, ends.end_offset)
+            self._state = State(0, ends.end_offset, ends.end_offset, self.start, wrote=wrote)
+            return False
+        number = len(numbers)
+        first_base = self.journal.read(self.partition, 0).base
+        last = self.journal.read(self.partition, numbers[-1])
+        if last.finished:
+            if self.goes_on and ends.end_offset != last.base:
+                raise self._moved(f"ends at offset {ends.end_offset}, and this restore had ended it at {last.base}")
+            landed = last.base - first_base
+            self._state = State(number, last.base, first_base, last.next_position, landed, finished=True, wrote=wrote)
+            return True
+        end = ends.end_offset
+        if end > last.end:
+            raise self._moved(f"ends at offset {end}, and this restore wrote nothing behind {last.end - 1}")
+        known = self._landed_windows(numbers, end)
+        if not known:
+            raise self._moved(f"ends at offset {end}, before {first_base}, where this restore began")
+        self._prove(known, max(ends.start_offset, first_base), end)
+        position = known[0].position_after(end - known[0].base)
+        self._state = State(number, end, first_base, position, end - first_base, wrote=wrote)
+        return False
+
+    def _landed_windows(self, numbers: list[int], end: int) -> list[Window]:
+        """Windows in force that begin at or below `end`, the last one first; as many as are needed for the proof."""
+        found: list[Window] = []
+        for window in self.journal.in_force(self.partition, numbers):
+            if window.base <= end:
+                found.append(window)
+                if window.base <= end - PROOF_RECORDS:
+                    break
+        return found
+
+    def _require_empty(self, start: int, end: int) -> None:
+        if start != end and not self.settings.append:
+            raise RestoreRefused(
+                f"{self._where} has records already: offsets {start} to {end - 1}",
+                hint="restore into an empty topic, or put the log's records behind them with --append",
+            )
+
+    def _prove(self, windows: list[Window], start: int, end: int) -> None:
+        """Compare the records that landed last with the source, as far as both still have them."""
+        start = max(start, end - PROOF_RECORDS)
+        if start >= end:
+            return
+        expected: dict[int, int] = {}
+        for window in windows:
+            for at in range(max(start, window.base), min(end, window.end)):
+                expected[at] = int(window.offsets[at - window.base])
+        found = {record.offset: record for record in self.target.records(self.partition, start, end)}
+        sources = self.source.at(np.array(sorted(expected[at] for at in found if at in expected), np.int64))
+        for at, record in sorted(found.items()):
+            original = sources.get(expected.get(at, -1))
+            if original is not None:
+                what = self.settings.differs(original, record)
+                if what is not None:
+                    raise self._moved(
+                        f"has at offset {at} another {what} than source offset {original.offset}, which this restore "
+                        "announced there"
+                    )
+
+    @property
+    def _where(self) -> str:
+        return f"partition {self.partition} of the target"
+
+    def _moved(self, what: str) -> TargetMoved:
+        return TargetMoved(
+            f"{self._where} {what}: something else writes into it, or it lost records",
+            hint="what is there cannot be told apart any more: restore into a new topic, and let nobody write into it",
+        )
+
+    # Produce
+
+    def _produce_all(self, channel: Channel) -> None:
+        while True:
+            try:
+                for part in self.source.windows(self._state.position, self.settings.window_records):
+                    self._produce(channel, part)
+            except ObjectNotFound as error:
+                self.source.renew(error, self._state.position)
+            else:
+                return
+
+    def _produce(self, channel: Channel, part: Part) -> None:
+        """Announce a window and hand its records over. On a 404 the state says how far it came."""
+        last = int(part.offsets[-1]) + 1
+        base, position = self._state.base, self._state.position
+        self._announce(part.offsets, last, finished=False)
+        sent = 0
+        try:
+            records = self.source.records(part)
+            while chunk := list(islice(records, _CHUNK)):
+                self._hand_over(channel, chunk)
+                sent += len(chunk)
+                self._landed(channel)
+        except ObjectNotFound:
+            window = Window(0, base, position, last, part.offsets)
+            self._state.base, self._state.position = base + sent, window.position_after(sent)
+            raise
+
+    def _hand_over(self, channel: Channel, records: list[Record]) -> None:
+        if self.stop():
+            raise RestoreStopped(f"{self._where} was stopped on the way", hint="run this again to go on")
+        self.lease.hold()
+        if not self.pace.is_free:
+            self.clock.sleep(self.pace.take(len(records), sum(map(_size_bytes, records))))
+            self.lease.hold()
+        written, send = self.settings.written, channel.send
+        for record in records:
+            send(written(record))
+        self.progress(len(records))
+
+    def _announce(self, offsets: np.ndarray[tuple[int], np.dtype[np.int64]], end: int, *, finished: bool) -> None:
+        state = self._state
+        self.lease.hold()
+        self.journal.add(
+            self.partition,
+            Window(state.number, state.base, state.position, end, offsets, self.lease.epoch, finished),
+        )
+        state.number += 1
+        state.base += len(offsets)
+        state.position = max(state.position, end)
+        state.finished = finished
+
+    def _landed(self, channel: Channel) -> None:
+        landed = channel.landed_offset - self._state.first_base
+        self._state.wrote += max(0, landed - self._state.landed)
+        self._state.landed = max(self._state.landed, landed)
+
+
+def _size_bytes(record: Record) -> int:
+    headers = sum(len(name) + len(value or b"") for name, value in record.headers)
+    return len(record.key or b"") + len(record.value or b"") + headers + _RECORD_OVERHEAD_BYTES

@@ -1,0 +1,368 @@
+"""A restore of a topic: look at everything, decide, and only then write.
+
+1. the log's manifests, and the topic, if it is there
+2. the plan: that of an earlier run, or a new one
+3. what has landed (`recover`), and what is left, with everything that would go wrong
+4. the topic, if it has to be made; the plan into the journal; the lease
+5. partitions, several at once, each on its own; a failed one does not stop the others
+
+`look` does the first three and writes nothing; `run` does the rest.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from typing import Any, Final, Protocol
+
+from keyfold.clock import Clock
+from keyfold.errors import ConfigError, KeyfoldError, ObjectNotFound
+from keyfold.log.commit import Patience
+from keyfold.log.manifest import Manifest
+from keyfold.read.log import Log
+from keyfold.read.ordered import newer, offset_for_time
+from keyfold.read.position import anchor_of
+from keyfold.restore import hazards as rules
+from keyfold.restore.errors import RestoreBusy, RestoreFenced, RestoreRefused
+from keyfold.restore.hazards import Hazard
+from keyfold.restore.journal import Journal, PartitionPlan, Plan, journal_folder
+from keyfold.restore.lease import LEASE_S, SEND_SHARE, Lease
+from keyfold.restore.offsets import GroupOffset, translate
+from keyfold.restore.pace import Pace
+from keyfold.restore.partition import PartitionRestore, Result, Settings
+from keyfold.restore.selection import Selection
+from keyfold.restore.source import Source
+from keyfold.restore.survey import Limits, Survey, survey
+from keyfold.restore.target import Target, TargetTopic
+from keyfold.store.api import ObjectStore
+
+AT_ONCE: Final = 4
+
+
+class Topics(Protocol):
+    """What a restore needs of a cluster, besides a `Target`."""
+
+    def describe(self, name: str) -> TargetTopic | None:
+        """The topic as it is, or None."""
+
+    def imagine(self, name: str, partitions: int, settings: Mapping[str, str]) -> TargetTopic:
+        """The topic as it would be if it were made."""
+
+    def create(self, name: str, partitions: int, settings: Mapping[str, str], replication_factor: int) -> TargetTopic:
+        """Make it."""
+
+    def compression(self, topic: TargetTopic) -> str:
+        """How batches will be compressed."""
+
+    def open(self, topic: TargetTopic, *, send_s: float, largest_bytes: int) -> Target:
+        """The topic to write into."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What was asked for. `partitions` empty: all. `partition_count` None: that of the log."""
+
+    target: str
+    selection: Selection = field(default_factory=Selection)
+    settings: Settings = field(default_factory=Settings)
+    partitions: tuple[int, ...] = ()
+    partition_count: int | None = None
+    topic_config: Mapping[str, str] = field(default_factory=dict)
+    replication_factor: int = -1
+    at_once: int = AT_ONCE
+    goes_on: bool = False
+    strict: bool = False
+    lease_s: float = LEASE_S
+
+    def asked(self) -> dict[str, Any]:
+        """What must be the same in every run of one restore."""
+        return {**self.selection.to_json(), "offset_header": self.settings.offset_header}
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a restore would do, and what would go wrong. `left`: records still to be written, by partition."""
+
+    topic: TargetTopic
+    plan: Plan
+    surveys: tuple[Survey, ...]
+    hazards: tuple[Hazard, ...]
+    landed: Mapping[int, int]
+    finished: tuple[Result, ...]
+
+    @property
+    def errors(self) -> list[Hazard]:
+        """What does not allow it."""
+        return [hazard for hazard in self.hazards if hazard.is_error]
+
+    @property
+    def records_left(self) -> int:
+        """How many records are still to be written."""
+        return sum(survey.records for survey in self.surveys)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a run: partitions that are restored, and those that failed with their errors."""
+
+    results: tuple[Result, ...]
+    failures: Mapping[int, KeyfoldError]
+
+
+class Restore:
+    """One restore. `look` writes nothing; `run` does it."""
+
+    def __init__(self, log: Log, topics: Topics, request: Request, *, clock: Clock, random: Random, holder: str,
+                 journal_store: ObjectStore | None = None, journal_dir: str | None = None,
+                 pace: Pace | None = None) -> None:  # fmt: skip
+        self._log = log
+        self._topics = topics
+        self._request = request
+        self._clock = clock
+        self._random = random
+        self._holder = holder
+        self._pace = pace or Pace(clock)
+        self._journal_store = journal_store or log.store
+        self._journal_dir = log.topics_dir if journal_dir is None else journal_dir
+        self._stopped = threading.Event()
+        self._patience = Patience(clock, random)
+
+    def stop(self) -> None:
+        """Ask a run in other threads to stop as soon as it can."""
+        self._stopped.set()
+
+    # Look
+
+    def look(self) -> Outlook:
+        """The plan, what has landed, and what would go wrong. Raises `RestoreRefused` and what reading raises."""
+        manifests = self._manifests()
+        count = self._request.partition_count or max(manifests) + 1
+        topic = self._topics.describe(self._request.target) or self._topics.imagine(
+            self._request.target, count, rules.new_topic_settings([*manifests.values()], self._request.topic_config)
+        )
+        return self._outlook(topic, manifests, count)
+
+    def _manifests(self) -> dict[int, Manifest]:
+        there = self._log.partitions()
+        unknown = sorted(set(self._request.partitions) - set(there))
+        if unknown:
+            raise ConfigError("--partition", f"the log of {self._log.topic} has no partition {unknown[0]}")
+        count = self._request.partition_count
+        if count is not None and count <= max(there):
+            raise ConfigError("--partitions", f"the log has partition {max(there)}, so there are more than {count}")
+        with ThreadPoolExecutor(8) as pool:
+            return dict(zip(there, pool.map(self._log.manifest, there), strict=True))
+
+    def _chosen(self, known: Sequence[int]) -> list[int]:
+        return [number for number in known if not self._request.partitions or number in self._request.partitions]
+
+    def _outlook(self, topic: TargetTopic, manifests: Mapping[int, Manifest], count: int) -> Outlook:
+        wrong = tuple(rules.partitions_hazard(topic, count))
+        journal = self._journal(topic)
+        plan = (journal.load_plan() if topic.exists else None) or self._new_plan(topic, manifests)
+        self._require_same(plan, journal)
+        if wrong:
+            return Outlook(topic, plan, (), wrong, {}, ())
+        limits = self._limits(topic)
+        target = self._topics.open(topic, send_s=1.0, largest_bytes=0) if topic.exists else None
+        parts = self._chosen(sorted(plan.partitions))
+        with ThreadPoolExecutor(self._request.at_once) as pool:
+            found = list(pool.map(partial(self._look_at, topic, plan, journal, target, limits), parts))
+        surveys = tuple(one for one, _, _ in found if one is not None)
+        hazards = tuple(rules.hazards(topic, surveys, self._request.selection, limits)) if surveys else ()
+        finished = tuple(result for _, _, result in found if result is not None)
+        landed = {number: count for number, (_, count, _) in zip(parts, found, strict=True)}
+        return Outlook(topic, plan, surveys, hazards, landed, finished)
+
+    def _look_at(
+        self, topic: TargetTopic, plan: Plan, journal: Journal, target: Target | None, limits: Limits, number: int
+    ) -> tuple[Survey | None, int, Result | None]:
+        """What is left of a partition, how much has landed, and the result where nothing is left."""
+        source = self._source(plan, number)
+        position, landed = plan.partitions[number].start, 0
+        if target is not None:
+            one = self._partition(topic, plan, journal, target, None, source, number)
+            if one.recover() and not self._request.goes_on:
+                return None, one.landed, one.result(was_finished=True)
+            position, landed = one.position, one.landed
+        source.check(position)
+        return survey(self._log.store, self._log.place(number), source, position, limits), landed, None
+
+    def _limits(self, topic: TargetTopic) -> Limits:
+        name = self._request.settings.offset_header
+        header_bytes = 0 if name is None else len(name.encode()) + 24
+        compression = self._topics.compression(topic)
+        return rules.limits_of(topic, self._clock.now_ms(), compression, header_bytes=header_bytes)
+
+    def _journal(self, topic: TargetTopic) -> Journal:
+        identity = topic.topic_id or topic.cluster_id or "cluster"
+        folder = journal_folder(self._journal_dir, self._log.topic, topic.name, identity)
+        return Journal(self._journal_store, folder, self._patience)
+
+    def translate(self, rows: Sequence[GroupOffset]) -> tuple[list[GroupOffset], list[GroupOffset]]:
+        """Committed offsets in the target's, and rows about other topics; see `keyfold.restore.offsets`."""
+        topic = self._topics.describe(self._request.target)
+        journal = None if topic is None else self._journal(topic)
+        plan = None if journal is None else journal.load_plan()
+        if journal is None or plan is None:
+            raise RestoreRefused(f"nothing was restored into topic {self._request.target} yet")
+        return translate(rows, journal, plan.partitions, self._log.topic, self._request.target)
+
+    # Plan
+
+    def _new_plan(self, topic: TargetTopic, manifests: Mapping[int, Manifest]) -> Plan:
+        source = f"{self._log.store.url}/{self._log.topics_dir}/{self._log.topic}"
+        target = f"{topic.cluster_id}/{topic.name}"
+        partitions = {number: self._partition_plan(number, manifest) for number, manifest in manifests.items()}
+        return Plan(source, target, self._request.asked(), partitions)
+
+    def _partition_plan(self, number: int, manifest: Manifest) -> PartitionPlan:
+        selection = self._request.selection
+        manifest, end = self._resolved(number, manifest)
+        if not selection.is_whole and end is None:
+            end = manifest.next_offset
+        return PartitionPlan(anchor_of(manifest), manifest.log_start_offset, manifest.next_offset, end)
+
+    def _resolved(self, number: int, manifest: Manifest) -> tuple[Manifest, int | None]:
+        """The version that was looked at, and the end that was asked for, where it is before the log's."""
+        selection, place = self._request.selection, self._log.place(number)
+        if selection.to_timestamp is None and selection.max_records is None:
+            return manifest, selection.to_offset(number)
+        while True:
+            try:
+                if selection.to_timestamp is not None:
+                    return manifest, offset_for_time(self._log.store, place, manifest, selection.to_timestamp)
+                assert selection.max_records is not None
+                return manifest, self._end_of_first(number, manifest, selection.max_records)
+            except ObjectNotFound as error:
+                manifest = newer(place, lambda: self._log.manifest(number), error)
+
+    def _end_of_first(self, number: int, manifest: Manifest, count: int) -> int | None:
+        """The end, exclusive, of the first `count` wanted records; None where there are not so many."""
+        start = manifest.log_start_offset
+        plan = PartitionPlan(anchor_of(manifest), start, manifest.next_offset)
+        if count == 0:
+            return start
+        source = Source(self._log.store, self._log.place(number), lambda: manifest, self._request.selection, plan)
+        for part in source.parts(start):
+            if count <= len(part.offsets):
+                return int(part.offsets[count - 1]) + 1
+            count -= len(part.offsets)
+        return None
+
+    def _require_same(self, plan: Plan, journal: Journal) -> None:
+        asked = self._request.asked()
+        differing = sorted(key for key in {*asked, *plan.asked} if asked.get(key) != plan.asked.get(key))
+        if differing:
+            key = differing[0]
+            raise RestoreRefused(
+                f"the restore into {self._request.target} was begun with {key}={plan.asked.get(key)!r}, and is now "
+                f"asked for with {asked.get(key)!r} (`{journal.url}plan.json`)",
+                hint="run it with the options it was begun with, or restore into another topic",
+            )
+
+    def _source(self, plan: Plan, number: int) -> Source:
+        return Source(
+            self._log.store,
+            self._log.place(number),
+            lambda: self._log.manifest(number),
+            self._request.selection,
+            plan.partitions[number],
+        )
+
+    def _partition(self, topic: TargetTopic, plan: Plan, journal: Journal, target: Target, lease: Lease | None,
+                   source: Source, number: int, progress: Callable[[int, int], None] = lambda _, __: None,
+                   ) -> PartitionRestore:  # fmt: skip
+        return PartitionRestore(
+            number,
+            source,
+            target,
+            journal,
+            lease or Lease(self._journal_store, journal.folder + "lease.json", holder=self._holder, clock=self._clock,
+                           random=self._random, lease_s=self._request.lease_s),
+            self._request.settings if not rules.is_restamped(topic) else self._request.settings.restamping(),
+            self._clock,
+            self._pace,
+            plan.partitions[number].start,
+            partial(progress, number),
+            self._request.goes_on,
+            self._stopped.is_set,
+        )  # fmt: skip
+
+    # Run
+
+    def run(self, outlook: Outlook, progress: Callable[[int, int], None] = lambda _, __: None) -> Outcome:
+        """Do what `look` has found possible. `progress` is called with partition and records, by several threads.
+
+        Raises `RestoreRefused` where there is an error among the hazards, `RestoreBusy`, `RestoreFenced`.
+        """
+        self._require_possible(outlook)
+        outlook = self._with_topic(outlook)
+        topic, journal = outlook.topic, self._journal(outlook.topic)
+        todo = [survey.partition for survey in outlook.surveys]
+        if not todo:
+            return Outcome(outlook.finished, {})
+        with self._lease(journal) as lease:
+            plan = journal.create_plan(outlook.plan)
+            self._require_same(plan, journal)
+            largest = max(survey.largest_bytes for survey in outlook.surveys)
+            target = self._topics.open(topic, send_s=lease.lease_s * SEND_SHARE, largest_bytes=largest)
+            parts = [
+                self._partition(topic, plan, journal, target, lease, self._source(plan, number), number, progress)
+                for number in todo
+            ]
+            results, failures = self._run_all(parts)
+            if all(part.is_settled for part in parts):
+                lease.let_go()
+        found = sorted((*outlook.finished, *results), key=lambda result: result.partition)
+        return Outcome(tuple(found), failures)
+
+    def _require_possible(self, outlook: Outlook) -> None:
+        wrong = outlook.errors or (list(outlook.hazards) if self._request.strict else [])
+        if wrong:
+            raise RestoreRefused(wrong[0].what, hint=f"{wrong[0].to_do}; nothing was written")
+
+    def _with_topic(self, outlook: Outlook) -> Outlook:
+        """The same, with the topic made where there was none, and looked at again where it is not what was expected."""
+        if outlook.topic.exists:
+            return outlook
+        settings = rules.new_topic_settings([one.manifest for one in outlook.surveys], self._request.topic_config)
+        topic = self._topics.create(
+            outlook.topic.name, outlook.topic.partitions, settings, self._request.replication_factor
+        )
+        again = self._outlook(topic, self._manifests(), outlook.topic.partitions)
+        self._require_possible(again)
+        return again
+
+    def _lease(self, journal: Journal) -> Lease:
+        return Lease(
+            self._journal_store,
+            journal.folder + "lease.json",
+            holder=self._holder,
+            clock=self._clock,
+            random=self._random,
+            lease_s=self._request.lease_s,
+            patience_s=self._request.settings.patience_s,
+        )
+
+    def _run_all(self, parts: Sequence[PartitionRestore]) -> tuple[list[Result], dict[int, KeyfoldError]]:
+        results: list[Result] = []
+        failures: dict[int, KeyfoldError] = {}
+        with ThreadPoolExecutor(self._request.at_once, thread_name_prefix="keyfold-restore") as pool:
+            futures = {pool.submit(part.run): part.partition for part in parts}
+            try:
+                for future in as_completed(futures):
+                    try:
+                        results.append(future.result())
+                    except KeyfoldError as error:
+                        failures[futures[future]] = error
+                        if isinstance(error, RestoreFenced | RestoreBusy):
+                            self.stop()
+            except BaseException:
+                self.stop()
+                raise
+        return results, failures

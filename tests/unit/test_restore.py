@@ -1,0 +1,423 @@
+"""A restore over a store in memory and a topic that is played: what lands, in which order, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from keyfold.clock import ManualClock
+from keyfold.errors import ConfigError, KeyfoldError, OffsetOutOfRange
+from keyfold.log.names import Place
+from keyfold.log.record import Record
+from keyfold.read.log import Log
+from keyfold.restore.errors import RestoreBusy, RestoreRefused, TargetMoved
+from keyfold.restore.lease import Lease
+from keyfold.restore.partition import Settings
+from keyfold.restore.run import Outcome, Request, Restore
+from keyfold.restore.selection import EVERY, Selection, parse_to_offsets
+from keyfold.store.api import ObjectStore
+from keyfold.store.faulty import SimulatedCrash
+from keyfold.store.memory import MemoryStore
+from tests.support.fake_topic import FakeTopic
+from tests.support.logs import MadeLog, latest_of, record, records
+
+
+def made(clock: ManualClock, text: str = "a=1 b=2 a= c=3 b=4 d=5", segments: int = 2, partition: int = 0,
+         store: MemoryStore | None = None) -> MadeLog:  # fmt: skip
+    log = MadeLog(store=store or MemoryStore(clock=clock), place=Place("topics", "users", partition), clock=clock)
+    found = records(text)
+    size = -(-len(found) // segments)
+    for at in range(0, len(found), size):
+        log.append(found[at : at + size])
+    return log
+
+
+def restore(log: MadeLog, topic: FakeTopic, clock: ManualClock, request: Request | None = None,
+            store: ObjectStore | None = None, seed: int = 1) -> Restore:  # fmt: skip
+    opened = Log(store or log.store, "topics", "users", clock=clock, random=Random(seed))
+    return Restore(opened, topic, request or Request("users"), clock=clock, random=Random(seed), holder=f"run {seed}")
+
+
+def run(log: MadeLog, topic: FakeTopic, clock: ManualClock, request: Request | None = None,
+        store: ObjectStore | None = None, seed: int = 1) -> Outcome:  # fmt: skip
+    one = restore(log, topic, clock, request, store, seed)
+    outcome = one.run(one.look())
+    for error in outcome.failures.values():
+        raise error
+    return outcome
+
+
+def bare(found: list[Record | None]) -> list[Record]:
+    return [replace(r, offset=0, leader_epoch=0) for r in found if r is not None]
+
+
+def of_log(log: MadeLog) -> list[Record | None]:
+    return list(Log(log.store, "topics", "users", clock=log.clock).read(log.place.partition))
+
+
+SMALL = Settings(window_records=2)
+
+
+def test_everything_lands_once_and_a_rerun_writes_nothing() -> None:
+    clock, topic = ManualClock(), FakeTopic()
+    log = made(clock)
+    outcome = run(log, topic, clock, Request("users", settings=SMALL))
+    assert bare(topic.log(0)) == bare(of_log(log))
+    assert (outcome.results[0].records, outcome.results[0].wrote) == (6, 6)
+    again = run(log, topic, clock, Request("users", settings=SMALL))
+    assert again.results[0].was_finished
+    assert (again.results[0].records, again.results[0].wrote) == (6, 0)
+    assert len(topic.log(0)) == 6
+
+
+@pytest.mark.parametrize("at", range(1, 7))
+@pytest.mark.parametrize("seed", range(4))
+def test_a_run_that_dies_is_gone_on_from_without_repeating_or_losing(at: int, seed: int) -> None:
+    clock = ManualClock()
+    topic = FakeTopic(random=Random(seed), lag=3, dies_at=at)
+    log = made(clock)
+    with pytest.raises(SimulatedCrash):
+        run(log, topic, clock, Request("users", settings=SMALL))
+    topic.die()
+    topic.dies_at = None
+    landed = len(topic.log(0))
+    outcome = run(log, topic, clock, Request("users", settings=SMALL), seed=2)
+    assert bare(topic.log(0)) == bare(of_log(log))
+    assert outcome.results[0].wrote == 6 - landed
+    assert outcome.results[0].records == 6
+
+
+def test_the_next_run_waits_for_a_dead_ones_lease_and_a_living_one_is_left_alone() -> None:
+    clock = ManualClock()
+    topic = FakeTopic(dies_at=3)
+    log = made(clock)
+    with pytest.raises(SimulatedCrash):
+        run(log, topic, clock)
+    topic.die()
+    topic.dies_at = None
+    before = clock.now_ms()
+    run(log, topic, clock, seed=2)
+    assert clock.now_ms() - before >= 30_000
+
+    store = MemoryStore(clock=clock)
+    holder = Lease(store, "lease.json", holder="first", clock=clock, random=Random(1))
+    holder.take()
+    second = Lease(store, "lease.json", holder="second", clock=Renewing(holder), random=Random(2))
+    with pytest.raises(RestoreBusy, match="first renewed"):
+        second.take()
+
+
+class Renewing(ManualClock):
+    """A clock whose sleeps let another holder renew its lease."""
+
+    def __init__(self, holder: Lease) -> None:
+        super().__init__()
+        self._holder = holder
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        self._holder._renew()
+
+
+def test_records_that_compaction_removes_between_two_runs_are_not_missed_by_the_state() -> None:
+    for at in range(1, 9):
+        clock = ManualClock()
+        topic = FakeTopic(random=Random(at), lag=2, dies_at=at)
+        log = made(clock, "a=1 b=2 c=3 a=4 d=5 b=6 e=7 c=8 f=9", segments=3)
+        with pytest.raises(SimulatedCrash):
+            run(log, topic, clock, Request("users", settings=SMALL))
+        topic.die()
+        topic.dies_at = None
+        log.append(records("a=10 g=11 d=", 9))
+        log.compact(merge=True)
+        log.collect()
+        run(log, topic, clock, Request("users", settings=SMALL), seed=2)
+        state = {k: r.value for k, r in latest_of(r for r in topic.log(0) if r is not None).items()}
+        assert state == {k: r.value for k, r in latest_of(r for r in of_log(log) if r is not None).items()}
+
+
+def test_a_tombstone_that_was_purged_before_it_was_restored_is_an_error() -> None:
+    clock, topic = ManualClock(), FakeTopic(lag=0, dies_at=3)
+    log = made(clock, "a=1 b=2 c=3 d=4", segments=2)
+    with pytest.raises(SimulatedCrash):
+        run(log, topic, clock)
+    topic.die()
+    topic.dies_at = None
+    log.append(records("a= z=1", 4))
+    log.compact()
+    log.compact(purge=True)
+    log.collect()
+    with pytest.raises(OffsetOutOfRange, match="tombstones"):
+        run(log, topic, clock, seed=2)
+
+
+def test_somebody_elses_records_are_found_before_and_after_a_death() -> None:
+    clock, topic = ManualClock(), FakeTopic()
+    log = made(clock)
+    topic.foreign(0)
+    with pytest.raises(RestoreRefused, match="has records already: offsets 0 to 0"):
+        run(log, topic, clock)
+    run(log, topic, clock, Request("users", settings=replace(SMALL, append=True)))
+    assert bare(topic.log(0)[1:]) == bare(of_log(log))
+
+    topic = FakeTopic(topic_id="id-2", lag=2, dies_at=4)
+    with pytest.raises(SimulatedCrash):
+        run(log, topic, clock)
+    topic.die()
+    topic.foreign(0)
+    topic.dies_at = None
+    with pytest.raises(TargetMoved, match="another key than source offset"):
+        run(log, topic, clock, seed=2)
+
+    topic = FakeTopic(topic_id="id-3", lag=0)
+    topic.on_send = lambda sends: topic.foreign(0) if sends == 3 else None
+    with pytest.raises(TargetMoved, match="landed at"):
+        run(log, topic, clock, seed=3)
+
+    topic = FakeTopic(topic_id="id-4", dies_at=6, lag=0)
+    with pytest.raises(SimulatedCrash):
+        run(log, topic, clock, seed=4)
+    topic.die()
+    for _ in range(9):
+        topic.foreign(0)
+    with pytest.raises(TargetMoved, match="wrote nothing behind 5"):
+        run(log, topic, clock, seed=5)
+
+
+def test_a_target_that_lost_what_it_had_is_refused() -> None:
+    clock, topic = ManualClock(), FakeTopic(lag=0, dies_at=5)
+    log = made(clock)
+    topic.foreign(0)
+    request = Request("users", settings=replace(SMALL, append=True))
+    with pytest.raises(SimulatedCrash):
+        run(log, topic, clock, request)
+    topic.die()
+    topic.dies_at = None
+    topic.log(0).clear()
+    with pytest.raises(TargetMoved, match="before 1, where this restore began"):
+        run(log, topic, clock, request, seed=2)
+
+
+def test_ends_by_offset_by_time_and_by_count() -> None:
+    clock = ManualClock()
+    log = made(clock, "a=1 b=2 _ c=3 b=4 d=5")
+    for number, (selection, expected) in enumerate((
+        (Selection(to_offsets={EVERY: 4}), 3),
+        (Selection(to_offsets={0: 1}), 1),
+        (Selection(to_timestamp=4000), 3),
+        (Selection(to_timestamp=99_000), 5),
+        (Selection(max_records=3), 3),
+        (Selection(max_records=0), 0),
+        (Selection(max_records=50), 5),
+    )):  # fmt: skip
+        topic = FakeTopic(topic_id=f"id-{number}")
+        run(log, topic, clock, Request("users", selection))
+        assert bare(topic.log(0)) == bare(of_log(log))[:expected]
+
+
+def test_an_end_that_was_asked_for_stays_what_it_was_when_the_log_grows() -> None:
+    clock, topic = ManualClock(), FakeTopic(lag=0, dies_at=2)
+    log = made(clock, "a=1 b=2 c=3")
+    request = Request("users", Selection(to_timestamp=99_000))
+    with pytest.raises(SimulatedCrash):
+        run(log, topic, clock, request)
+    topic.die()
+    topic.dies_at = None
+    log.append(records("d=4", 3))
+    run(log, topic, clock, request, seed=2)
+    assert [r.key for r in topic.log(0) if r] == [b"a", b"b", b"c"]
+
+
+def test_the_latest_state_alone() -> None:
+    clock, topic = ManualClock(), FakeTopic()
+    log = made(clock, "a=1 b=2 a= c=3 b=4 d=5 =6")
+    run(log, topic, clock, Request("users", Selection(latest=True)))
+    assert [(r.key, r.value) for r in topic.log(0) if r] == [(b"c", b"3"), (b"b", b"4"), (b"d", b"5")]
+
+
+def test_the_latest_state_of_a_run_that_died_deletes_what_was_deleted_since() -> None:
+    for at in range(1, 5):
+        clock, topic = ManualClock(), FakeTopic(lag=1, dies_at=at, random=Random(at))
+        log = made(clock, "a=1 b=2 c=3 d=4")
+        request = Request("users", Selection(latest=True), SMALL)
+        with pytest.raises(SimulatedCrash):
+            run(log, topic, clock, request)
+        topic.die()
+        topic.dies_at = None
+        log.append(records("a= b=9 e=1", 4))
+        log.compact()
+        log.collect()
+        run(log, topic, clock, request, seed=2)
+        state = {k: r.value for k, r in latest_of(r for r in topic.log(0) if r).items()}
+        assert state == {b"b": b"9", b"c": b"3", b"d": b"4", b"e": b"1"}
+
+
+def test_a_finished_restore_goes_on_when_it_is_asked_to() -> None:
+    clock, topic = ManualClock(), FakeTopic()
+    log = made(clock)
+    run(log, topic, clock)
+    log.append(records("x=1 y=2", 6))
+    assert run(log, topic, clock).results[0].wrote == 0
+    result = run(log, topic, clock, Request("users", goes_on=True)).results[0]
+    assert (result.wrote, result.records, result.source_end) == (2, 8, 8)
+    assert bare(topic.log(0)) == bare(of_log(log))
+    topic.foreign(0)
+    with pytest.raises(TargetMoved, match="this restore had ended it at 8"):
+        run(log, topic, clock, Request("users", goes_on=True))
+
+
+def test_other_options_than_it_was_begun_with_are_refused() -> None:
+    clock, topic = ManualClock(), FakeTopic()
+    log = made(clock)
+    run(log, topic, clock)
+    with pytest.raises(RestoreRefused, match="was begun with latest=False"):
+        run(log, topic, clock, Request("users", Selection(latest=True)))
+
+
+def test_a_topic_that_was_made_anew_is_another_restore() -> None:
+    clock = ManualClock()
+    log = made(clock)
+    run(log, FakeTopic(), clock)
+    topic = FakeTopic(topic_id="id-2")
+    run(log, topic, clock)
+    assert len(topic.log(0)) == 6
+
+
+def test_several_partitions_each_by_itself() -> None:
+    clock, topic = ManualClock(), FakeTopic(count=3)
+    store = MemoryStore(clock=clock)
+    logs = [made(clock, text, 1, number, store) for number, text in enumerate(("a=1 b=2", "c=3", "d=4 e=5 f=6"))]
+    topic.foreign(1)
+    with pytest.raises(RestoreRefused, match="partition 1 of the target has records"):
+        run(logs[0], topic, clock)
+    assert not topic.log(0)
+    topic = FakeTopic(count=3)
+    outcome = run(logs[0], topic, clock, Request("users", partitions=(2,)))
+    assert [result.partition for result in outcome.results] == [2]
+    outcome = run(logs[0], topic, clock)
+    assert [(result.partition, result.wrote) for result in outcome.results] == [(0, 2), (1, 1), (2, 0)]
+    for log in logs:
+        assert bare(topic.log(log.place.partition)) == bare(of_log(log))
+
+
+def test_a_new_topic_gets_what_the_log_followed() -> None:
+    clock, topic = ManualClock(), FakeTopic(exists=False)
+    log = MadeLog(store=MemoryStore(clock=clock), clock=clock)
+    log.log.create(settings={"cleanup.policy": "compact", "delete.retention.ms": "1000"})
+    log.append(records("a=1"))
+    run(log, topic, clock, Request("users", topic_config={"retention.ms": "-1"}, partition_count=4))
+    assert topic.created == [
+        (
+            "users",
+            4,
+            {
+                "message.timestamp.type": "CreateTime",
+                "cleanup.policy": "compact",
+                "delete.retention.ms": "1000",
+                "retention.ms": "-1",
+            },
+        )
+    ]
+    assert len(topic.log(0)) == 1
+
+
+def hazards(
+    log: MadeLog, settings: dict[str, str], clock: ManualClock, selection: Selection | None = None
+) -> dict[str, str]:
+    topic = FakeTopic(settings={"cleanup.policy": "delete", **settings})
+    one = restore(log, topic, clock, Request("users", selection or Selection()))
+    outlook = one.look()
+    found = {h.kind: f"{'error' if h.is_error else 'warning'}: {h}" for h in outlook.hazards}
+    if outlook.errors:
+        with pytest.raises(RestoreRefused):
+            one.run(outlook)
+        assert not topic.log(0)
+        assert not list(log.store.list("topics/_restores/"))
+    return found
+
+
+def test_what_would_go_wrong_is_said_before_anything_is_written() -> None:
+    clock = ManualClock()
+    now = clock.now_ms()
+    log = MadeLog(store=MemoryStore(clock=clock), clock=clock)
+    log.log.create(settings={"cleanup.policy": "compact"})
+    log.append([record(0, "a", "1", timestamp=now - 10_000), record(1, "b", "2", timestamp=0)])
+    log.append([record(2, None, "x" * 900, timestamp=now + 10_000), record(3, "a", "1", timestamp=now)])
+
+    said = hazards(log, {"cleanup.policy": "compact"}, clock)
+    assert "error: partition 0 has 1 records without a key, the first at offset 2" in said["keyless"]
+    assert "timestamp-zero" in said
+    assert "keyless" not in hazards(log, {"cleanup.policy": "compact"}, clock, Selection(skip_keyless=True))
+    said = hazards(log, {"max.message.bytes": "900"}, clock)
+    assert "error: partition 0 has records larger than max.message.bytes=900" in said["too-large"]
+    assert "offset 2 has 97" in said["too-large"]
+    assert "topic users has cleanup.policy=delete, the log followed cleanup.policy=compact" in said["settings"]
+    assert "too-large" not in hazards(log, {"max.message.bytes": "1000"}, clock)
+    said = hazards(log, {"retention.ms": "5000"}, clock)
+    assert "warning: partition 0 has 2 records older than retention.ms=5000" in said["retention-time"]
+    assert "first at offset 0" in said["retention-time"]
+    assert "retention-time" not in hazards(log, {"retention.ms": "5000", "cleanup.policy": "compact"}, clock)
+    assert "warning" in hazards(log, {"retention.bytes": "100"}, clock)["retention-bytes"]
+    said = hazards(log, {"message.timestamp.before.max.ms": "5000"}, clock)
+    assert "error: partition 0 has 2 records before" in said["timestamp-refused"]
+    said = hazards(log, {"message.timestamp.after.max.ms": "5000"}, clock)
+    assert "error: partition 0 has 1 records after" in said["timestamp-refused"]
+    assert "first at offset 2" in said["timestamp-refused"]
+    said = hazards(log, {"message.timestamp.type": "LogAppendTime", "message.timestamp.after.max.ms": "5000"}, clock)
+    assert "warning" in said["restamped"]
+    assert "timestamp-refused" not in said
+    assert "error" in hazards(log, {"min.insync.replicas": "2"}, clock)["replicas"]
+
+
+def test_another_number_of_partitions_is_refused() -> None:
+    clock, topic = ManualClock(), FakeTopic(count=2)
+    with pytest.raises(RestoreRefused, match="has 2 partitions, the log has 1"):
+        run(made(clock), topic, clock)
+    run(made(clock), topic, clock, Request("users", partition_count=2))
+
+
+def test_a_state_at_a_moment_that_was_compacted_away_is_warned_of() -> None:
+    clock = ManualClock()
+    log = made(clock, "a=1 b=2 a=3 c=4")
+    log.compact()
+    assert "compacted-beyond" in hazards(log, {}, clock, Selection(to_offsets={EVERY: 2}))
+    assert "compacted-beyond" not in hazards(log, {}, clock)
+
+
+def test_the_source_offset_in_a_header() -> None:
+    clock, topic = ManualClock(), FakeTopic(dies_at=4, lag=1)
+    log = made(clock)
+    request = Request("users", settings=replace(SMALL, offset_header="source-offset"))
+    with pytest.raises(SimulatedCrash):
+        run(log, topic, clock, request)
+    topic.die()
+    topic.dies_at = None
+    run(log, topic, clock, request, seed=2)
+    assert [r.headers for r in topic.log(0) if r] == [(("source-offset", b"%d" % n),) for n in range(6)]
+
+
+def test_a_failure_that_passes_is_gone_on_from_in_the_same_run() -> None:
+    clock, topic = ManualClock(), FakeTopic(lag=2)
+    log = made(clock)
+
+    class Away(KeyfoldError):
+        retriable = True
+
+    def fail(sends: int) -> None:
+        if sends in {3, 5}:
+            raise Away("the broker is away")
+
+    topic.on_send = fail
+    run(log, topic, clock, Request("users", settings=SMALL))
+    assert bare(topic.log(0)) == bare(of_log(log))
+
+
+def test_to_offsets_as_they_are_given() -> None:
+    assert parse_to_offsets(("15", "2:7")) == {EVERY: 15, 2: 7}
+    for wrong in (("x",), ("1:",), ("a:1",), ("1", "2")):
+        with pytest.raises(ConfigError):
+            parse_to_offsets(wrong)
+    with pytest.raises(ConfigError, match="excludes --to-offset"):
+        Selection(to_offsets={0: 1}, latest=True)
