@@ -11,7 +11,7 @@ from dataclasses import replace
 import structlog
 
 from keyfold.errors import ConfigError, ObjectNotFound, OffsetOutOfRange
-from keyfold.log.manifest import Manifest, SegmentEntry
+from keyfold.log.manifest import Manifest
 from keyfold.read.position import anchor_of, start_offset
 from keyfold.spark.source_filters import Scope
 from keyfold.spark.source_options import EARLIEST, LATEST, Offsets, SourceOptions
@@ -95,11 +95,4 @@ def _span(topic: SourceTopic, options: SourceOptions, scope: Scope, manifest: Ma
     log_end = manifest.next_offset if is_snapshot else None
     start, end = max(start, scope.min_offset), min(end, manifest.next_offset, scope.max_offset + 1)
     span = span_of(manifest, start, end, anchor_of(manifest), log_end=log_end)
-    return replace(span, entries=tuple(entry for entry in span.entries if _can_match(entry, scope)))
-
-
-def _can_match(entry: SegmentEntry, scope: Scope) -> bool:
-    """Whether a segment can have a record in the scope's time. Records without a timestamp are not in any."""
-    after = scope.min_timestamp is None or entry.max_timestamp >= scope.min_timestamp
-    before = scope.max_timestamp is None or entry.min_timestamp <= scope.max_timestamp
-    return after and before
+    return replace(span, entries=tuple(entry for entry in span.entries if scope.has_times(entry)))

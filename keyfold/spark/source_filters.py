@@ -15,6 +15,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from keyfold.log.assembly import NO_TIMESTAMP_MS
+from keyfold.log.manifest import SegmentEntry
+
 OFFSET_MAX: Final = 2**63 - 1
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -42,6 +45,12 @@ class Scope:
         if not self.min_partition <= partition <= self.max_partition or partition in self.not_partitions:
             return False
         return self.partitions is None or partition in self.partitions
+
+    def has_times(self, entry: SegmentEntry) -> bool:
+        """Whether a segment can have a record of these times. The manifest's bounds leave out those without a time."""
+        low = -OFFSET_MAX if self.min_timestamp is None else self.min_timestamp
+        high = OFFSET_MAX if self.max_timestamp is None else self.max_timestamp
+        return low <= NO_TIMESTAMP_MS <= high or (entry.max_timestamp >= low and entry.min_timestamp <= high)
 
     @property
     def is_empty(self) -> bool:

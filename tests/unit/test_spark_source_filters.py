@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyfold.spark.source_filters import EVERYTHING, OFFSET_MAX, Scope, scope_of
+from tests.support.cleaning import load, memory_log, record
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -161,6 +162,19 @@ def test_what_is_not_understood_narrows_nothing(one: Any) -> None:
 )
 def test_what_cannot_be_is_seen_at_once(given_filters: list[Any]) -> None:
     assert scope_of(given_filters).is_empty
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "is_wanted"),
+    [(None, 49, True), (0, 49, False), (0, 50, True), (90, None, True), (91, None, False), (-1, 3, True)],
+)
+def test_a_segment_may_have_records_without_a_time_beside_its_bounds(
+    low: int | None, high: int | None, *, is_wanted: bool
+) -> None:
+    store, _ = memory_log([record(0, "a", "1", 50), record(1, "b", "1", -1), record(2, "c", "1", 90)])
+    (entry,) = load(store).segments
+    assert (entry.min_timestamp, entry.max_timestamp) == (50, 90)
+    assert Scope(min_timestamp=low, max_timestamp=high).has_times(entry) == is_wanted
 
 
 def test_nothing_asked_is_everything() -> None:
