@@ -9,17 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 
+import numpy as np
 import pyarrow as pa
 
 from keyfold.errors import ObjectNotFound, SnapshotLost
 from keyfold.export.request import Request
+from keyfold.log.index import read_index_data
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
-from keyfold.log.record import Record
-from keyfold.read.fetch import read_segment
-from keyfold.read.latest import _records, choose
+from keyfold.read.batches import Wish, checked_parts, read_entry_batches, take_rows
+from keyfold.read.fetch import damage_named
+from keyfold.read.latest import choose
 from keyfold.read.log import Log
 from keyfold.read.ordered import newer, offset_for_time
 from keyfold.read.position import end_offset, segments_between, start_offset
@@ -76,36 +77,21 @@ def lost(pinned: Pin, tries: int) -> SnapshotLost:
 
 def _ordered(log: Log, pinned: Pin) -> Iterator[pa.RecordBatch]:
     for entry in segments_between(pinned.manifest, pinned.start, pinned.end):
-        yield from _batched(read_segment(log.store, pinned.place, entry, pinned.start, pinned.end))
+        yield from read_entry_batches(log.store, pinned.place, entry, pinned.start, pinned.end)
 
 
 def _latest(log: Log, pinned: Pin) -> Iterator[pa.RecordBatch]:
     chosen = choose(log.store, pinned.place, pinned.manifest)
-    yield from _batched(_records(log.store, pinned.place, chosen))
-
-
-def _batched(records: Iterator[Record]) -> Iterator[pa.RecordBatch]:
-    while rows := list(islice(records, 8192)):
-        yield pa.RecordBatch.from_pylist(
-            [
-                {
-                    **{n: getattr(r, n) for n in _SCHEMA.names},
-                    "headers": [{"name": n, "value": v} for n, v in r.headers],
-                }
-                for r in rows
-            ],
-            _SCHEMA,
-        )
-
-
-_SCHEMA = pa.schema(
-    [
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("ms", "UTC")),
-        ("timestamp_type", pa.string()),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("headers", pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))),
-        ("leader_epoch", pa.int32()),
-    ]
-)
+    wish = Wish.of(pinned.start, pinned.end, None, None)
+    for source in chosen.sources:
+        entry = source.entry
+        begin, stop = np.searchsorted(chosen.offsets, (entry.base_offset, entry.next_offset))
+        wanted = chosen.offsets[begin:stop]
+        if len(wanted):
+            with damage_named(pinned.place):
+                data = read_index_data(log.store, pinned.place, entry)
+                columns = ("offset", "position", "length")
+                for part in checked_parts(data, columns, entry, pinned.place.key(entry.index_name)):
+                    keep = np.isin(part.ints("offset"), wanted, assume_unique=True)
+                    for taken in take_rows(log.store, pinned.place, entry, part, keep, wish):
+                        yield taken.batch

@@ -94,7 +94,7 @@ class _Compiler:
         written, target = action.written, action.target
         bare = _fixed(written.size) if isinstance(written, Fixed) else _PRIMITIVES[written.kind]
         if self._into is Into.NOTHING:
-            return bare
+            return _bytes if bare is _string else bare
         steps = [_promotion(written, target), conversion(written, target, raw=self._into is Into.RAW)]
         for step in steps:
             if step is not None:

@@ -17,10 +17,10 @@ import pyarrow as pa
 from keyfold.errors import ConfigError
 from keyfold.typed.arrow_types import NoArrowType
 from keyfold.typed.avro_schema import NotAvro, Primitive, Type, avro_type
-from keyfold.typed.columns import AvroColumn, BytesColumn, Column, JsonColumn, StringColumn, named_headers
+from keyfold.typed.columns import AvroColumn, BytesColumn, Column, JsonColumn, StringColumn
 from keyfold.typed.connect import is_envelope
 from keyfold.typed.formats import Format, Part
-from keyfold.typed.framing import head_of, read_frame
+from keyfold.typed.frames import find_frames, named_headers
 from keyfold.typed.json_shape import Shape
 from keyfold.typed.kept import KeptSchemas
 from keyfold.typed.misfit import Misfit, SchemaKey
@@ -43,13 +43,9 @@ class AvroSurvey:
 
     def look(self, data: pa.Array, headers: pa.Array | None) -> None:
         """See `Survey`."""
-        named = named_headers(headers, self._header)
-        heads = {head_of(raw) for row, raw in enumerate(data.to_pylist()) if raw is not None and row not in named}
-        for head, of_row in [*((head, []) for head in heads), *((b"", found) for found in named.values())]:
-            try:
-                self.keys.add(read_frame(head, of_row, self._header)[0])
-            except Misfit:
-                continue
+        if len(data):
+            frames, _ = find_frames(data, named_headers(headers, self._header), self._header)
+            self.keys |= {frame.key for frame in frames}
 
 
 class JsonSurvey:

@@ -5,21 +5,22 @@ A row that does not fit is null in the array and named in `misfits`: who reads t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 
-from keyfold.log.record import Header
 from keyfold.typed.arrow_types import arrow_type
-from keyfold.typed.avro_read import Into, Read
+from keyfold.typed.avro_read import Into
 from keyfold.typed.avro_schema import Logical, Primitive, Type, nodes
+from keyfold.typed.avro_vector import Misplaced, Unsuited, read_arrow
 from keyfold.typed.formats import Part
-from keyfold.typed.framing import head_of, read_frame, read_head
+from keyfold.typed.frames import Frame, Raw, find_frames, named_headers
 from keyfold.typed.json_fit import compile_json
 from keyfold.typed.kept import KeptSchemas
-from keyfold.typed.misfit import Misfit, SchemaKey
+from keyfold.typed.misfit import Misfit
 from keyfold.typed.values import JsonValues, WriterReaders, read_whole, text_of
 
 BadRows = list[tuple[int, Misfit]]
@@ -103,44 +104,38 @@ class AvroColumn:
 
     def decode(self, data: pa.Array, headers: pa.Array | None) -> Decoded:
         """See `Column`."""
-        named = named_headers(headers, self._header)
-        misfits: BadRows = []
-        values: list[Any] = []
-        known: dict[bytes, tuple[Read, SchemaKey, int]] = {}
-        for row, raw in enumerate(data.to_pylist()):
-            value = None
-            if raw is not None:
-                try:
-                    read, key, begin = self._read(raw, named.get(row, ()), known)
-                    value = read_whole(read, raw, begin, key)
-                except Misfit as misfit:
-                    misfits.append((row, misfit))
-            values.append(value)
-        return _built(values, self.type, misfits)
+        if not len(data):
+            return Decoded(pa.array([], self.type), [])
+        frames, misfits = find_frames(data, named_headers(headers, self._header), self._header)
+        pieces: list[Any] = []
+        order = np.full(len(data), -1, np.int64)
+        for frame in frames:
+            try:
+                found = self._group(data, frame)
+            except Misfit as misfit:  # the schema is to blame, for all of them
+                misfits += [(row, misfit) for row in frame.rows.tolist()]
+                continue
+            misfits += [(int(frame.rows[row]), misfit) for row, misfit in found.misfits]
+            order[frame.rows] = np.arange(len(frame.rows)) + sum(map(len, pieces))
+            pieces.append(found.array)
+        misfits.sort(key=lambda found: found[0])
+        if len(pieces) == 1 and len(pieces[0]) == len(data):
+            return Decoded(pieces[0], misfits)
+        joined = pa.concat_arrays(pieces) if pieces else pa.array([], self.type)
+        return Decoded(joined.take(pa.array(order, mask=order < 0)), misfits)
 
-    def _read(
-        self, raw: bytes, headers: Sequence[Header], known: dict[bytes, tuple[Read, SchemaKey, int]]
-    ) -> tuple[Read, SchemaKey, int]:
-        if headers:
-            key, begin = read_frame(raw, headers, self._header)
-            return self._readers.of(key), key, begin
-        head = head_of(raw)
-        if head not in known:
-            key, begin = read_head(head)
-            known[head] = self._readers.of(key), key, begin
-        return known[head]
-
-
-def named_headers(headers: pa.Array | None, name: str) -> dict[int, list[Header]]:
-    """The headers of one name, by row; rows without one are left out."""
-    if headers is None or not len(headers.flatten()):
-        return {}
-    found = {}
-    for row, pairs in enumerate(headers.to_pylist()):
-        mine = [(each["name"], each["value"]) for each in pairs or () if each["name"] == name]
-        if mine:
-            found[row] = mine
-    return found
+    def _group(self, data: pa.Array, frame: Frame) -> Decoded:
+        """The values of one writer schema. Raises `Misfit` where the schema cannot be had."""
+        action = self._readers.action(frame.key)
+        bytes_of = Raw.of(data)
+        starts, ends = bytes_of.bounds[:-1][frame.rows] + frame.begin, bytes_of.bounds[1:][frame.rows]
+        try:
+            return Decoded(read_arrow(action, self.type, bytes_of.padded, starts, ends), [])
+        except (Misplaced, Unsuited, RecursionError, pa.ArrowException):
+            pass  # one by one it is found which of them are wrong
+        read = self._readers.of(frame.key)
+        values = data.take(pa.array(frame.rows)).to_pylist()
+        return _one_by_one(values, lambda raw: read_whole(read, raw, frame.begin, frame.key), self.type)
 
 
 def _one_by_one(data: list[bytes | None], decode: Callable[[bytes], Any], kind: pa.DataType) -> Decoded:

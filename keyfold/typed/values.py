@@ -16,7 +16,8 @@ from threading import Lock
 from typing import Any, Final, NoReturn, Protocol
 
 from keyfold.log.record import Header
-from keyfold.typed.avro_read import FAULTS, Into, Read, fault_text, plain_reader
+from keyfold.typed.avro_read import FAULTS, Into, Read, compile_reader, fault_text
+from keyfold.typed.avro_resolve import Action, resolve
 from keyfold.typed.avro_schema import NotAvro, Type, avro_type
 from keyfold.typed.connect import Envelope, is_envelope
 from keyfold.typed.formats import Part
@@ -112,19 +113,28 @@ class Envelopes:
 
 
 class WriterReaders:
-    """Compiled functions for the writer schemas that come by, each made once. For several threads."""
+    """What to do with the writer schemas that come by, found out once for each. For several threads."""
 
     def __init__(self, schemas: KeptSchemas, reader: Type | None, into: Into) -> None:
         self._schemas = schemas
         self._reader = reader
         self._into = into
-        self._known: dict[SchemaKey, Read] = {}
+        self._actions: dict[SchemaKey, Action] = {}
+        self._reads: dict[SchemaKey, Read] = {}
+
+    def action(self, key: SchemaKey) -> Action:
+        """The resolution of a writer schema. Raises `Misfit` where none is kept or it is no Avro."""
+        found = self._actions.get(key)
+        if found is None:
+            writer = self.writer(key)
+            found = self._actions[key] = resolve(writer, writer if self._reader is None else self._reader)
+        return found
 
     def of(self, key: SchemaKey) -> Read:
-        """The function for a writer schema. Raises `Misfit` where none is kept or it is no Avro."""
-        found = self._known.get(key)
+        """The function for one value. Raises as `action`."""
+        found = self._reads.get(key)
         if found is None:
-            found = self._known[key] = plain_reader(self.writer(key), self._reader, self._into)
+            found = self._reads[key] = compile_reader(self.action(key), self._into)
         return found
 
     def writer(self, key: SchemaKey) -> Type:

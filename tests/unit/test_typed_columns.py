@@ -1,0 +1,540 @@
+"""Columns of keys and values: what is done for many at once is what would be done for each."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import Any
+from unittest.mock import patch
+from uuid import UUID
+
+import fastavro
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from keyfold.errors import ConfigError
+from keyfold.log.arrow_headers import HEADERS
+from keyfold.store.api import Create
+from keyfold.store.memory import MemoryStore
+from keyfold.typed import columns
+from keyfold.typed.arrow_types import NoArrowType, arrow_type
+from keyfold.typed.avro_schema import avro_type
+from keyfold.typed.avro_vector import Unsuited
+from keyfold.typed.choose import AvroSurvey, JsonSurvey, column_for, survey_for, surveyed_type
+from keyfold.typed.columns import AvroColumn, Decoded, JsonColumn, StringColumn
+from keyfold.typed.formats import Format, Part
+from keyfold.typed.kept import KeptSchemas
+
+Json = Any
+
+
+def record(called: str, **fields: Json) -> Json:
+    return {"type": "record", "name": called, "fields": [{"name": n, "type": t} for n, t in fields.items()]}
+
+
+def logical(kind: str, meaning: str, **more: Any) -> Json:
+    return {"type": kind, "logicalType": meaning, **more}
+
+
+def decimal(precision: int, scale: int) -> Json:
+    return logical("bytes", "decimal", precision=precision, scale=scale)
+
+
+def kept(*schemas: Json) -> KeptSchemas:
+    store = MemoryStore()
+    for number, schema in enumerate(schemas, 1):
+        store.put(f"topics/_schemas/{number}.avsc", json.dumps(schema).encode(), Create())
+    return KeptSchemas(store, "topics")
+
+
+def written(schema: Json, value: Any, key: int = 1) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), value)
+    return b"\0" + key.to_bytes(4) + out.getvalue()
+
+
+def avro(writer: Json, reader: Json) -> AvroColumn:
+    return AvroColumn(Part.VALUE, kept(writer), avro_type(reader))
+
+
+@contextmanager
+def one_by_one() -> Iterator[None]:
+    with patch.object(columns, "read_arrow", side_effect=Unsuited):
+        yield
+
+
+def bad(found: Decoded) -> list[tuple[int, str]]:
+    return [(row, misfit.message) for row, misfit in found.misfits]
+
+
+def both_ways(column: AvroColumn, data: Sequence[bytes | None]) -> Decoded:
+    """Decode at once and one by one; the two must agree."""
+    array = pa.array(data, pa.binary())
+    at_once = column.decode(array, None)
+    with one_by_one():
+        expected = column.decode(array, None)
+    at_once.array.validate(full=True)
+    assert at_once.array.equals(expected.array)
+    assert bad(at_once) == bad(expected)
+    assert at_once.array.type == column.type
+    return at_once
+
+
+LIST = record("Node", at="int", next=["null", "Node"])
+WRITER = record(
+    "W",
+    b="boolean",
+    c="int",
+    d="long",
+    e="float",
+    f="double",
+    g=["null", "bytes"],
+    h="string",
+    i={"type": "fixed", "name": "Four", "size": 4},
+    j={"type": "enum", "name": "Suit", "symbols": ["S", "H", "D"]},
+    k={"type": "array", "items": ["null", "long"]},
+    m={"type": "map", "values": {"type": "array", "items": record("In", p="int", q=["null", "string"])}},
+    n=["null", "string", "long", "Four"],
+    o=LIST,
+    p=logical("bytes", "decimal", precision=20, scale=3),
+    q=logical("long", "timestamp-millis"),
+    r={"type": "array", "items": {"type": "array", "items": "string"}},
+    s=["int", "null", "double"],
+)
+READER = {
+    "type": "record",
+    "name": "R",
+    "fields": [
+        {"name": "d", "type": "double"},
+        {"name": "new", "type": {"type": "array", "items": "string"}, "default": ["x", "y"]},
+        {"name": "c", "type": ["null", "long"]},
+        {"name": "b", "type": "boolean"},
+        {"name": "e", "type": "double"},
+        {"name": "f", "type": "double"},
+        {"name": "g", "type": ["null", "bytes"]},
+        {"name": "h", "type": ["null", "string"]},
+        {"name": "i", "type": {"type": "fixed", "name": "Four", "size": 4}},
+        {"name": "j", "type": {"type": "enum", "name": "Suit", "symbols": ["H", "S", "X"], "default": "X"}},
+        {"name": "k", "type": {"type": "array", "items": ["null", "double"]}},
+        {
+            "name": "m",
+            "type": {"type": "map", "values": {"type": "array", "items": record("In", q=["null", "string"])}},
+        },
+        {"name": "p", "type": logical("bytes", "decimal", precision=24, scale=5)},
+        {"name": "q", "type": logical("long", "timestamp-micros")},
+        {"name": "r", "type": {"type": "array", "items": {"type": "array", "items": "string"}}},
+        {"name": "s", "type": ["null", "double"]},
+        {"name": "gone", "type": record("Gone", a="int", b="string"), "default": {"a": 1, "b": "b"}},
+    ],
+}
+LONGS = st.integers(-(2**63), 2**63 - 1) | st.integers(-70, 70)
+INTS = st.integers(-(2**31), 2**31 - 1) | st.integers(-70, 70)
+TEXTS = st.text(max_size=4) | st.text(min_size=60, max_size=70)
+NODES = st.recursive(
+    st.fixed_dictionaries({"at": INTS, "next": st.none()}),
+    lambda inner: st.fixed_dictionaries({"at": INTS, "next": st.none() | inner}),
+    max_leaves=4,
+)
+VALUES = st.fixed_dictionaries(
+    {
+        "b": st.booleans(),
+        "c": INTS,
+        "d": LONGS,
+        "e": st.floats(width=32, allow_nan=False),
+        "f": st.floats(allow_nan=False),
+        "g": st.none() | st.binary(max_size=70),
+        "h": TEXTS,
+        "i": st.binary(min_size=4, max_size=4),
+        "j": st.sampled_from(["S", "H", "D"]),
+        "k": st.lists(st.none() | LONGS, max_size=4),
+        "m": st.dictionaries(
+            TEXTS, st.lists(st.fixed_dictionaries({"p": INTS, "q": st.none() | TEXTS}), max_size=3), max_size=3
+        ),
+        "n": st.none() | TEXTS | LONGS | st.binary(min_size=4, max_size=4),
+        "o": NODES,
+        "p": st.decimals(-(10**10), 10**10, places=3, allow_nan=False),
+        "q": st.integers(-(2**40), 2**40),
+        "r": st.lists(st.lists(TEXTS, max_size=3), max_size=3),
+        "s": st.none() | INTS | st.floats(allow_nan=False),
+    }
+)
+RAW = {**WRITER, "fields": [{**f, "type": "long"} if f["name"] == "q" else f for f in WRITER["fields"]]}
+
+
+@settings(max_examples=60)
+@given(st.lists(st.none() | VALUES, min_size=1, max_size=12))
+def test_at_once_is_as_one_by_one(values: list[Any]) -> None:
+    data = [None if value is None else written(RAW, value) for value in values]
+    found = both_ways(avro(WRITER, READER), data)
+    assert found.misfits == []
+    for value, row in zip(values, found.array.to_pylist(), strict=True):
+        if value is not None:
+            assert (row["h"], row["d"], row["p"], row["r"]) == (value["h"], float(value["d"]), value["p"], value["r"])
+            assert row["new"] == ["x", "y"]
+            assert row["gone"] == {"a": 1, "b": "b"}
+
+
+@settings(max_examples=80)
+@given(
+    st.lists(VALUES, min_size=2, max_size=6),
+    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 400), st.integers(0, 255)), min_size=1, max_size=4),
+    st.booleans(),
+)
+def test_damage_is_found_at_once_as_one_by_one(values: list[Any], flips: list[tuple[int, int, int]], cut: bool) -> None:
+    data = [bytearray(written(RAW, value)) for value in values]
+    for row, at, byte in flips:
+        target = data[row % len(data)]
+        if cut:
+            del target[5 + at % (len(target) - 5) :]
+            target += b"\0" * (5 - len(target))
+        else:
+            target[5 + at % (len(target) - 5)] = byte
+        if len(target) == 5:
+            target += b"\0"
+    both_ways(avro(WRITER, READER), [bytes(each) for each in data])
+
+
+@given(st.lists(st.lists(st.integers(-3, 3), max_size=60), min_size=1, max_size=5))
+def test_arrays_of_any_length(lists: list[list[int]]) -> None:
+    schema = {"type": "array", "items": "long"}
+    found = both_ways(avro(schema, schema), [written(schema, each) for each in lists])
+    assert found.array.to_pylist() == lists
+
+
+def test_arrays_in_pieces() -> None:
+    schema = {"type": "array", "items": "int"}
+    head = b"\0\0\0\0\1"
+    rows = [b"\2\2\3\4\4\6\0", b"\0", b"\1\2\2\0", b"\4\2\4\0"]
+    found = both_ways(avro(schema, schema), [head + row for row in rows])
+    assert found.array.to_pylist() == [[1, 2, 3], [], [1], [1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "raw", "python"),
+    [
+        (logical("int", "date"), 19_000, pa.date32(), date(2022, 1, 8)),
+        (logical("int", "time-millis"), 1, pa.time32("ms"), time(0, 0, 0, 1000)),
+        (logical("long", "time-micros"), 1, pa.time64("us"), time(0, 0, 0, 1)),
+        (logical("long", "timestamp-millis"), 1, pa.timestamp("ms", "UTC"), datetime(1970, 1, 1, 0, 0, 0, 1000, UTC)),
+        (logical("long", "timestamp-micros"), 1, pa.timestamp("us", "UTC"), datetime(1970, 1, 1, 0, 0, 0, 1, UTC)),
+        (logical("long", "timestamp-nanos"), 1000, pa.timestamp("ns", "UTC"), None),
+        (logical("long", "local-timestamp-millis"), 0, pa.timestamp("ms"), datetime(1970, 1, 1)),  # noqa: DTZ001
+        (logical("long", "timestamp-micros"), 2**63 - 1, pa.timestamp("us", "UTC"), None),
+        (logical("string", "uuid"), str(UUID(int=5)), pa.string(), str(UUID(int=5))),
+        (logical("string", "uuid"), str(UUID(int=0xAB)).upper(), pa.string(), str(UUID(int=0xAB))),
+        (logical("fixed", "uuid", name="U", size=16), UUID(int=0xABCDEF).bytes, pa.string(), str(UUID(int=0xABCDEF))),
+        (logical("fixed", "duration", name="D", size=12), bytes(12), pa.binary(12), bytes(12)),
+        (logical("bytes", "decimal", precision=4, scale=2), b"\xff", pa.decimal128(4, 2), Decimal("-0.01")),
+        (logical("bytes", "decimal", precision=4, scale=2), b"", pa.decimal128(4, 2), Decimal("0.00")),
+        (logical("bytes", "decimal", precision=4, scale=2), bytes(30), pa.decimal128(4, 2), Decimal("0.00")),
+        (logical("bytes", "decimal", precision=50, scale=2), b"\x01" * 18, pa.decimal256(50, 2), None),
+        (logical("fixed", "decimal", name="F", size=3, precision=6), b"\0\1\0", pa.decimal128(6, 0), Decimal(256)),
+        ({"type": "fixed", "name": "G", "size": 2}, b"ab", pa.binary(2), b"ab"),
+        ({"type": "fixed", "name": "H", "size": 100}, bytes(100), pa.binary(100), bytes(100)),
+        ("null", None, pa.null(), None),
+        (["int", "long"], 7, pa.int64(), 7),
+        (["int", "null", "double"], 7, pa.float64(), 7.0),
+    ],
+)  # fmt: skip
+def test_types(kind: Json, value: Any, raw: pa.DataType, python: Any) -> None:
+    plain = {k: v for k, v in kind.items() if k != "logicalType"} if isinstance(kind, dict) else kind
+    found = both_ways(avro(kind, kind), [written(plain, value), None, written(plain, value)])
+    assert found.array.type == raw
+    assert found.misfits == []
+    if python is not None:
+        assert found.array.to_pylist() == [python, None, python]
+
+
+@pytest.mark.parametrize(
+    ("writer", "reader", "value", "what"),
+    [
+        (decimal(9, 2), decimal(3, 2), b"\x7f\xff\xff", "no place"),
+        (decimal(9, 4), decimal(9, 2), b"\x01", "no place"),
+        (logical("long", "timestamp-millis"), logical("long", "timestamp-micros"), 2**62, "no place"),
+        ("long", "string", 1, "has a long where the reader's schema has a string"),
+        (["null", "string"], "string", None, "has a null where"),
+    ],
+)  # fmt: skip
+def test_what_has_no_place(writer: Json, reader: Json, value: Any, what: str) -> None:
+    plain = {k: v for k, v in writer.items() if k != "logicalType"} if isinstance(writer, dict) else writer
+    found = both_ways(avro(writer, reader), [written(plain, value), None])
+    ((row, misfit),) = found.misfits
+    assert row == 0
+    assert what in misfit.message
+
+
+def test_several_schemas_guids_headers_and_rubbish_in_one_batch() -> None:
+    one, two = record("U", name="string"), record("U", age="int", name="string")
+    guid = UUID("f81d4fae-7dec-11d0-a765-00a0c91e6bf6")
+    store = MemoryStore()
+    for key, schema in ((1, one), (2, two), (guid, two)):
+        store.put(f"topics/_schemas/{key}.avsc", json.dumps(schema).encode(), Create())
+    column = AvroColumn(Part.VALUE, KeptSchemas(store, "topics"), avro_type(one))
+    anne, bob = written(one, {"name": "anne"}), written(two, {"age": 1, "name": "bob"}, 2)
+    data = [anne, bob, None, b"", b"\1" + guid.bytes + bob[5:], bob[5:], b"\0\0\0\0\7xxx", bob[5:], anne[5:], anne]
+    headers: list[list[tuple[str, bytes | None]]] = [[] for _ in data]
+    headers[0] = [("other", b"x")]
+    headers[5] = [("__key_schema_id", b"\0\0\0\0\1"), ("__value_schema_id", b"\1" + guid.bytes)]
+    headers[7] = [("__value_schema_id", b"\0\0\0\0\2"), ("__value_schema_id", b"\0\0\0\0\1")]
+    headers[8] = [("__value_schema_id", b"\0\0\0\0\1")]
+    as_arrow = pa.array([[{"name": n, "value": v} for n, v in row] for row in headers], HEADERS)
+    found = column.decode(pa.array(data, pa.binary()), as_arrow)
+    names = [row and row["name"] for row in found.array.to_pylist()]
+    assert names == ["anne", "bob", None, None, "bob", "bob", None, None, "anne", "anne"]
+    assert [(row, misfit.schema) for row, misfit in found.misfits] == [(3, None), (6, 7), (7, None)]
+    sliced = column.decode(pa.array(data, pa.binary())[8:], as_arrow[8:])
+    assert [row["name"] for row in sliced.array.to_pylist()] == ["anne", "anne"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "what"),
+    [
+        (["string", "long"], "the value is a union of string, long, which is not one type"),
+        (record("R", a={"type": "array", "items": record("I", b=["int", "string"])}),
+         "`a[].b` is a union of int, string"),
+        (LIST, "`next` is a record Node inside itself"),
+        (record("E"), "the value is a record E without fields"),
+        (record("R", d=logical("bytes", "decimal", precision=80)), "`d` is a decimal of 80 digits; Arrow has 76"),
+    ],
+)  # fmt: skip
+def test_what_has_no_arrow_type(schema: Json, what: str) -> None:
+    with pytest.raises(NoArrowType) as caught:
+        arrow_type(avro_type(schema))
+    assert str(caught.value).startswith(what)
+    with pytest.raises(ConfigError, match="give a reader's schema with --reader-schema FILE"):
+        column_for(Part.VALUE, Format.AVRO, kept(), avro_type(schema))
+
+
+def test_text() -> None:
+    found = StringColumn().decode(pa.array([b"a", None, b"\xff", "é".encode()], pa.binary()), None)
+    assert found.array.to_pylist() == ["a", None, None, "é"]
+    assert bad(found) == [(2, "is not UTF-8: invalid start byte at byte 0")]
+
+
+# ---- JSON
+
+
+def as_json(schema: Json, *documents: Any) -> Decoded:
+    data = [each if isinstance(each, bytes | None) else json.dumps(each).encode() for each in documents]
+    return JsonColumn(avro_type(schema)).decode(pa.array(data, pa.binary()), None)
+
+
+@pytest.mark.parametrize(
+    ("schema", "document", "value"),
+    [
+        ("int", 1.0, 1),
+        ("double", 1, 1.0),
+        ("double", "NaN", None),
+        ("float", 0.5, 0.5),
+        ("bytes", "AQI=", b"\1\2"),
+        ("string", "x", "x"),
+        (["null", "string"], None, None),
+        (["null", "long"], 3, 3),
+        (logical("int", "date"), "2022-01-08", date(2022, 1, 8)),
+        (logical("int", "date"), 19_000, date(2022, 1, 8)),
+        (logical("int", "time-millis"), "01:02:03.004", time(1, 2, 3, 4000)),
+        (logical("long", "timestamp-millis"), "2022-01-08T00:00:00Z", datetime(2022, 1, 8, tzinfo=UTC)),
+        (logical("long", "timestamp-micros"), "2022-01-08T01:00:00.000001+01:00",
+         datetime(2022, 1, 8, 0, 0, 0, 1, UTC)),
+        (logical("long", "timestamp-millis"), 1000, datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)),
+        (logical("bytes", "decimal", precision=20, scale=2), b"12345678901234567.89", Decimal("12345678901234567.89")),
+        (logical("bytes", "decimal", precision=5, scale=2), "1.5", Decimal("1.50")),
+        (logical("string", "uuid"), str(UUID(int=1)), str(UUID(int=1))),
+        ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, "B", "B"),
+        ({"type": "enum", "name": "E", "symbols": ["A", "B"], "default": "A"}, "C", "A"),
+        ({"type": "map", "values": "int"}, {"a": 1}, [("a", 1)]),
+        ({"type": "array", "items": record("R", a="int")}, [{"a": 1, "more": []}], [{"a": 1}]),
+        ({"type": "record", "name": "R", "fields": [{"name": "a", "type": "int", "default": 5}]}, {}, {"a": 5}),
+        ({"type": "record", "name": "R", "fields": [{"name": "a", "type": "int", "aliases": ["b"]}]}, {"b": 1},
+         {"a": 1}),
+        (record("R", a=["null", "int"]), {}, {"a": None}),
+        (record("R", a="int"), b" \n", None),
+        (record("R", a="int"), b"null", None),
+    ],
+)  # fmt: skip
+def test_json_by_a_schema(schema: Json, document: Any, value: Any) -> None:
+    found = as_json(schema, document)
+    assert found.misfits == []
+    if document != "NaN":
+        assert found.array.to_pylist() == [value]
+
+
+@pytest.mark.parametrize(
+    ("schema", "document", "what"),
+    [
+        ("int", 2**31, "is a number and no int"),
+        ("int", 1.5, "is a number and no int"),
+        ("long", True, "is true or false and no long"),
+        ("string", 1, "is a number and no string"),
+        ("bytes", "A", "is a text and no bytes"),
+        ("boolean", 1, "is a number and no boolean"),
+        (logical("int", "date"), "yesterday", "is a text and no date (int)"),
+        (logical("bytes", "decimal", precision=3, scale=2), "x", "is a text and no decimal (bytes)"),
+        (logical("bytes", "decimal", precision=3, scale=2), 1234, "has no place in the columns"),
+        ({"type": "fixed", "name": "F", "size": 2}, "AQ==", "has 1 bytes and is no fixed F of 2 bytes"),
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, "B", "is a text and no enum E"),
+        (record("R", a="int"), [], "is an array and no record R"),
+        (record("R", a="int"), {}, "has at `.a` nothing, and the schema has no default for it"),
+        (record("R", a={"type": "array", "items": "int"}), {"a": [1, "x"]}, "has at `.a[1]` a text and no int"),
+        (record("R", a={"type": "map", "values": "int"}), {"a": {"k": None}}, "has at `.a.k` null and no int"),
+        (["string", "int"], [], ""),
+        ("int", b"{", "is no JSON"),
+        ("int", b"\xff", "is not UTF-8"),
+        ("int", b"NaN", "is no JSON: NaN is no JSON"),
+        ("int", b"1 2", "is no JSON: Extra data"),
+        ("int", b"[" * 100_000, "is nested too deeply"),
+    ],
+)
+def test_json_that_does_not_fit(schema: Json, document: Any, what: str) -> None:
+    if schema == ["string", "int"]:
+        with pytest.raises(NoArrowType):
+            as_json(schema, document)
+        return
+    found = as_json(schema, None, document)
+    ((row, misfit),) = found.misfits
+    assert row == 1
+    assert misfit.message.startswith(what)
+    assert found.array.to_pylist() == [None, None]
+
+
+def surveyed(*documents: Any) -> Any:
+    survey = JsonSurvey()
+    data = [each if isinstance(each, bytes | None) else json.dumps(each).encode() for each in documents]
+    array = pa.array(data, pa.binary())
+    survey.look(array, None)
+    column = column_for(Part.VALUE, Format.JSON, kept(), surveyed_type([survey], kept(), Part.VALUE))
+    found = column.decode(array, None)
+    return column.type, found.array.to_pylist(), len(found.misfits)
+
+
+@pytest.mark.parametrize(
+    ("documents", "kind", "values"),
+    [
+        ([1, 2], pa.int64(), [1, 2]),
+        ([1, 2.5], pa.float64(), [1.0, 2.5]),
+        ([True, None], pa.bool_(), [True, None]),
+        (["a", 1], pa.string(), ['"a"', "1"]),
+        (["a", "b"], pa.string(), ["a", "b"]),
+        ([2**63], pa.string(), [str(2**63)]),
+        ([None], pa.string(), [None]),
+        ([{}], pa.string(), ["{}"]),
+        ([[]], pa.list_(pa.string()), [[]]),
+        ([[1], ["x"]], pa.list_(pa.string()), [["1"], ['"x"']]),
+        ([{"a": 1}, {"b": {"c": [None, 1]}}],
+         pa.struct([("a", pa.int64()), ("b", pa.struct([("c", pa.list_(pa.int64()))]))]),
+         [{"a": 1, "b": None}, {"a": None, "b": {"c": [None, 1]}}]),
+        ([{"a": 1}, 5], pa.string(), ['{"a":1}', "5"]),
+        ([{str(n): n for n in range(1001)}], pa.string(), None),
+    ],
+)  # fmt: skip
+def test_json_by_what_all_have_in_common(documents: list[Any], kind: pa.DataType, values: Any) -> None:
+    found = surveyed(*documents)
+    assert found[0] == kind
+    assert found[2] == 0
+    assert values is None or found[1] == values
+
+
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.text(max_size=3)
+    | st.floats(allow_nan=False, allow_infinity=False),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    max_leaves=8,
+)  # fmt: skip
+
+
+@given(st.lists(ANY_JSON, max_size=6))
+@example([[[]], [{}]])
+@example([{"schema": None, "payload": 1}])
+def test_a_surveyed_type_fits_everything_that_was_looked_at(documents: list[Any]) -> None:
+    assert surveyed(*documents)[2] == 0
+
+
+def envelope(schema: Json, payload: Any) -> bytes:
+    return json.dumps({"schema": schema, "payload": payload}).encode()
+
+
+FIELDS: list[Json] = [
+    {"field": "id", "type": "int32"},
+    {"field": "raw", "type": "bytes", "optional": True},
+    {
+        "field": "sum",
+        "type": "bytes",
+        "name": "org.apache.kafka.connect.data.Decimal",
+        "parameters": {"scale": "2"},
+    },
+    {"field": "day", "type": "int32", "name": "org.apache.kafka.connect.data.Date"},
+    {"field": "at", "type": "int64", "name": "org.apache.kafka.connect.data.Timestamp", "optional": True},
+    {"field": "tags", "type": "array", "items": {"type": "string"}, "optional": True},
+    {"field": "by", "type": "map", "keys": {"type": "int32"}, "values": {"type": "string"}, "optional": True},
+    {"field": "named", "type": "map", "keys": {"type": "string"}, "values": {"type": "double"}, "optional": True},
+    {"field": "n", "type": "int8", "default": 7},
+]
+CONNECT = {"type": "struct", "optional": False, "fields": FIELDS}
+
+
+def test_connects_envelope_is_opened() -> None:
+    payload = {
+        "id": 1,
+        "raw": "AQI=",
+        "sum": "AQA=",
+        "day": 19_000,
+        "at": 1,
+        "tags": ["x"],
+        "by": [[1, "a"]],
+        "named": {"a": 1},
+    }
+    more = {**CONNECT, "fields": [*FIELDS, {"field": "new", "type": "string", "optional": True}]}
+    kind, rows, misfits = surveyed(
+        envelope(CONNECT, payload), envelope(more, {**payload, "new": "n"}), envelope(None, None)
+    )
+    assert misfits == 0
+    assert rows[0] == {
+        "id": 1, "raw": b"\1\2", "sum": Decimal("2.56"), "day": date(2022, 1, 8),
+        "at": datetime(1970, 1, 1, 0, 0, 0, 1000, UTC), "tags": ["x"], "by": [{"key": 1, "value": "a"}],
+        "named": [("a", 1.0)], "n": 7, "new": None,
+    }  # fmt: skip
+    assert rows[1]["new"] == "n"
+    assert rows[2] is None
+    assert kind.field("sum").type == pa.decimal128(38, 2)
+    assert kind.field("at").type == pa.timestamp("ms", "UTC")
+
+
+@pytest.mark.parametrize(
+    ("schema", "payload", "what"),
+    [
+        ({"type": "int8"}, 300, "has a payload with a int where its schema says int8"),
+        ({"type": "string"}, None, "has a payload with null where its schema requires string"),
+        ({"type": "wat"}, 1, "has an envelope with a schema of type 'wat'"),
+        ({"type": "struct"}, {}, "has an envelope with a struct without fields"),
+        ({"type": "bytes"}, "A", "has a payload with a text that is no Base64"),
+        ({"type": "int32", "name": "org.apache.kafka.connect.data.Date"}, 2**40, "which is no date that Python knows"),
+    ],
+)
+def test_an_envelope_that_does_not_fit(schema: Json, payload: Any, what: str) -> None:
+    found = JsonColumn(avro_type("string")).decode(pa.array([envelope(schema, payload)], pa.binary()), None)
+    assert what in found.misfits[0][1].message
+
+
+def test_what_is_surveyed() -> None:
+    assert survey_for(Part.VALUE, Format.BYTES, None) is None
+    assert survey_for(Part.VALUE, Format.STRING, None) is None
+    assert survey_for(Part.VALUE, Format.AVRO, avro_type("string")) is None
+    survey = survey_for(Part.VALUE, Format.AVRO, None)
+    assert isinstance(survey, AvroSurvey)
+    survey.look(pa.array([b"\0\0\0\0\2x", None, b"\0\0\0\0\1x", b"{"], pa.binary()), None)
+    assert survey.keys == {1, 2}
+    assert surveyed_type([survey], kept("string", "long"), Part.VALUE) == avro_type("long")
+    guids = AvroSurvey(Part.KEY)
+    guids.keys = {1, str(UUID(int=5))}
+    with pytest.raises(ConfigError, match="keys were written by several schemas, and GUIDs do not say"):
+        surveyed_type([guids], kept("string"), Part.KEY)
+    missing = AvroSurvey(Part.VALUE)
+    missing.keys = {9}
+    with pytest.raises(ConfigError, match="the newest schema of the values, 9, cannot be used"):
+        surveyed_type([missing], kept("string"), Part.VALUE)
