@@ -29,7 +29,6 @@ import pyarrow as pa
 
 from keyfold.errors import ConfigError
 from keyfold.log.manifest import Manifest
-from keyfold.read.batches import Selection
 from keyfold.read.log import Log
 from keyfold.spark.source_admission import Amount
 from keyfold.spark.source_batch import plan_batch
@@ -297,6 +296,4 @@ def _topic(options: SourceOptions, store: ObjectStore) -> SourceTopic:
 
 
 def _reading(options: SourceOptions, schema: pa.Schema, scope: Scope) -> Reading:
-    is_open = scope.min_timestamp is None and scope.max_timestamp is None and scope.keys is None
-    where = None if is_open else Selection(scope.min_timestamp, scope.max_timestamp, scope.keys)
-    return Reading(options.topics_dir, options.topic, schema, where, options.fail_on_data_loss)
+    return Reading(options.topics_dir, options.topic, schema, scope.selection, options.fail_on_data_loss)

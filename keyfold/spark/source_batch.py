@@ -95,4 +95,4 @@ def _span(topic: SourceTopic, options: SourceOptions, scope: Scope, manifest: Ma
     log_end = manifest.next_offset if is_snapshot else None
     start, end = max(start, scope.min_offset), min(end, manifest.next_offset, scope.max_offset + 1)
     span = span_of(manifest, start, end, anchor_of(manifest), log_end=log_end)
-    return replace(span, entries=tuple(entry for entry in span.entries if scope.has_times(entry)))
+    return replace(span, entries=tuple(entry for entry in span.entries if scope.selection.can_match(entry)))

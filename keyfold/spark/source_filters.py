@@ -15,8 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from keyfold.log.assembly import NO_TIMESTAMP_MS
-from keyfold.log.manifest import SegmentEntry
+from keyfold.read.selection import Selection
 
 OFFSET_MAX: Final = 2**63 - 1
 
@@ -46,11 +45,10 @@ class Scope:
             return False
         return self.partitions is None or partition in self.partitions
 
-    def has_times(self, entry: SegmentEntry) -> bool:
-        """Whether a segment can have a record of these times. The manifest's bounds leave out those without a time."""
-        low = -OFFSET_MAX if self.min_timestamp is None else self.min_timestamp
-        high = OFFSET_MAX if self.max_timestamp is None else self.max_timestamp
-        return low <= NO_TIMESTAMP_MS <= high or (entry.max_timestamp >= low and entry.min_timestamp <= high)
+    @property
+    def selection(self) -> Selection:
+        """What it says of times and keys."""
+        return Selection(self.min_timestamp, self.max_timestamp, self.keys)
 
     @property
     def is_empty(self) -> bool:

@@ -7,16 +7,17 @@ the task goes on from its position in the newest version, if the rules allow it 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from keyfold.errors import ObjectNotFound
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
-from keyfold.read.batches import Selection, read_entry_batches
+from keyfold.read.batches import Wish, take_entry
 from keyfold.read.ordered import newer
 from keyfold.read.position import segments_between
+from keyfold.read.selection import Selection
 from keyfold.spark.source_columns import shaped, wanted
 from keyfold.spark.source_plan import Slice
 from keyfold.spark.source_resume import check_snapshot, resume
@@ -33,7 +34,7 @@ class Reading:
     topics_dir: str
     topic: str
     schema: pa.Schema
-    where: Selection | None = None
+    where: Selection = field(default_factory=Selection)
     fail_on_data_loss: bool = True
 
 
@@ -57,11 +58,9 @@ def read_slice(store: ObjectStore, load: Load, reading: Reading, one: Slice) -> 
     while True:
         try:
             for entry in entries:
-                for batch in read_entry_batches(
-                    store, place, entry, position, one.end, columns=columns, where=reading.where
-                ):
-                    yield batch
-                    position = int(batch.column("offset")[-1].as_py()) + 1
+                for taken in take_entry(store, place, entry, Wish(position, one.end, columns, reading.where)):
+                    yield taken.batch
+                    position = taken.position
                 position = max(position, min(entry.next_offset, one.end))
         except ObjectNotFound as error:
             manifest = newer(place, lambda: load(one.partition), error)

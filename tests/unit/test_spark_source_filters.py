@@ -174,7 +174,7 @@ def test_a_segment_may_have_records_without_a_time_beside_its_bounds(
     store, _ = memory_log([record(0, "a", "1", 50), record(1, "b", "1", -1), record(2, "c", "1", 90)])
     (entry,) = load(store).segments
     assert (entry.min_timestamp, entry.max_timestamp) == (50, 90)
-    assert Scope(min_timestamp=low, max_timestamp=high).has_times(entry) == is_wanted
+    assert Scope(min_timestamp=low, max_timestamp=high).selection.can_match(entry) == is_wanted
 
 
 def test_nothing_asked_is_everything() -> None:
