@@ -10,9 +10,12 @@ from starlette.types import ASGIApp
 from keyfold_sink.rest import connectors, document, errors, health, loggers, offsets, plugins
 from keyfold_sink.rest.backend import Backend
 from keyfold_sink.rest.guard import Guard
+from keyfold_sink.rest.pulse import Pulse
 
 
-def make_app(backend: Backend, *, token: str | None, own_hosts: Iterable[str] = ()) -> ASGIApp:
+def make_app(
+    backend: Backend, *, token: str | None, own_hosts: Iterable[str] = (), pulse: Pulse | None = None
+) -> ASGIApp:
     """All of REST for one sink. Without a token `Host` must be loopback or one of `own_hosts`."""
     api = FastAPI(docs_url=None, redoc_url=None, redirect_slashes=False)  # pages of documentation come from elsewhere
     api.state.backend = backend
@@ -20,4 +23,4 @@ def make_app(backend: Backend, *, token: str | None, own_hosts: Iterable[str] = 
     document.install(api, needs_token=token is not None)
     for room in (connectors, offsets, plugins, loggers, health):
         api.include_router(room.router)
-    return Guard(api, token=token, own_hosts=frozenset(own_hosts))
+    return Guard(api, token=token, own_hosts=frozenset(own_hosts), pulse=pulse)

@@ -8,6 +8,8 @@
   constant time. Also taken as the password of Basic, for many of Connect's clients know nothing else; it is not asked
   for in that way, so no browser keeps it.
 * **Size**: bodies end at 1 MiB: 413.
+* **Just awake**: what would change something is refused for a moment after this process has slept
+  (`keyfold_sink.rest.pulse`): 503.
 * **Many at once**: more than `IN_FLIGHT_MAX` requests are more than threads can answer: 503. Probes pass.
 
 A request is put into one form first: segments of its path percent-encoded alike (a connector's name may hold a slash),
@@ -30,16 +32,26 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from keyfold_sink.rest import errors
 from keyfold_sink.rest.addresses import is_loopback
 from keyfold_sink.rest.health import OPEN_PATHS
+from keyfold_sink.rest.pulse import Pulse
 
 BODY_BYTES_MAX: Final = 1024 * 1024
 IN_FLIGHT_MAX: Final = 64
+_READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class Guard:
     """The application behind its door. `own_hosts` are names that an open listener is known by besides loopback."""
 
-    def __init__(self, app: ASGIApp, *, token: str | None, own_hosts: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        token: str | None,
+        own_hosts: frozenset[str] = frozenset(),
+        pulse: Pulse | None = None,
+    ) -> None:
         self._app = app
+        self._pulse = pulse
         self._token = None if token is None else token.encode()
         self._own_hosts = frozenset(host.lower() for host in own_hosts)
         self._in_flight = 0
@@ -99,6 +111,13 @@ class Guard:
                 HTTPStatus.UNAUTHORIZED,
                 "a token is needed: Authorization: Bearer <rest.token>",
                 {"WWW-Authenticate": 'Bearer realm="keyfold"'},
+            )
+        if scope["method"] not in _READS and self._pulse is not None and self._pulse.has_just_woken():
+            return errors.Refused(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                "this worker has just come to itself after a pause: nothing that was asked meanwhile is carried out; "
+                "ask again",
+                {"Retry-After": "3"},
             )
         return self._too_much(headers)
 

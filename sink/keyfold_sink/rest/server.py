@@ -28,6 +28,7 @@ from keyfold.errors import KeyfoldError
 from keyfold_sink.rest.app import make_app
 from keyfold_sink.rest.backend import Backend, Definitions, Metrics
 from keyfold_sink.rest.protocol import PatientProtocol
+from keyfold_sink.rest.pulse import Pulse
 from keyfold_sink.rest.sockets import Sockets
 from keyfold_sink.service import Service
 
@@ -44,11 +45,11 @@ class NotServing(KeyfoldError):
 class Server:
     """REST while it is served."""
 
-    def __init__(self, app: ASGIApp, sockets: Sockets) -> None:
+    def __init__(self, app: ASGIApp, sockets: Sockets, pulse: Pulse) -> None:
         self.addresses = sockets.addresses
         """Where it is reached, such as `http://127.0.0.1:8083`; none where it is off."""
         self._sockets: Sequence[socket.socket] = sockets.listening
-        self._uvicorn = _Quiet(_config(app))
+        self._uvicorn = _Quiet(_config(app), pulse)
         self._thread = threading.Thread(target=self._run, name="keyfold-rest", daemon=True)
 
     def start(self) -> None:
@@ -76,14 +77,16 @@ class Server:
 class _Quiet(uvicorn.Server):
     """uvicorn without its signal handlers."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, pulse: Pulse) -> None:
         super().__init__(config)
+        self._pulse = pulse
         self.ready = threading.Event()
 
     async def serve_on(self, sockets: Sequence[socket.socket]) -> None:
         await self._serve(list(sockets))
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._pulse.start(asyncio.get_running_loop())
         await super().startup(sockets)
         self.ready.set()
 
@@ -115,7 +118,9 @@ def serve(
     token = None if options.rest_token is None else options.rest_token.get_secret_value()
     host = options.rest_advertised_host_name
     backend = Backend(service=service, definitions=definitions, metrics=metrics, clock=clock)
-    server = Server(make_app(backend, token=token, own_hosts=() if host is None else (host,)), sockets)
+    pulse = Pulse(clock)
+    app = make_app(backend, token=token, own_hosts=() if host is None else (host,), pulse=pulse)
+    server = Server(app, sockets, pulse)
     if not sockets.listening:
         yield server
         return

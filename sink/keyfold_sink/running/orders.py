@@ -258,6 +258,7 @@ class OrderBook:
         self._patience = Patience(clock, random, _DELAYS, patience_s)
         self._lock = threading.Lock()
         self._known: Orders | None = None
+        self._state_seen_s = clock.monotonic_s()
         self._answered: tuple[int, float] | None = None
 
     @property
@@ -273,6 +274,11 @@ class OrderBook:
         date_ms, at_s = self._answered
         return date_ms + round((self._clock.monotonic_s() - at_s) * 1000)
 
+    @property
+    def state_age_s(self) -> float:
+        """For how long it has been known here that the state is what it is."""
+        return self._clock.monotonic_s() - self._state_seen_s
+
     def look(self) -> Orders:
         """The newest orders. Raises `StoreUnavailable` (what is `known` then still holds), `OrdersUnreadable`."""
         found = self._read()
@@ -284,9 +290,12 @@ class OrderBook:
     def change(self, change: Change) -> Orders:
         """Make a change, once; what the orders are then.
 
-        Raises `StoreUnavailable` when the store gave no certain answer for too long: it may still be made then.
+        Raises `StoreUnavailable` when the store gave no certain answer for too long: it may still be made then. Nothing
+        is written any more once that time is over: whoever asked has gone, and may want something else by now (a
+        process that was frozen in the middle of this).
         """
         change_id = f"{self._random.getrandbits(64):016x}"
+        began_s, began_ms = self._clock.monotonic_s(), self._clock.now_ms()
         while True:
             found = self._patience.repeat(self._read)
             if change_id in found.orders.changes:
@@ -294,6 +303,12 @@ class OrderBook:
             changed = change(found.orders)
             if changed is found.orders:
                 return self._learn(found.orders)
+            # The monotonic clock stands still with a suspended machine.
+            took_s = max(self._clock.monotonic_s() - began_s, (self._clock.now_ms() - began_ms) / 1000)
+            if took_s > 2 * self._patience.patience_s:
+                raise StoreUnavailable(
+                    self._key, f"it took {took_s:.0f} s to come to this; nothing was noted down", hint="ask again"
+                )
             newest = _next(found.orders, changed, change_id)
             if self._write(newest, found.etag):
                 return self._learn(newest)
@@ -325,6 +340,8 @@ class OrderBook:
     def _learn(self, orders: Orders) -> Orders:
         with self._lock:
             if self._known is None or orders.version >= self._known.version:
+                if self._known is None or orders.state_since != self._known.state_since:
+                    self._state_seen_s = self._clock.monotonic_s()
                 self._known = orders
         return orders
 
