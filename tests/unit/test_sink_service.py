@@ -348,6 +348,47 @@ def test_a_task_that_is_still_there_anywhere_keeps_it_from_being_moved() -> None
     assert world.manifest().next_offset == 20
 
 
+def test_a_worker_that_was_killed_is_not_waited_for_as_long_as_it_counts() -> None:
+    """It had tasks, and never heard of the stop."""
+    world = World()
+    world.written_to(20)
+    a, b = world.workers("a", "b")
+    b.tasks.of = (TaskStatus(0, State.RUNNING),)
+    b.turn()
+    a.service.stop()
+    a.turn()
+    with pytest.raises(NotStopped, match="worker b"):
+        a.service.alter_offsets({("users", 0): 30})
+    world.clock.advance(14_000)
+    with pytest.raises(NotStopped, match="worker b"):
+        a.service.alter_offsets({("users", 0): 30})
+    world.clock.advance(2_000)
+    a.service.alter_offsets({("users", 0): 30})
+    assert world.manifest().next_offset == 30
+
+
+def test_a_worker_that_was_killed_while_its_tasks_ended_is_not_waited_for_either() -> None:
+    world, a, b = stopped()
+    b.tasks.of = (TaskStatus(0, State.RUNNING),)
+    b.turn()
+    world.clock.advance(30_000)
+    with pytest.raises(NotStopped, match="worker b"):
+        a.service.alter_offsets({("users", 0): 30})
+    world.clock.advance(13_000)
+    a.service.alter_offsets({("users", 0): 30})
+    assert world.manifest().next_offset == 30
+
+
+def test_a_worker_that_says_something_is_waited_for_however_long_its_tasks_take() -> None:
+    world, a, b = stopped()
+    b.tasks.of = (TaskStatus(0, State.RUNNING),)
+    for _ in range(10):
+        world.clock.advance(31_000)
+        b.turn()
+        with pytest.raises(NotStopped, match="worker b"):
+            a.service.alter_offsets({("users", 0): 30})
+
+
 def test_another_worker_that_resumed_unheard_keeps_it_from_being_moved() -> None:
     _, a, b = stopped()
     b.service.resume()

@@ -51,6 +51,7 @@ _TRIES: Final = 5
 class _Seen:
     etag: str
     status: WorkerStatus
+    modified_ms: int = 0
 
 
 class RollCall:
@@ -115,6 +116,11 @@ class RollCall:
         """The other workers as they were seen last, without a question to the store."""
         return [seen.status for _, seen in sorted(self._others.items())]
 
+    def silent_ms(self, worker_id: str) -> int:
+        """For how long, in the store's time, another worker had written nothing when it was looked at last."""
+        seen, now_ms = self._others.get(self._key(worker_id)), self._book.store_now_ms
+        return 0 if seen is None or now_ms is None else now_ms - seen.modified_ms
+
     def leave(self) -> None:
         """Take this worker off: its tasks have ended. Raises what the store raises; the others then notice in time."""
         self._book.change(free_slots([self.worker_id]))
@@ -172,24 +178,24 @@ class RollCall:
         """Find who is alive. Statuses that have not changed are not fetched again."""
         self._book.look()  # for the store's time
         alive, _ = self._listed()
-        known = {key: seen for key, seen in self._others.items() if key in alive and alive[key] == seen.etag}
+        known = {key: seen for key, seen in self._others.items() if key in alive and alive[key].etag == seen.etag}
         wanted = [key for key in alive if key not in known]
         if wanted:
             with ThreadPoolExecutor(min(_READERS, len(wanted)), thread_name_prefix="keyfold-roll-call") as pool:
                 found = zip(wanted, pool.map(self._read, wanted), strict=True)
                 known |= {key: seen for key, seen in found if seen is not None}
-        self._others = known
+        self._others = {key: replace(seen, modified_ms=alive[key].last_modified_ms) for key, seen in known.items()}
 
-    def _listed(self) -> tuple[dict[str, str], list[ObjectInfo]]:
-        """Keys and ETags of the other workers that are alive, and what is left of those that are gone."""
+    def _listed(self) -> tuple[dict[str, ObjectInfo], list[ObjectInfo]]:
+        """The objects of the other workers that are alive by key, and what is left of those that are gone."""
         now_ms = self._book.store_now_ms
-        alive: dict[str, str] = {}
+        alive: dict[str, ObjectInfo] = {}
         gone: list[ObjectInfo] = []
         for info in self._store.list(self._prefix):
             if info.key == self._key(self.worker_id):
                 continue
             if now_ms is None or now_ms - info.last_modified_ms <= GONE_AFTER_MS + STORE_TIME_RESOLUTION_MS:
-                alive[info.key] = info.etag
+                alive[info.key] = info
             else:
                 gone.append(info)
         return alive, gone

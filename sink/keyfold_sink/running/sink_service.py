@@ -32,6 +32,10 @@ _ASK_AGAIN_S: Final = 15.0
 _TOPICS_AGE_S: Final = 10.0
 # A task reports every second, but for the time in which it flushes what is taken away from it.
 _SILENCE_MS: Final = 10_000
+# A worker looks at its orders every 2 s, says within another one that it has seen new ones, and if nothing happens says
+# something every 30 s (`keyfold_sink.running.roll_call`).
+_HEARS_WITHIN_S: Final = 15.0
+_SILENT_MS: Final = 40_000
 
 
 class Tasks(Protocol):
@@ -215,16 +219,32 @@ class SinkService:
         return self._book.known or self._book.look()
 
     def _require_stopped(self) -> None:
-        """Raise `NotStopped` while any task may be there, or may come. Asked of the store anew."""
+        """Raise `NotStopped` while any task may be there, or may come. Asked of the store anew.
+
+        A worker that is deaf (killed, frozen, cut off) is not waited for: should a task of it wake it is fenced, and
+        goes on from where the log ends then, or stops.
+        """
         newest = self._book.look()
         if newest.state is not State.STOPPED:
             raise NotStopped(f"the sink is {newest.state}; nothing was moved", hint="stop it first")
         for worker in [self.own_status(), *self._roll_call.others(fresh=True)]:
-            if worker.tasks or worker.orders_version < newest.state_since:
+            has_heard = worker.orders_version >= newest.state_since
+            if self._is_deaf(worker, has_heard=has_heard):
+                continue
+            if worker.tasks or not has_heard:
                 raise NotStopped(
                     f"the tasks of worker {worker.worker_id} have not all ended yet; nothing was moved",
-                    hint="ask again in some seconds; a worker that was killed counts for 90 seconds more",
+                    hint="ask again in some seconds",
                 )
+
+    def _is_deaf(self, worker: WorkerStatus, *, has_heard: bool) -> bool:
+        """Whether another worker does not do what a worker that works does: hear orders, and say so."""
+        if worker.worker_id == self.worker_id:
+            return False
+        silent_ms = self._roll_call.silent_ms(worker.worker_id)
+        if not has_heard and self._book.state_age_s >= _HEARS_WITHIN_S:
+            return silent_ms >= _HEARS_WITHIN_S * 1000
+        return silent_ms >= _SILENT_MS
 
     def _topics_with_logs(self) -> list[str]:
         """The sink's topics that have a log, at most ten seconds old."""
