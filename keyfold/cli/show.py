@@ -255,6 +255,8 @@ def repair_json(plan: RepairPlan, *, dry_run: bool) -> Json:
         "topic": plan.place.topic,
         "partition": plan.place.partition,
         "written": not dry_run,
+        "source": plan.source,
+        "replaces_damaged": plan.damaged is not None,
         "log_id": manifest.log_id,
         "log_start_offset": manifest.log_start_offset,
         "next_offset": manifest.next_offset,
@@ -270,6 +272,7 @@ def repair_json(plan: RepairPlan, *, dry_run: bool) -> Json:
 def repair_lines(plan: RepairPlan, *, dry_run: bool) -> Iterable[str]:
     """What `keyfold log repair` prints."""
     manifest = plan.manifest
+    yield f"from  {plan.source}"
     for entry in manifest.segments:
         yield f"take  [{entry.base_offset}, {entry.next_offset}) {entry.record_count:,} records: {entry.name}"
     for name, why in plan.left_out:

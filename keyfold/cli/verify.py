@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from keyfold.log.names import Place
     from keyfold.read.compare import Extent, TopicReader
     from keyfold.read.findings import VerifyReport
+    from keyfold.read.repair import Base
     from keyfold.read.verify_segment import Progress
 
 _PARALLEL_MAX = 8
@@ -159,18 +160,40 @@ def _reports(
 @click.command()
 @topic_arguments
 @click.option("--partition", "-p", type=click.IntRange(min=0), required=True, help="The partition to bring back.")
+@click.option(
+    "--from",
+    "base",
+    type=click.Choice(["auto", "version", "segments"]),
+    default="auto",
+    show_default=True,
+    help="What to stand on: an older version of the manifest, where the bucket keeps versions, or the segments.",
+)
+@click.option("--replace-damaged", is_flag=True, help="Replace a manifest that cannot be read; a copy of it is kept.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done; write nothing.")
 @json_option
 @click.pass_context
-def repair(ctx: click.Context, url: str, topic: str, partition: int, *, dry_run: bool, as_json: bool) -> None:
-    """Bring back a lost manifest from the segments in the bucket.
+def repair(
+    ctx: click.Context,
+    url: str,
+    topic: str,
+    partition: int,
+    base: Base,
+    *,
+    replace_damaged: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Bring back a lost or damaged manifest.
 
-    Refuses where a manifest is there. Stop the sink and the compactor of this partition first: their epochs end with
-    the old manifest. Everything is cleaned again afterwards, and tombstones get a new delete horizon.
+    From the newest version of the object that can be read, where the bucket keeps versions and its objects are still
+    there, with what was appended since; else from the segments: then everything is cleaned again, and tombstones get a
+    new delete horizon. Refuses where a sound manifest is there. Stop sink and compactor of this partition first: their
+    epochs end with the old manifest.
 
     \b
-    Example:
+    Examples:
         keyfold log repair s3://bucket/topics users --partition 0 --dry-run
+        keyfold log repair s3://bucket/topics users --partition 0 --replace-damaged --from segments
     """  # noqa: D301 - click wants the character
     from keyfold.cli import show
     from keyfold.read.repair import apply_repair, plan_repair
@@ -179,9 +202,10 @@ def repair(ctx: click.Context, url: str, topic: str, partition: int, *, dry_run:
     assert world is not None
     target = open_target(ctx, url, topic, partition)
     place = target.log.place(partition)
-    plan = plan_repair(target.store, place, clock=world.clock, random=world.random)
+    clock, random = world.clock, world.random
+    plan = plan_repair(target.store, place, clock=clock, random=random, base=base, replace_damaged=replace_damaged)
     if not dry_run:
-        apply_repair(target.store, plan, clock=world.clock, random=world.random)
+        apply_repair(target.store, plan, clock=clock, random=random)
     as_lines = (
         [show.dumps(show.repair_json(plan, dry_run=dry_run))] if as_json else show.repair_lines(plan, dry_run=dry_run)
     )

@@ -16,14 +16,14 @@ from uuid import UUID
 
 from keyfold.backoff import Backoff
 from keyfold.clock import Clock
-from keyfold.errors import AlreadyExists, Fenced, LogNotFound, ObjectNotFound
+from keyfold.errors import AlreadyExists, Fenced, LogNotFound, ObjectNotFound, PreconditionFailed
 from keyfold.log import edits
 from keyfold.log.commit import Committer, Patience, Pinned, manifest_lost, require_same_log
 from keyfold.log.edits import Edit, Replacement, Swap
 from keyfold.log.manifest import Gap, Manifest, SegmentEntry
 from keyfold.log.manifest_codec import encode_manifest
 from keyfold.log.names import ObjectName, Place, Role, new_name, parse_name
-from keyfold.store.api import Create, ObjectStore
+from keyfold.store.api import Create, ObjectStore, PutMode, Update
 
 __all__ = ["CompactorSession", "PartitionLog", "Pinned", "Replacement", "SinkSession", "Swap"]
 
@@ -92,15 +92,17 @@ class PartitionLog:
             first_dirty_offset=start_offset,
             settings=dict(settings or {}),
         )
-        return self._put_first(manifest)
+        return self._put_first(manifest, Create())
 
-    def restore(self, manifest: Manifest) -> Pinned:
-        """Put a manifest where none is. Raises `AlreadyExists` where one is, and leaves that alone.
+    def restore(self, manifest: Manifest, *, over: str | None = None) -> Pinned:
+        """Put a manifest where none is, or `over` the damaged one with this ETag.
+
+        Raises `AlreadyExists` where another one is, and leaves that alone.
 
         For `keyfold log repair` only. The manifest's epochs must be above every epoch in the partition's folder, so
         that no writer of the lost one can commit.
         """
-        pinned = self._put_first(manifest)
+        pinned = self._put_first(manifest, Create() if over is None else Update(over))
         if pinned.manifest.log_id != manifest.log_id:
             raise AlreadyExists(self.place.manifest_key, "there is a manifest already")
         return pinned
@@ -117,11 +119,11 @@ class PartitionLog:
         edit = edits.claim(Role.COMPACTOR, base.manifest.compactor.epoch, lease_ms=lease_ms, holder=holder)
         return CompactorSession(self, self._committer.commit(base, edit, Role.COMPACTOR))
 
-    def _put_first(self, manifest: Manifest) -> Pinned:
+    def _put_first(self, manifest: Manifest, mode: PutMode) -> Pinned:
         data = encode_manifest(manifest)
         try:
-            result = self.patience.repeat(lambda: self.store.put(self.place.manifest_key, data, Create()))
-        except AlreadyExists:
+            result = self.patience.repeat(lambda: self.store.put(self.place.manifest_key, data, mode))
+        except (AlreadyExists, PreconditionFailed):
             return self._committer.read()  # mine, if only the answer was lost; else the winner's
         return Pinned(manifest, result.etag, result.date_ms)
 

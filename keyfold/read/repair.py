@@ -1,87 +1,108 @@
-"""Bring back a lost manifest from the segments in the folder.
+"""Bring back a lost or damaged manifest: from an older version of its object, or from the segments in the folder.
 
-    survey      list the folder; read every segment in full; all must be readable and carry one sync marker
+    version     where the bucket keeps versions, the newest one that can be read is the base (`repair_version`)
+    survey      else list the folder; read every segment in full; all must be readable and carry one sync marker
     choose      `keyfold.read.cover` says which of them make up the log, or that it cannot be said
     describe    an entry for each, its range from the bases in the names; an index object is taken over where it is
                 there, agrees with the segment row by row and has no marks, else a new one is built
-    restore     upload new indexes, then create the manifest: create-only, so nothing that is there is replaced
+    restore     upload new indexes, then create the manifest: create-only, so nothing that is there is replaced. Only
+                a damaged manifest is, where that was asked for: over its ETag, after a copy of it was put beside it
 
 What the segments do not know begins anew: the log id; epochs, above every epoch in any name, so that no writer of the
 old manifest can ever commit; `first_dirty_offset` at the log start, so that everything is cleaned again; no tombstone
 is marked, so every delete horizon starts from the next pass; topic settings and ids, which the sink follows again.
+`purged_to` is as high as it may have been: which tombstones passes had removed, nobody knows any more.
 
 One thing cannot be known: a segment that a pass emptied and the collector has not taken yet, when the tombstones that
 emptied it were purged since and their own sources are collected already. Its deleted keys come back. The collector
 takes lower offsets first, so the emptied segment goes before the tombstones that emptied it.
-
-Nothing is deleted or overwritten. An older version of the manifest object, where the bucket keeps versions, is better
-than this; the store protocol does not know versions, so that is done with the bucket's own tools (see the hint).
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from random import Random
+from typing import Final, Literal
 from uuid import UUID
 
 from keyfold.clock import Clock
-from keyfold.errors import AlreadyExists, LogError, LogNotFound, ManifestLost
+from keyfold.errors import AlreadyExists, Corrupt, LogError, LogNotFound, ManifestLost, ObjectNotFound, StoreError
 from keyfold.log.commit import Patience
-from keyfold.log.manifest import Manifest, SegmentEntry
-from keyfold.log.names import Place, Role, new_name, parse_name
+from keyfold.log.manifest import NO_OFFSET, Manifest, SegmentEntry
+from keyfold.log.names import ObjectName, Place, Role, new_name, parse_name
 from keyfold.log.objects import create_object
 from keyfold.log.partition_log import PartitionLog
 from keyfold.read.cover import Candidate, Cover, choose_cover, never_committed
+from keyfold.read.repair_version import (
+    Found,
+    Versions,
+    appended_since,
+    cleaned_since,
+    enriched,
+    missing_objects,
+    newest_version,
+    renewed,
+)
 from keyfold.read.survey import Surveyed, read_matching_index, survey_segment
-from keyfold.store.api import ObjectStore
+from keyfold.store.api import Blob, ObjectInfo, ObjectStore
+
+Base = Literal["auto", "version", "segments"]
+"""What a repair stands on; auto: a version where there is one that is still the log, else the segments."""
+
+SEGMENTS: Final = "the segments in the folder"
 
 
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
-    """What a repair would write. `new_indexes` are names and bytes; `notes` are sentences for the operator."""
+    """What a repair would write. `new_indexes` are names and bytes; `notes` are sentences for the operator.
+
+    `source` says what it stands on. `damaged` is the manifest that is to be replaced, where one is there.
+    """
 
     place: Place
     manifest: Manifest
     new_indexes: tuple[tuple[str, bytes], ...]
     left_out: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]
+    source: str = SEGMENTS
+    damaged: Blob | None = None
 
 
-def plan_repair(store: ObjectStore, place: Place, *, clock: Clock, random: Random) -> RepairPlan:
+def plan_repair(
+    store: ObjectStore,
+    place: Place,
+    *,
+    clock: Clock,
+    random: Random,
+    base: Base = "auto",
+    replace_damaged: bool = False,
+) -> RepairPlan:
     """Find out what the lost manifest must have said. Writes nothing.
 
-    Raises `LogError` where a manifest is there, `Corrupt` where it or a segment is damaged, `LogNotFound` where there
-    are no segments, `ManifestLost` where the segments do not tell the log without doubt.
+    Raises `LogError` where a sound manifest is there, `Corrupt` where a damaged one is and `replace_damaged` is not
+    asked for, or a segment is damaged, `LogNotFound` where there are no segments, `ManifestLost` where neither a
+    version nor the segments tell the log without doubt.
     """
-    _require_lost(store, place, clock, random)
-    surveyed, highest_epoch = _survey(store, place)
-    cover = choose_cover([s.candidate for s in surveyed.values()])
-    _require_proved(place, cover)
-    epoch = highest_epoch + 1
-    entries: list[SegmentEntry] = []
-    new_indexes: list[tuple[str, bytes]] = []
-    for one, (begin, end) in zip(cover.chosen, _ranges(cover.chosen), strict=True):
-        found = surveyed[str(one.name)]
-        index_name, index_data = _index_for(store, place, found, epoch, random)
-        if index_data is None:
-            index_data = store.get(place.key(index_name)).data
-        else:
-            new_indexes.append((index_name, index_data))
-        entries.append(_entry(found, index_name, index_data, begin, end))
-    manifest = Manifest(
-        topic=place.topic,
-        partition=place.partition,
-        log_id=str(UUID(int=random.getrandbits(128), version=4)),
-        sync_marker=next(iter(surveyed.values())).index.sync_marker,
-        last_epoch=epoch,
-        log_start_offset=entries[0].base_offset,
-        next_offset=entries[-1].next_offset,
-        first_dirty_offset=entries[0].base_offset,
-        segments=tuple(entries),
-    )
-    left_out = tuple((str(c.name), why) for c, why in cover.left_out)
-    return RepairPlan(place, manifest, tuple(new_indexes), left_out, tuple(_notes(cover)))
+    damaged = _require_lost(store, place, clock, random, replace_damaged=replace_damaged)
+    versions = Versions(None, "") if base == "segments" else newest_version(store, place)
+    if base == "version" and versions.found is None:
+        raise _refused(place, versions.why_not)
+    notes: list[str] = [] if versions.found is not None or not versions.why_not else [versions.why_not]
+    folder = _Folder.look(store, place)
+    if versions.found is not None:
+        found = versions.found
+        plan = _plan_from_version(store, folder, found, random, damaged)
+        if isinstance(plan, RepairPlan):
+            return plan
+        if base == "version":
+            raise _refused(place, f"{found} is not the log any more: {plan}")
+        notes.append(f"{found} gave settings, ids and gaps; it is not the log any more: {plan}")
+    made = _plan_from_segments(store, folder, random)
+    if versions.found is not None:
+        made = replace(made, manifest=enriched(made.manifest, versions.found.manifest))
+    return replace(made, notes=(*notes, *made.notes), damaged=damaged)
 
 
 def apply_repair(store: ObjectStore, plan: RepairPlan, *, clock: Clock, random: Random) -> None:
@@ -90,17 +111,39 @@ def apply_repair(store: ObjectStore, plan: RepairPlan, *, clock: Clock, random: 
     patience = Patience(clock, random)
     for name, data in plan.new_indexes:
         create_object(store, plan.place.key(name), data, patience)
+    if plan.damaged is not None:
+        create_object(store, plan.place.key(copy_name(plan.damaged)), plan.damaged.data, patience)
     try:
-        log.restore(plan.manifest)
+        log.restore(plan.manifest, over=None if plan.damaged is None else plan.damaged.etag)
     except AlreadyExists as error:
         raise _not_lost(plan.place) from error
+    except ObjectNotFound as error:
+        raise StoreError(
+            plan.place.manifest_key,
+            "the store says that the name is taken, and that there is no such object: it seems to take the marker of a "
+            "deletion for an object",
+            hint="remove that marker with the bucket's own tools: then the version before it is the manifest again",
+        ) from error
 
 
-def _require_lost(store: ObjectStore, place: Place, clock: Clock, random: Random) -> None:
+def copy_name(damaged: Blob) -> str:
+    """Where a damaged manifest is kept when it is replaced."""
+    return f"_manifest.damaged-{hashlib.sha256(damaged.data).hexdigest()[:16]}.avro"
+
+
+def _require_lost(
+    store: ObjectStore, place: Place, clock: Clock, random: Random, *, replace_damaged: bool
+) -> Blob | None:
+    """None where no manifest is, or the damaged one. Raises where a sound one is."""
+    log = PartitionLog(store, place, clock=clock, random=random)
     try:
-        PartitionLog(store, place, clock=clock, random=random).load()
+        log.load()
     except ManifestLost:
-        return
+        return None
+    except Corrupt:
+        if not replace_damaged:
+            raise
+        return log.patience.repeat(lambda: store.get(place.manifest_key))
     raise _not_lost(place)
 
 
@@ -113,27 +156,118 @@ def _not_lost(place: Place) -> LogError:
     )
 
 
-def _survey(store: ObjectStore, place: Place) -> tuple[dict[str, Surveyed], int]:
-    """Every segment of the folder by name, and the highest epoch in any name."""
-    surveyed: dict[str, Surveyed] = {}
-    epochs: list[int] = []
-    for info in store.list(place.folder):
-        name = parse_name(info.key.removeprefix(place.folder))
-        if name is None:
-            continue
-        epochs.append(name.epoch)
-        if not name.is_index:
-            surveyed[str(name)] = survey_segment(store, place, name, info.size_bytes, info.last_modified_ms)
-    for upload in store.list_uploads(place.folder):
-        name = parse_name(upload.key.removeprefix(place.folder))
-        epochs += [] if name is None else [name.epoch]
+@dataclass(frozen=True, slots=True)
+class _Folder:
+    """All objects of the partition by name, and the epoch above every one in any name."""
+
+    place: Place
+    objects: dict[str, ObjectInfo]
+    epoch: int
+
+    @staticmethod
+    def look(store: ObjectStore, place: Place) -> _Folder:
+        objects = {info.key.removeprefix(place.folder): info for info in store.list(place.folder)}
+        uploads = (upload.key.removeprefix(place.folder) for upload in store.list_uploads(place.folder))
+        names = [parsed for name in (*objects, *uploads) if (parsed := parse_name(name)) is not None]
+        return _Folder(place, objects, 1 + max((n.epoch for n in names), default=0))
+
+    def segments(self) -> list[ObjectName]:
+        parsed = [parse_name(name) for name in self.objects]
+        return [name for name in parsed if name is not None and not name.is_index]
+
+
+def _plan_from_version(
+    store: ObjectStore, folder: _Folder, found: Found, random: Random, damaged: Blob | None
+) -> RepairPlan | str:
+    """The plan, or why the version is not the log any more."""
+    version, place = found.manifest, folder.place
+    missing = missing_objects(version, {name: info.size_bytes for name, info in folder.objects.items()})
+    if missing:
+        return f"{len(missing)} of its objects are gone, such as {missing[0]}"
+    surveyed = _survey(store, place, folder, appended_since(version, iter(folder.objects)))
+    behind = _survey(store, place, folder, cleaned_since(version, iter(folder.objects)))
+    if any(s.seen.last_offset >= version.next_offset for s in behind.values()):
+        return "a later pass has cleaned records that were appended after it"
+    if any(s.index.sync_marker != version.sync_marker for s in surveyed.values()):
+        return "segments of another log lie behind its end"
+    _require_one_log(place, surveyed)
+    cover = choose_cover([s.candidate for s in surveyed.values()])
+    epoch = max(folder.epoch, version.last_epoch + 1)
+    tail, new_indexes = _entries(store, place, surveyed, cover, epoch, random)
+    notes = [*_version_notes(found, tail, behind), *_notes(cover)]
+    manifest = renewed(version, tuple(tail), log_id=_new_id(random), epoch=epoch)
+    left_out = [(str(c.name), why) for c, why in cover.left_out]
+    left_out += [(name, "the output of a pass after this version; its sources are there") for name in behind]
+    return RepairPlan(place, manifest, tuple(new_indexes), tuple(left_out), tuple(notes), str(found), damaged)
+
+
+def _version_notes(found: Found, tail: Sequence[SegmentEntry], behind: Mapping[str, Surveyed]) -> Iterator[str]:
+    if found.skipped:
+        yield f"{found.skipped} newer versions cannot be read"
+    if tail:
+        begin = tail[0].base_offset
+        yield f"{len(tail)} segments were appended after this version, from offset {begin}, and are taken in"
+    if behind:
+        yield "a pass after this version is undone; the next one cleans again"
+
+
+def _new_id(random: Random) -> str:
+    return str(UUID(int=random.getrandbits(128), version=4))
+
+
+def _plan_from_segments(store: ObjectStore, folder: _Folder, random: Random) -> RepairPlan:
+    place, epoch = folder.place, folder.epoch
+    surveyed = _survey(store, place, folder, folder.segments())
     if not surveyed:
         raise LogNotFound(place.topic, place.partition, f"there is no segment in `{place.folder}`")
     _require_one_log(place, surveyed)
-    return surveyed, max(epochs)
+    cover = choose_cover([s.candidate for s in surveyed.values()])
+    _require_proved(place, cover)
+    entries, new_indexes = _entries(store, place, surveyed, cover, epoch, random)
+    cleaned = [c.last_offset for c in cover.chosen if c.name.role is Role.COMPACTOR]
+    manifest = Manifest(
+        topic=place.topic,
+        partition=place.partition,
+        log_id=_new_id(random),
+        sync_marker=next(iter(surveyed.values())).index.sync_marker,
+        last_epoch=epoch,
+        log_start_offset=entries[0].base_offset,
+        next_offset=entries[-1].next_offset,
+        first_dirty_offset=entries[0].base_offset,
+        purged_to=max(cleaned, default=NO_OFFSET),
+        segments=tuple(entries),
+    )
+    left_out = tuple((str(c.name), why) for c, why in cover.left_out)
+    return RepairPlan(place, manifest, tuple(new_indexes), left_out, tuple(_notes(cover)))
 
 
-def _require_one_log(place: Place, surveyed: dict[str, Surveyed]) -> None:
+def _survey(store: ObjectStore, place: Place, folder: _Folder, names: Iterable[ObjectName]) -> dict[str, Surveyed]:
+    """Some segments of the folder, read in full, by name."""
+    surveyed: dict[str, Surveyed] = {}
+    for name in names:
+        info = folder.objects[str(name)]
+        surveyed[str(name)] = survey_segment(store, place, name, info.size_bytes, info.last_modified_ms)
+    return surveyed
+
+
+def _entries(
+    store: ObjectStore, place: Place, surveyed: Mapping[str, Surveyed], cover: Cover, epoch: int, random: Random
+) -> tuple[list[SegmentEntry], list[tuple[str, bytes]]]:
+    """An entry for each segment that was chosen, and the indexes that have to be written for them."""
+    entries: list[SegmentEntry] = []
+    new_indexes: list[tuple[str, bytes]] = []
+    for one, (begin, end) in zip(cover.chosen, _ranges(cover.chosen), strict=True):
+        found = surveyed[str(one.name)]
+        index_name, index_data = _index_for(store, place, found, epoch, random)
+        if index_data is None:
+            index_data = store.get(place.key(index_name)).data
+        else:
+            new_indexes.append((index_name, index_data))
+        entries.append(_entry(found, index_name, index_data, begin, end))
+    return entries, new_indexes
+
+
+def _require_one_log(place: Place, surveyed: Mapping[str, Surveyed]) -> None:
     """All segments carry one sync marker, and an offset is the same record wherever it is."""
     markers: dict[bytes, list[str]] = {}
     for name, found in surveyed.items():
@@ -182,7 +316,7 @@ def _ranges(chosen: tuple[Candidate, ...]) -> list[tuple[int, int]]:
         base = one.name.base_offset
         begins.append(base if last < base <= one.first_offset else one.first_offset)
         last = one.last_offset
-    return list(zip(begins, [*begins[1:], last + 1], strict=True))
+    return list(zip(begins, [*begins[1:], last + 1][: len(begins)], strict=True))
 
 
 def _index_for(

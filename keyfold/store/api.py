@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 Bytes = bytes | bytearray | memoryview
 
@@ -146,3 +146,25 @@ class ObjectStore(Protocol):
 
     def abort_upload(self, key: str, upload_id: str) -> None:
         """Remove an unfinished upload; one that is not there is no error."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectVersion:
+    """One version of an object, in a bucket that keeps versions. A deletion is a version without bytes."""
+
+    key: str
+    version_id: str
+    size_bytes: int
+    last_modified_ms: int
+    is_deletion: bool = False
+
+
+@runtime_checkable
+class VersionedStore(Protocol):
+    """What a store of buckets that keep versions can do beside `ObjectStore`. For repairs; the log never needs it."""
+
+    def list_versions(self, key: str) -> Iterator[ObjectVersion]:
+        """All versions of one object, the newest first; none, or the current one alone, where none are kept."""
+
+    def get_version(self, key: str, version_id: str) -> Blob:
+        """The bytes of one version. Raises `ObjectNotFound`."""

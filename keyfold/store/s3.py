@@ -37,7 +37,7 @@ from keyfold.errors import (
     StoreUnavailable,
     UploadLost,
 )
-from keyfold.store.api import Blob, Bytes, Create, ObjectInfo, PutMode, PutResult, UploadInfo
+from keyfold.store.api import Blob, Bytes, Create, ObjectInfo, ObjectVersion, PutMode, PutResult, UploadInfo
 from keyfold.store.pace import CHUNK_BYTES, Pacer
 from keyfold.store.s3_errors import FAILURES, translate
 
@@ -157,7 +157,10 @@ class S3Store:
 
     def get(self, key: str) -> Blob:
         """See `ObjectStore.get`."""
-        answer, data = self._read(key)
+        return self._blob(key)
+
+    def _blob(self, key: str, **arguments: Any) -> Blob:
+        answer, data = self._read(key, **arguments)
         modified_ms = _second_end_ms(_field(answer, "LastModified", key))
         # A server that remembers its Date for a second may answer one that is older than the object.
         return Blob(data, _etag(answer, key), modified_ms, max(modified_ms, _date_ms(answer, key)))
@@ -202,6 +205,20 @@ class S3Store:
         for page in self._pages("list_multipart_uploads", "s3:ListBucketMultipartUploads", prefix):
             for row in page.get("Uploads", ()):
                 yield UploadInfo(row["Key"], row["UploadId"], _second_end_ms(row["Initiated"]))
+
+    def list_versions(self, key: str) -> Iterator[ObjectVersion]:
+        """See `VersionedStore.list_versions`."""
+        for page in self._pages("list_object_versions", "s3:ListBucketVersions", key):
+            rows = [(row, False) for row in page.get("Versions", ())]
+            rows += [(row, True) for row in page.get("DeleteMarkers", ())]
+            for row, is_deletion in sorted(rows, key=lambda r: r[0]["LastModified"], reverse=True):
+                if row["Key"] == key:  # and not one that only begins like it
+                    modified_ms = _second_end_ms(row["LastModified"])
+                    yield ObjectVersion(key, str(row["VersionId"]), row.get("Size", 0), modified_ms, is_deletion)
+
+    def get_version(self, key: str, version_id: str) -> Blob:
+        """See `VersionedStore.get_version`."""
+        return self._blob(key, VersionId=version_id)
 
     # Writing
 

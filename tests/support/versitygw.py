@@ -61,9 +61,10 @@ def _build(binary: Path) -> None:
 class Versitygw:
     """A gateway over a temporary folder: `url`, `client`, `create_bucket`, `environment` as `LocalS3` has them."""
 
-    def __init__(self, cache: Path | None = None, *, folder: Path | None = None) -> None:
+    def __init__(self, cache: Path | None = None, *, folder: Path | None = None, keeps_versions: bool = False) -> None:
         self._binary = versitygw_binary(cache or default_cache())
         self._given_folder = folder
+        self._keeps_versions = keeps_versions
         self._work: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self.port = 0
@@ -132,9 +133,14 @@ class Versitygw:
             "--quiet",
             "--keep-alive",
         ]
+        backend = ["posix"]
+        if self._keeps_versions:  # of buckets that ask for it
+            versions = data.parent / "versions"
+            versions.mkdir(exist_ok=True)
+            backend += ["--versioning-dir", str(versions.absolute())]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*command, "posix", str(data.absolute())],
+                [*command, *backend, str(data.absolute())],
                 env={**os.environ, "ROOT_ACCESS_KEY": ACCESS_KEY_ID, "ROOT_SECRET_KEY": SECRET_ACCESS_KEY},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
