@@ -34,6 +34,7 @@ from keyfold_sink.kafka.client import GroupConsumer
 from keyfold_sink.kafka.cluster import AdminSource
 from keyfold_sink.metrics import names
 from keyfold_sink.metrics.meter import TaskMeter
+from keyfold_sink.process import collect_litter
 from keyfold_sink.rejects.dead_letters import OpenProducer
 from keyfold_sink.rejects.rejecting import open_intake
 from keyfold_sink.status import State
@@ -60,6 +61,7 @@ _ELSEWHERE_INTERVAL_S: Final = 1.0
 # A commit that stays unknown for this long is asked for again; shutdown looks in between.
 _COMMIT_PATIENCE_S: Final = 10.0
 _LEAVE_WAIT_S: Final = 5.0
+_LITTER_INTERVAL_S: Final = 1.0
 # What has been sent already may still land; who starts next would find it, but need not read it again.
 _LAST_CALLS_S: Final = 5.0
 
@@ -189,6 +191,8 @@ class SinkTask:
         self._relief.step(self._orders.stop)
         self._follow(consumer)
         self._report.tick()
+        if self._timers.due("litter", _LITTER_INTERVAL_S):
+            collect_litter()
 
     def _obey(self) -> None:
         wanted = self._orders.take()
