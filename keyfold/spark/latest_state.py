@@ -26,11 +26,12 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from keyfold.read.log import open_log
+from keyfold.spark.formats import Format, Mode, ReaderSchema, Typing
 from keyfold.spark.paths import EngineName
 from keyfold.spark.pins import Pin, head_and_tail, pin_log
 from keyfold.spark.read_log import at_one_moment, engine_for
 from keyfold.spark.scan import Engine, scan_index, scan_records
-from keyfold.spark.typed import Format, Mode, ReaderSchema, Typing, typed
+from keyfold.spark.typed import typed
 from keyfold.store.api import ObjectStore
 
 BROADCAST_HEAD_BYTES: Final = 32 * 1024 * 1024
@@ -61,10 +62,11 @@ def latest_state(
     """
     key = Typing("key", key_format, key_reader_schema, mode)
     value = Typing("value", value_format, reader_schema, mode)
+    wanted = None if partitions is None else list(partitions)
     with open_log(url, topic, store=store) as log:
         chosen = engine_for(spark, url, log, engine, root)
-        frame = at_one_moment(lambda: pin_log(log, partitions), lambda pins: _latest(spark, chosen, pins))
-        return typed(frame, log, (key, value))
+        frame = at_one_moment(lambda: pin_log(log, wanted), lambda pins: _latest(spark, chosen, pins))
+        return typed(frame, log, (key, value), wanted)
 
 
 def _latest(spark: SparkSession, engine: Engine, pins: Sequence[Pin]) -> DataFrame:

@@ -20,12 +20,15 @@ from pyspark.sql import DataFrame, SparkSession
 
 from keyfold.errors import ObjectNotFound, SnapshotLost
 from keyfold.read.log import Log, open_log
+from keyfold.spark.formats import Format, Mode, ReaderSchema, Typing
 from keyfold.spark.lost import lost_snapshot
 from keyfold.spark.paths import EngineName, choose_engine
 from keyfold.spark.pins import Offsets, Pin, Times, When, pin_log
 from keyfold.spark.scan import Engine, scan_records
 from keyfold.spark.scan_jvm import JvmEngine
-from keyfold.spark.typed import Format, Mode, ReaderSchema, Typing, typed
+from keyfold.spark.scan_tasks import TaskEngine
+from keyfold.spark.tasks import location_of
+from keyfold.spark.typed import typed
 from keyfold.store.api import ObjectStore
 
 PIN_ATTEMPTS: Final = 3
@@ -76,14 +79,15 @@ def read_log(
     key = Typing("key", key_format, key_reader_schema, mode)
     value = Typing("value", value_format, reader_schema, mode)
     times = Times.of(from_timestamp, to_timestamp)
+    wanted = None if partitions is None else list(partitions)
     with open_log(url, topic, store=store) as log:
 
         def pin() -> tuple[Pin, ...]:
-            return pin_log(log, partitions, from_offset=from_offset, to_offset=to_offset, times=times)
+            return pin_log(log, wanted, from_offset=from_offset, to_offset=to_offset, times=times)
 
         chosen = engine_for(spark, url, log, engine, root)
         frame = at_one_moment(pin, lambda pins: scan_records(spark, chosen, pins))
-        return typed(frame, log, (key, value))
+        return typed(frame, log, (key, value), wanted)
 
 
 def engine_for(spark: SparkSession, url: str, log: Log, engine: EngineName, root: str | None) -> Engine:
@@ -91,8 +95,6 @@ def engine_for(spark: SparkSession, url: str, log: Log, engine: EngineName, root
     found = choose_engine(spark, url, engine, root)
     if found is not None:
         return JvmEngine(spark, found)
-    from keyfold.spark.scan_tasks import TaskEngine, location_of
-
     return TaskEngine(spark, location_of(log.store))
 
 

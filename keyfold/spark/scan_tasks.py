@@ -8,31 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from keyfold.errors import ConfigError
 from keyfold.log.index import read_index
 from keyfold.log.manifest import SegmentEntry
 from keyfold.log.names import Place
 from keyfold.read.batches import read_entry_batches
 from keyfold.spark.pins import Pin
 from keyfold.spark.scan import INDEX, RECORDS
+from keyfold.spark.tasks import Location, opened
 from keyfold.store.api import ObjectStore
 
 TASK_BYTES: Final = 128 * 1024 * 1024
 INDEX_TASK_BYTES: Final = 32 * 1024 * 1024
 
 _RECORD_TYPES: Final = {"timestamp": pa.timestamp("us", tz="UTC"), "timestamp_type": pa.string()}
-
-
-class Location(Protocol):
-    """Where a store is, as a value that can go to another process: `S3Location` is one."""
-
-    def open(self) -> Any:
-        """A store there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +71,6 @@ class TaskEngine:
         return self.spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(run, schema)
 
 
-def location_of(store: ObjectStore) -> Location:
-    """What a task opens to get the same store. Raises `ConfigError` for a store of this process alone."""
-    location: Any = getattr(store, "location", store)
-    if not hasattr(location, "open"):
-        raise ConfigError("store", f"{store.url} cannot be opened by Spark's tasks", hint="give a store of S3")
-    return cast("Location", location)
-
-
 def cut_segment(pin: Pin, entry: SegmentEntry, most_bytes: int) -> Iterator[Piece]:
     """The wanted part of a segment in pieces of about `most_bytes`, as if its offsets were spread evenly."""
     start, end = max(pin.start, entry.base_offset), min(pin.end, entry.last_offset + 1)
@@ -119,14 +104,9 @@ def deal(pieces: Iterable[Piece], cost: Callable[[Piece], int], most_bytes: int)
 
 
 def _run_task(location: Location, task: Task, read: Callable[[Any, Piece], Iterator[Any]]) -> Iterator[Any]:
-    store = location.open()
-    try:
+    with opened(location) as store:
         for piece in task:
             yield from read(store, piece)
-    finally:
-        close = getattr(store, "close", None)
-        if close is not None:
-            close()
 
 
 def _record_batches(store: ObjectStore, piece: Piece) -> Iterator[Any]:

@@ -1,0 +1,63 @@
+"""How a key or value column is to be read, and what stands for one that does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from pyspark.sql import Column, types
+from pyspark.sql import functions as fn
+
+from keyfold.errors import ConfigError
+
+Format = Literal["bytes", "string", "json", "avro"]
+Mode = Literal["FAILFAST", "PERMISSIVE"]
+ReaderSchema = str | Mapping[str, Any] | types.DataType | None
+"""Avro's JSON as text or as parsed; for json a Spark type or its DDL."""
+
+FORMATS: Final = ("bytes", "string", "json", "avro")
+MODES: Final = ("FAILFAST", "PERMISSIVE")
+
+
+@dataclass(frozen=True, eq=False)
+class Typing:
+    """How one column, `key` or `value`, is read. Raises `ConfigError` for what cannot be."""
+
+    column: Literal["key", "value"]
+    format: Format = "bytes"
+    reader_schema: ReaderSchema = None
+    mode: Mode = "FAILFAST"
+
+    def __post_init__(self) -> None:
+        if self.format not in FORMATS:
+            raise ConfigError(f"{self.column}_format", f"{self.format!r} is none of {', '.join(FORMATS)}")
+        if self.mode not in MODES:
+            raise ConfigError("mode", f"{self.mode!r} is none of {', '.join(MODES)}")
+        if self.reader_schema is not None and self.format not in {"json", "avro"}:
+            raise ConfigError(self.schema_option, f"is given, and {self.column}_format {self.format!r} takes none")
+        if self.format == "json" and self.reader_schema is None and not hasattr(fn, "try_parse_json"):
+            raise ConfigError(
+                self.schema_option,
+                "is needed for json: this Spark has no variant type, and types are not guessed from the data",
+                hint='give a DDL such as "id long, name string"',
+            )
+
+    @property
+    def schema_option(self) -> str:
+        """The argument that gives this column's reader schema."""
+        return "reader_schema" if self.column == "value" else "key_reader_schema"
+
+    @property
+    def raises(self) -> bool:
+        """Whether a value that does not fit fails the job."""
+        return self.mode == "FAILFAST"
+
+
+def misfit(typing: Typing, topic: str, what: str | Column) -> Column:
+    """What stands for a value that does not fit: an error that names the record, or null."""
+    if not typing.raises:
+        return fn.lit(None)
+    told = fn.lit(what) if isinstance(what, str) else what
+    place = fn.concat(fn.lit(f"{topic}-"), fn.col("partition"), fn.lit(" offset "), fn.col("offset"))
+    return fn.raise_error(fn.concat(place, fn.lit(f": the {typing.column} "), told))
