@@ -33,8 +33,7 @@ from keyfold_sink.kafka.consumer import admin_config
 from keyfold_sink.kafka.source import SourceFacts
 from keyfold_sink.metrics.registry import SinkMetrics, own_port
 from keyfold_sink.progress import Progress
-from keyfold_sink.rest.server import serve
-from keyfold_sink.rest.sockets import listening, worker_id
+from keyfold_sink.rest.sockets import Sockets, listening, worker_id
 from keyfold_sink.running.children import Limits, Process
 from keyfold_sink.running.ends import Ends
 from keyfold_sink.running.orders import OrderBook, sink_folder
@@ -173,17 +172,11 @@ class Worker:
         with listening(self._options) as sockets:
             self._roll_call.worker_id = worker_id(self._options, sockets)
             with (
-                serve(
-                    self.service,
-                    sockets,
-                    metrics=self._metrics.text,
-                    definitions=Definitions(running=self._options),
-                    clock=self._clock,
-                ) as server,
+                self._served(sockets) as addresses,
                 own_port(self._metrics, self._options.metrics_host, self._options.metrics_port),
                 self._background(stop),
             ):
-                self._progress.say(*(f"REST: {address}" for address in server.addresses))
+                self._progress.say(*(f"REST: {address}" for address in addresses))
                 self._supervisor.run(
                     lambda: self._book.known,
                     lambda: self._roll_call.worker_id,
@@ -192,6 +185,20 @@ class Worker:
                 )
         if self._refused is not None:
             raise self._refused
+
+    @contextmanager
+    def _served(self, sockets: Sockets) -> Iterator[Sequence[str]]:
+        """REST, where there is something to listen on; its addresses."""
+        if not sockets.listening:
+            yield ()
+            return
+        from keyfold_sink.rest.server import serve  # a web server: only who listens has it loaded
+
+        definitions = Definitions(running=self._options)
+        with serve(
+            self.service, sockets, metrics=self._metrics.text, definitions=definitions, clock=self._clock
+        ) as server:
+            yield server.addresses
 
     @contextmanager
     def _background(self, stop: threading.Event) -> Iterator[None]:
