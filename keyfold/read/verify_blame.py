@@ -11,7 +11,7 @@ What was read tells what it is:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
 from keyfold.errors import KeyfoldError, StoreError
@@ -24,7 +24,7 @@ from keyfold.log.manifest_codec import decode_manifest
 from keyfold.log.names import Place
 from keyfold.read.findings import REPORT, Finding, Kind
 from keyfold.read.verify_rows import PlacedRow, block_rows, index_rows, placed, raw_rows
-from keyfold.read.verify_segment import SegmentCheck, compare_rows, damaged_block
+from keyfold.read.verify_segment import SegmentCheck, SegmentResult, compare_rows, damaged_block
 from keyfold.store.api import ObjectStore
 
 _ITS_RANGE = "the records of its range"
@@ -154,14 +154,15 @@ def index_parts(check: SegmentCheck) -> Iterator[Index]:
     return Index.parts(check.store.get(check.place.key(check.entry.index_name)).data)
 
 
-def impostors(checks: Iterable[SegmentCheck], names: Mapping[bytes, str]) -> Iterator[Finding]:
+def impostors(place: Place, results: Sequence[SegmentResult], names: Mapping[bytes, str]) -> Iterator[Finding]:
     """Segments with the bytes of another listed one: `names` says whose bytes have this SHA-256."""
-    strange = [c for c in checks if c.checksum != c.entry.checksum and c.checksum in names]
-    held_by = {c.entry.name: c.checksum for c in checks}
-    for check in strange:
-        other = names[check.checksum]
-        still_there = held_by.get(other) == check.checksum
+    held_by = {r.entry.name: r.checksum for r in results}
+    for result in results:
+        entry, other = result.entry, names.get(result.checksum)
+        if result.checksum == entry.checksum or other is None:
+            continue
+        still_there = held_by.get(other) == result.checksum
         kind = Kind.SEGMENT_DOUBLED if still_there else Kind.SEGMENT_SWAPPED
         what = f"it has the bytes of {other}" + (", which has them too" if still_there else "")
-        lost = f"{check.entry.record_count} records, offsets {check.entry.base_offset} to {check.entry.last_offset}"
-        yield Finding(kind, check.place.key(check.entry.name), what, lost)
+        lost = f"{entry.record_count} records, offsets {entry.base_offset} to {entry.last_offset}"
+        yield Finding(kind, place.key(entry.name), what, lost)

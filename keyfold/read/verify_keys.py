@@ -12,7 +12,8 @@ Keys come from index rows, as hashes (`verify_hashes`); what speaks against the 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,6 +21,7 @@ import numpy.typing as npt
 
 from keyfold.errors import Corrupt, ObjectNotFound
 from keyfold.log.avro import SegmentDamaged
+from keyfold.log.decode import read_records
 from keyfold.log.index import Index, read_index
 from keyfold.log.manifest import Manifest, SegmentEntry
 from keyfold.log.names import Place, parse_name
@@ -59,16 +61,37 @@ class Suspects:
         return sorted(self.some, key=lambda s: s.offset)[:most]
 
 
-def add_replaced(store: ObjectStore, place: Place, manifest: Manifest, names: Iterable[str], rows: HashedRows) -> None:
-    """Add what is left of replaced indexes. One that is gone or damaged says nothing."""
-    for name in names:
-        index = _replaced_index(store, place, name)
-        if index is not None:
-            offsets = index.ints("offset").astype(np.int64)
-            here = offsets >= manifest.log_start_offset
-            flags = row_flags(index, REPLACED, with_marks=False)
-            keys = index.rows.column("key").combine_chunks()
-            rows.add(keys.filter(here), offsets[here], flags[here])
+@dataclass(frozen=True, slots=True)
+class Promises:
+    """What a manifest says about keys."""
+
+    first_dirty_offset: int
+    purged_to: int
+
+
+@dataclass(frozen=True, slots=True)
+class Suspected:
+    """Records that are there and should not be, and records that should be there and are not."""
+
+    twice: Suspects = field(default_factory=Suspects)
+    gone: Suspects = field(default_factory=Suspects)
+
+    def join(self, other: Suspected) -> None:
+        """Take those of another part of the keys."""
+        for mine, theirs in ((self.twice, other.twice), (self.gone, other.gone)):
+            mine.some += theirs.some[: max(0, _PROVED_AT_MOST - len(mine.some))]
+            mine.count += theirs.count
+
+
+def add_replaced(store: ObjectStore, place: Place, log_start: int, name: str, rows: HashedRows) -> None:
+    """Add what is left of a replaced index. One that is gone or damaged says nothing."""
+    index = _replaced_index(store, place, name)
+    if index is not None:
+        offsets = index.ints("offset").astype(np.int64)
+        here = offsets >= log_start
+        flags = row_flags(index, REPLACED, with_marks=False)
+        keys = index.rows.column("key").combine_chunks()
+        rows.add(keys.filter(here), offsets[here], flags[here])
 
 
 def _replaced_index(store: ObjectStore, place: Place, name: str) -> Index | None:
@@ -84,33 +107,38 @@ def replaced_indexes(manifest: Manifest) -> list[str]:
     return [name for name, parsed in names if parsed is not None and parsed.is_index]
 
 
-def check_keys(store: ObjectStore, place: Place, manifest: Manifest, rows: HashedRows) -> Iterator[Finding]:
-    """Findings about the rows that were collected. Raises `ObjectNotFound` where an index has gone since."""
-    twice, gone = Suspects(), Suspects()
+def suspects_of(rows: HashedRows, promises: Promises) -> Suspected:
+    """What the rows that were collected speak of. Candidates: equal hashes are not equal keys yet."""
+    found = Suspected()
     for group in rows.groups():
-        _find_twice(group, manifest, twice)
-        _find_gone(group, manifest, gone)
+        _find_twice(group, promises, found.twice)
+        _find_gone(group, promises, found.gone)
+    return found
+
+
+def tell(store: ObjectStore, place: Place, manifest: Manifest, suspected: Suspected) -> Iterator[Finding]:
+    """Findings about those suspects that keys prove. Raises `ObjectNotFound` where a segment has gone since."""
     keys = _Keys(store, place, manifest)
-    yield from _told_twice(keys, twice)
-    yield from _told_gone(keys, gone)
+    yield from _told_twice(keys, suspected.twice)
+    yield from _told_gone(keys, suspected.gone)
 
 
-def _find_twice(group: Grouped, manifest: Manifest, suspects: Suspects) -> None:
+def _find_twice(group: Grouped, promises: Promises, suspects: Suspects) -> None:
     """Pairs of neighbours, both in the log, of which the newer one says that the older one is not there."""
     here = np.flatnonzero(group.flags & IN_LOG)
     older, newer = here[:-1], here[1:]
-    promised = (group.offset[newer] < manifest.first_dirty_offset) | (group.flags[newer] & MARKED != 0)
+    promised = (group.offset[newer] < promises.first_dirty_offset) | (group.flags[newer] & MARKED != 0)
     found = promised & (group.hash[older] == group.hash[newer])
     suspects.add(group.offset[older[found]], group.offset[newer[found]], group.flags[newer[found]])
 
 
-def _find_gone(group: Grouped, manifest: Manifest, suspects: Suspects) -> None:
+def _find_gone(group: Grouped, promises: Promises, suspects: Suspects) -> None:
     """The newest record of a key that the log has had and has no more, and that nothing can have taken away.
 
     A tombstone up to `purged_to` may have been purged, and may have taken an older value with it before.
     """
     last = ~group.followed()
-    found = last & (group.flags & (IN_LOG | REPLACED) == REPLACED) & (group.offset > manifest.purged_to)
+    found = last & (group.flags & (IN_LOG | REPLACED) == REPLACED) & (group.offset > promises.purged_to)
     suspects.add(group.offset[found], np.full(int(found.sum()), -1), group.flags[found])
 
 
@@ -131,13 +159,18 @@ class _Keys:
     def at(self, offset: int) -> bytes | None:
         entry = self.entry_at(offset)
         if entry is not self._entry:
-            try:
-                index = read_index(self._store, self.place, entry, columns=_COLUMNS)
-            except Corrupt:
-                return None  # it has a finding of its own
-            self._keys = dict(zip(index.ints("offset").tolist(), index.rows.column("key").to_pylist(), strict=True))
+            self._keys = dict(self._read(entry))
             self._entry = entry
         return self._keys.get(offset)
+
+    def _read(self, entry: SegmentEntry) -> Iterator[tuple[int, bytes | None]]:
+        try:
+            index = read_index(self._store, self.place, entry, columns=_COLUMNS)
+        except (Corrupt, ObjectNotFound):  # it has a finding of its own; the segment has the keys too
+            with suppress(SegmentDamaged):
+                yield from ((r.offset, r.key) for r in read_records(self._store.get(self.place.key(entry.name)).data))
+        else:
+            yield from zip(index.ints("offset").tolist(), index.rows.column("key").to_pylist(), strict=True)
 
     def replaced(self, wanted: set[int]) -> dict[int, tuple[bytes, str]]:
         """Keys of records that only replaced objects have, and the name of one of those."""

@@ -103,6 +103,17 @@ class Marks:
         return wrong
 
 
+@dataclass(frozen=True, slots=True)
+class SegmentResult:
+    """What a check found, as a plain value. `checksum` is the SHA-256 of what was read."""
+
+    entry: SegmentEntry
+    checksum: bytes
+    record_count: int
+    has_index: bool
+    findings: tuple[Finding, ...]
+
+
 @dataclass(slots=True)
 class SegmentCheck:
     """The check of one segment. After `run`: `findings`, what was `seen`, and the SHA-256 that was read.
@@ -143,6 +154,11 @@ class SegmentCheck:
         self.checksum = digest.digest()
         if self.checksum == self.entry.checksum and not self.is_troubled:
             self.compare_counts()
+
+    def result(self) -> SegmentResult:
+        """What was found."""
+        found = tuple(self.findings)
+        return SegmentResult(self.entry, self.checksum, self.seen.record_count, self.has_index, found)
 
     @property
     def is_troubled(self) -> bool:

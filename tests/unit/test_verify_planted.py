@@ -374,6 +374,13 @@ def test_a_resurrected_key(world: World, at: int) -> None:
     assert "at offset 90" in found["what"]
 
 
+def test_a_resurrected_key_in_a_segment_without_an_index(world: World) -> None:
+    world.rewrite(0, lambda rs: [replace(r, key=b"key-090") if r.offset == 13 else r for r in rs])
+    world.made.store.delete(world.index_key(0))
+    found = one(world.verify(), "key-resurrected")
+    assert (found["object"], found["offset"]) == (world.key(0), 13)
+
+
 def test_a_superseded_record_in_the_clean_part(world: World) -> None:
     world.rewrite(0, lambda rs: [replace(r, key=b"key-060") if r.offset == 30 else r for r in rs])
     found = one(world.verify(), "record-superseded")
