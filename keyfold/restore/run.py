@@ -190,7 +190,7 @@ class Restore:
                 return None, one.landed, one.result(was_finished=True)
             position, landed = one.position, one.landed
         source.check(position)
-        return survey(self._log.store, self._log.place(number), source, position, limits), landed, None
+        return survey(source, position, limits), landed, None
 
     def _limits(self, topic: TargetTopic) -> Limits:
         name = self._request.settings.offset_header

@@ -19,32 +19,46 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-import pyarrow.compute as pc
+import numpy.typing as npt
 
-from keyfold.errors import Corrupt, ObjectNotFound
-from keyfold.log.index import Index, Ints, read_index
+from keyfold.errors import ObjectNotFound
+from keyfold.log.index import Index, Ints, read_index_data
 from keyfold.log.manifest import Manifest, SegmentEntry
 from keyfold.log.names import Place
 from keyfold.log.record import Record
-from keyfold.read.fetch import BlockSource, damage_named, read_blocks_at, verify_hint
+from keyfold.read.batches import Wish, take_rows
+from keyfold.read.fetch import damage_named
+from keyfold.read.index_parts import checked_parts
+from keyfold.read.latest_keys import RowBits
 from keyfold.read.ordered import newer
 from keyfold.read.position import check_resumed, end_offset, segments_between
+from keyfold.read.records import records_of
 from keyfold.restore.journal import PartitionPlan
+from keyfold.restore.latest_rows import choose_rows
 from keyfold.restore.selection import Selection
 from keyfold.store.api import ObjectStore
 
 WINDOW_RECORDS: Final = 250_000
-_COLUMNS: Final = ("offset", "timestamp", "length")
+_COLUMNS: Final = ("offset", "timestamp", "position", "length")
+_BATCH_BYTES: Final = 4 * 1024 * 1024
+_ALL: Final = Wish.of(0, 2**63 - 1, None, None, _BATCH_BYTES)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Part:
-    """The wanted records of one segment: `rows` are their numbers in the index, `offsets` their offsets."""
+    """Wanted records of a part of one segment's index: `rows` are their places in it, `offsets` their offsets."""
 
     entry: SegmentEntry
     index: Index
     rows: Ints
     offsets: Ints
+
+    def keyless(self) -> npt.NDArray[np.bool_]:
+        """Which of them have no key."""
+        if not self.entry.keyless_count:
+            return np.zeros(len(self.rows), np.bool_)
+        flags: npt.NDArray[np.bool_] = _is_null(self.index)[self.rows]
+        return flags
 
 
 class Source:
@@ -59,7 +73,7 @@ class Source:
         self._selection = selection
         self._plan = plan
         self.manifest = load()
-        self._latest: dict[str, Ints] | None = None
+        self._latest: dict[str, RowBits] | None = None
 
     def check(self, position: int) -> None:
         """Raise `OffsetOutOfRange` where going on at `position` could hide a record, as `check_resumed` says."""
@@ -77,55 +91,53 @@ class Source:
 
     def renew(self, missing: ObjectNotFound | None, position: int) -> None:
         """Go on in the newest version. Raises `Corrupt` where it still lists what is `missing`."""
+        known = self.manifest.version
         self.manifest = self._load() if missing is None else newer(self.place, self._load, missing)
-        self._latest = None
+        if self.manifest.version != known:
+            self._latest = None
         self.check(position)
 
     def parts(self, position: int) -> Iterator[Part]:
-        """Segments with wanted records at or behind `position`, in order. Raises `ObjectNotFound`, `Corrupt`."""
+        """Wanted records at or behind `position`, in order, some at a time. Raises `ObjectNotFound`, `Corrupt`."""
         end = self.end
-        columns = (*_COLUMNS, "key") if self._selection.skip_keyless and not self._selection.latest else _COLUMNS
         if self._selection.latest and self._latest is None:
-            self._latest = self._choose()
+            self._latest = choose_rows(self._store, self.place, self.manifest, self._plan.planned_end)
         for entry in segments_between(self.manifest, position, end):
-            if self._latest is not None and not len(self._latest.get(entry.name, ())):
+            bits = None if self._latest is None else self._latest[entry.name]
+            if bits is not None and not bits:
                 continue
-            index = read_index(self._store, self.place, entry, columns=columns)
-            offsets = index.ints("offset")
-            wanted = (offsets >= position) & (offsets < end)
-            if self._latest is not None:
-                wanted &= np.isin(offsets, self._latest[entry.name], assume_unique=True)
-            elif self._selection.skip_keyless:
-                wanted &= pc.is_valid(index.rows.column("key")).to_numpy()
-            rows = np.flatnonzero(wanted)
-            if len(rows):
-                yield Part(entry, index, rows, offsets[rows])
+            first = 0
+            for index in self._index(entry):
+                offsets = index.ints("offset")
+                wanted = (offsets >= position) & (offsets < end)
+                if bits is not None:
+                    wanted &= bits.flags(first, len(index))
+                elif self._selection.skip_keyless and entry.keyless_count:
+                    wanted &= ~_is_null(index)
+                first += len(index)
+                rows = np.flatnonzero(wanted)
+                if len(rows):
+                    yield Part(entry, index, rows, offsets[rows])
+
+    def _index(self, entry: SegmentEntry) -> Iterator[Index]:
+        columns = (*_COLUMNS, "key") if entry.keyless_count else _COLUMNS
+        data = read_index_data(self._store, self.place, entry)
+        with damage_named(self.place):
+            yield from checked_parts(data, columns, entry, self.place.key(entry.index_name))
 
     def windows(self, position: int, most: int = WINDOW_RECORDS) -> Iterator[Part]:
-        """The same, in pieces of at most `most` records."""
+        """The same, at most `most` records at a time."""
         for part in self.parts(position):
             for at in range(0, len(part.rows), most):
                 yield Part(part.entry, part.index, part.rows[at : at + most], part.offsets[at : at + most])
 
     def records(self, part: Part) -> Iterator[Record]:
         """The records of a part, all of them and no other. Raises `ObjectNotFound`, `Corrupt`."""
-        source = BlockSource.of(part.entry, part.index)
-        numbers = np.unique(np.searchsorted(source.blocks.first_offset, part.offsets, side="right") - 1)
-        wanted = iter(part.offsets.tolist())
-        awaited = next(wanted)
+        keep = np.zeros(len(part.index), np.bool_)
+        keep[part.rows] = True
         with damage_named(self.place):
-            for record in read_blocks_at(self._store, self.place, source, numbers):
-                if record.offset == awaited:
-                    yield record
-                    awaited = next(wanted, -1)
-                    if awaited < 0:
-                        return
-        raise Corrupt(
-            self.place.topic,
-            self.place.partition,
-            f"segment `{part.entry.name}` has no record at offset {awaited}, and its index says it has",
-            hint=verify_hint(self.place),
-        )
+            for taken in take_rows(self._store, self.place, part.entry, part.index, keep, _ALL):
+                yield from records_of(taken.batch)
 
     def at(self, offsets: Ints) -> dict[int, Record]:
         """Those of these offsets (ascending) that the newest version still has. Raises `Corrupt`."""
@@ -140,26 +152,13 @@ class Source:
         if not len(offsets):
             return
         for entry in segments_between(self.manifest, int(offsets[0]), int(offsets[-1]) + 1):
-            index = read_index(self._store, self.place, entry, columns=_COLUMNS)
-            rows = np.flatnonzero(np.isin(index.ints("offset"), offsets, assume_unique=True))
-            if len(rows):
-                part = Part(entry, index, rows, index.ints("offset")[rows])
-                yield from ((record.offset, record) for record in self.records(part))
+            for index in self._index(entry):
+                rows = np.flatnonzero(np.isin(index.ints("offset"), offsets, assume_unique=True))
+                if len(rows):
+                    part = Part(entry, index, rows, index.ints("offset")[rows])
+                    yield from ((record.offset, record) for record in self.records(part))
 
-    def _choose(self) -> dict[str, Ints]:
-        """By segment, the offsets of the latest state, and of the tombstones that an earlier run may need."""
-        last: dict[bytes, tuple[int, int]] = {}
-        for number, entry in enumerate(self.manifest.segments):
-            index = read_index(self._store, self.place, entry, columns=("offset", "key", "is_tombstone"))
-            columns = (index.rows.column(name).to_pylist() for name in ("offset", "key", "is_tombstone"))
-            for offset, key, is_tombstone in zip(*columns, strict=True):
-                if key is None:
-                    continue
-                if is_tombstone and offset < self._plan.planned_end:
-                    last.pop(key, None)
-                else:
-                    last[key] = (number, offset)
-        chosen: dict[str, list[int]] = {entry.name: [] for entry in self.manifest.segments}
-        for number, offset in last.values():
-            chosen[self.manifest.segments[number].name].append(offset)
-        return {name: np.sort(np.array(offsets, np.int64)) for name, offsets in chosen.items()}
+
+def _is_null(index: Index) -> npt.NDArray[np.bool_]:
+    flags: npt.NDArray[np.bool_] = index.rows.column("key").combine_chunks().is_null().to_numpy(zero_copy_only=False)
+    return flags

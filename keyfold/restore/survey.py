@@ -13,12 +13,10 @@ import numpy as np
 import pyarrow as pa
 
 from keyfold.errors import ObjectNotFound
-from keyfold.log.index import Ints, read_index
+from keyfold.log.index import Ints
 from keyfold.log.manifest import Manifest
-from keyfold.log.names import Place
 from keyfold.log.record import Record
 from keyfold.restore.source import Part, Source
-from keyfold.store.api import ObjectStore
 
 # An index knows the stored length of a record. Kafka's batch around it has 61 bytes, and numbers of other widths.
 _BATCH_BYTES: Final = 61
@@ -75,27 +73,25 @@ class Survey:
     """(offset, bytes) of records that no batch of the target's can hold."""
 
 
-def survey(store: ObjectStore, place: Place, source: Source, start: int, limits: Limits) -> Survey:
+def survey(source: Source, start: int, limits: Limits) -> Survey:
     """Look at a partition's wanted records from `start` on, in the newest version. Raises what reading raises."""
     while True:
-        found = Survey(place.partition, source.manifest, source.end)
+        found = Survey(source.place.partition, source.manifest, source.end)
         try:
             for part in source.parts(start):
-                _add(found, store, place, source, part, limits)
+                _add(found, source, part, limits)
         except ObjectNotFound as error:
             source.renew(error, start)
         else:
             return found
 
 
-def _add(found: Survey, store: ObjectStore, place: Place, source: Source, part: Part, limits: Limits) -> None:
+def _add(found: Survey, source: Source, part: Part, limits: Limits) -> None:
     lengths, timestamps = (part.index.ints(name)[part.rows] for name in ("length", "timestamp"))
     found.records += len(part.rows)
     found.record_bytes += int(lengths.sum())
     found.zero_timestamps.add(part.offsets[timestamps == 0])
-    if part.entry.keyless_count:
-        keys = read_index(store, place, part.entry, columns=("key",)).rows.column("key")
-        found.keyless.add(part.offsets[keys.is_null().to_numpy()[part.rows]])
+    found.keyless.add(part.offsets[part.keyless()])
     known = timestamps >= 0
     if known.any():
         low, high = int(timestamps[known].min()), int(timestamps[known].max())

@@ -1,0 +1,232 @@
+"""A log restored into a real Kafka, read from a real (local) S3, by the command as an operator runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from keyfold.clock import SystemClock
+from keyfold.log.names import Place
+from keyfold.log.record import Record
+from keyfold.store.s3 import S3Store
+from tests.support.cleaning import EAGER, new_run
+from tests.support.kafka import KafkaBroker, produce_all, synthetic
+from tests.support.logs import MadeLog, latest_of
+from tests.support.moto import LocalS3Process
+from tests.support.proof import Rig, read_segments, read_topic
+
+pytestmark = pytest.mark.kafka
+
+MakeTopic = Callable[..., str]
+FOREVER = {"retention.ms": "-1"}
+COMPACTED = {"cleanup.policy": "compact", "min.compaction.lag.ms": "86400000"}
+
+
+@pytest.fixture
+def rig(broker: KafkaBroker, local_s3: LocalS3Process, bucket: str, tmp_path: Path) -> Rig:
+    return Rig(broker, local_s3, bucket, tmp_path)
+
+
+def command(rig: Rig, topic: str, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "keyfold.cli", "restore", f"s3://{rig.bucket}/topics", topic,
+         "-b", rig.broker.bootstrap_servers, *options],
+        capture_output=True, text=True, check=False, env={**os.environ, **rig.s3.environment}, timeout=120,
+    )  # fmt: skip
+
+
+def restored(rig: Rig, topic: str, *options: str) -> list[dict[str, object]]:
+    done = command(rig, topic, "--json", *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def bare(records: list[Record]) -> list[Record]:
+    return [replace(r, offset=0, leader_epoch=0) for r in records]
+
+
+def test_odd_records_come_back_byte_for_byte(rig: Rig, topic: MakeTopic) -> None:
+    name, target = topic(config=FOREVER), topic(config=FOREVER)
+    producer = Producer({"bootstrap.servers": rig.broker.bootstrap_servers, "message.max.bytes": 10_000_000})
+    for message in (
+        {"key": b"k", "value": b"v", "timestamp": 1},
+        {"key": b"k", "value": None},
+        {"key": b"k", "value": b""},
+        {"key": b"", "value": b"empty key"},
+        {"key": None, "value": b"no key"},
+        {"key": None, "value": None},
+        {"key": b"\xff\x00", "value": bytes(range(256)) * 9000, "timestamp": 1_900_000_000_000 - 300_000_000_000},
+        {"key": b"h", "value": b"v", "headers": [("a", b"1"), ("a", None), ("", b""), ("a", b"1"), ("ü", b"\xff")]},
+    ):
+        producer.produce(name, partition=0, **message)  # type: ignore[arg-type]
+    assert producer.flush(30) == 0
+    rig.catch_up(rig.config(name))
+    expected = read_topic(rig.broker.bootstrap_servers, name, 0)
+    dry = restored(rig, name, "--to-topic", target, "--dry-run")
+    assert [(row["records"], row["landed"]) for row in dry if row["type"] == "plan"] == [(8, 0)]
+    assert read_topic(rig.broker.bootstrap_servers, target, 0) == []
+
+    (row,) = restored(rig, name, "--to-topic", target)
+    assert (row["records"], row["written"], row["first_offset"], row["next_offset"]) == (8, 8, 0, 8)
+    assert bare(read_topic(rig.broker.bootstrap_servers, target, 0)) == bare(expected)
+    (row,) = restored(rig, name, "--to-topic", target)
+    assert (row["was_finished"], row["written"]) == (True, 0)
+    assert len(read_topic(rig.broker.bootstrap_servers, target, 0)) == 8
+
+
+def test_kafka_sink_compact_restore_sink_again_gives_the_same_state(rig: Rig, topic: MakeTopic) -> None:
+    name, target = topic(partitions=2, config=COMPACTED), topic(partitions=2, config=COMPACTED)
+    now = int(time.time() * 1000)
+    for partition in (0, 1):
+        rows = synthetic(
+            4000, key_count=150, tombstone_share=0.2, partition=partition, seed=partition, base_timestamp_ms=now - 9000
+        )
+        produce_all(rig.broker.bootstrap_servers, name, rows)
+    rig.catch_up(rig.config(name, flush_size=900))
+    store = rig.store()
+    whole = {p: latest_of(read_topic(rig.broker.bootstrap_servers, name, p)) for p in (0, 1)}
+    run = new_run(store, replace(EAGER, delete_retention_ms=86_400_000), clock=SystemClock())
+    run.clean([Place("topics", name, partition) for partition in (0, 1)])
+    compacted = {p: read_segments(store, name, p) for p in (0, 1)}
+    assert all(len(found) < 400 for found in compacted.values())
+
+    rows_of = {row["partition"]: row for row in restored(rig, name, "--to-topic", target)}
+    rig.catch_up(rig.config(target))
+    for partition in (0, 1):
+        again = read_segments(store, target, partition)
+        assert rows_of[partition]["records"] == len(again)
+        assert bare(again) == bare(compacted[partition])
+        state = latest_of(again)
+        assert {k: bare([r]) for k, r in state.items()} == {k: bare([r]) for k, r in whole[partition].items()}
+    store.close()  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def store(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> S3Store:
+    for name, value in rig.s3.environment.items():
+        monkeypatch.setenv(name, value)
+    return S3Store(rig.bucket)
+
+
+def made_log(store: S3Store, topic: str, count: int = 500, **changes: object) -> MadeLog:
+    log = MadeLog(store=store, place=Place("topics", topic, 0), clock=SystemClock(), block_bytes=4000)
+    now = int(time.time() * 1000) - 3_600_000
+    batch = [
+        Record(o, now + o, "CreateTime", b"k%d" % (o % 70), None if o % 9 == 0 else b"v%d" % o * 9)
+        for o in range(count)
+    ]
+    for at in range(0, count, 200):
+        log.append(batch[at : at + 200])
+    return log
+
+
+def test_a_new_topic_is_made_and_only_the_latest_state_is_written(rig: Rig, store: S3Store) -> None:
+    log = made_log(store, "new-one")
+    rows = restored(rig, "new-one", "--latest", "--offset-header", "at", "--topic-config", "retention.ms=-1",
+                    "--to-topic", "made-for-it")  # fmt: skip
+    assert [row["type"] for row in rows] == ["restored"]
+    found = read_topic(rig.broker.bootstrap_servers, "made-for-it", 0)
+    from keyfold.read.log import Log
+
+    expected = list(Log(store, "topics", "new-one").latest())
+    assert [r.headers for r in found] == [(("at", b"%d" % r.offset),) for r in expected]
+    assert [(r.key, r.value, r.timestamp) for r in found] == [(r.key, r.value, r.timestamp) for r in expected]
+    assert log.manifest.next_offset == 500
+    store.close()
+
+
+def test_group_offsets_land_where_their_records_did(rig: Rig, store: S3Store, topic: MakeTopic, tmp_path: Path) -> None:
+    log = made_log(store, "grouped")
+    log.compact()
+    target = topic(config=FOREVER)
+    left = [r.offset for r in read_segments(store, "grouped", 0)]
+    asked = [0, 17, left[0], left[1], left[40], left[40] + 1, 499, 500]
+    old, new = tmp_path / "old.csv", tmp_path / "new.csv"
+    old.write_text("".join(f'"a group, quoted",grouped,0,{offset}\n' for offset in asked) + "g,other,0,5\n")
+    rows = restored(rig, "grouped", "--to-topic", target, "--group-offsets", str(old), "--group-offsets-to", str(new))
+    assert rows[-1] == {"type": "group_offsets", "file": str(new), "rows": len(asked), "left_out": 1}
+    expected = [sum(offset < at for offset in left) for at in asked]
+    assert new.read_text() == "".join(f'"a group, quoted",{target},0,{offset}\n' for offset in expected)
+    store.close()
+
+
+def test_what_kafka_would_refuse_or_drop_is_said_before_the_first_record(
+    rig: Rig, store: S3Store, topic: MakeTopic
+) -> None:
+    made_log(store, "warned")
+    now = int(time.time() * 1000)
+    log = MadeLog(store=store, place=Place("topics", "hard", 0), clock=SystemClock(), block_bytes=4000)
+    log.append([Record(0, now, "CreateTime", None, b"x" * 5000), Record(1, now + 10**8, "CreateTime", b"k", b"v")])
+
+    target = topic(
+        config={"cleanup.policy": "compact", "max.message.bytes": "4000", "compression.type": "uncompressed"}
+    )
+    done = command(rig, "hard", "--to-topic", target)
+    assert done.returncode == 1
+    assert "error: partition 0 has 1 records without a key, the first at offset 0" in done.stderr
+    assert "larger than max.message.bytes=4000" in done.stderr
+    assert "message.timestamp.after.max.ms=3600000: Kafka refuses them" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert read_topic(rig.broker.bootstrap_servers, target, 0) == []
+
+    target = topic(config={"retention.ms": "1000", "message.timestamp.type": "LogAppendTime"})
+    done = command(rig, "warned", "--to-topic", target, "--strict")
+    assert done.returncode == 1
+    assert "LogAppendTime: every record gets the time of the restore" in done.stderr
+    done = command(rig, "warned", "--to-topic", target)
+    assert done.returncode == 0
+    assert "warning: topic" in done.stderr
+
+    target = topic(config={"retention.ms": "60000"})
+    done = command(rig, "warned", "--to-topic", target, "--dry-run")
+    assert "partition 0 has 500 records older than retention.ms=60000" in done.stderr
+
+    done = command(rig, "warned", "--to-topic", topic(partitions=2))
+    assert (done.returncode, "has 2 partitions, the log has 1" in done.stderr) == (1, True)
+    store.close()
+
+
+def test_a_restore_keeps_to_its_rate(rig: Rig, store: S3Store, topic: MakeTopic) -> None:
+    made_log(store, "slow", 600)
+    target = topic(config=FOREVER)
+    started = time.monotonic()
+    restored(rig, "slow", "--to-topic", target, "--max-records-per-second", "200")
+    assert time.monotonic() - started > 1.5
+    assert len(read_topic(rig.broker.bootstrap_servers, target, 0)) == 600
+    store.close()
+
+
+def test_a_broker_that_is_not_there_and_a_key_that_is_wrong_are_said_plainly(
+    rig: Rig, store: S3Store, tmp_path: Path
+) -> None:
+    made_log(store, "nowhere", 10)
+    env = {**os.environ, **rig.s3.environment}
+    url = f"s3://{rig.bucket}/topics"
+
+    def run(*options: str) -> subprocess.CompletedProcess[str]:
+        line = [sys.executable, "-m", "keyfold.cli", "restore", url, "nowhere", *options]
+        return subprocess.run(line, capture_output=True, text=True, check=False, env=env, timeout=120)
+
+    done = run()
+    assert (done.returncode, "`bootstrap.servers`: is missing" in done.stderr) == (2, True)
+    file = tmp_path / "client.properties"
+    file.write_text("acks=0\n")
+    done = run("-b", "127.0.0.1:9", "--kafka-config", str(file))
+    assert (done.returncode, "`acks`: cannot be set" in done.stderr) == (2, True)
+    done = run("-b", "127.0.0.1:9", "--kafka-config", str(tmp_path / "none"))
+    assert done.returncode == 2
+    file.write_text("security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.username=a\nsasl.password=secret9\n")
+    done = run("-b", rig.broker.bootstrap_servers, "--kafka-config", str(file))
+    assert done.returncode == 1
+    assert "secret9" not in done.stderr
+    assert "error: Kafka" in done.stderr
+    store.close()
