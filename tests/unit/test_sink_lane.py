@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
@@ -11,7 +13,10 @@ import pytest
 
 from keyfold.backoff import Backoff
 from keyfold.errors import AccessDenied, StoreUnavailable
+from keyfold.store.api import Create
+from keyfold.store.s3 import S3Store
 from keyfold_sink.writing.lane import Lane, LaneClosed
+from tests.support.scripted_s3 import Answer, scripted_server
 
 QUICK = Backoff(first_ms=1, cap_ms=2)
 
@@ -104,3 +109,33 @@ def test_closing_a_lane_wakes_a_retry_and_is_no_crash(pool: ThreadPoolExecutor) 
         lane.retry(call, QUICK, Random(0))
     with pytest.raises(LaneClosed):
         lane.wait(5)
+
+
+class Body(bytearray):
+    """Bytes of which one can see whether anybody still holds them."""
+
+
+def test_what_was_sent_in_vain_is_held_by_nobody_once_it_has_landed() -> None:
+    """Python's own search for rings of garbage comes seldom, and much has waited where a store was away."""
+    landed = Answer(200, b"", {"ETag": '"e1"'})
+    with scripted_server() as server, ThreadPoolExecutor(1) as pool:
+        server.answers[:] = [Answer(None), Answer(503, b"<Error><Code>SlowDown</Code></Error>"), Answer(None), landed]
+        store = S3Store("b", endpoint_url=server.url, region="us-east-1", access_key_id="k", secret_access_key="s")
+        held: list[weakref.ref[Body]] = []
+
+        def send() -> None:
+            body = Body(b"x" * 1000)
+            held.append(weakref.ref(body))
+            lane.retry(lambda: store.put("k", body, Create()), Backoff(1, 1), Random(1))
+
+        lane = Lane(pool, lambda error: pytest.fail(repr(error)))
+        gc.collect()
+        gc.disable()
+        try:
+            lane.submit(send)
+            assert lane.wait_idle(20)
+            assert len(server.asked) == 4
+            assert [one() for one in held] == [None]
+        finally:
+            gc.enable()
+        store.close()
