@@ -34,8 +34,8 @@ from keyfold.spark.scan import Engine, scan_index, scan_records
 from keyfold.spark.typed import typed
 from keyfold.store.api import ObjectStore
 
-BROADCAST_HEAD_BYTES: Final = 32 * 1024 * 1024
-"""A head whose indexes are smaller than this is broadcast to the tail's; a larger one is joined as Spark sees fit."""
+BROADCAST_HEAD_RECORDS: Final = 1_000_000
+"""A head of at most so many records is broadcast to the tail's indexes: some 100 MB. A larger one is joined by keys."""
 
 _WORD_SHIFT: Final = 6  # 64 offsets a row
 
@@ -111,7 +111,7 @@ def _superseded(tail: DataFrame, last: DataFrame, heads: Sequence[Pin]) -> DataF
     That the head's record is newer goes without saying. It is said so that Spark needs the offsets here too: then the
     head is aggregated once for both sides, and not a second time for its keys alone.
     """
-    if sum(entry.index_size_bytes for pin in heads for entry in pin.entries) <= BROADCAST_HEAD_BYTES:
+    if sum(pin.record_count for pin in heads) <= BROADCAST_HEAD_RECORDS:
         last = fn.broadcast(last)
     values = tail.where(fn.col("key").isNotNull() & ~fn.col("is_tombstone")).alias("tail")
     same_key = fn.expr("tail.partition = last.partition AND tail.key = last.key AND tail.offset < last.offset")

@@ -16,11 +16,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
-
 from keyfold.errors import SnapshotLost
 from keyfold.log.names import topic_of_folder
+from keyfold.spark.jvm import SPARK_ERRORS
 
 _SIGNS: Final = re.compile("FILE_NOT_EXIST|PATH_NOT_FOUND|FileNotFoundException|SnapshotLost|ObjectNotFound")
 _OBJECT: Final = re.compile(
@@ -30,7 +28,7 @@ _OBJECT: Final = re.compile(
 
 def lost_snapshot(error: BaseException) -> SnapshotLost | None:
     """What Spark's error means, where it means that an object of a log is not there any more."""
-    text = str(error)
+    text = f"{type(error).__name__}: {error}"
     found = _OBJECT.search(text) if _SIGNS.search(text) else None
     if found is None:
         return None
@@ -52,7 +50,7 @@ def snapshot_errors() -> Iterator[None]:
     """
     try:
         yield
-    except (PySparkException, Py4JJavaError) as error:
+    except SPARK_ERRORS as error:
         lost = lost_snapshot(error)
         if lost is None:
             raise

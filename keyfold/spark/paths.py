@@ -4,21 +4,21 @@
     keyfold    Python tasks with keyfold's own client and decoder, for a session that has none of these
 
 `auto` takes jvm where the session has both an Avro reader and a file system for the bucket: the scheme of the URL if
-it is known (EMR has `s3`), else `s3a`. A session of Spark Connect does not show its JVM; there `auto` is keyfold.
+it is known (EMR has `s3`), else `s3a`. A session of Spark Connect does not show its JVM: there `auto` is keyfold, but
+where a root says how the JVM finds the bucket.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from keyfold.errors import ConfigError
 from keyfold.log.names import topic_folder
+from keyfold.spark.jvm import has_class, has_file_system, jvm_of
 from keyfold.spark.pins import Pin
 from keyfold.store.location import parse_url
 
@@ -58,7 +58,7 @@ def choose_engine(spark: SparkSession, url: str, engine: EngineName, root: str |
     if engine == "keyfold":
         return None
     missing = "" if root else _file_system_missing(spark, url)
-    if not has_class(spark, AVRO):
+    if jvm_of(spark) is not None and not has_class(spark, AVRO):
         missing = f"this session has no {AVRO}"
     if not missing:
         return Root((root or _uri(spark, url)).rstrip("/"))
@@ -84,32 +84,4 @@ def _uri(spark: SparkSession, url: str) -> str:
 def _scheme(spark: SparkSession, url: str) -> str | None:
     """The scheme to read `url` by: its own, where the session knows it."""
     own = url.partition("://")[0]
-    return next((scheme for scheme in (own, *_SCHEMES) if _has_file_system(spark, scheme)), None)
-
-
-def _has_file_system(spark: SparkSession, scheme: str) -> bool:
-    jvm = jvm_of(spark)
-    if jvm is None:
-        return False
-    try:
-        conf = spark._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001 - there is no public way
-        jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass(scheme, conf)
-    except (Py4JError, PySparkException):
-        return False
-    return True
-
-
-def has_class(spark: SparkSession, name: str) -> bool:
-    """Whether the session's JVM has a class, jars that were added to it included."""
-    if jvm_of(spark) is None:
-        return False
-    try:
-        spark._jsparkSession.sharedState().jarClassLoader().loadClass(name)  # noqa: SLF001
-    except (Py4JError, PySparkException):
-        return False
-    return True
-
-
-def jvm_of(spark: SparkSession) -> Any | None:
-    """The session's JVM; None for Spark Connect, which has it elsewhere."""
-    return getattr(spark, "_jvm", None) if hasattr(spark, "_jsparkSession") else None
+    return next((scheme for scheme in (own, *_SCHEMES) if has_file_system(spark, scheme)), None)

@@ -111,7 +111,7 @@ def at_one_moment(pin: Callable[[], tuple[Pin, ...]], make: Callable[[tuple[Pin,
                 raise
     try:
         return make(pin())
-    except AnalysisException as error:
+    except (AnalysisException, ObjectNotFound) as error:
         lost: SnapshotLost | None = lost_snapshot(error)
         if lost is None:
             raise

@@ -26,7 +26,8 @@ from keyfold.log.record import Record
 from keyfold.read.fetch import read_segment
 from keyfold.read.log import Log
 from keyfold.spark.formats import Typing, misfit
-from keyfold.spark.paths import AVRO_FUNCTIONS, has_class
+from keyfold.spark.jvm import has_class
+from keyfold.spark.paths import AVRO_FUNCTIONS
 from keyfold.spark.typed_tasks import typed_by_tasks
 from keyfold.typed.decoder import reader_type
 from keyfold.typed.formats import Part

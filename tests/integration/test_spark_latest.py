@@ -48,7 +48,7 @@ def test_a_large_head_is_joined_instead_of_broadcast(
     spark: SparkSession, log: FolderLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The package's name `latest_state` is the function.
-    monkeypatch.setattr(import_module("keyfold.spark.latest_state"), "BROADCAST_HEAD_BYTES", 0)
+    monkeypatch.setattr(import_module("keyfold.spark.latest_state"), "BROADCAST_HEAD_RECORDS", 0)
     log.fill(0)
     log.clean()
     log.fill(0, segments=2)

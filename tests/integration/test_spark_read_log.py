@@ -172,7 +172,8 @@ def test_names_that_spark_might_misread_are_only_names(spark: SparkSession, tmp_
 
 
 def test_the_session_decides_who_reads(spark: SparkSession, log: FolderLog) -> None:
-    from keyfold.spark.paths import Root, choose_engine, has_class
+    from keyfold.spark.jvm import has_class
+    from keyfold.spark.paths import Root, choose_engine
 
     assert has_class(spark, "org.apache.spark.sql.avro.AvroFileFormat") or spark.version < "4"
     assert not has_class(spark, "org.example.NoSuchThing")
