@@ -9,21 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
-import numpy as np
 import pyarrow as pa
 
 from keyfold.errors import ObjectNotFound, SnapshotLost
 from keyfold.export.request import Request
-from keyfold.log.index import read_index_data
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
-from keyfold.read.batches import Wish, checked_parts, read_entry_batches, take_rows
-from keyfold.read.fetch import damage_named
-from keyfold.read.latest import choose
+from keyfold.read.batches import Wish, read_entry_batches
+from keyfold.read.latest import choose, chosen_batches
 from keyfold.read.log import Log
 from keyfold.read.ordered import newer, offset_for_time
 from keyfold.read.position import end_offset, segments_between, start_offset
+
+KEYS_BYTES: Final = 256 * 1024 * 1024
+"""Memory for the keys of one partition whose latest state is chosen."""
 
 
 class Moved(Exception):
@@ -82,16 +83,4 @@ def _ordered(log: Log, pinned: Pin) -> Iterator[pa.RecordBatch]:
 
 def _latest(log: Log, pinned: Pin) -> Iterator[pa.RecordBatch]:
     chosen = choose(log.store, pinned.place, pinned.manifest)
-    wish = Wish.of(pinned.start, pinned.end, None, None)
-    for source in chosen.sources:
-        entry = source.entry
-        begin, stop = np.searchsorted(chosen.offsets, (entry.base_offset, entry.next_offset))
-        wanted = chosen.offsets[begin:stop]
-        if len(wanted):
-            with damage_named(pinned.place):
-                data = read_index_data(log.store, pinned.place, entry)
-                columns = ("offset", "position", "length")
-                for part in checked_parts(data, columns, entry, pinned.place.key(entry.index_name)):
-                    keep = np.isin(part.ints("offset"), wanted, assume_unique=True)
-                    for taken in take_rows(log.store, pinned.place, entry, part, keep, wish):
-                        yield taken.batch
+    yield from chosen_batches(log.store, pinned.place, chosen, Wish.of(pinned.start, pinned.end, None, None))

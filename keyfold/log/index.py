@@ -181,6 +181,28 @@ class Index:
             raise SegmentDamaged(origin, f"the index cannot be read: {e}") from e
 
     @staticmethod
+    def groups_backwards(data: Bytes, *, columns: Sequence[str], origin: str = "") -> Iterator[tuple[int, pa.Table]]:
+        """Some columns of an index a row group at a time, the last first: the group's first row, and its rows.
+
+        What is held is the object's bytes and one row group. Raises `SegmentDamaged`.
+        """
+        try:
+            with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
+                meta = _checked_meta(file.metadata.metadata or {}, origin)
+                blocks = BlockTable.parse(meta["keyfold.blocks"].encode())
+                empty = Index(ROWS.empty_table(), blocks, meta["keyfold.codec"], bytes.fromhex(meta["keyfold.sync"]))
+                _check_shape(file.schema_arrow, file.metadata.num_rows, empty, origin)
+                row = file.metadata.num_rows
+                for number in reversed(range(file.metadata.num_row_groups)):
+                    rows = file.read_row_group(number, columns=list(columns), use_threads=False)
+                    row -= rows.num_rows
+                    yield row, rows.select(list(columns)).replace_schema_metadata(None).combine_chunks()
+        except SegmentDamaged:
+            raise
+        except (OSError, ValueError, KeyError, DecompressionFailed, pa.ArrowException) as e:
+            raise SegmentDamaged(origin, f"the index cannot be read: {e}") from e
+
+    @staticmethod
     def block_table(tail: Bytes, *, origin: str = "") -> BlockTable:
         """The block table off an index's end, which holds its whole footer. Raises `SegmentDamaged`."""
         try:

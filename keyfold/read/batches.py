@@ -23,18 +23,18 @@ import pyarrow as pa
 
 from keyfold.errors import ObjectNotFound
 from keyfold.log.arrow import RECORDS, RawBlock, Rows, decode_blocks, schema_of
-from keyfold.log.avro import SegmentDamaged
 from keyfold.log.codec import open_codec
 from keyfold.log.index import Index, Ints, read_index_data
 from keyfold.log.manifest import Manifest, SegmentEntry
 from keyfold.log.names import Place
 from keyfold.read.fetch import BlockSource, damage_named, raw_blocks_at
+from keyfold.read.index_parts import checked_parts
 from keyfold.read.ordered import Load, newer
 from keyfold.read.position import anchor_of, check_resumed, end_offset, segments_between
 from keyfold.read.selection import Selection
 from keyfold.store.api import ObjectStore
 
-__all__ = ["BATCH_BYTES", "Selection", "read_batches", "read_entry_batches"]
+__all__ = ["BATCH_BYTES", "Selection", "checked_parts", "read_batches", "read_entry_batches"]
 
 BATCH_BYTES: Final = 8 * 1024 * 1024
 
@@ -134,7 +134,8 @@ def take_entry(store: ObjectStore, place: Place, entry: SegmentEntry, wish: Wish
     if entry.last_offset < wish.start or entry.base_offset >= wish.end or not wish.where.can_match(entry):
         return
     with damage_named(place):
-        for part in _index_parts(store, place, entry, wish):
+        data = read_index_data(store, place, entry)
+        for part in checked_parts(data, index_columns(wish), entry, place.key(entry.index_name)):
             offsets = part.ints("offset")
             if offsets[0] >= wish.end:
                 return
@@ -145,30 +146,11 @@ def take_entry(store: ObjectStore, place: Place, entry: SegmentEntry, wish: Wish
                 yield from take_rows(store, place, entry, part, keep, wish)
 
 
-def _index_parts(store: ObjectStore, place: Place, entry: SegmentEntry, wish: Wish) -> Iterator[Index]:
-    key = place.key(entry.index_name)
+def index_columns(wish: Wish) -> tuple[str, ...]:
+    """The columns of an index that a wish needs, `offset` among them."""
     names = dict.fromkeys(("offset", *wish.where.columns()))
     names |= dict.fromkeys(wish.columns if _is_in_index(wish.columns) else ("position", "length"))
-    yield from checked_parts(read_index_data(store, place, entry), tuple(names), entry, key)
-
-
-def checked_parts(data: bytes, columns: tuple[str, ...], entry: SegmentEntry, key: str) -> Iterator[Index]:
-    """An index in parts with `offset` among the columns; its table and offsets must be those of `entry`.
-
-    Raises `SegmentDamaged`.
-    """
-    last = entry.base_offset - 1
-    for part in Index.parts(data, columns=columns, origin=key):
-        blocks, offsets = part.blocks, part.ints("offset")
-        if int(blocks.record_count.sum()) != entry.record_count:
-            message = f"has {int(blocks.record_count.sum())} rows, its segment {entry.record_count} records"
-            raise SegmentDamaged(key, message)
-        if int(blocks.position[-1] + blocks.length[-1]) != entry.size_bytes:
-            raise SegmentDamaged(key, f"its blocks do not end where the segment does, after {entry.size_bytes} bytes")
-        if offsets[0] <= last or (offsets[1:] <= offsets[:-1]).any() or offsets[-1] > entry.last_offset:
-            raise SegmentDamaged(key, "its offsets do not ascend, or are not the segment's")
-        last = int(offsets[-1])
-        yield part
+    return tuple(names)
 
 
 def _is_in_index(columns: Sequence[str]) -> bool:

@@ -21,7 +21,7 @@ from typing import Final
 
 import numpy as np
 
-from keyfold.errors import Corrupt
+from keyfold.errors import Corrupt, StoreError
 from keyfold.log.avro import SegmentDamaged, StoredBlock, parse_block, parse_header
 from keyfold.log.codec import Bytes, Codec, open_codec
 from keyfold.log.decode import decode_block, decompress_block, read_records
@@ -166,13 +166,24 @@ def stored_blocks_at(store: ObjectStore, place: Place, source: BlockSource, numb
     for run in _runs(table, numbers):
         start = int(table.position[run[0]])
         length = int(table.position[run[-1]] + table.length[run[-1]]) - start
-        data = memoryview(store.get_range(key, start, length))
+        data = memoryview(_range(store, key, start, length))
         for number in run:
             at = int(table.position[number])
             stored = data[at - start : at - start + int(table.length[number])]
             block = parse_block(stored, source.sync_marker, origin=key, number=number, position=at)
             table.check(block, origin=key)
             yield block
+
+
+def _range(store: ObjectStore, key: str, start: int, length: int) -> bytes:
+    """A range of a segment. Raises `SegmentDamaged` where the segment is too short to have it."""
+    try:
+        return store.get_range(key, start, length)
+    except StoreError as error:
+        if type(error) is StoreError and (size_bytes := store.head(key).size_bytes) < start + length:
+            message = f"cut off: it has {size_bytes} bytes, its index names {start + length} and perhaps more"
+            raise SegmentDamaged(key, message) from error
+        raise
 
 
 def _runs(blocks: BlockTable, numbers: Ints) -> Iterator[list[int]]:

@@ -1,8 +1,11 @@
 """Latest state: the last record of each key of one version, deleted keys left out.
 
-Indexes choose: their rows have key, offset and tombstone flag, and a later row wins, so a dirty log gives the same
-result as a clean one. Then only the blocks that hold a chosen record are fetched. Memory is one entry a key, and one
-index at a time. Records without a key have no latest state and are left out.
+Indexes choose: their rows have key and tombstone flag, and a later row wins, so a dirty log gives the same result as a
+clean one. Then only the blocks that hold a chosen record are fetched. Records without a key have no latest state and
+are left out.
+
+Memory is `memory_bytes` for keys (`keyfold.read.latest_keys` walks over the indexes several times where they do not
+fit), a bit for each record of the log, and one index and one batch at a time.
 
 This is a snapshot. Choosing starts again in the newest version when an object has gone; after the first record was
 given out that would mix two states, so from there on a missing object is `SnapshotLost`.
@@ -10,74 +13,130 @@ given out that would mix two states, so from there on a missing object is `Snaps
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
+import pyarrow as pa
 
 from keyfold.errors import ObjectNotFound, SnapshotLost
-from keyfold.log.index import Ints, read_index
-from keyfold.log.manifest import Manifest
+from keyfold.log.avro import SegmentDamaged
+from keyfold.log.index import Index, read_index_data
+from keyfold.log.manifest import Manifest, SegmentEntry
 from keyfold.log.names import Place
 from keyfold.log.record import Record
-from keyfold.read.fetch import BlockSource, damage_named, read_blocks_at
+from keyfold.read.batches import BATCH_BYTES, Wish, index_columns, take_rows
+from keyfold.read.fetch import damage_named
+from keyfold.read.index_parts import checked_parts
+from keyfold.read.latest_keys import HASHES, RowBits, Walk
 from keyfold.read.ordered import Load, newer
+from keyfold.read.records import records_of
 from keyfold.store.api import ObjectStore
 
-_COLUMNS: Final = ("offset", "key", "is_tombstone")
+MEMORY_BYTES: Final = 512 * 1024 * 1024
+MEMORY_BYTES_MIN: Final = 1024 * 1024
+
+_COLUMNS: Final = ("key", "is_tombstone")
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The offsets that make up the latest state of one version, ascending, and where the blocks are."""
+    """The records that make up the latest state of one version: a bit for each record of each of its segments."""
 
     manifest: Manifest
-    offsets: Ints
-    sources: tuple[BlockSource, ...]
+    rows: tuple[RowBits, ...]
+    walk_count: int = 1
 
 
-def read_latest(store: ObjectStore, place: Place, load: Load) -> Iterator[Record]:
+def read_latest(store: ObjectStore, place: Place, load: Load, *, memory_bytes: int = MEMORY_BYTES) -> Iterator[Record]:
     """The last record of each key, in offset order, of the newest version. Chooses before it returns."""
-    chosen = choose_newest(store, place, load)
-    return _fetched(store, place, load, chosen)
+    batches = read_latest_batches(store, place, load, memory_bytes=memory_bytes)
+    return (record for batch in batches for record in records_of(batch))
 
 
-def choose_newest(store: ObjectStore, place: Place, load: Load) -> Chosen:
+def read_latest_batches(
+    store: ObjectStore,
+    place: Place,
+    load: Load,
+    *,
+    columns: Sequence[str] | None = None,
+    memory_bytes: int = MEMORY_BYTES,
+    batch_bytes: int = BATCH_BYTES,
+) -> Iterator[pa.RecordBatch]:
+    """The same as Arrow batches. Raises `ValueError` for a column that there is not, or too little memory."""
+    if memory_bytes < MEMORY_BYTES_MIN:
+        raise ValueError(f"memory_bytes is {memory_bytes}, and must be {MEMORY_BYTES_MIN} or more")
+    wish = Wish.of(0, 2**63 - 1, columns, None, batch_bytes)
+    return _fetched(store, place, load, choose_newest(store, place, load, memory_bytes), wish, memory_bytes)
+
+
+def choose_newest(store: ObjectStore, place: Place, load: Load, memory_bytes: int = MEMORY_BYTES) -> Chosen:
     """Choose in the newest version, again where it was replaced and collected meanwhile."""
     manifest = load()
     while True:
         try:
-            return choose(store, place, manifest)
+            return choose(store, place, manifest, memory_bytes)
         except ObjectNotFound as error:
             manifest = newer(place, load, error)
 
 
-def choose(store: ObjectStore, place: Place, manifest: Manifest) -> Chosen:
-    """The latest state of `manifest`, from indexes alone."""
-    last: dict[bytes, int] = {}
-    sources: list[BlockSource] = []
-    for entry in manifest.segments:
-        index = read_index(store, place, entry, columns=_COLUMNS)
-        sources.append(BlockSource.of(entry, index))
-        columns = (index.rows.column(name).to_pylist() for name in _COLUMNS)
-        for offset, key, is_tombstone in zip(*columns, strict=True):
-            if is_tombstone:
-                last.pop(key, None)
-            elif key is not None:
-                last[key] = offset
-    offsets = np.fromiter(last.values(), np.int64, len(last))
-    offsets.sort()
-    return Chosen(manifest, offsets, tuple(sources))
+def choose(store: ObjectStore, place: Place, manifest: Manifest, memory_bytes: int = MEMORY_BYTES) -> Chosen:
+    """The latest state of `manifest`, from indexes alone. Raises `Corrupt`, `ObjectNotFound`."""
+    rows = tuple(RowBits(entry.record_count) for entry in manifest.segments)
+    walk = Walk(0, HASHES, memory_bytes)
+    count = 1
+    while not _walk(store, place, manifest, walk, rows) or walk.high < HASHES:
+        walk = walk.narrower() if walk.is_too_wide else walk.next_one()
+        count += 1
+    return Chosen(manifest, rows, count)
 
 
-def _fetched(store: ObjectStore, place: Place, load: Load, chosen: Chosen) -> Iterator[Record]:
+def _walk(store: ObjectStore, place: Place, manifest: Manifest, walk: Walk, rows: Sequence[RowBits]) -> bool:
+    """Judge the rows of a walk's keys, from the newest to the oldest. False where it had to be given up."""
+    for entry, bits in zip(reversed(manifest.segments), reversed(rows), strict=True):
+        data = read_index_data(store, place, entry)
+        with damage_named(place):
+            for first, table in _groups(data, entry, place.key(entry.index_name)):
+                keys, tombstones = (table.column(name).combine_chunks() for name in _COLUMNS)
+                for chosen in walk.take(keys, tombstones.to_numpy(zero_copy_only=False)):
+                    bits.add(chosen + first)
+                if walk.is_too_wide:
+                    return False
+    return True
+
+
+def _groups(data: bytes, entry: SegmentEntry, key: str) -> Iterator[tuple[int, pa.Table]]:
+    expected = entry.record_count
+    for first, table in Index.groups_backwards(data, columns=_COLUMNS, origin=key):
+        if first + table.num_rows != expected:
+            raise SegmentDamaged(key, f"the index does not have one row for each of {entry.record_count} records")
+        yield first, table
+        expected = first
+
+
+def chosen_batches(store: ObjectStore, place: Place, chosen: Chosen, wish: Wish) -> Iterator[pa.RecordBatch]:
+    """The chosen records as `wish` wants them. Raises `Corrupt`; `ObjectNotFound` is the caller's."""
+    for entry, bits in zip(chosen.manifest.segments, chosen.rows, strict=True):
+        if not bits:
+            continue
+        data = read_index_data(store, place, entry)
+        row = 0
+        with damage_named(place):
+            for part in checked_parts(data, index_columns(wish), entry, place.key(entry.index_name)):
+                for taken in take_rows(store, place, entry, part, bits.flags(row, len(part)), wish):
+                    yield taken.batch
+                row += len(part)
+
+
+def _fetched(
+    store: ObjectStore, place: Place, load: Load, chosen: Chosen, wish: Wish, memory_bytes: int
+) -> Iterator[pa.RecordBatch]:
     given_out = False
     while True:
         try:
-            for record in _records(store, place, chosen):
+            for batch in chosen_batches(store, place, chosen, wish):
                 given_out = True
-                yield record
+                yield batch
         except ObjectNotFound as error:
             newest = newer(place, load, error)
             if given_out:
@@ -88,18 +147,6 @@ def _fetched(store: ObjectStore, place: Place, load: Load, chosen: Chosen) -> It
                     f"(`{error.key}` has gone; the newest version is {newest.version})",
                     hint="read it again from the beginning; file.delete.delay.ms must be longer than such a read",
                 ) from error
-            chosen = choose_newest(store, place, load)
+            chosen = choose_newest(store, place, load, memory_bytes)
         else:
             return
-
-
-def _records(store: ObjectStore, place: Place, chosen: Chosen) -> Iterator[Record]:
-    for source in chosen.sources:
-        begin, stop = np.searchsorted(chosen.offsets, (source.entry.base_offset, source.entry.next_offset))
-        wanted = chosen.offsets[begin:stop]
-        numbers = np.unique(np.searchsorted(source.blocks.first_offset, wanted, side="right") - 1)
-        keep = frozenset(wanted.tolist())
-        with damage_named(place):
-            for record in read_blocks_at(store, place, source, numbers):
-                if record.offset in keep:
-                    yield record

@@ -3,6 +3,8 @@
     log = open_log("s3://bucket/topics", "users")
     for record in log.read(partition=0, from_offset=36): ...
     state = {record.key: record.value for record in log.latest(partition=0)}
+    for batch in log.batches(partition=0, columns=["offset", "value"]): ...      Arrow
+    for partition, record in log.follow(): ...                                   waits for more
 
 Each call reads the newest manifest and keeps to that version as long as its objects are there, so a read sees the log
 as it was at one moment, whatever is appended or compacted meanwhile.
@@ -10,9 +12,12 @@ as it was at one moment, whatever is appended or compacted meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from random import Random
-from typing import Self
+from threading import Event
+from typing import Literal, Self
+
+import pyarrow as pa
 
 from keyfold.clock import Clock, SystemClock
 from keyfold.errors import ObjectNotFound, TopicNotFound
@@ -21,9 +26,12 @@ from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place, is_topic_name
 from keyfold.log.partition_log import PartitionLog
 from keyfold.log.record import Record
-from keyfold.read.latest import read_latest
-from keyfold.read.ordered import newer, offset_for_time, read_ordered
+from keyfold.read.batches import BATCH_BYTES, read_batches
+from keyfold.read.follow import Follower, Position, Tail, Wait, tail_of
+from keyfold.read.latest import MEMORY_BYTES, read_latest, read_latest_batches
+from keyfold.read.ordered import OffsetAndTimestamp, find_time, newer, read_ordered
 from keyfold.read.position import start_offset
+from keyfold.read.selection import Selection
 from keyfold.store.api import ObjectStore
 
 
@@ -117,38 +125,147 @@ class Log:
         Raises `OffsetOutOfRange` now, or while iterating when the log start overtook the reader or a tombstone was
         purged that it had still needed; `Corrupt` where stored bytes are damaged; what `manifest` raises.
         """
-        if from_offset is not None and from_timestamp is not None:
-            raise ValueError("from_offset and from_timestamp exclude each other")
-        place = self.place(partition)
+        manifest, position = self._start(partition, from_offset, from_timestamp)
+        return read_ordered(
+            self.store, self.place(partition), lambda: self.manifest(partition), manifest, position, to_offset
+        )
 
-        def load() -> Manifest:
-            return self.manifest(partition)
+    def batches(
+        self,
+        partition: int = 0,
+        *,
+        from_offset: int | None = None,
+        from_timestamp: int | None = None,
+        to_offset: int | None = None,
+        columns: Sequence[str] | None = None,
+        where: Selection | None = None,
+        batch_bytes: int = BATCH_BYTES,
+    ) -> Iterator[pa.RecordBatch]:
+        """The same records as `read` gives, as Arrow batches with the schema `keyfold.log.arrow.RECORDS`.
 
-        manifest = load()
-        position = start_offset(manifest, from_offset)
-        if from_timestamp is not None:
-            manifest, position = self._at_time(place, manifest, from_timestamp)
-        return read_ordered(self.store, place, load, manifest, position, to_offset)
+        Only `columns` of them are read where they are given, and only records that `where` selects: segments and
+        blocks without such records are not fetched. A batch has at least one record and about `batch_bytes` of them,
+        more only where one record is larger. Raises `ValueError` for a column that there is not; else as `read`.
+        """
+        manifest, position = self._start(partition, from_offset, from_timestamp)
+        return read_batches(
+            self.store,
+            self.place(partition),
+            lambda: self.manifest(partition),
+            manifest,
+            position,
+            to_offset,
+            columns=columns,
+            where=where,
+            batch_bytes=batch_bytes,
+        )
 
-    def latest(self, partition: int = 0) -> Iterator[Record]:
+    def latest(self, partition: int = 0, *, memory_bytes: int = MEMORY_BYTES) -> Iterator[Record]:
         """The last record of each key, in offset order; deleted keys and records without a key are left out.
 
-        Keys and offsets are held in memory, values are not. Raises `SnapshotLost` while iterating when the version
-        that is read was replaced and collected; else as `read`.
+        Keys are held in memory, up to `memory_bytes` (at least 1 MiB); where they do not fit, the log's indexes are
+        walked over several times. Values are not held. Raises `SnapshotLost` while iterating when the version that is
+        read was replaced and collected; else as `read`.
         """
-        return read_latest(self.store, self.place(partition), lambda: self.manifest(partition))
+        return read_latest(
+            self.store, self.place(partition), lambda: self.manifest(partition), memory_bytes=memory_bytes
+        )
+
+    def latest_batches(
+        self,
+        partition: int = 0,
+        *,
+        columns: Sequence[str] | None = None,
+        memory_bytes: int = MEMORY_BYTES,
+        batch_bytes: int = BATCH_BYTES,
+    ) -> Iterator[pa.RecordBatch]:
+        """What `latest` gives, as Arrow batches like those of `batches`."""
+        return read_latest_batches(
+            self.store,
+            self.place(partition),
+            lambda: self.manifest(partition),
+            columns=columns,
+            memory_bytes=memory_bytes,
+            batch_bytes=batch_bytes,
+        )
+
+    def follow(
+        self,
+        partitions: int | Iterable[int] | None = None,
+        *,
+        start: Literal["earliest", "latest"] | Mapping[int, int | Position] = "earliest",
+        from_timestamp: int | None = None,
+        columns: Sequence[str] | None = None,
+        where: Selection | None = None,
+        batch_bytes: int = BATCH_BYTES,
+        stop: Event | None = None,
+    ) -> Follower:
+        """Read to the end, wait for more, read on: an iterator of `(partition, record)`.
+
+        Of one partition, some, or all of the topic (those that it gets later too). From the log's start, its end, the
+        offset or `Position` that `start` names for a partition (the log's start where it names none), or from the
+        first record at or after `from_timestamp`. Ends when `stop` is set. `Follower.batches()` gives Arrow batches
+        instead of records; `columns`, `where` and `batch_bytes` as for `batches`. `Follower.positions()` are to be
+        kept by who wants to go on after a restart: with a bare offset nobody can tell whether a tombstone that the
+        reader had still needed was purged meanwhile.
+
+        Raises now and while iterating what `Follower` says; `TopicNotFound`, and what `manifest` raises.
+        """
+        if isinstance(partitions, int):
+            partitions = [partitions]
+        numbers = self.partitions() if partitions is None else sorted(set(partitions))
+
+        def tail(partition: int, begin: Mapping[int, int | Position] | str) -> Tail:
+            named = begin.get(partition) if isinstance(begin, Mapping) else None
+            if named is None:
+                manifest, position = self._start(partition, None, from_timestamp)
+                return tail_of(self.place(partition), manifest, manifest.next_offset if begin == "latest" else position)
+            return tail_of(self.place(partition), self.manifest(partition), named)
+
+        def discover() -> list[Tail]:
+            return [tail(number, "earliest") for number in self.partitions() if number not in follower.positions()]
+
+        follower = Follower(
+            self.store,
+            {number: tail(number, start) for number in numbers},
+            self.manifest,
+            Wait(self._clock, stop.is_set, stop.wait) if stop else Wait(self._clock, lambda: False, self._clock.sleep),
+            random=self._random,
+            columns=columns,
+            where=where,
+            batch_bytes=batch_bytes,
+            discover=discover if partitions is None else None,
+        )
+        return follower
 
     def offset_for_time(self, timestamp_ms: int, partition: int = 0) -> int | None:
         """The first offset, in offset order, whose timestamp is at or after `timestamp_ms`; None where none is."""
-        manifest, position = self._at_time(self.place(partition), self.manifest(partition), timestamp_ms)
-        return position if position < manifest.next_offset else None
+        found = self.offsets_for_times({partition: timestamp_ms})[partition]
+        return None if found is None else found.offset
 
-    def _at_time(self, place: Place, manifest: Manifest, timestamp_ms: int) -> tuple[Manifest, int]:
-        """The version in which the offset was found, and the offset: the log's end where no record is so late."""
+    def offsets_for_times(self, timestamps_ms: Mapping[int, int]) -> dict[int, OffsetAndTimestamp | None]:
+        """Kafka's `offsetsForTimes`: per partition the first record whose timestamp is at or after the given one.
+
+        None where no record is so late. At most one index of each partition is read.
+        """
+        return {partition: self._at_time(partition, at)[1] for partition, at in timestamps_ms.items()}
+
+    def _start(self, partition: int, from_offset: int | None, from_timestamp: int | None) -> tuple[Manifest, int]:
+        """The version to read, and where to begin in it."""
+        if from_timestamp is None:
+            manifest = self.manifest(partition)
+            return manifest, start_offset(manifest, from_offset)
+        if from_offset is not None:
+            raise ValueError("from_offset and from_timestamp exclude each other")
+        manifest, found = self._at_time(partition, from_timestamp)
+        return manifest, manifest.next_offset if found is None else found.offset
+
+    def _at_time(self, partition: int, timestamp_ms: int) -> tuple[Manifest, OffsetAndTimestamp | None]:
+        """The version in which the record was looked for, and where it is."""
+        place = self.place(partition)
+        manifest = self.manifest(partition)
         while True:
             try:
-                found = offset_for_time(self.store, place, manifest, timestamp_ms)
+                return manifest, find_time(self.store, place, manifest, timestamp_ms)
             except ObjectNotFound as error:
-                manifest = newer(place, lambda: self.manifest(place.partition), error)
-            else:
-                return manifest, manifest.next_offset if found is None else found
+                manifest = newer(place, lambda: self.manifest(partition), error)

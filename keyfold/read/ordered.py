@@ -7,6 +7,7 @@ the collector deletes only what an earlier commit unlinked.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -56,14 +57,29 @@ def newer(place: Place, load: Load, missing: ObjectNotFound) -> Manifest:
     return manifest
 
 
-def offset_for_time(store: ObjectStore, place: Place, manifest: Manifest, timestamp_ms: int) -> int | None:
-    """Kafka's `offsetsForTimes`: the first offset, in offset order, whose timestamp is not before `timestamp_ms`.
+@dataclass(frozen=True, slots=True)
+class OffsetAndTimestamp:
+    """A record's place in its log and its timestamp in ms, as Kafka's class of this name."""
+
+    offset: int
+    timestamp: int
+
+
+def find_time(store: ObjectStore, place: Place, manifest: Manifest, timestamp_ms: int) -> OffsetAndTimestamp | None:
+    """Kafka's `offsetsForTimes`: the first record, in offset order, whose timestamp is not before `timestamp_ms`.
 
     None where no record is. Reads one index.
     """
     for entry in segments_from_time(manifest, timestamp_ms):
         index = read_index(store, place, entry, columns=("offset", "timestamp"))
-        matches = np.flatnonzero(index.ints("timestamp") >= timestamp_ms)
+        timestamps = index.ints("timestamp")
+        matches = np.flatnonzero(timestamps >= timestamp_ms)
         if len(matches):
-            return int(index.ints("offset")[matches[0]])
+            return OffsetAndTimestamp(int(index.ints("offset")[matches[0]]), int(timestamps[matches[0]]))
     return None
+
+
+def offset_for_time(store: ObjectStore, place: Place, manifest: Manifest, timestamp_ms: int) -> int | None:
+    """The offset of what `find_time` finds."""
+    found = find_time(store, place, manifest, timestamp_ms)
+    return None if found is None else found.offset

@@ -109,5 +109,7 @@ def segments_between(manifest: Manifest, position: int, end: int) -> tuple[Segme
 
 
 def segments_from_time(manifest: Manifest, timestamp_ms: int) -> tuple[SegmentEntry, ...]:
-    """Segments that have a record with `timestamp >= timestamp_ms`, in offset order: the first of them answers."""
-    return tuple(s for s in manifest.segments if s.max_timestamp >= timestamp_ms)
+    """Segments that can have a record with `timestamp >= timestamp_ms`, in offset order: the first of them answers,
+    but for times before 1970: a manifest's bounds leave out -1, Kafka's "no timestamp".
+    """
+    return tuple(s for s in manifest.segments if s.max_timestamp >= timestamp_ms or timestamp_ms < 0)

@@ -20,7 +20,9 @@ Flags = npt.NDArray[np.bool_]
 class Selection:
     """Records with `min_timestamp <= timestamp <= max_timestamp` (ms) and one of `keys`; None lets all through.
 
-    A record without a timestamp has -1, as Kafka has it. A record without a key is none of `keys`.
+    A record without a timestamp has -1, as Kafka has it, and manifests do not say which segments have such. So with
+    `max_timestamp` alone all segments are looked at; `min_timestamp=0` leaves such records and those segments out.
+    A record without a key is none of `keys`.
     """
 
     min_timestamp: int | None = None

@@ -1,0 +1,266 @@
+"""Following a log: read to its end, wait until it grows, read on.
+
+    for partition, record in follower: ...
+
+Each partition has a position and the anchor of the first version that was read (`keyfold.read.position`): with both a
+follower goes on where it stopped, after days too, or is told that records that it needed are gone. A log is looked at
+by the manifest's ETag; the manifest itself is read when it has changed. Between looks the follower waits, longer and
+longer while nothing comes. Stores that do not answer are asked again; positions do not move meanwhile.
+
+Partitions take turns, a version at a time. Within one partition records come in offset order, each once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any, Final, Self
+
+import pyarrow as pa
+
+from keyfold.backoff import Backoff
+from keyfold.clock import Clock
+from keyfold.errors import ObjectNotFound, StoreError
+from keyfold.log.arrow import COLUMNS
+from keyfold.log.manifest import Manifest
+from keyfold.log.names import Place
+from keyfold.log.record import Record
+from keyfold.read.batches import BATCH_BYTES, Taken, Wish, take_entry
+from keyfold.read.ordered import newer
+from keyfold.read.position import Anchor, anchor_of, check_resumed, segment_at, start_offset
+from keyfold.read.records import records_of
+from keyfold.read.selection import Selection
+from keyfold.store.api import ObjectStore
+
+DISCOVER_S: Final = 30.0
+POLLS: Final = Backoff(first_ms=250, cap_ms=5_000)
+PATIENCE_S: Final = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The next offset that a reader wants, and the anchor of the version that it began with.
+
+    Keep both: the anchor is what tells, after a restart, whether a tombstone went that the reader had still needed.
+    """
+
+    offset: int
+    anchor: Anchor
+
+    def document(self) -> dict[str, Any]:
+        """The position for JSON."""
+        return {
+            "offset": self.offset,
+            "log_id": self.anchor.log_id,
+            "version": self.anchor.version,
+            "last_pass_epoch": self.anchor.last_pass_epoch,
+        }
+
+    @staticmethod
+    def of(document: Mapping[str, Any]) -> Position:
+        """What `document` gave. Raises `ValueError` where it is something else."""
+        try:
+            anchor = Anchor(str(document["log_id"]), int(document["version"]), int(document["last_pass_epoch"]))
+            return Position(int(document["offset"]), anchor)
+        except (KeyError, TypeError) as e:
+            raise ValueError(f"not a position: {dict(document)!r}") from e
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """How a follower waits between looks, and how it learns that it is to end."""
+
+    clock: Clock
+    is_stopped: Callable[[], bool]
+    sleep: Callable[[float], object]
+
+
+@dataclass(slots=True)
+class Tail:
+    """One partition that is followed, from `position` on. `manifest` is the version that it reads now."""
+
+    place: Place
+    position: Position
+    manifest: Manifest
+    etag: str = ""
+    due_s: float = 0.0
+    failing_since_s: float | None = None
+    delays: Iterator[float] | None = None
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether all of the version that is known was read."""
+        return self.position.offset >= self.manifest.next_offset
+
+    def move(self, offset: int) -> None:
+        """Go on to `offset`, never back."""
+        self.position = replace(self.position, offset=max(self.position.offset, offset))
+
+    def renew(self, manifest: Manifest) -> None:
+        """Go on in a newer version. Raises `OffsetOutOfRange` where that could hide a record."""
+        check_resumed(self.position.anchor, self.position.offset, manifest)
+        self.manifest = manifest
+
+
+def tail_of(place: Place, manifest: Manifest, start: int | Position) -> Tail:
+    """A partition to be followed from an offset, or from where another follower stopped.
+
+    Raises `OffsetOutOfRange` where it is not in the log, or where going on there could hide a record.
+    """
+    position = start if isinstance(start, Position) else Position(start, anchor_of(manifest))
+    check_resumed(position.anchor, position.offset, manifest)
+    start_offset(manifest, position.offset)
+    return Tail(place, position, manifest)
+
+
+class Follower:
+    """Records of several partitions, endlessly: an iterator of `(partition, record)`. `batches` gives Arrow batches.
+
+    Either is used, not both; and not by several threads, though any may set the stop event. It ends when that is set,
+    and raises
+
+    * `OffsetOutOfRange` where the log start overtook the reader, a tombstone was purged that it had still needed, or
+      the log was made anew;
+    * `StoreError` where a store gave no answer for `patience_s`; `Corrupt`, `ManifestLost`, `AccessDenied` at once.
+
+    After any of them `positions` are right: behind the last record that was given out.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        tails: Mapping[int, Tail],
+        load: Callable[[int], Manifest],
+        wait: Wait,
+        *,
+        random: Random,
+        columns: Sequence[str] | None = None,
+        where: Selection | None = None,
+        batch_bytes: int = BATCH_BYTES,
+        discover: Callable[[], Iterable[Tail]] | None = None,
+        polls: Backoff = POLLS,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        self._store = store
+        self._tails = dict(tails)
+        self._load = load
+        self._wait = wait
+        self._wish = Wish.of(0, 0, columns, where, batch_bytes)
+        self._random = random
+        self._discover = discover
+        self._discover_due_s = wait.clock.monotonic_s() + DISCOVER_S
+        self._polls = polls
+        self._patience_s = patience_s
+        self._records: Iterator[tuple[int, Record]] | None = None
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> tuple[int, Record]:
+        if self._records is None:
+            if self._wish.columns != COLUMNS:
+                raise ValueError("records have all columns; with `columns` use `batches()`")
+            self._records = self._one_by_one()
+        return next(self._records)
+
+    def positions(self) -> dict[int, Position]:
+        """Where each partition is: behind what was given out. Store it with what was made of the records."""
+        return {partition: tail.position for partition, tail in self._tails.items()}
+
+    def _one_by_one(self) -> Iterator[tuple[int, Record]]:
+        for tail, taken in self._taken():
+            for record in records_of(taken.batch):
+                tail.move(record.offset + 1)
+                yield tail.place.partition, record
+                if self._wait.is_stopped():
+                    return
+            tail.move(taken.position)
+
+    def batches(self) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """The same as Arrow batches, each of one partition, until the stop event is set."""
+        if self._records is not None:
+            raise ValueError("records are taken from this follower one by one already")
+        for tail, taken in self._taken():
+            tail.move(taken.position)
+            yield tail.place.partition, taken.batch
+            if self._wait.is_stopped():
+                return
+
+    def _taken(self) -> Iterator[tuple[Tail, Taken]]:
+        """Turn after turn; who takes moves the tail behind what it has given out."""
+        while not self._wait.is_stopped():
+            self._add_partitions()
+            for tail in list(self._tails.values()):
+                yield from self._turn(tail)
+            self._rest()
+
+    def _rest(self) -> None:
+        """Sleep until some partition is due, where all were read to their ends."""
+        now_s = self._wait.clock.monotonic_s()
+        due_s = min((tail.due_s for tail in self._tails.values()), default=now_s + DISCOVER_S)
+        if due_s > now_s and not self._wait.is_stopped():
+            self._wait.sleep(due_s - now_s)
+
+    def _turn(self, tail: Tail) -> Iterator[tuple[Tail, Taken]]:
+        """One look, or one segment. A store that does not answer is asked again later."""
+        now_s = self._wait.clock.monotonic_s()
+        if tail.due_s > now_s or self._wait.is_stopped():
+            return
+        try:
+            if tail.is_at_end:
+                self._look(tail)
+            else:
+                yield from self._read(tail)
+                tail.due_s = 0.0
+        except StoreError as error:
+            since_s = tail.failing_since_s = now_s if tail.failing_since_s is None else tail.failing_since_s
+            if not error.retriable or self._wait.clock.monotonic_s() - since_s > self._patience_s:
+                raise
+            self._put_off(tail)
+        else:
+            tail.failing_since_s = None
+
+    def _put_off(self, tail: Tail) -> None:
+        tail.delays = tail.delays or self._polls.delays_s(self._random)
+        tail.due_s = self._wait.clock.monotonic_s() + next(tail.delays)
+
+    def _look(self, tail: Tail) -> None:
+        """See whether the manifest has changed, and read it."""
+        try:
+            etag = self._store.head(tail.place.manifest_key).etag
+        except ObjectNotFound:
+            etag = ""
+        if etag == tail.etag != "":
+            self._put_off(tail)
+            return
+        tail.renew(self._load(tail.place.partition))
+        tail.etag = etag
+        if tail.is_at_end:
+            self._put_off(tail)
+        else:
+            tail.delays, tail.due_s = None, 0.0
+
+    def _read(self, tail: Tail) -> Iterator[tuple[Tail, Taken]]:
+        """One segment, from the position on."""
+        entry = segment_at(tail.manifest, tail.position.offset)
+        if entry is None:
+            tail.move(tail.manifest.next_offset)
+            return
+        wish = replace(self._wish, start=tail.position.offset, end=tail.manifest.next_offset)
+        try:
+            for taken in take_entry(self._store, tail.place, entry, wish):
+                yield tail, taken
+        except ObjectNotFound as error:
+            tail.renew(newer(tail.place, lambda: self._load(tail.place.partition), error))
+        else:
+            tail.move(entry.next_offset)
+
+    def _add_partitions(self) -> None:
+        """A topic may get more partitions; a follower of all of them reads the new ones from their starts."""
+        now_s = self._wait.clock.monotonic_s()
+        if self._discover is None or now_s < self._discover_due_s:
+            return
+        self._discover_due_s = now_s + DISCOVER_S
+        for tail in self._discover():
+            self._tails.setdefault(tail.place.partition, tail)

@@ -1,0 +1,28 @@
+"""An index in parts, proved to be that of its segment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from keyfold.log.avro import SegmentDamaged
+from keyfold.log.index import Index
+from keyfold.log.manifest import SegmentEntry
+
+
+def checked_parts(data: bytes, columns: tuple[str, ...], entry: SegmentEntry, key: str) -> Iterator[Index]:
+    """An index in parts with `offset` among the columns; its table and offsets must be those of `entry`.
+
+    Raises `SegmentDamaged`.
+    """
+    last = entry.base_offset - 1
+    for part in Index.parts(data, columns=columns, origin=key):
+        blocks, offsets = part.blocks, part.ints("offset")
+        if int(blocks.record_count.sum()) != entry.record_count:
+            message = f"has {int(blocks.record_count.sum())} rows, its segment {entry.record_count} records"
+            raise SegmentDamaged(key, message)
+        if int(blocks.position[-1] + blocks.length[-1]) != entry.size_bytes:
+            raise SegmentDamaged(key, f"its blocks do not end where the segment does, after {entry.size_bytes} bytes")
+        if offsets[0] <= last or (offsets[1:] <= offsets[:-1]).any() or offsets[-1] > entry.last_offset:
+            raise SegmentDamaged(key, "its offsets do not ascend, or are not the segment's")
+        last = int(offsets[-1])
+        yield part

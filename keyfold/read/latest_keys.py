@@ -1,0 +1,117 @@
+"""Which records are the last of their keys, in as much memory as is given.
+
+Rows come newest first. The first row of a key that is met is the key's last record; all that come after it are
+superseded. So one set of the keys that were met is enough, and a row can be judged at once.
+
+Keys that do not fit the budget are judged in further walks over the same rows. A walk takes the keys whose hash is in
+a range; it begins with all of the range, in slices, and where memory runs out it gives up the slices at the range's
+end. What it gave up is the range of the next walk. Rows that were judged before their slice was given up were judged
+rightly, and are judged the same way again.
+
+    walk 1   |0 . . . . . . . . . . . .|x x x x x x x|    x: given up
+    walk 2                             |. . . . . . .|
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Flags = npt.NDArray[np.bool_]
+
+HASHES: Final = 1 << 32
+KEY_BYTES: Final = 120
+"""What a key costs besides its own bytes, at most: Python's bytes object and its share of the set."""
+
+_SLICES: Final = 64
+_WIDER: Final = 4
+_KEYS_AT_ONCE: Final = 16 * 1024
+
+
+class Walk:
+    """The keys of one range of hashes, `[low, high)`, that were met so far. `high` falls where memory runs out."""
+
+    def __init__(self, low: int, high: int, memory_bytes: int) -> None:
+        self.low = low
+        self.high = high
+        self.memory_bytes = memory_bytes
+        self._width = -(-(self.high - self.low) // _SLICES)
+        self._met: list[set[bytes]] = [set() for _ in range(-(-(self.high - self.low) // self._width))]
+        self._met_bytes = [0] * len(self._met)
+
+    @property
+    def is_too_wide(self) -> bool:
+        """Whether even the first slice does not fit: this walk has to be given up for a narrower one."""
+        return len(self._met) == 1 and self._width > 1 and self.held_bytes > self.memory_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """About the memory that the keys take."""
+        return sum(self._met_bytes)
+
+    def narrower(self) -> Walk:
+        """A walk over the first slice alone."""
+        return Walk(self.low, self.low + self._width, self.memory_bytes)
+
+    def next_one(self) -> Walk:
+        """A walk over what comes next: wider than this one could be at last, because it narrows by itself."""
+        return Walk(self.high, min(HASHES, self.high + _WIDER * (self.high - self.low)), self.memory_bytes)
+
+    def take(self, keys: pa.Array, is_tombstone: Flags) -> Iterator[npt.NDArray[np.int64]]:
+        """The rows of these (they are older than all before) that hold a key's last record, and a value."""
+        coded = keys.dictionary_encode()
+        codes = coded.indices.fill_null(-1).to_numpy()
+        has_key = np.flatnonzero(codes >= 0)
+        last = np.zeros(len(coded.dictionary), np.int64)
+        last[codes[has_key]] = has_key  # of several rows the last one stays
+        for start in range(0, len(last), _KEYS_AT_ONCE):
+            rows = last[start : start + _KEYS_AT_ONCE]
+            is_new = self._meet(coded.dictionary[start : start + _KEYS_AT_ONCE].to_pylist())
+            yield rows[is_new & ~is_tombstone[rows]]
+
+    def _meet(self, keys: list[bytes]) -> Flags:
+        """Note these different keys; which of them are of the range and were not met before."""
+        hashes = np.fromiter(map(crc32, keys), np.int64, len(keys))
+        slices = np.where((hashes >= self.low) & (hashes < self.high), (hashes - self.low) // self._width, -1)
+        is_new = np.zeros(len(keys), np.bool_)
+        order = np.argsort(slices, kind="stable")
+        bounds = np.searchsorted(slices[order], np.arange(len(self._met) + 1))
+        for number, met in enumerate(self._met):
+            members = order[bounds[number] : bounds[number + 1]].tolist()
+            fresh = [i for i in members if keys[i] not in met]
+            is_new[fresh] = True
+            met.update([keys[i] for i in fresh])
+            self._met_bytes[number] += sum(len(keys[i]) for i in fresh) + KEY_BYTES * len(fresh)
+        self._make_room()
+        return is_new
+
+    def _make_room(self) -> None:
+        while len(self._met) > 1 and self.held_bytes > self.memory_bytes:
+            self._met.pop()
+            self._met_bytes.pop()
+            self.high = self.low + self._width * len(self._met)
+
+
+class RowBits:
+    """One bit for each row of a segment."""
+
+    def __init__(self, row_count: int) -> None:
+        self._bits = np.zeros(-(-row_count // 8), np.uint8)
+
+    def add(self, rows: npt.NDArray[np.int64]) -> None:
+        """Set the bits of these rows."""
+        np.bitwise_or.at(self._bits, rows >> 3, (1 << (rows & 7)).astype(np.uint8))
+
+    def __bool__(self) -> bool:
+        return bool(self._bits.any())
+
+    def flags(self, start: int, count: int) -> Flags:
+        """The bits of `count` rows from `start`, as flags."""
+        first = start >> 3
+        bits: npt.NDArray[Any] = np.unpackbits(self._bits[first : -(-(start + count) // 8)], bitorder="little")
+        return bits[start & 7 : (start & 7) + count].astype(np.bool_)

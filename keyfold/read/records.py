@@ -1,0 +1,35 @@
+"""Arrow batches as records, for those who want one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+
+from keyfold.log.record import Header, Record
+
+
+def records_of(batch: pa.RecordBatch) -> Iterator[Record]:
+    """The records of a batch that has all columns of `keyfold.log.arrow.RECORDS`."""
+    return map(
+        Record,
+        batch.column("offset").to_pylist(),
+        batch.column("timestamp").cast(pa.int64()).to_pylist(),
+        batch.column("timestamp_type").to_pylist(),
+        batch.column("key").to_pylist(),
+        batch.column("value").to_pylist(),
+        _headers(batch.column("headers")),
+        batch.column("leader_epoch").to_pylist(),
+    )
+
+
+def _headers(column: pa.ListArray) -> list[tuple[Header, ...]]:
+    structs = column.flatten()
+    if not len(structs):
+        return [()] * len(column)
+    names, values = (structs.field(i).to_pylist() for i in range(2))
+    pairs = list(zip(names, values, strict=True))
+    bounds: list[Any] = column.offsets.to_pylist()
+    return [tuple(pairs[low - bounds[0] : high - bounds[0]]) for low, high in pairwise(bounds)]
