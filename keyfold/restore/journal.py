@@ -14,7 +14,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 from keyfold.errors import AlreadyExists, ObjectNotFound
@@ -165,17 +166,26 @@ class Journal:
         """
         return in_force(self.read(partition, number) for number in reversed(numbers))
 
-    def add(self, partition: int, window: Window) -> None:
-        """Announce a window. Raises `RestoreFenced` where its number is taken by another run."""
-        key, data = self._key(partition, window.number), window.encode()
-        try:
-            self._patience.repeat(lambda: self.store.put(key, data, Create()))
-        except AlreadyExists:
-            if self.store.get(key).data != data:  # mine, if only the answer was lost
-                raise RestoreFenced(
-                    f"another run has announced window {window.number} of partition {partition} (`{key}`)",
-                    hint="let one run finish; nothing of this window was produced here",
-                ) from None
+    def add(self, partition: int, window: Window) -> int:
+        """Announce a window; the number that it got. Raises `RestoreFenced` where a newer run has announced one.
+
+        A number that an older run took is left to it: that run is over, its request was still under way, and a later
+        window goes before it.
+        """
+        while True:
+            key, data = self._key(partition, window.number), window.encode()
+            try:
+                self._patience.repeat(partial(self.store.put, key, data, Create()))
+            except AlreadyExists:
+                if self.store.get(key).data != data:  # mine, if only the answer was lost
+                    if self.read(partition, window.number).run >= window.run:
+                        raise RestoreFenced(
+                            f"another run has announced window {window.number} of partition {partition} (`{key}`)",
+                            hint="let one run finish; nothing of this window was produced here",
+                        ) from None
+                    window = replace(window, number=window.number + 1)
+                    continue
+            return window.number
 
     def _folder(self, partition: int) -> str:
         return f"{self.folder}partition={partition}/"

@@ -36,7 +36,10 @@ _HOLD_STEP_S: Final = 0.05
 
 
 class Lease:
-    """The right to produce. A context manager that renews in the background and lets go at the end."""
+    """The right to produce. A context manager that renews in the background and lets go at the end.
+
+    `was_clean`: the run before has let go of it, so nothing of it is under way.
+    """
 
     def __init__(self, store: ObjectStore, key: str, *, holder: str, clock: Clock, random: Random,
                  lease_s: float = LEASE_S, patience_s: float = 600.0) -> None:  # fmt: skip
@@ -48,6 +51,7 @@ class Lease:
         self._patience_s = patience_s
         self.lease_s = lease_s
         self.epoch = 0
+        self.was_clean = True
         self._etag = ""
         self._nonce = f"{random.getrandbits(64):016x}"
         self._renewals = 0
@@ -64,6 +68,7 @@ class Lease:
         except ObjectNotFound:
             return self._swap(1, Create())
         data = json.loads(found.data)
+        self.was_clean = bool(data["free"])
         if not data["free"] and not self._ran_out(found, data):
             self._watch(found, data)
         return self._swap(data["epoch"] + 1, Update(found.etag))

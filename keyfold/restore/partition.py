@@ -32,6 +32,7 @@ from keyfold.restore.window import NO_OFFSETS, Window
 
 PROOF_RECORDS: Final = 100
 _CHUNK: Final = 256
+_QUIET_S: Final = 5.0
 _RECORD_OVERHEAD_BYTES: Final = 16
 
 Progress = Callable[[int], None]
@@ -130,10 +131,12 @@ class PartitionRestore:
         """Restore it. Raises what stops a restore, or the last error when patience is over."""
         reached = -1
         until_s = self.clock.monotonic_s() + self.settings.patience_s
+        quiet = self.lease.was_clean
         while True:
             try:
-                return self._attempt()
+                return self._attempt(quiet=quiet)
             except KeyfoldError as error:
+                quiet = False
                 if self._state.base > reached:
                     reached = self._state.base
                     until_s = self.clock.monotonic_s() + self.settings.patience_s
@@ -147,7 +150,24 @@ class PartitionRestore:
         while self.clock.monotonic_s() < until_s and not self.stop():
             self.clock.sleep(min(0.2, self.lease.lease_s / 10))
 
-    def _attempt(self) -> Result:
+    def _wait_for_quiet(self) -> None:
+        """Return when the target's end has not moved for a while, counted from when the broker answers.
+
+        A broker that was paused itself has requests of an earlier producer before it when it wakes, and answers in any
+        order.
+        """
+        quiet_s = min(_QUIET_S, self.lease.lease_s / 2)
+        end = self.target.ends(self.partition).end_offset
+        since_s = self.clock.monotonic_s()
+        while self.clock.monotonic_s() - since_s < quiet_s:
+            self.clock.sleep(quiet_s / 10)
+            found = self.target.ends(self.partition).end_offset
+            if found != end:
+                end, since_s = found, self.clock.monotonic_s()
+
+    def _attempt(self, *, quiet: bool) -> Result:
+        if not quiet:
+            self._wait_for_quiet()
         was_finished = self.recover()
         if was_finished and not self.goes_on:
             return self.result(was_finished=True)
@@ -308,11 +328,8 @@ class PartitionRestore:
     def _announce(self, offsets: np.ndarray[tuple[int], np.dtype[np.int64]], end: int, *, finished: bool) -> None:
         state = self._state
         self.lease.hold()
-        self.journal.add(
-            self.partition,
-            Window(state.number, state.base, state.position, end, offsets, self.lease.epoch, finished),
-        )
-        state.number += 1
+        window = Window(state.number, state.base, state.position, end, offsets, self.lease.epoch, finished)
+        state.number = self.journal.add(self.partition, window) + 1
         state.base += len(offsets)
         state.position = max(state.position, end)
         state.finished = finished
