@@ -13,9 +13,7 @@ from keyfold_sink.convert.avro_layout import BadData, compile_check
 from tests.support.avro_cases import encode, has_empty_items, schemas, values
 from tests.support.columns import batch
 from tests.support.connect_judge import ask, avro_question, json_question
-from tests.unit.test_convert_avro_layout import BAD, GOOD
-from tests.unit.test_convert_envelope import CLASS, FITS, INVALID, MISFITS, envelope
-from tests.unit.test_convert_plain import JSON_CASES, checks, passes
+from tests.support.convert_cases import BAD, CLASS, FITS, GOOD, INVALID, JSON_CASES, MISFITS, checks, envelope, passes
 
 # What Connect takes and readers of JSON do not: see docs/converters.md.
 LENIENT = [

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from keyfold_sink.convert.avro_layout import BadData, compile_check
 from keyfold_sink.convert.avro_schema import SchemaUnusable
 from tests.support.avro_cases import encode, has_empty_items, schemas, values
+from tests.support.convert_cases import BAD, GOOD
 
 
 def accepts(schema: Any, data: bytes) -> bool:
@@ -47,65 +48,6 @@ def test_what_is_accepted_decodes(data: st.DataObject) -> None:
         stream = io.BytesIO(bytes(encoded))
         schemaless_reader(stream, parse_schema(schema, _force=True), None)
         assert stream.tell() == len(encoded)
-
-
-ENUM = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
-FIXED = {"type": "fixed", "name": "F", "size": 4}
-INTS = {"type": "array", "items": "int"}
-LIST = {"type": "record", "name": "N", "fields": [{"name": "next", "type": ["null", "N"]}]}
-
-GOOD: list[tuple[Any, bytes]] = [
-    ("null", b""),
-    ("boolean", b"\x01"),
-    ("int", b"\xff\xff\xff\xff\x0f"),
-    ("long", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"),
-    ("int", b"\x80\x80\x80\x80\x00"),  # longer than it need be, as Java reads it too
-    ("string", b"\x00"),
-    ("string", b"\x04\xc3\xa9"),
-    ("string", b"\x80\x01" + b"x" * 64),
-    (ENUM, b"\x02"),
-    (FIXED, b"abcd"),
-    (INTS, b"\x00"),
-    (INTS, b"\x04\x02\x04\x00"),
-    (INTS, b"\x03\x04\x02\x04\x00"),  # a block that says its size in bytes
-    (INTS, b"\x02\x02\x02\x04\x00"),  # two blocks
-    (["null", "string"], b"\x02\x02a"),
-    ({"type": "map", "values": "int"}, b"\x02\x02a\x06\x00"),
-    (LIST, b"\x02\x02\x00"),
-    ({"type": "long", "logicalType": "timestamp-millis"}, b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"),
-    ({"type": "string", "logicalType": "uuid"}, b"\x06abc"),  # readers that do not know it take the text
-    ({"type": {"type": "string"}}, b"\x02a"),
-    ("bytes", b"anything, as it is"),
-    ({"type": "bytes", "logicalType": "decimal", "precision": 4}, b""),
-    # Items that take no bytes: as many as the data says, at no cost.
-    ({"type": "array", "items": "null"}, b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01\x00"),
-]
-
-BAD: list[tuple[Any, bytes]] = [
-    ("null", b"\x00"),
-    ("boolean", b""),
-    ("boolean", b"\x02"),
-    ("int", b"\xff\xff\xff\xff\xff\x01"),
-    ("long", b"\xff" * 10 + b"\x01"),
-    ("long", b"\x80"),
-    ("float", b"\x00\x00\x00"),
-    ("double", b"\x00" * 9),
-    ("string", b"\x02"),
-    ("string", b"\x01"),
-    ("string", b"\x02\xff"),
-    ("string", b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01"),
-    (ENUM, b"\x04"),
-    (ENUM, b"\x01"),
-    (FIXED, b"abc"),
-    (INTS, b"\x04\x02\x04"),
-    (INTS, b"\xfe\xff\xff\xff\x0f\x02"),
-    (["null", "string"], b"\x01"),
-    (["null", "string"], b"\x04"),
-    (["null", "string"], b""),
-    ([], b"\x00"),
-    (LIST, b"\x02\x02"),
-    ({"type": "record", "name": "R", "fields": [{"name": "r", "type": "R"}]}, b"\x00"),
-]
 
 
 @pytest.mark.parametrize(("schema", "data"), GOOD)

@@ -13,23 +13,17 @@ from keyfold.errors import ConfigError
 from keyfold_sink.convert.connect_schema import Misfit, SchemaInvalid, compile_fit
 from keyfold_sink.convert.json_check import EnvelopeCheck
 from tests.support.columns import batch
-from tests.unit.test_convert_plain import checks, passes, rejected
-
-CLASS = "org.apache.kafka.connect.json.JsonConverter"
-USER = {
-    "type": "struct",
-    "name": "user",
-    "optional": False,
-    "fields": [
-        {"field": "id", "type": "int64", "optional": False},
-        {"field": "name", "type": "string", "optional": True},
-        {"field": "tags", "type": "array", "items": {"type": "string", "optional": False}, "optional": True},
-    ],
-}
-
-
-def envelope(schema: Any, payload: Any) -> bytes:
-    return json.dumps({"schema": schema, "payload": payload}).encode()
+from tests.support.convert_cases import (
+    CLASS,
+    FITS,
+    INVALID,
+    MISFITS,
+    USER,
+    checks,
+    envelope,
+    passes,
+    rejected,
+)
 
 
 def test_an_envelope_is_an_object_of_schema_and_payload() -> None:
@@ -57,141 +51,6 @@ def test_an_envelope_is_an_object_of_schema_and_payload() -> None:
         (10, "not JSON"),
         (11, "no envelope"),
     ]
-
-
-MAP = {"type": "map", "keys": {"type": "string"}, "values": {"type": "int32"}}
-PAIRS = {"type": "map", "keys": {"type": "int32"}, "values": {"type": "string"}}
-ARRAY = {"type": "array", "items": {"type": "int8"}}
-DECIMAL = {"type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "parameters": {"scale": "2"}}
-DATE = {"type": "int32", "name": "org.apache.kafka.connect.data.Date"}
-TIME = {"type": "int32", "name": "org.apache.kafka.connect.data.Time"}
-TIMESTAMP = {"type": "int64", "name": "org.apache.kafka.connect.data.Timestamp"}
-
-FITS: list[tuple[Any, Any]] = [
-    (None, {"any": ["thing", 1]}),
-    ({"type": "boolean"}, True),
-    ({"type": "int8"}, -128),
-    ({"type": "int8"}, 127),
-    ({"type": "int16"}, 32767),
-    ({"type": "int32"}, -(2**31)),
-    ({"type": "int64"}, 2**63 - 1),
-    ({"type": "int64"}, -(2**63)),
-    ({"type": "int32"}, 1.0),
-    ({"type": "int8"}, -128.0),
-    ({"type": "int64"}, 1e18),
-    ({"type": "float"}, 1),
-    ({"type": "float"}, 3.4e38),
-    ({"type": "double"}, 1e308),
-    ({"type": "double"}, -1),
-    ({"type": "double"}, "NaN"),
-    ({"type": "float"}, "-Infinity"),
-    ({"type": "string"}, ""),
-    ({"type": "bytes"}, ""),
-    ({"type": "bytes"}, "AAEC"),
-    ({"type": "bytes"}, "AA=="),
-    ({"type": "string", "optional": True}, None),
-    ({"type": "string", "default": "x"}, None),
-    ({"type": "string", "optional": True, "default": None}, None),
-    (ARRAY, []),
-    (ARRAY, [1, -2]),
-    (MAP, {}),
-    (MAP, {"a": 1}),
-    (PAIRS, []),
-    (PAIRS, [[1, "a"], [2, "b"]]),
-    (USER, {"id": 1}),
-    (USER, {"id": 1, "name": "n", "tags": ["a"], "unknown": {}}),
-    (DECIMAL, "AQ=="),
-    (DECIMAL, 1.25),
-    (DECIMAL, 10**40),
-    ({**DECIMAL, "parameters": {"scale": "-2"}}, "AQ=="),
-    ({**DECIMAL, "parameters": {}}, 7),
-    ({**DATE, "type": "string"}, 1),
-    (DATE, -1),
-    (TIME, 0),
-    (TIME, 86_400_000),
-    (TIMESTAMP, 2**40),
-    ({"type": "string", "name": "io.debezium.data.Json", "version": 1}, "{}"),
-]
-
-MISFITS: list[tuple[Any, Any]] = [
-    ({"type": "boolean"}, "true"),
-    ({"type": "boolean"}, 1),
-    ({"type": "int8"}, 128),
-    ({"type": "int8"}, -129),
-    ({"type": "int16"}, 32768),
-    ({"type": "int32"}, 2**31),
-    ({"type": "int64"}, 2**63),
-    ({"type": "int64"}, 2**70),
-    ({"type": "int64"}, -(2**63) - 1),
-    ({"type": "int64"}, -(2**64)),
-    ({"type": "int32"}, 1.5),
-    ({"type": "int32"}, "1"),
-    ({"type": "int32"}, True),
-    ({"type": "float"}, 1e39),
-    ({"type": "double"}, "1.0"),
-    ({"type": "double"}, False),
-    ({"type": "string"}, 1),
-    ({"type": "string"}, {}),
-    ({"type": "bytes"}, "A"),
-    ({"type": "bytes"}, "???"),
-    ({"type": "bytes"}, "AA EC"),
-    ({"type": "bytes"}, "ä"),
-    ({"type": "bytes"}, [1]),
-    ({"type": "string"}, None),
-    ({"type": "string", "optional": "true"}, None),
-    ({"type": "string", "optional": False}, None),
-    (ARRAY, {"a": 1}),
-    (ARRAY, "abc"),
-    (ARRAY, [None]),
-    (ARRAY, [300]),
-    (MAP, []),
-    (MAP, {"a": None}),
-    (MAP, {"a": "b"}),
-    (PAIRS, {"1": "a"}),
-    (PAIRS, [1]),
-    (PAIRS, [[1]]),
-    (PAIRS, [[1, "a", 2]]),
-    (PAIRS, [["1", "a"]]),
-    (USER, {}),
-    (USER, []),
-    (USER, {"id": "1"}),
-    (USER, {"id": 1, "tags": [None]}),
-    (DECIMAL, ""),
-    (DECIMAL, True),
-    (DECIMAL, "!"),
-    ({**DECIMAL, "parameters": {}}, "AQ=="),
-    ({"type": "bytes"}, "AAEC=="),
-    (DATE, "2020-01-01"),
-    (DATE, 1.0),
-    (TIME, -1),
-    (TIME, 86_400_001),
-    (TIMESTAMP, 1.0),
-    (TIMESTAMP, "2020-01-01T00:00:00Z"),
-]
-
-INVALID: list[Any] = [
-    {},
-    "string",
-    1,
-    [],
-    {"type": "int"},
-    {"type": 1},
-    {"type": "array"},
-    {"type": "array", "items": None},
-    {"type": "array", "items": {}},
-    {"type": "map", "keys": {"type": "string"}},
-    {"type": "map", "values": {"type": "string"}},
-    {"type": "struct"},
-    {"type": "struct", "fields": {}},
-    {"type": "struct", "fields": [{"type": "int32"}]},
-    {"type": "struct", "fields": [{"field": 1, "type": "int32"}]},
-    {"type": "struct", "fields": [{"field": "a", "type": "int32"}, {"field": "a", "type": "string"}]},
-    {"type": "string", "parameters": {"a": 1}},
-    {**DATE, "type": "date"},
-    {"type": "int32", "default": "x"},
-    {"type": "int32", "default": None},
-    {"type": "struct", "fields": [], "default": {}},
-]
 
 
 @pytest.mark.parametrize(("schema", "payload"), FITS)

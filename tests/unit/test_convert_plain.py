@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -12,34 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from keyfold.clock import ManualClock
-from keyfold.store.memory import MemoryStore
-from keyfold_sink.convert.api import Checks, Rejected, Stage
-from keyfold_sink.convert.checks import checks_of
+from keyfold_sink.convert.api import Rejected, Stage
 from tests.support.columns import batch
-
-NUMBERS = "org.apache.kafka.connect.converters."
-
-
-def checks(**converters: Any) -> Checks | None:
-    options: dict[str, Any] = {"topics_dir": "logs"}
-    for part in ("key", "value", "header"):
-        name = converters.get(part, "bytes")
-        options[f"{part}_converter"] = name if isinstance(name, str) else name[0]
-        options[f"{part}_converter_settings"] = {} if isinstance(name, str) else name[1]
-    return checks_of(SimpleNamespace(**options), store=MemoryStore(), clock=ManualClock(), random=Random(1))
-
-
-def rejected(converter: Any, *values: bytes | None) -> list[tuple[int, str]]:
-    own = checks(value=converter)
-    assert own is not None
-    found = own.judge("t", 0, batch(values))
-    assert all(r.stage is Stage.VALUE_CONVERTER and r.message for r in found)
-    return [(r.index, r.cause) for r in found]
-
-
-def passes(converter: Any, value: bytes) -> bool:
-    return not rejected(converter, value)
+from tests.support.convert_cases import JSON_CASES, NUMBERS, checks, passes, rejected
 
 
 def test_where_everything_is_bytes_there_is_nothing_to_ask() -> None:
@@ -119,49 +92,6 @@ def test_a_boolean_is_0_or_1() -> None:
         (4, "wrong size"),
         (5, "wrong size"),
     ]
-
-
-JSON_CASES: list[tuple[bytes, bool]] = [
-    (b"{}", True),
-    (b' [1, 2.5e3, true, null, "a"]\n', True),
-    (b'"text"', True),
-    (b"null", True),
-    (b"", True),  # Connect takes nothing at all for null
-    (b"-0", True),
-    (b"12345678901234567890123456789012345678901234567890", True),
-    (b"1" * 400, True),
-    (b"1e400", True),
-    (b"1e-400", True),
-    (b'{"a": 1, "a": 2}', True),
-    (b"\xef\xbb\xbf{}", True),
-    (b'"\\ud83d\\ude00"', True),
-    (b'"\\ud800"', True),
-    (b'"\\u0000"', True),
-    (b"[" * 900 + b"]" * 900, True),
-    (b"NaN", False),
-    (b"[Infinity]", False),
-    (b"-Infinity", False),
-    (b"{} {}", False),
-    (b'{"a": 1} trailing', False),
-    (b"007", False),
-    (b"+1", False),
-    (b".5", False),
-    (b"1.", False),
-    (b"'a'", False),
-    (b"{a: 1}", False),
-    (b"[1,]", False),
-    (b"/* */ 1", False),
-    (b'"\x01"', False),
-    (b'"\xff"', False),
-    (b'"\xc0\x80"', False),
-    (b'"\xed\xa0\x80"', False),
-    ("{}".encode("utf-16"), False),
-    (b"\x00\x00\x00\x00\x01", False),
-    (b" \r\n\t", True),
-    (b"\x0b", False),
-    (b"[" * 100_000, False),
-    (b"tru", False),
-]
 
 
 @pytest.mark.parametrize(("value", "passes_check"), JSON_CASES, ids=[repr(value[:24]) for value, _ in JSON_CASES])

@@ -16,7 +16,7 @@ from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.rest.app import make_app
 from keyfold_sink.rest.backend import Backend
 from tests.support.fake_service import CONFIG, FakeService, metrics
-from tests.unit.test_sink_service import Worker, World
+from tests.support.sink_world import Worker, World
 
 KEYS = sorted(entry.key for entry in entries(SinkOptions) if not entry.is_prefix)
 VALIDATE = "/connector-plugins/KeyfoldSink/config/validate"
