@@ -93,12 +93,13 @@ _Time = Annotated[int, Field(ge=0)]
 _where = partial(option, group="Where")
 _range = partial(option, group="Range")
 _pace = partial(option, group="Pace")
+_store = partial(option, group="Store")
 
 
 class SourceOptions(Options):
     """Everything that `.option(...)` may say to `format("keyfold")`."""
 
-    url: str = _where("url", doc="`s3://<bucket>/<topics.dir>`; `.load(url)` says the same.", importance="high")
+    url: str = _where("url", doc="`s3://bucket/topics`; `.load(url)` says the same.", importance="high")
     topic: str = _where("topic", doc="The topic.", importance="high", min_length=1)
     partitions: _Partitions = _where("partitions", (), doc="Partitions such as `0,3,8-11`. Default: all.", kind="LIST")
     columns: Names = _where("columns", (), doc="Columns to read, by name. Default: all. Fewer are cheaper.")
@@ -148,22 +149,22 @@ class SourceOptions(Options):
     poll_interval_ms: Annotated[int, Field(ge=0)] = _pace(
         "pollIntervalMs",
         5000,
-        doc="Stream only: how often the manifests are read. Spark asks a hundred times a second whether there is more, "
-        "and each look costs a request for each partition.",
+        doc="Stream only: the manifests are read at most once in this time. Spark asks a hundred times a second if there "
+        "is more, and each look costs a request for each partition.",
     )
 
-    region: str | None = option("s3.region", None, doc="Region of the bucket. Default: AWS_REGION or the profile's.")
-    store_url: str | None = option(
+    region: str | None = _store("s3.region", None, doc="Region of the bucket. Default: AWS_REGION or the profile's.")
+    store_url: str | None = _store(
         "store.url", None, doc="Endpoint of a store other than AWS. Default: AWS_ENDPOINT_URL of the driver."
     )
-    path_style: Flag | None = option(
+    path_style: Flag | None = _store(
         "s3.path.style.access.enabled", None, doc="Default: only with an endpoint that is not AWS's.", importance="low"
     )
-    access_key_id: str | None = option(
+    access_key_id: str | None = _store(
         "aws.access.key.id", None, doc="Access key. Better left to the environment or role of driver and executors."
     )
-    secret_access_key: SecretStr | None = option("aws.secret.access.key", None, doc="Secret key.")
-    session_token: SecretStr | None = option("aws.session.token", None, doc="Session token.")
+    secret_access_key: SecretStr | None = _store("aws.secret.access.key", None, doc="Secret key.")
+    session_token: SecretStr | None = _store("aws.session.token", None, doc="Session token.")
 
     @classmethod
     def read(cls, given: Mapping[str, str]) -> SourceOptions:

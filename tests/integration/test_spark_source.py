@@ -56,7 +56,7 @@ def test_bounds_are_exact(spark: SparkSession, log: FolderLog) -> None:
         row for row in every if (row[0] == 0 and row[1] >= first) or (row[0] == 1 and row[1] < last)
     ]
     since = 1_700_000_050_000
-    begins = {p: log.log.offset_for_time(since, p) for p in (0, 1)}
+    begins = {p: log.log.offset_for_time(since, p) or 0 for p in (0, 1)}
     assert rows(read(spark, log, startingTimestamp=since).load()) == [row for row in every if row[1] >= begins[row[0]]]
     assert rows(read(spark, log, endingTimestamp=since).load()) == [row for row in every if row[1] < begins[row[0]]]
     assert rows(read(spark, log, partitions="1").load()) == [row for row in every if row[0] == 1]
@@ -128,7 +128,7 @@ class Bucket:
         from keyfold.spark import register
 
         register(spark)
-        given = {
+        given: dict[str, Any] = {
             "topic": "users",
             "store.url": self.server.url,
             "s3.region": REGION,

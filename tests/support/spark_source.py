@@ -14,7 +14,7 @@ from tests.bench._folder_store import FolderStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrameReader, SparkSession
-    from pyspark.sql.streaming import DataStreamReader
+    from pyspark.sql.streaming.readwriter import DataStreamReader
 
     from tests.support.spark_logs import FolderLog
 

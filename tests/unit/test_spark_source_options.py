@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from keyfold.errors import ConfigError
+from keyfold.options import markdown_table
 from keyfold.spark.source_options import Offsets, SourceOptions
 
 MUST = {"url": "s3://bucket/some/topics", "topic": "users"}
@@ -91,3 +94,10 @@ def test_no_error_repeats_a_secret() -> None:
         read(**{"aws.secret.access.key": "hunter2"})
     assert "hunter2" not in str(caught.value)
     assert "hunter2" not in repr(read(**{"aws.access.key.id": "a", "aws.secret.access.key": "hunter2"}))
+
+
+def test_the_page_lists_the_options_as_they_are() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reading-spark-stream.md").read_text(encoding="utf-8")
+    assert page.partition("<!-- printed from the table of options -->\n\n")[2].strip() == (
+        markdown_table(SourceOptions).strip()
+    )
