@@ -12,6 +12,7 @@ import click
 
 from keyfold.cli.app import Surroundings
 from keyfold.cli.log import Timestamp, echo, json_option, open_store_of, open_target, topic_arguments
+from keyfold.cli.typed import key_format_option, value_format_option
 from keyfold.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from keyfold.export.target import Target
     from keyfold.read.log import Log
     from keyfold.typed.avro_schema import Type
-
-FORMATS = click.Choice(["bytes", "string", "json", "avro"])
 
 _file = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -33,8 +32,8 @@ _file = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--from-offset", type=click.IntRange(min=0), help="Begin here; a removed offset begins at the next.")
 @click.option("--from-timestamp", type=Timestamp(), help="Begin at the first record not before this (ms or ISO-8601).")
 @click.option("--to-offset", type=click.IntRange(min=0), help="End before this offset.")
-@click.option("--key-format", type=FORMATS, default="bytes", show_default=True, help="What keys become.")
-@click.option("--value-format", type=FORMATS, default="bytes", show_default=True, help="What values become.")
+@key_format_option
+@value_format_option
 @click.option("--reader-schema", type=_file, help="Avro schema that Avro and JSON values are read by.")
 @click.option("--key-reader-schema", type=_file, help="The same for keys.")
 @click.option(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from keyfold.cli.app import Surroundings
+from keyfold.cli.typed import Printer, key_format_option, value_format_option
 from keyfold.errors import ConfigError, LogError
 
 if TYPE_CHECKING:
@@ -192,10 +193,13 @@ def describe(ctx: click.Context, url: str, topic: str, partition: int | None, *,
 @click.option("--to-offset", type=click.IntRange(min=0), help="End before this offset.")
 @click.option("--latest", is_flag=True, help="Only the last record of each key, deleted keys left out.")
 @click.option("--max-records", type=click.IntRange(min=0), help="End after so many records.")
+@key_format_option
+@value_format_option
 @json_option
 @click.pass_context
 def cat(
     ctx: click.Context,
+    /,
     url: str,
     topic: str,
     partition: int | None,
@@ -206,19 +210,18 @@ def cat(
     *,
     latest: bool,
     as_json: bool,
+    **formats: str,
 ) -> None:
     """Print records, partition after partition, in offset order.
 
     With --json one object a line: topic, partition, offset, timestamp (ms), timestamp_type, key, value, headers. Bytes
-    are a string where they are valid UTF-8, else {"base64": "..."}.
+    are a string where they are valid UTF-8, else {"base64": "..."}. Avro is read by the schemas kept beside the log.
 
     \b
     Examples:
-        keyfold log cat s3://bucket/topics users --latest --json
+        keyfold log cat s3://bucket/topics users --latest --json --value-format avro
         keyfold log cat s3://bucket/topics users -p 0 --from-timestamp 2026-01-31T12:00:00Z --max-records 10
     """  # noqa: D301 - click wants the character
-    from keyfold.cli import show
-
     if from_offset is not None and from_timestamp is not None:
         raise click.UsageError("--from-offset and --from-timestamp exclude each other")
     if latest and not (from_offset is from_timestamp is to_offset is None):
@@ -236,11 +239,9 @@ def cat(
             )
             yield from ((number, record) for record in found)
 
+    printer = Printer(target.store, target.log.topics_dir, topic, formats)
     for number, record in islice(records(), max_records):
-        if as_json:
-            echo(show.dumps(show.record_json(topic, number, record)))
-        else:
-            echo(show.record_line(topic, number, record))
+        echo(printer.json(number, record) if as_json else printer.line(number, record))
 
 
 @log.command()

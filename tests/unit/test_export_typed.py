@@ -1,0 +1,230 @@
+"""Typed exports, misfits, and the command."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from keyfold.cli.app import Surroundings, run
+from keyfold.cli.typed import plain
+from keyfold.export.request import OnError
+from keyfold.export.target import SUMMARY
+from keyfold.log.record import CREATE_TIME, Record
+from keyfold.store.api import Create
+from keyfold.store.memory import MemoryStore
+from keyfold.typed.decoder import reader_type
+from keyfold.typed.formats import Format
+from keyfold.typed.logical import EPOCH
+from keyfold.typed.misfit import RecordMisfit
+from tests.support.exports import Bucket, Folder, MakePlace, Seen, exported, rows
+from tests.support.logs import MadeLog, records
+
+URL = "s3://bucket/topics"
+
+
+@pytest.fixture(params=["bucket", "folder"])
+def make_place(request: pytest.FixtureRequest, tmp_path: Path) -> MakePlace:
+    kept = MemoryStore("lake")
+    if request.param == "bucket":
+        return lambda run="0000abcd": Bucket(run, kept)
+    return lambda run="0000abcd": Folder(tmp_path / "out", run)
+
+
+@pytest.fixture
+def place(make_place: MakePlace) -> Seen:
+    return make_place()
+
+
+@pytest.fixture
+def made() -> MadeLog:
+    made = MadeLog()
+    made.append(records("a=1 b=1 a=2 =x"))
+    made.append(records("c=1 b= _ a=3", 4))
+    return made
+
+
+SCHEMA_1 = '{"type": "record", "name": "User", "fields": [{"name": "name", "type": "string"}]}'
+SCHEMA_2 = (
+    '{"type": "record", "name": "User", "fields": [{"name": "name", "type": "string"},'
+    ' {"name": "age", "type": ["null", "int"], "default": null}]}'
+)
+
+
+def avro_log(*values: bytes | None, keys: bool = False) -> MadeLog:
+    made = MadeLog()
+    for number, text in enumerate((SCHEMA_1, SCHEMA_2), 1):
+        made.store.put(f"topics/_schemas/{number}.avsc", text.encode(), Create())
+    made.append([Record(o, o, CREATE_TIME, b"k%d" % o, value) for o, value in enumerate(values)])
+    return made
+
+
+ANNE, BOB = b"\0\0\0\0\1\x08anne", b"\0\0\0\0\2\6bob\2\x50"
+
+
+def test_avro_without_a_readers_schema_takes_the_newest_writers(place: Seen) -> None:
+    made = avro_log(ANNE, BOB, None)
+    exported(made, place, value_format=Format.AVRO, key_format=Format.STRING)
+    assert [(r["key"], r["value"]) for r in rows(place)] == [
+        ("k0", {"name": "anne", "age": None}),
+        ("k1", {"name": "bob", "age": 40}),
+        ("k2", None),
+    ]
+
+
+def test_avro_with_a_readers_schema(place: Seen) -> None:
+    made = avro_log(ANNE, BOB)
+    exported(made, place, value_format=Format.AVRO, value_reader=reader_type(SCHEMA_1))
+    assert [r["value"] for r in rows(place)] == [{"name": "anne"}, {"name": "bob"}]
+
+
+BAD = b"\0\0\0\0\1\x08ann"
+
+
+def test_a_misfit_names_topic_partition_offset_and_schema(place: Seen) -> None:
+    made = avro_log(ANNE, BOB, BAD)
+    with pytest.raises(RecordMisfit) as caught:
+        exported(made, place, value_format=Format.AVRO)
+    assert caught.value.message == (
+        "users-0: the value at offset 2 does not decode by schema 1: a length of 4 where 3 bytes are left"
+    )
+    assert (caught.value.topic, caught.value.partition, caught.value.offset, caught.value.schema) == ("users", 0, 2, 1)
+    assert place.names() == []
+
+
+def test_misfits_may_be_skipped(place: Seen) -> None:
+    made = avro_log(ANNE, BAD, b"", BOB, None)
+    (done,) = exported(made, place, value_format=Format.AVRO, on_error=OnError.SKIP)
+    assert [r["offset"] for r in rows(place)] == [0, 3, 4]
+    assert (done.misfits.skipped, done.rows) == (2, 3)
+    (partition,) = json.loads(place.read(SUMMARY))["partitions"]
+    assert partition["skipped"] == 2
+    assert "offset 2 is empty" in partition["misfits"][1]
+
+
+def test_misfits_may_become_null_and_say_why(place: Seen) -> None:
+    made = avro_log(ANNE, BAD, None)
+    (done,) = exported(made, place, value_format=Format.AVRO, on_error=OnError.NULL)
+    assert [(r["value"], r["value_error"], r["key_error"]) for r in rows(place)] == [
+        ({"name": "anne"}, None, None),
+        (None, "does not decode by schema 1: a length of 4 where 3 bytes are left", None),
+        (None, None, None),
+    ]
+    assert done.misfits.nulled == 1
+
+
+def test_json_is_typed_by_what_all_values_have_in_common(place: Seen) -> None:
+    made = MadeLog()
+    texts = [
+        b'{"a": 1, "b": [1, 2.5], "c": {"d": "x"}}',
+        b'{"a": 2, "e": true, "c": null}',
+        None,
+        b'{"b": [], "c": {"d": 7}}',
+    ]
+    made.append([Record(o, o, CREATE_TIME, b"7", text) for o, text in enumerate(texts)])
+    exported(made, place, value_format=Format.JSON, key_format=Format.JSON)
+    found = rows(place)
+    assert [r["key"] for r in found] == [7] * 4
+    assert [r["value"] for r in found] == [
+        {"a": 1, "b": [1.0, 2.5], "c": {"d": '"x"'}, "e": None},
+        {"a": 2, "b": None, "c": None, "e": True},
+        None,
+        {"a": None, "b": [], "c": {"d": "7"}, "e": None},
+    ]
+
+
+@pytest.fixture
+def keyfold(made: MadeLog, capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[list[str], list[str]]]:
+    lake = MemoryStore("lake")
+
+    def open_store(url: str) -> tuple[MemoryStore, str]:
+        return (lake, url.split("/", 3)[3]) if url.startswith("s3://lake") else (made.store, "topics")  # type: ignore[return-value]
+
+    def call(*args: str, code: int = 0) -> tuple[list[str], list[str]]:
+        world = Surroundings(open_store, made.clock, made.random)
+        assert run(["log", "export", URL, "users", *args], world) == code, capfd.readouterr().err
+        captured = capfd.readouterr()
+        return captured.out.splitlines(), captured.err.splitlines()
+
+    return call
+
+
+Keyfold = Callable[..., tuple[list[str], list[str]]]
+
+
+def test_the_command_says_what_it_exported(made: MadeLog, keyfold: Keyfold, tmp_path: Path) -> None:
+    lines, errors = keyfold("--to", str(tmp_path / "a"))
+    assert errors == []
+    assert lines[0].startswith("users-0: 7 rows in 1 file, ")
+    assert lines[0].endswith(f"; offsets [0, 8) of version {made.manifest.version}")
+    assert lines[-1] == f"exported 7 rows to {tmp_path / 'a'}"
+    lines, _ = keyfold("--to", "s3://lake/users", "--json", "--latest", "-p", "0")
+    (row,) = map(json.loads, lines)
+    assert (row["topic"], row["partition"], row["rows"]) == ("users", 0, 2)
+    _, errors = keyfold("--to", "s3://lake/users", code=2)
+    assert errors == ["error: `--to`: `memory://lake/users` is not empty: it holds an export",
+                      "hint: replace it with --overwrite"]  # fmt: skip
+    keyfold("--to", "s3://lake/users", "--overwrite")
+
+
+def test_the_command_names_misfits(made: MadeLog, keyfold: Keyfold, tmp_path: Path) -> None:
+    _, errors = keyfold("--to", str(tmp_path / "a"), "--key-format", "json", "--value-format", "string", code=1)
+    assert errors[0] == "error: users-0: the key at offset 0 is no JSON: Expecting value: line 1 column 1 (char 0)"
+    assert errors[1] == "hint: --on-error null or skip goes on without it"
+    lines, _ = keyfold("--to", str(tmp_path / "a"), "--value-format", "json", "--on-error", "skip")
+    assert "6 rows in 1 file" in lines[0]
+    assert ", 1 skipped; " in lines[0]
+    assert "users-0: the value at offset 3 is no JSON" in lines[1]
+
+
+def test_the_command_is_called_wrongly(keyfold: Keyfold, tmp_path: Path) -> None:
+    to = ("--to", str(tmp_path / "a"))
+    schema = tmp_path / "s.avsc"
+    schema.write_text("{")
+    for args, what in (
+        ((*to, "--latest", "--to-offset", "3"), "--latest is about the whole log"),
+        ((*to, "--from-offset", "3", "--from-timestamp", "3"), "exclude each other"),
+        ((*to, "--reader-schema", str(schema)), "--reader-schema says what JSON and Avro are read as"),
+        ((*to, "--value-format", "json", "--reader-schema", str(schema)), "is no Avro schema: it is no JSON"),
+        (("--to", "gs://x/y"), "`--to`: 'gs://x/y' is not s3://"),
+        ((), "--to"),
+    ):
+        _, errors = keyfold(*args, code=2)
+        assert what in "\n".join(errors)
+    assert not (tmp_path / "a").exists()
+
+
+def test_cat_prints_typed_keys_and_values(capfd: pytest.CaptureFixture[str]) -> None:
+    made = avro_log(ANNE, BOB, None, BAD)
+    world = Surroundings(lambda _url: (made.store, "topics"), made.clock, made.random)
+
+    def cat(*args: str, code: int = 0) -> tuple[list[str], list[str]]:
+        assert run(["log", "cat", URL, "users", *args], world) == code
+        captured = capfd.readouterr()
+        return captured.out.splitlines(), captured.err.splitlines()
+
+    lines, _ = cat("--value-format", "avro", "--key-format", "string", "--json", "--to-offset", "3")
+    assert [(row["key"], row["value"]) for row in map(json.loads, lines)] == [
+        ("k0", {"name": "anne"}),
+        ("k1", {"name": "bob", "age": 40}),
+        ("k2", None),
+    ]
+    lines, errors = cat("--value-format", "avro", code=1)
+    assert lines[0].split("\t")[2:] == ["k0", '{"name":"anne"}']
+    assert lines[2].split("\t")[2:] == ["k2", "(tombstone)"]
+    assert errors == [
+        "error: users-0: the value at offset 3 does not decode by schema 1: a length of 4 where 3 bytes are left",
+        "hint: --value-format bytes prints it as it is",
+    ]
+
+
+def test_typed_values_as_json() -> None:
+    value = {"at": EPOCH, "day": EPOCH.date(), "sum": Decimal("1.50"), "id": UUID(int=1), "raw": b"\xff", "d": (1, 2)}
+    assert plain(value) == {
+        "at": "1970-01-01T00:00:00+00:00", "day": "1970-01-01", "sum": "1.50", "id": str(UUID(int=1)),
+        "raw": {"base64": "/w=="}, "d": [1, 2],
+    }  # fmt: skip

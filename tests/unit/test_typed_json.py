@@ -1,0 +1,265 @@
+"""JSON as columns: by a schema, by what all values have in common, out of Connect's envelope."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from keyfold.errors import ConfigError
+from keyfold.store.api import Create
+from keyfold.store.memory import MemoryStore
+from keyfold.typed.arrow_types import NoArrowType
+from keyfold.typed.avro_schema import avro_type
+from keyfold.typed.choose import AvroSurvey, JsonSurvey, column_for, survey_for, surveyed_type
+from keyfold.typed.columns import Decoded, JsonColumn
+from keyfold.typed.formats import Format, Part
+from keyfold.typed.kept import KeptSchemas
+
+Json = Any
+
+
+def record(called: str, **fields: Json) -> Json:
+    return {"type": "record", "name": called, "fields": [{"name": n, "type": t} for n, t in fields.items()]}
+
+
+def logical(kind: str, meaning: str, **more: Any) -> Json:
+    return {"type": kind, "logicalType": meaning, **more}
+
+
+def decimal(precision: int, scale: int) -> Json:
+    return logical("bytes", "decimal", precision=precision, scale=scale)
+
+
+def kept(*schemas: Json) -> KeptSchemas:
+    store = MemoryStore()
+    for number, schema in enumerate(schemas, 1):
+        store.put(f"topics/_schemas/{number}.avsc", json.dumps(schema).encode(), Create())
+    return KeptSchemas(store, "topics")
+
+
+def as_json(schema: Json, *documents: Any) -> Decoded:
+    data = [each if isinstance(each, bytes | None) else json.dumps(each).encode() for each in documents]
+    return JsonColumn(avro_type(schema)).decode(pa.array(data, pa.binary()), None)
+
+
+@pytest.mark.parametrize(
+    ("schema", "document", "value"),
+    [
+        ("int", 1.0, 1),
+        ("double", 1, 1.0),
+        ("double", "NaN", None),
+        ("float", 0.5, 0.5),
+        ("bytes", "AQI=", b"\1\2"),
+        ("string", "x", "x"),
+        (["null", "string"], None, None),
+        (["null", "long"], 3, 3),
+        (logical("int", "date"), "2022-01-08", date(2022, 1, 8)),
+        (logical("int", "date"), 19_000, date(2022, 1, 8)),
+        (logical("int", "time-millis"), "01:02:03.004", time(1, 2, 3, 4000)),
+        (logical("long", "timestamp-millis"), "2022-01-08T00:00:00Z", datetime(2022, 1, 8, tzinfo=UTC)),
+        (logical("long", "timestamp-micros"), "2022-01-08T01:00:00.000001+01:00",
+         datetime(2022, 1, 8, 0, 0, 0, 1, UTC)),
+        (logical("long", "timestamp-millis"), 1000, datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)),
+        (logical("bytes", "decimal", precision=20, scale=2), b"12345678901234567.89", Decimal("12345678901234567.89")),
+        (logical("bytes", "decimal", precision=5, scale=2), "1.5", Decimal("1.50")),
+        (logical("string", "uuid"), str(UUID(int=1)), str(UUID(int=1))),
+        ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, "B", "B"),
+        ({"type": "enum", "name": "E", "symbols": ["A", "B"], "default": "A"}, "C", "A"),
+        ({"type": "map", "values": "int"}, {"a": 1}, [("a", 1)]),
+        ({"type": "array", "items": record("R", a="int")}, [{"a": 1, "more": []}], [{"a": 1}]),
+        ({"type": "record", "name": "R", "fields": [{"name": "a", "type": "int", "default": 5}]}, {}, {"a": 5}),
+        ({"type": "record", "name": "R", "fields": [{"name": "a", "type": "int", "aliases": ["b"]}]}, {"b": 1},
+         {"a": 1}),
+        (record("R", a=["null", "int"]), {}, {"a": None}),
+        (record("R", a="int"), b" \n", None),
+        (record("R", a="int"), b"null", None),
+    ],
+)  # fmt: skip
+def test_json_by_a_schema(schema: Json, document: Any, value: Any) -> None:
+    found = as_json(schema, document)
+    assert found.misfits == []
+    if document != "NaN":
+        assert found.array.to_pylist() == [value]
+
+
+@pytest.mark.parametrize(
+    ("schema", "document", "what"),
+    [
+        ("int", 2**31, "is a number and no int"),
+        ("int", 1.5, "is a number and no int"),
+        ("long", True, "is true or false and no long"),
+        ("string", 1, "is a number and no string"),
+        ("bytes", "A", "is a text and no bytes"),
+        ("boolean", 1, "is a number and no boolean"),
+        (logical("int", "date"), "yesterday", "is a text and no date (int)"),
+        (logical("bytes", "decimal", precision=3, scale=2), "x", "is a text and no decimal (bytes)"),
+        (logical("bytes", "decimal", precision=3, scale=2), 1234, "has no place in the columns"),
+        ({"type": "fixed", "name": "F", "size": 2}, "AQ==", "has 1 bytes and is no fixed F of 2 bytes"),
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, "B", "is a text and no enum E"),
+        (record("R", a="int"), [], "is an array and no record R"),
+        (record("R", a="int"), {}, "has at `.a` nothing, and the schema has no default for it"),
+        (record("R", a={"type": "array", "items": "int"}), {"a": [1, "x"]}, "has at `.a[1]` a text and no int"),
+        (record("R", a={"type": "map", "values": "int"}), {"a": {"k": None}}, "has at `.a.k` null and no int"),
+        (["string", "int"], [], ""),
+        ("int", b"{", "is no JSON"),
+        ("int", b"\xff", "is not UTF-8"),
+        ("int", b"NaN", "is no JSON: NaN is no JSON"),
+        ("int", b"1 2", "is no JSON: Extra data"),
+        ("int", b"[" * 100_000, "is nested too deeply"),
+    ],
+)
+def test_json_that_does_not_fit(schema: Json, document: Any, what: str) -> None:
+    if schema == ["string", "int"]:
+        with pytest.raises(NoArrowType):
+            as_json(schema, document)
+        return
+    found = as_json(schema, None, document)
+    ((row, misfit),) = found.misfits
+    assert row == 1
+    assert misfit.message.startswith(what)
+    assert found.array.to_pylist() == [None, None]
+
+
+def surveyed(*documents: Any) -> Any:
+    survey = JsonSurvey()
+    data = [each if isinstance(each, bytes | None) else json.dumps(each).encode() for each in documents]
+    array = pa.array(data, pa.binary())
+    survey.look(array, None)
+    column = column_for(Part.VALUE, Format.JSON, kept(), surveyed_type([survey], kept(), Part.VALUE))
+    found = column.decode(array, None)
+    return column.type, found.array.to_pylist(), len(found.misfits)
+
+
+@pytest.mark.parametrize(
+    ("documents", "kind", "values"),
+    [
+        ([1, 2], pa.int64(), [1, 2]),
+        ([1, 2.5], pa.float64(), [1.0, 2.5]),
+        ([True, None], pa.bool_(), [True, None]),
+        (["a", 1], pa.string(), ['"a"', "1"]),
+        (["a", "b"], pa.string(), ["a", "b"]),
+        ([2**63], pa.string(), [str(2**63)]),
+        ([None], pa.string(), [None]),
+        ([{}], pa.string(), ["{}"]),
+        ([[]], pa.list_(pa.string()), [[]]),
+        ([[1], ["x"]], pa.list_(pa.string()), [["1"], ['"x"']]),
+        ([{"a": 1}, {"b": {"c": [None, 1]}}],
+         pa.struct([("a", pa.int64()), ("b", pa.struct([("c", pa.list_(pa.int64()))]))]),
+         [{"a": 1, "b": None}, {"a": None, "b": {"c": [None, 1]}}]),
+        ([{"a": 1}, 5], pa.string(), ['{"a":1}', "5"]),
+        ([{str(n): n for n in range(1001)}], pa.string(), None),
+    ],
+)  # fmt: skip
+def test_json_by_what_all_have_in_common(documents: list[Any], kind: pa.DataType, values: Any) -> None:
+    found = surveyed(*documents)
+    assert found[0] == kind
+    assert found[2] == 0
+    assert values is None or found[1] == values
+
+
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.text(max_size=3)
+    | st.floats(allow_nan=False, allow_infinity=False),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    max_leaves=8,
+)  # fmt: skip
+
+
+@given(st.lists(ANY_JSON, max_size=6))
+@example([[[]], [{}]])
+@example([{"schema": None, "payload": 1}])
+def test_a_surveyed_type_fits_everything_that_was_looked_at(documents: list[Any]) -> None:
+    assert surveyed(*documents)[2] == 0
+
+
+def envelope(schema: Json, payload: Any) -> bytes:
+    return json.dumps({"schema": schema, "payload": payload}).encode()
+
+
+FIELDS: list[Json] = [
+    {"field": "id", "type": "int32"},
+    {"field": "raw", "type": "bytes", "optional": True},
+    {
+        "field": "sum",
+        "type": "bytes",
+        "name": "org.apache.kafka.connect.data.Decimal",
+        "parameters": {"scale": "2"},
+    },
+    {"field": "day", "type": "int32", "name": "org.apache.kafka.connect.data.Date"},
+    {"field": "at", "type": "int64", "name": "org.apache.kafka.connect.data.Timestamp", "optional": True},
+    {"field": "tags", "type": "array", "items": {"type": "string"}, "optional": True},
+    {"field": "by", "type": "map", "keys": {"type": "int32"}, "values": {"type": "string"}, "optional": True},
+    {"field": "named", "type": "map", "keys": {"type": "string"}, "values": {"type": "double"}, "optional": True},
+    {"field": "n", "type": "int8", "default": 7},
+]
+CONNECT = {"type": "struct", "optional": False, "fields": FIELDS}
+
+
+def test_connects_envelope_is_opened() -> None:
+    payload = {
+        "id": 1,
+        "raw": "AQI=",
+        "sum": "AQA=",
+        "day": 19_000,
+        "at": 1,
+        "tags": ["x"],
+        "by": [[1, "a"]],
+        "named": {"a": 1},
+    }
+    more = {**CONNECT, "fields": [*FIELDS, {"field": "new", "type": "string", "optional": True}]}
+    kind, rows, misfits = surveyed(
+        envelope(CONNECT, payload), envelope(more, {**payload, "new": "n"}), envelope(None, None)
+    )
+    assert misfits == 0
+    assert rows[0] == {
+        "id": 1, "raw": b"\1\2", "sum": Decimal("2.56"), "day": date(2022, 1, 8),
+        "at": datetime(1970, 1, 1, 0, 0, 0, 1000, UTC), "tags": ["x"], "by": [{"key": 1, "value": "a"}],
+        "named": [("a", 1.0)], "n": 7, "new": None,
+    }  # fmt: skip
+    assert rows[1]["new"] == "n"
+    assert rows[2] is None
+    assert kind.field("sum").type == pa.decimal128(38, 2)
+    assert kind.field("at").type == pa.timestamp("ms", "UTC")
+
+
+@pytest.mark.parametrize(
+    ("schema", "payload", "what"),
+    [
+        ({"type": "int8"}, 300, "has a payload with a int where its schema says int8"),
+        ({"type": "string"}, None, "has a payload with null where its schema requires string"),
+        ({"type": "wat"}, 1, "has an envelope with a schema of type 'wat'"),
+        ({"type": "struct"}, {}, "has an envelope with a struct without fields"),
+        ({"type": "bytes"}, "A", "has a payload with a text that is no Base64"),
+        ({"type": "int32", "name": "org.apache.kafka.connect.data.Date"}, 2**40, "which is no date that Python knows"),
+    ],
+)
+def test_an_envelope_that_does_not_fit(schema: Json, payload: Any, what: str) -> None:
+    found = JsonColumn(avro_type("string")).decode(pa.array([envelope(schema, payload)], pa.binary()), None)
+    assert what in found.misfits[0][1].message
+
+
+def test_what_is_surveyed() -> None:
+    assert survey_for(Part.VALUE, Format.BYTES, None) is None
+    assert survey_for(Part.VALUE, Format.STRING, None) is None
+    assert survey_for(Part.VALUE, Format.AVRO, avro_type("string")) is None
+    survey = survey_for(Part.VALUE, Format.AVRO, None)
+    assert isinstance(survey, AvroSurvey)
+    survey.look(pa.array([b"\0\0\0\0\2x", None, b"\0\0\0\0\1x", b"{"], pa.binary()), None)
+    assert survey.keys == {1, 2}
+    assert surveyed_type([survey], kept("string", "long"), Part.VALUE) == avro_type("long")
+    guids = AvroSurvey(Part.KEY)
+    guids.keys = {1, str(UUID(int=5))}
+    with pytest.raises(ConfigError, match="keys were written by several schemas, and GUIDs do not say"):
+        surveyed_type([guids], kept("string"), Part.KEY)
+    missing = AvroSurvey(Part.VALUE)
+    missing.keys = {9}
+    with pytest.raises(ConfigError, match="the newest schema of the values, 9, cannot be used"):
+        surveyed_type([missing], kept("string"), Part.VALUE)
