@@ -315,9 +315,11 @@ class Restore:
                 self._partition(topic, plan, journal, target, lease, self._source(plan, number), number, progress)
                 for number in todo
             ]
-            results, failures = self._run_all(parts)
-            if all(part.is_settled for part in parts):
-                lease.let_go()
+            try:
+                results, failures = self._run_all(parts)
+            finally:
+                if all(part.is_settled for part in parts):
+                    lease.let_go()
         found = sorted((*outlook.finished, *results), key=lambda result: result.partition)
         return Outcome(tuple(found), failures)
 

@@ -18,7 +18,7 @@ from keyfold.log.names import Place
 from keyfold.log.record import Record
 from keyfold.store.s3 import S3Location, S3Store
 from tests.support.cleaning import Sink, last_per_key, load, object_names, read_all, record
-from tests.support.moto import ACCESS_KEY_ID, REGION, LocalS3Process
+from tests.support.moto import ACCESS_KEY_ID, REGION
 from tests.support.spark_cluster import SparkCluster, clean_environment, keyfold_by_zip
 
 # `real` for its length alone: two to five JVMs at once take more than `make test` should.
@@ -32,13 +32,6 @@ PLACES = tuple(Place("topics", "users", partition) for partition in range(2))
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
     with SparkCluster(tmp_path_factory.mktemp("cluster")) as running:
         yield running
-
-
-@pytest.fixture
-def location(local_s3: LocalS3Process, bucket: str) -> S3Location:
-    return S3Location(
-        bucket, region=REGION, endpoint_url=local_s3.url, access_key_id=ACCESS_KEY_ID, secret_access_key=SECRET
-    )
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,35 +14,10 @@ import pytest
 from keyfold.clock import SystemClock
 from keyfold.log.names import Place
 from keyfold.store.s3 import S3Location
+from tests.support import compact_command
 from tests.support.cleaning import Sink, object_names, record
-from tests.support.moto import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, LocalS3Process
 
-
-@pytest.fixture
-def location(local_s3: LocalS3Process, bucket: str) -> S3Location:
-    return S3Location(
-        bucket,
-        region=REGION,
-        endpoint_url=local_s3.url,
-        access_key_id=ACCESS_KEY_ID,
-        secret_access_key=SECRET_ACCESS_KEY,
-    )
-
-
-def config(folder: Path, location: S3Location, **changes: str) -> str:
-    values = {
-        "s3.bucket.name": location.bucket,
-        "s3.region": REGION,
-        "store.url": str(location.endpoint_url),
-        "aws.access.key.id": ACCESS_KEY_ID,
-        "aws.secret.access.key": SECRET_ACCESS_KEY,
-        "topics": "users",
-        "spark.master": "there-is-no-such-master",
-        **{key.replace("_", "."): value for key, value in changes.items()},
-    }
-    path = folder / "compact.json"
-    path.write_text(json.dumps(values))
-    return str(path)
+config = partial(compact_command.config, spark_master=compact_command.NO_SPARK)
 
 
 def keyfold(*arguments: str) -> subprocess.CompletedProcess[str]:

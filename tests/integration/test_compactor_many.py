@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -19,8 +20,8 @@ from keyfold_compactor.run import Run, RunSettings
 from keyfold_compactor.settings import TopicSettings
 from tests.bench import _many
 from tests.bench._folder_store import FolderStore
+from tests.support import compact_command
 from tests.support.cleaning import Sink, last_per_key, load, read_all, record
-from tests.support.moto import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, LocalS3Process
 
 REPOSITORY = Path(__file__).parents[2]
 PARTITIONS = 300
@@ -34,32 +35,7 @@ finally:
 """
 
 
-@pytest.fixture
-def location(local_s3: LocalS3Process, bucket: str) -> S3Location:
-    return S3Location(
-        bucket,
-        region=REGION,
-        endpoint_url=local_s3.url,
-        access_key_id=ACCESS_KEY_ID,
-        secret_access_key=SECRET_ACCESS_KEY,
-    )
-
-
-def config(folder: Path, location: S3Location, **changes: str) -> str:
-    values = {
-        "s3.bucket.name": location.bucket,
-        "s3.region": REGION,
-        "store.url": str(location.endpoint_url),
-        "aws.access.key.id": ACCESS_KEY_ID,
-        "aws.secret.access.key": SECRET_ACCESS_KEY,
-        "topics": "users",
-        "spark.master": "local[1]",
-        "min.cleanable.dirty.ratio": "0",
-        **{key.replace("_", "."): value for key, value in changes.items()},
-    }
-    path = folder / "compact.json"
-    path.write_text(json.dumps(values))
-    return str(path)
+config = partial(compact_command.config, spark_master="local[1]", min_cleanable_dirty_ratio="0")
 
 
 def fill(location: S3Location, count: int) -> list[Place]:

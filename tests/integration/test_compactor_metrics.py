@@ -16,6 +16,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -25,39 +26,18 @@ from prometheus_client.parser import text_string_to_metric_families
 from keyfold.clock import SystemClock
 from keyfold.log.names import Place
 from keyfold.store.s3 import S3Location
+from tests.support import compact_command
 from tests.support.cleaning import Sink, load, record
-from tests.support.moto import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, LocalS3Process
 
 COMMAND = [sys.executable, "-c", "from keyfold.cli import main; main()", "compact", "run"]
 
 
-@pytest.fixture
-def location(local_s3: LocalS3Process, bucket: str) -> S3Location:
-    return S3Location(
-        bucket,
-        region=REGION,
-        endpoint_url=local_s3.url,
-        access_key_id=ACCESS_KEY_ID,
-        secret_access_key=SECRET_ACCESS_KEY,
-    )
-
-
-def config(folder: Path, location: S3Location, **changes: str) -> str:
-    values = {
-        "s3.bucket.name": location.bucket,
-        "s3.region": REGION,
-        "store.url": str(location.endpoint_url),
-        "aws.access.key.id": ACCESS_KEY_ID,
-        "aws.secret.access.key": SECRET_ACCESS_KEY,
-        "topics": "users",
-        "min.cleanable.dirty.ratio": "1",
-        "log.cleaner.backoff.ms": "100",
-        "spark.master": "there-is-no-such-master",
-        **{key.replace("_", "."): value for key, value in changes.items()},
-    }
-    path = folder / "compact.json"
-    path.write_text(json.dumps(values))
-    return str(path)
+config = partial(
+    compact_command.config,
+    min_cleanable_dirty_ratio="1",
+    log_cleaner_backoff_ms="100",
+    spark_master=compact_command.NO_SPARK,
+)
 
 
 def fill(location: S3Location, *, is_lost: bool = False, partition: int = 0) -> int:

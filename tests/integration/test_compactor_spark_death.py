@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,24 +20,14 @@ from keyfold.clock import SystemClock
 from keyfold.log.names import Place
 from keyfold.log.record import Record
 from keyfold.store.s3 import S3Location, S3Store
+from tests.support import compact_command
 from tests.support.cleaning import Sink, last_per_key, load, read_all, record
-from tests.support.moto import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, LocalS3Process
 from tests.support.spark_cluster import children, command_line, spark_home
 
 pytestmark = [pytest.mark.spark, pytest.mark.any_spark]
 SMALL, BIG = Place("topics", "users", 0), Place("topics", "users", 1)
 PATIENCE_S = 150.0
-
-
-@pytest.fixture
-def location(local_s3: LocalS3Process, bucket: str) -> S3Location:
-    return S3Location(
-        bucket,
-        region=REGION,
-        endpoint_url=local_s3.url,
-        access_key_id=ACCESS_KEY_ID,
-        secret_access_key=SECRET_ACCESS_KEY,
-    )
+config_of = partial(compact_command.config, min_cleanable_dirty_ratio="0", log_cleaner_backoff_ms="200")
 
 
 @pytest.fixture
@@ -44,22 +35,6 @@ def store(location: S3Location) -> Iterator[S3Store]:
     opened = location.open()
     yield opened
     opened.close()
-
-
-def write_config(path: Path, location: S3Location, changes: Mapping[str, str]) -> Path:
-    values = {
-        "s3.bucket.name": location.bucket,
-        "s3.region": REGION,
-        "store.url": str(location.endpoint_url),
-        "aws.access.key.id": ACCESS_KEY_ID,
-        "aws.secret.access.key": SECRET_ACCESS_KEY,
-        "topics": "users",
-        "min.cleanable.dirty.ratio": "0",
-        "log.cleaner.backoff.ms": "200",
-        **changes,
-    }
-    path.write_text(json.dumps(values))
-    return path
 
 
 def append(sink: Sink, count: int, size: int) -> list[Record]:
@@ -94,7 +69,7 @@ def test_a_spark_of_ours_that_died_is_started_anew_and_no_pass_is_left_half_done
     location: S3Location, store: S3Store, tmp_path: Path
 ) -> None:
     changes = {"spark.master": "local[1]", "log.cleaner.io.max.bytes.per.second": "400000"}
-    config = write_config(tmp_path / "c.json", location, changes)
+    config = config_of(tmp_path, location, **changes)
     small = Sink.open(store, SMALL, clock=SystemClock())
     append(small, 3, 10)
     command = [sys.executable, "-c", "from keyfold.cli import main; main()", "compact", "run", str(config), "--json"]
@@ -145,7 +120,7 @@ def test_a_loop_under_spark_submit_ends_when_its_spark_is_killed(
     """Nothing is left behind that would clean on without anybody's knowing."""
     import keyfold_compactor
 
-    config = write_config(tmp_path / "c.json", location, {})
+    config = config_of(tmp_path, location)
     small = Sink.open(store, SMALL, clock=SystemClock())
     append(small, 3, 10)
     script = Path(keyfold_compactor.__path__[0], "__main__.py")

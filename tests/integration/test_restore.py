@@ -67,7 +67,7 @@ def test_odd_records_come_back_byte_for_byte(rig: Rig, topic: MakeTopic) -> None
         {"key": b"\xff\x00", "value": bytes(range(256)) * 9000, "timestamp": 1_900_000_000_000 - 300_000_000_000},
         {"key": b"h", "value": b"v", "headers": [("a", b"1"), ("a", None), ("", b""), ("a", b"1"), ("ü", b"\xff")]},
     ):
-        producer.produce(name, partition=0, **message)  # type: ignore[arg-type]
+        producer.produce(name, partition=0, **message)
     assert producer.flush(30) == 0
     rig.catch_up(rig.config(name))
     expected = read_topic(rig.broker.bootstrap_servers, name, 0)

@@ -24,7 +24,7 @@ from keyfold.read.verify import verify_partition
 from tests.conftest import fresh
 from tests.support.kafka import KafkaBroker
 from tests.support.moto import LocalS3Process
-from tests.support.proof import TOPICS_DIR, Rig, read_segments, read_topic, wait_for
+from tests.support.proof import SOON_MISSED, TOPICS_DIR, Rig, read_segments, read_topic, wait_for
 from tests.support.raw_produce import raw_produce
 
 pytestmark = pytest.mark.kafka
@@ -225,7 +225,7 @@ def test_a_dead_letter_topic_without_rights(guarded: Rig) -> None:
 
 def test_a_sink_that_is_killed_again_and_again_loses_no_dead_letter(rig: Rig, topic: MakeTopic) -> None:
     name, letters = topic(), topic()
-    path = config(rig, name, letters, segment_ms="300", errors_log_enable="true")
+    path = config(rig, name, letters, segment_ms="300", errors_log_enable="true", **SOON_MISSED)
     values: list[bytes | None] = [b"not JSON" if n % 7 == 3 else b"{}" for n in range(2000)]
     for _ in range(4):
         with rig.start(path) as sink:
@@ -259,7 +259,9 @@ def test_a_dead_letter_topic_that_is_deleted_meanwhile_fails_the_partition_and_a
     rig: Rig, topic: MakeTopic
 ) -> None:
     name, letters = topic(), topic()
-    path = config(rig, name, letters, producer_override_topic_metadata_refresh_interval_ms=500)
+    # The client believes that a topic is gone when it has not come up for a while: 30 s unless told otherwise.
+    gone = {"producer_override_topic_metadata_propagation_max_ms": 2000}
+    path = config(rig, name, letters, producer_override_topic_metadata_refresh_interval_ms=500, **gone)
     produce(rig, name, [b"{}", b"not JSON", b"{}"])
     with rig.start(path) as sink:
         sink.until("segment committed")

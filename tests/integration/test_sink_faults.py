@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.kafka import KafkaBroker, produce_all, synthetic
 from tests.support.moto import DROP, Fault, LocalS3Process
-from tests.support.proof import Flow, Rig, wait_for
+from tests.support.proof import SOON_MISSED, Flow, Rig, wait_for
 
 pytestmark = pytest.mark.kafka
 
@@ -28,8 +28,8 @@ def rig(broker: KafkaBroker, local_s3: LocalS3Process, bucket: str, tmp_path: Pa
 def test_a_sink_that_is_killed_again_and_again_loses_nothing_and_repeats_nothing(rig: Rig, topic: MakeTopic) -> None:
     name = topic(partitions=3, config=FOREVER)
     random = Random(7)
-    config = rig.config(name, segment_bytes=30_000, segment_ms=200)
-    with Flow(rig, name, 50_000, seconds=20):
+    config = rig.config(name, segment_bytes=30_000, segment_ms=200, **SOON_MISSED)
+    with Flow(rig, name, 50_000, seconds=15):
         for _ in range(5):
             with rig.start(config) as sink:
                 sink.until("partition claimed")
@@ -51,8 +51,8 @@ def test_two_sinks_of_two_groups_fight_over_a_partition(rig: Rig, topic: MakeTop
 
 def test_a_stopped_sink_that_wakes_after_another_took_over_writes_nothing_more(rig: Rig, topic: MakeTopic) -> None:
     name = topic(config=FOREVER)
-    config = rig.config(name, segment_ms=100, flush_size=500)
-    with Flow(rig, name, 30_000, seconds=18), rig.start(config) as first:
+    config = rig.config(name, segment_ms=100, flush_size=500, **SOON_MISSED)
+    with Flow(rig, name, 30_000, seconds=15), rig.start(config) as first:
         first.until("segment committed")
         with rig.start(config) as second:
             first.signal(signal.SIGSTOP)
@@ -116,7 +116,7 @@ def test_a_store_that_is_busy_drops_answers_and_undecided_is_waited_for(
     rig: Rig, topic: MakeTopic, local_s3: LocalS3Process
 ) -> None:
     name = topic(partitions=2, config=FOREVER)
-    produce_all(rig.broker.bootstrap_servers, name, synthetic(20_000, key_count=100))
+    produce_all(rig.broker.bootstrap_servers, name, synthetic(10_000, key_count=100))
     local_s3.set_faults(
         Fault(r"^PUT .*/_manifest", status=DROP, applied=True, times=-1, chance=0.1),
         Fault(r"^PUT .*/_manifest", status=DROP, late_ms=300, times=-1, chance=0.05),
@@ -129,7 +129,7 @@ def test_a_store_that_is_busy_drops_answers_and_undecided_is_waited_for(
     rig.catch_up(rig.config(name, segment_bytes=20_000))
     assert sum(local_s3.struck()) > 20
     local_s3.set_faults()
-    assert rig.prove(name, 2) == 20_000
+    assert rig.prove(name, 2) == 10_000
 
 
 def test_a_part_of_an_upload_that_fails_is_sent_again(rig: Rig, topic: MakeTopic, local_s3: LocalS3Process) -> None:
@@ -160,12 +160,12 @@ def test_the_main_thread_keeps_its_membership_while_the_store_is_down(
     rig: Rig, topic: MakeTopic, local_s3: LocalS3Process
 ) -> None:
     name = topic(config=FOREVER)
-    config = rig.config(name, consumer_override_max_poll_interval_ms=6000, segment_ms=200)
+    config = rig.config(name, consumer_override_max_poll_interval_ms=3000, segment_ms=200, **SOON_MISSED)
     with rig.start(config) as sink:
         sink.until("partition claimed")
         local_s3.set_faults(Fault(r"partition(=|%3D)0", status=503, times=-1))
         produce_all(rig.broker.bootstrap_servers, name, synthetic(1000, key_count=100, partition=0))
-        time.sleep(9)
+        time.sleep(5)
         local_s3.set_faults()
         sink.until("segment committed", 30)
         assert sink.said.count("partition claimed") == 1

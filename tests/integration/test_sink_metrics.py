@@ -21,7 +21,7 @@ from keyfold_sink.metrics.metric import Metric
 from keyfold_sink.metrics.names import BY_NAME
 from tests.support.kafka import KafkaBroker, produce_all, synthetic
 from tests.support.moto import Fault, LocalS3Process
-from tests.support.proof import Rig, SinkProcess, wait_for
+from tests.support.proof import SOON_MISSED, Rig, SinkProcess, wait_for
 
 pytestmark = pytest.mark.kafka
 
@@ -90,7 +90,9 @@ def started(rig: Rig, topic: MakeTopic) -> Iterator[tuple[str, SinkProcess, Scra
     """A worker of two tasks that has all its partitions; nothing was produced yet."""
     name = topic(PARTITIONS, config={"retention.ms": "-1"})
     port = free_port()
-    config = rig.config(name, tasks_max=2, metrics_port=port, segment_ms=500, listeners="http://127.0.0.1:0")
+    config = rig.config(
+        name, tasks_max=2, metrics_port=port, segment_ms=500, listeners="http://127.0.0.1:0", **SOON_MISSED
+    )
     with rig.start(config) as sink:
         scrapes = Scrapes(f"http://127.0.0.1:{port}/metrics")
 

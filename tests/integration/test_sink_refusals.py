@@ -136,10 +136,10 @@ def test_a_compacted_topic_that_was_left_for_longer_than_delete_retention(rig: R
 
 
 def test_a_quiet_compacted_topic_is_no_false_alarm(rig: Rig, topic: MakeTopic) -> None:
-    name = topic(config={"cleanup.policy": "compact", "delete.retention.ms": "5000"})
+    name = topic(config={"cleanup.policy": "compact", "delete.retention.ms": "2000"})
     fill(rig, name)
     rig.catch_up(rig.config(name))
-    time.sleep(7)
+    time.sleep(4)
     fill(rig, name, 5)
     rig.catch_up(rig.config(name))
     assert rig.manifest(name).gaps == ()

@@ -25,13 +25,28 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.any_spark]
-ENGINES = ("jvm", "keyfold")
 Headers = tuple[tuple[str, bytes | None], ...]
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> FolderLog:
     return FolderLog(tmp_path)
+
+
+@pytest.fixture
+def jvm(spark: SparkSession) -> str:
+    """The engine that needs an Avro reader, which Spark has in itself from version 4 on."""
+    from keyfold.spark.jvm import has_class
+    from keyfold.spark.paths import AVRO
+
+    if not has_class(spark, AVRO):
+        pytest.skip("this Spark has no Avro reader")
+    return "jvm"
+
+
+@pytest.fixture(params=["jvm", "keyfold"])
+def engine(request: pytest.FixtureRequest) -> str:
+    return str(request.getfixturevalue("jvm") if request.param == "jvm" else request.param)
 
 
 def read(spark: SparkSession, log: FolderLog, **wanted: Any) -> DataFrame:
@@ -52,7 +67,6 @@ def setting(spark: SparkSession, **values: str) -> Iterator[None]:
             spark.conf.unset(names[name])
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 def test_the_rows_are_those_of_the_python_reader(spark: SparkSession, log: FolderLog, engine: str) -> None:
     for partition in (0, 1, 12):
         log.fill(partition)
@@ -70,7 +84,6 @@ def test_the_rows_are_those_of_the_python_reader(spark: SparkSession, log: Folde
     assert some.select("offset").count() == some.count()
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 def test_bounds_are_exact(spark: SparkSession, log: FolderLog, engine: str) -> None:
     for partition in (0, 1):
         log.fill(partition)
@@ -91,7 +104,6 @@ def test_bounds_are_exact(spark: SparkSession, log: FolderLog, engine: str) -> N
     assert rows(both) == [row for row in every if row[2] >= since and row[1] < last]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 def test_an_empty_log_has_the_schema_of_a_full_one(spark: SparkSession, log: FolderLog, engine: str) -> None:
     log.made(0)
     empty = read(spark, log, engine=engine)
@@ -104,17 +116,16 @@ def test_an_empty_log_has_the_schema_of_a_full_one(spark: SparkSession, log: Fol
     assert nothing.schema == full.schema
 
 
-def test_a_dataframe_stays_the_moment_it_was_made(spark: SparkSession, log: FolderLog) -> None:
+def test_a_dataframe_stays_the_moment_it_was_made(spark: SparkSession, log: FolderLog, engine: str) -> None:
     log.fill(0)
     expected = log.records()
-    frame = read(spark, log, engine="jvm")
+    frame = read(spark, log, engine=engine)
     log.clean()
     log.fill(0, segments=1)
     assert log.records() != expected
     assert rows(frame) == expected
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 def test_a_collected_object_fails_the_job(spark: SparkSession, log: FolderLog, engine: str) -> None:
     from keyfold.spark import snapshot_errors
 
@@ -131,7 +142,7 @@ def test_a_collected_object_fails_the_job(spark: SparkSession, log: FolderLog, e
     assert rows(read(spark, log, engine=engine)) == log.records()
 
 
-def test_a_damaged_segment_fails_the_job(spark: SparkSession, log: FolderLog) -> None:
+def test_a_damaged_segment_fails_the_job(spark: SparkSession, log: FolderLog, jvm: str) -> None:
     log.fill(0)
     entry = log.log.manifest(0).segments[0]
     path = log.store.path(log.place(0).key(entry.name))
@@ -139,7 +150,7 @@ def test_a_damaged_segment_fails_the_job(spark: SparkSession, log: FolderLog) ->
     data[len(data) // 2] ^= 0xFF
     path.write_bytes(data)
     with setting(spark, spark_sql_files_ignoreCorruptFiles="true"), pytest.raises(Exception, match=entry.name):
-        read(spark, log, engine="jvm").collect()
+        read(spark, log, engine=jvm).collect()
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,18 +163,19 @@ class _LateStore(FolderStore):
         return self.stale.pop(key, None) or FolderStore.get(self, key)
 
 
-def test_a_version_that_is_gone_before_spark_looks_is_pinned_anew(spark: SparkSession, log: FolderLog) -> None:
+def test_a_version_that_is_gone_before_spark_looks_is_pinned_anew(
+    spark: SparkSession, log: FolderLog, jvm: str
+) -> None:
     log.fill(0)
     key = log.place(0).manifest_key
     stale = {key: log.store.get(key)}
     log.clean()
     log.made(0).collect()
-    frame = read(spark, log, store=_LateStore(str(log.folder), stale), engine="jvm")
+    frame = read(spark, log, store=_LateStore(str(log.folder), stale), engine=jvm)
     assert not stale
     assert rows(frame) == log.records()
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 def test_names_that_spark_might_misread_are_only_names(spark: SparkSession, tmp_path: Path, engine: str) -> None:
     log = FolderLog(tmp_path, topics_dir="_raw/env=prod/a[b]*c", topic="_schemas.v1")
     log.fill(0, segments=2)
@@ -171,11 +183,11 @@ def test_names_that_spark_might_misread_are_only_names(spark: SparkSession, tmp_
     assert rows(read(spark, log, engine=engine)) == log.records()
 
 
-def test_the_session_decides_who_reads(spark: SparkSession, log: FolderLog) -> None:
+@pytest.mark.usefixtures("jvm")
+def test_the_session_decides_who_reads(spark: SparkSession) -> None:
     from keyfold.spark.jvm import has_class
     from keyfold.spark.paths import Root, choose_engine
 
-    assert has_class(spark, "org.apache.spark.sql.avro.AvroFileFormat") or spark.version < "4"
     assert not has_class(spark, "org.example.NoSuchThing")
     # This session has no S3 file system: keyfold reads by itself, and who asks for the JVM is told why not.
     assert choose_engine(spark, "s3://bucket/topics", "auto", None) is None
@@ -198,14 +210,14 @@ def test_text_is_text_or_an_error_that_names_the_record(spark: SparkSession, log
             Record(2, 1, "CreateTime", None, "�".encode()),
         ]
     )
-    frame = read(spark, log, engine="jvm", key_format="string", value_format="string")
+    frame = read(spark, log, key_format="string", value_format="string")
     assert [(r["key"], r["value"]) for r in frame.orderBy("offset").collect()] == [
         ("a", "grün"), ("b", None), (None, "�"),
     ]  # fmt: skip
     made.append([Record(3, 1, "CreateTime", b"a", b"\xff\xfe")])
     with pytest.raises(Exception, match="users-0 offset 3: the value is not UTF-8"):
-        read(spark, log, engine="jvm", value_format="string").collect()
-    lenient = read(spark, log, engine="jvm", value_format="string", mode="PERMISSIVE")
+        read(spark, log, value_format="string").collect()
+    lenient = read(spark, log, value_format="string", mode="PERMISSIVE")
     assert [r["value"] for r in lenient.orderBy("offset").collect()] == ["grün", None, "�", None]
 
 
@@ -213,20 +225,18 @@ def test_json_is_of_the_given_type(spark: SparkSession, log: FolderLog) -> None:
     good = [b'{"id": 1, "name": "a"}', None, b'{"name": null, "more": [1]}', b"null", b" \r\n"]
     made = log.made(0)
     made.append([Record(at, 1, "CreateTime", b"k", value) for at, value in enumerate(good)])
-    frame = read(spark, log, engine="jvm", value_format="json", reader_schema="id long, name string")
+    frame = read(spark, log, value_format="json", reader_schema="id long, name string")
     found = [r["value"] for r in frame.orderBy("offset").collect()]
     assert [None if v is None else tuple(v) for v in found] == [(1, "a"), None, (None, None), None, None]
     for offset, bad in enumerate([b'{"id": "one"}', b"{", b"text"], len(good)):
         made.append([Record(offset, 1, "CreateTime", b"k", bad)])
-        one = {"engine": "jvm", "value_format": "json", "from_offset": offset}
+        one = {"value_format": "json", "from_offset": offset}
         with pytest.raises(Exception, match=f"users-0 offset {offset}: the value is not JSON of the reader schema"):
             read(spark, log, reader_schema="id long, name string", **one).collect()
-    lenient = read(
-        spark, log, value_format="json", reader_schema="id long, name string", mode="PERMISSIVE", engine="jvm"
-    )
+    lenient = read(spark, log, value_format="json", reader_schema="id long, name string", mode="PERMISSIVE")
     assert lenient.where("value is not null").count() == 2
     made.append([Record(8, 1, "CreateTime", b"k", b"[1, 2]")])
-    array = read(spark, log, engine="jvm", value_format="json", reader_schema="array<int>", from_offset=8)
+    array = read(spark, log, value_format="json", reader_schema="array<int>", from_offset=8)
     assert array.collect()[0]["value"] == [1, 2]
 
 
@@ -236,13 +246,13 @@ def test_json_without_a_type_is_variant_or_refused(spark: SparkSession, log: Fol
     log.made(0).append([Record(0, 1, "CreateTime", b"k", b'{"a": [1, "x"]}'), Record(1, 1, "CreateTime", b"k", None)])
     if not hasattr(fn, "try_parse_json"):
         with pytest.raises(ConfigError, match=r"reader_schema.*variant"):
-            read(spark, log, engine="jvm", value_format="json")
+            read(spark, log, value_format="json")
         return
-    frame = read(spark, log, engine="jvm", value_format="json").orderBy("offset")
+    frame = read(spark, log, value_format="json").orderBy("offset")
     assert [r["v"] for r in frame.selectExpr("value:a[1]::string AS v").collect()] == ["x", None]
     log.made(0).append([Record(2, 1, "CreateTime", b"k", b"{")])
     with pytest.raises(Exception, match="users-0 offset 2: the value is not JSON"):
-        read(spark, log, engine="jvm", value_format="json").collect()
+        read(spark, log, value_format="json").collect()
 
 
 SCHEMAS: dict[int, Any] = {

@@ -115,7 +115,7 @@ class FakeChannel:
     def close(self) -> bool:
         if not self.dead:
             self.under_way.clear()
-        return True
+        return not self.dead
 
     def land(self, count: int) -> None:
         log = self.topic.log(self.partition)

@@ -53,7 +53,12 @@ def _survive(fault: Fault, seed: int, *, latest: bool) -> None:
         if not error.retriable:
             raise
     lands = seed % 7 + 1
-    again = FaultyStore(log.store, on_call=lambda call: store.land() and None if call.number == lands else None)
+
+    def land(call: Call) -> None:
+        if call.number == lands:
+            store.land()
+
+    again = FaultyStore(log.store, on_call=land)
     for _ in range(3):
         try:
             run(log, topic, clock, request(latest=latest), store=again, seed=2)

@@ -1,0 +1,177 @@
+"""Restores that are killed, a broker that stands still, and two restores at once, on a real Kafka.
+
+What counts is what a reader of uncommitted records sees: every record once, in order.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from keyfold.clock import SystemClock
+from keyfold.kafka.cluster import Cluster
+from keyfold.kafka.reading import read_topic
+from keyfold.kafka.settings import client_settings
+from keyfold.log.names import Place
+from keyfold.log.record import Record
+from keyfold.store.s3 import S3Store
+from tests.support.kafka import KafkaBroker
+from tests.support.logs import MadeLog
+from tests.support.moto import LocalS3Process
+from tests.support.proof import Rig, read_segments, wait_for
+
+pytestmark = pytest.mark.kafka
+
+MakeTopic = Callable[..., str]
+FOREVER = {"retention.ms": "-1"}
+RECORDS = 12_000
+
+
+@pytest.fixture
+def rig(broker: KafkaBroker, local_s3: LocalS3Process, bucket: str, tmp_path: Path) -> Rig:
+    return Rig(broker, local_s3, bucket, tmp_path)
+
+
+@pytest.fixture
+def store(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> S3Store:
+    for name, value in rig.s3.environment.items():
+        monkeypatch.setenv(name, value)
+    return S3Store(rig.bucket)
+
+
+def made_log(store: S3Store, topic: str, count: int = RECORDS) -> list[Record]:
+    log = MadeLog(store=store, place=Place("topics", topic, 0), clock=SystemClock(), block_bytes=20_000)
+    now = int(time.time() * 1000) - 3_600_000
+    batch = [
+        Record(
+            o, now + o, "CreateTime", b"k%d" % (o % 900), None if o % 9 == 0 else b"v%d" % o * 20, (("h", b"%d" % o),)
+        )
+        for o in range(count)
+    ]
+    for at in range(0, count, 1500):
+        log.append(batch[at : at + 1500])
+    return batch
+
+
+def start(rig: Rig, topic: str, target: str, *options: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "keyfold.cli", "restore", f"s3://{rig.bucket}/topics", topic, "--to-topic", target,
+         "-b", rig.broker.bootstrap_servers, "--lease", "2", *options],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **rig.s3.environment},
+    )  # fmt: skip
+
+
+def finish(process: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == code, out + err
+    return out, err
+
+
+def uncommitted(rig: Rig, topic: str) -> list[Record]:
+    settings = client_settings(rig.broker.bootstrap_servers)
+    return list(read_topic(settings, topic, 0, 0, end_of(rig, topic), committed=False))
+
+
+def end_of(rig: Rig, topic: str) -> int:
+    with Cluster(client_settings(rig.broker.bootstrap_servers)) as cluster:
+        return cluster.ends(topic, [0])[0].end_offset
+
+
+def moved(rig: Rig, topic: str, before: int) -> bool:
+    return end_of(rig, topic) > before
+
+
+def bare(records: list[Record]) -> list[Record]:
+    return [replace(r, offset=0, leader_epoch=0) for r in records]
+
+
+def test_a_restore_that_is_killed_again_and_again_repeats_and_loses_nothing(
+    rig: Rig, store: S3Store, topic: MakeTopic
+) -> None:
+    expected = made_log(store, "killed")
+    target = topic(config=FOREVER)
+    random = Random(3)
+    for kill in range(4):
+        before = end_of(rig, target)
+        process = start(rig, "killed", target, "--max-records-per-second", "6000")
+        wait_for(partial(moved, rig, target, before), 60, "records")
+        time.sleep(random.random() * 0.4)
+        assert process.poll() is None, f"kill {kill}: it was done"
+        process.kill()
+        process.communicate()
+    finish(start(rig, "killed", target))
+    assert bare(uncommitted(rig, target)) == bare(expected)
+    out, _ = finish(start(rig, "killed", target))
+    assert "finished before, nothing was written" in out
+    assert len(uncommitted(rig, target)) == RECORDS
+    store.close()
+
+
+def test_a_broker_that_stands_still_in_the_middle_gets_nothing_twice(
+    rig: Rig, store: S3Store, topic: MakeTopic
+) -> None:
+    expected = made_log(store, "still")
+    target = topic(config=FOREVER)
+    process = start(rig, "still", target, "--max-records-per-second", "4000")
+    wait_for(lambda: end_of(rig, target) > 500, 60, "records")
+    os.kill(rig.broker.pid, signal.SIGSTOP)
+    time.sleep(4)
+    os.kill(rig.broker.pid, signal.SIGCONT)
+    finish(process)
+    assert bare(uncommitted(rig, target)) == bare(expected)
+    store.close()
+
+
+def test_of_two_restores_at_once_one_is_refused(rig: Rig, store: S3Store, topic: MakeTopic) -> None:
+    expected = made_log(store, "two", 6000)
+    target = topic(config=FOREVER)
+    first = start(rig, "two", target, "--max-records-per-second", "1500")
+    wait_for(lambda: end_of(rig, target) > 0, 60, "records")
+    _, err = finish(start(rig, "two", target), 1)
+    assert "error: another run of this restore is at work" in err
+    finish(first)
+    assert bare(uncommitted(rig, target)) == bare(expected)
+    store.close()
+
+
+def test_a_restore_that_sleeps_while_another_takes_over_wakes_to_send_nothing(
+    rig: Rig, store: S3Store, topic: MakeTopic
+) -> None:
+    expected = made_log(store, "asleep", 6000)
+    target = topic(config=FOREVER)
+    first = start(rig, "asleep", target, "--max-records-per-second", "1500")
+    wait_for(lambda: end_of(rig, target) > 0, 60, "records")
+    first.send_signal(signal.SIGSTOP)
+    try:
+        finish(start(rig, "asleep", target))
+    finally:
+        first.send_signal(signal.SIGCONT)
+    _, err = finish(first, 1)
+    assert "has taken this restore over" in err
+    assert bare(uncommitted(rig, target)) == bare(expected)
+    store.close()
+
+
+def test_an_interrupt_stops_it_and_the_next_run_need_not_wait(rig: Rig, store: S3Store, topic: MakeTopic) -> None:
+    expected = made_log(store, "stopped", 6000)
+    target = topic(config=FOREVER)
+    first = start(rig, "stopped", target, "--max-records-per-second", "1500", "--lease", "60")
+    wait_for(lambda: end_of(rig, target) > 0, 60, "records")
+    first.send_signal(signal.SIGINT)
+    finish(first, 130)
+    started = time.monotonic()
+    finish(start(rig, "stopped", target, "--lease", "60"))
+    assert time.monotonic() - started < 20
+    assert bare(uncommitted(rig, target)) == bare(expected)
+    assert bare(read_segments(store, "stopped", 0)) == bare(expected)
+    store.close()
