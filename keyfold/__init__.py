@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     )
     from keyfold.log.manifest import Manifest
     from keyfold.log.record import Record
+    from keyfold.read.follow import Position
     from keyfold.read.log import Log, open_log
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "Manifest",
     "ManifestLost",
     "OffsetOutOfRange",
+    "Position",
     "Record",
     "SnapshotLost",
     "StoreError",
@@ -56,6 +58,7 @@ __all__ = [
 _ELSEWHERE = {
     "Log": "keyfold.read.log",
     "Manifest": "keyfold.log.manifest",
+    "Position": "keyfold.read.follow",
     "Record": "keyfold.log.record",
     "open_log": "keyfold.read.log",
 }

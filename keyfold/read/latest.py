@@ -7,15 +7,17 @@ are left out.
 Memory is `memory_bytes` for keys (`keyfold.read.latest_keys` walks over the indexes several times where they do not
 fit), a bit for each record of the log, and one index and one batch at a time.
 
+Where the state ends a `Follower` goes on: `Latest.position` has the offset and the anchor of the version that was read.
+
 This is a snapshot. Choosing starts again in the newest version when an object has gone; after the first record was
 given out that would mix two states, so from there on a missing object is `SnapshotLost`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, Self, TypeVar
 
 import pyarrow as pa
 
@@ -27,9 +29,11 @@ from keyfold.log.names import Place
 from keyfold.log.record import Record
 from keyfold.read.batches import BATCH_BYTES, Wish, index_columns, take_rows
 from keyfold.read.fetch import damage_named
+from keyfold.read.follow import Position
 from keyfold.read.index_parts import checked_parts
 from keyfold.read.latest_keys import HASHES, RowBits, Walk
 from keyfold.read.ordered import Load, newer
+from keyfold.read.position import anchor_of
 from keyfold.read.records import records_of
 from keyfold.store.api import ObjectStore
 
@@ -37,6 +41,8 @@ MEMORY_BYTES: Final = 512 * 1024 * 1024
 MEMORY_BYTES_MIN: Final = 1024 * 1024
 
 _COLUMNS: Final = ("key", "is_tombstone")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +54,33 @@ class Chosen:
     walk_count: int = 1
 
 
-def read_latest(store: ObjectStore, place: Place, load: Load, *, memory_bytes: int = MEMORY_BYTES) -> Iterator[Record]:
+class Latest(Generic[T]):
+    """A latest state: an iterator, once, and the position where it ends."""
+
+    def __init__(self, items: Iterator[T], manifest: Callable[[], Manifest]) -> None:
+        self._items = items
+        self._manifest = manifest
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> T:
+        return next(self._items)
+
+    @property
+    def position(self) -> Position:
+        """Where to follow the log from, for no gap and nothing twice: `log.follow(start={partition: position})`.
+
+        Take it after the first item: until then, a version that was collected gives way to a newer one.
+        """
+        manifest = self._manifest()
+        return Position(manifest.next_offset, anchor_of(manifest))
+
+
+def read_latest(store: ObjectStore, place: Place, load: Load, *, memory_bytes: int = MEMORY_BYTES) -> Latest[Record]:
     """The last record of each key, in offset order, of the newest version. Chooses before it returns."""
-    batches = read_latest_batches(store, place, load, memory_bytes=memory_bytes)
-    return (record for batch in batches for record in records_of(batch))
+    fetched = _fetched(store, place, load, None, memory_bytes)
+    return Latest((record for batch in fetched for record in records_of(batch)), lambda: fetched.chosen.manifest)
 
 
 def read_latest_batches(
@@ -62,12 +91,24 @@ def read_latest_batches(
     columns: Sequence[str] | None = None,
     memory_bytes: int = MEMORY_BYTES,
     batch_bytes: int = BATCH_BYTES,
-) -> Iterator[pa.RecordBatch]:
+) -> Latest[pa.RecordBatch]:
     """The same as Arrow batches. Raises `ValueError` for a column that there is not, or too little memory."""
+    fetched = _fetched(store, place, load, columns, memory_bytes, batch_bytes)
+    return Latest(iter(fetched), lambda: fetched.chosen.manifest)
+
+
+def _fetched(
+    store: ObjectStore,
+    place: Place,
+    load: Load,
+    columns: Sequence[str] | None,
+    memory_bytes: int,
+    batch_bytes: int = BATCH_BYTES,
+) -> _Fetched:
     if memory_bytes < MEMORY_BYTES_MIN:
         raise ValueError(f"memory_bytes is {memory_bytes}, and must be {MEMORY_BYTES_MIN} or more")
     wish = Wish.of(0, 2**63 - 1, columns, None, batch_bytes)
-    return _fetched(store, place, load, choose_newest(store, place, load, memory_bytes), wish, memory_bytes)
+    return _Fetched(store, place, load, choose_newest(store, place, load, memory_bytes), wish, memory_bytes)
 
 
 def choose_newest(store: ObjectStore, place: Place, load: Load, memory_bytes: int = MEMORY_BYTES) -> Chosen:
@@ -128,25 +169,37 @@ def chosen_batches(store: ObjectStore, place: Place, chosen: Chosen, wish: Wish)
                 row += len(part)
 
 
-def _fetched(
-    store: ObjectStore, place: Place, load: Load, chosen: Chosen, wish: Wish, memory_bytes: int
-) -> Iterator[pa.RecordBatch]:
-    given_out = False
-    while True:
-        try:
-            for batch in chosen_batches(store, place, chosen, wish):
-                given_out = True
-                yield batch
-        except ObjectNotFound as error:
-            newest = newer(place, load, error)
-            if given_out:
-                raise SnapshotLost(
-                    place.topic,
-                    place.partition,
-                    f"version {chosen.manifest.version} was replaced and collected while its latest state was read "
-                    f"(`{error.key}` has gone; the newest version is {newest.version})",
-                    hint="read it again from the beginning; file.delete.delay.ms must be longer than such a read",
-                ) from error
-            chosen = choose_newest(store, place, load, memory_bytes)
-        else:
-            return
+@dataclass(slots=True)
+class _Fetched:
+    """Fetches what was chosen; chooses again as long as nothing was given out."""
+
+    store: ObjectStore
+    place: Place
+    load: Load
+    chosen: Chosen
+    wish: Wish
+    memory_bytes: int
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        given_out = False
+        while True:
+            try:
+                for batch in chosen_batches(self.store, self.place, self.chosen, self.wish):
+                    given_out = True
+                    yield batch
+            except ObjectNotFound as error:
+                newest = newer(self.place, self.load, error)
+                if given_out:
+                    raise self._lost(error, newest) from error
+                self.chosen = choose_newest(self.store, self.place, self.load, self.memory_bytes)
+            else:
+                return
+
+    def _lost(self, error: ObjectNotFound, newest: Manifest) -> SnapshotLost:
+        return SnapshotLost(
+            self.place.topic,
+            self.place.partition,
+            f"version {self.chosen.manifest.version} was replaced and collected while its latest state was read "
+            f"(`{error.key}` has gone; the newest version is {newest.version})",
+            hint="read it again from the beginning; file.delete.delay.ms must be longer than such a read",
+        )

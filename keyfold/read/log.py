@@ -28,7 +28,7 @@ from keyfold.log.partition_log import PartitionLog
 from keyfold.log.record import Record
 from keyfold.read.batches import BATCH_BYTES, read_batches
 from keyfold.read.follow import Follower, Position, Tail, Wait, tail_of
-from keyfold.read.latest import MEMORY_BYTES, read_latest, read_latest_batches
+from keyfold.read.latest import MEMORY_BYTES, Latest, read_latest, read_latest_batches
 from keyfold.read.ordered import OffsetAndTimestamp, find_time, newer, read_ordered
 from keyfold.read.position import start_offset
 from keyfold.read.selection import Selection
@@ -160,8 +160,10 @@ class Log:
             batch_bytes=batch_bytes,
         )
 
-    def latest(self, partition: int = 0, *, memory_bytes: int = MEMORY_BYTES) -> Iterator[Record]:
+    def latest(self, partition: int = 0, *, memory_bytes: int = MEMORY_BYTES) -> Latest[Record]:
         """The last record of each key, in offset order; deleted keys and records without a key are left out.
+
+        What is given back is iterated once, and then its `position` says from where to follow the log.
 
         Keys are held in memory, up to `memory_bytes` (at least 1 MiB); where they do not fit, the log's indexes are
         walked over several times. Values are not held. Raises `SnapshotLost` while iterating when the version that is
@@ -178,7 +180,7 @@ class Log:
         columns: Sequence[str] | None = None,
         memory_bytes: int = MEMORY_BYTES,
         batch_bytes: int = BATCH_BYTES,
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Latest[pa.RecordBatch]:
         """What `latest` gives, as Arrow batches like those of `batches`."""
         return read_latest_batches(
             self.store,
