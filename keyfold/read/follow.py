@@ -37,6 +37,8 @@ DISCOVER_S: Final = 30.0
 POLLS: Final = Backoff(first_ms=250, cap_ms=5_000)
 PATIENCE_S: Final = 300.0
 
+_DUE_S: Final = 0.001  # sleeps may end a little early
+
 
 @dataclass(frozen=True, slots=True)
 class Position:
@@ -199,13 +201,13 @@ class Follower:
         """Sleep until some partition is due, where all were read to their ends."""
         now_s = self._wait.clock.monotonic_s()
         due_s = min((tail.due_s for tail in self._tails.values()), default=now_s + DISCOVER_S)
-        if due_s > now_s and not self._wait.is_stopped():
+        if due_s > now_s + _DUE_S and not self._wait.is_stopped():
             self._wait.sleep(due_s - now_s)
 
     def _turn(self, tail: Tail) -> Iterator[tuple[Tail, Taken]]:
         """One look, or one segment. A store that does not answer is asked again later."""
         now_s = self._wait.clock.monotonic_s()
-        if tail.due_s > now_s or self._wait.is_stopped():
+        if tail.due_s > now_s + _DUE_S or self._wait.is_stopped():
             return
         try:
             if tail.is_at_end:
