@@ -49,6 +49,7 @@ _SETTINGS: Final = {
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "1000",
     "auto.create.topics.enable": "false",
     "message.max.bytes": "16777216",
     "log.cleaner.backoff.ms": "100",

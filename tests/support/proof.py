@@ -37,6 +37,8 @@ from keyfold.store.s3 import S3Location
 from tests.support.kafka import KafkaBroker, produce_all, synthetic
 
 TOPICS_DIR = "topics"
+SOON_MISSED = {"consumer_override_session_timeout_ms": "3000"}
+"""For a sink that is killed or frozen: half as long until its group goes on without it."""
 
 
 class S3Endpoint(Protocol):
@@ -211,6 +213,7 @@ class Rig:
             "topics.dir": TOPICS_DIR,
             "segment.ms": "1000",
             "consumer.override.session.timeout.ms": "6000",
+            "consumer.override.heartbeat.interval.ms": "500",
             "listeners": "",
             **self.settings,
             **given,
