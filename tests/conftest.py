@@ -7,6 +7,7 @@ get fresh names, because a server outlives the test that uses it.
     topic       a function that makes a topic with a fresh name
     local_s3    moto behind one lock in a process of its own; faults are cleared after each test
     bucket      a fresh bucket on it
+    location    the same, for who opens stores by himself
     versitygw   an S3 server with real conditions (marks: `real`)
     spark       a local Spark session that the compactor finds and uses too (marks: `spark`)
 """
@@ -25,6 +26,7 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from keyfold.store.s3 import S3Location
     from tests.support.kafka import KafkaBroker
     from tests.support.moto import LocalS3Process
     from tests.support.versitygw import Versitygw
@@ -98,6 +100,20 @@ def local_s3(_local_s3: LocalS3Process) -> Iterator[LocalS3Process]:
 @pytest.fixture
 def bucket(local_s3: LocalS3Process) -> str:
     return local_s3.create_bucket(fresh("bucket"))
+
+
+@pytest.fixture
+def location(local_s3: LocalS3Process, bucket: str) -> S3Location:
+    from keyfold.store.s3 import S3Location
+    from tests.support.moto import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY
+
+    return S3Location(
+        bucket,
+        region=REGION,
+        endpoint_url=local_s3.url,
+        access_key_id=ACCESS_KEY_ID,
+        secret_access_key=SECRET_ACCESS_KEY,
+    )
 
 
 @pytest.fixture(scope="session")
