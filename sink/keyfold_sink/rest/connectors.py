@@ -26,8 +26,11 @@ _WHY: Final = "the configuration of a sink is the file that it was started with:
 # Looking for what a wrong key may mean takes a millisecond each.
 _KEYS_MAX: Final = 5000
 _TaskNumber = Annotated[int, Path(alias="task", description="The task's id, as in the status.", ge=0, le=2**31 - 1)]
-_EMPTY: Final[dict[int | str, dict[str, Any]]] = {
-    202: {"description": "Written down; every worker follows within seconds."},
+# How it is answered that an order is written down.
+_NOTED: Final[dict[str, Any]] = {
+    "status_code": HTTPStatus.ACCEPTED,
+    "response_class": Response,
+    "responses": {202: {"description": "Written down; every worker follows within seconds."}},
 }
 
 
@@ -172,44 +175,34 @@ def get_topics(behind: Behind, name: Connector) -> dict[str, shapes.Topics]:
     return {name: shapes.Topics(topics=list(behind.service.topics()))}
 
 
-@router.put(
-    "/{connector}/topics/reset", status_code=202, response_class=Response, responses=_EMPTY, operation_id="resetTopics"
-)
+@router.put("/{connector}/topics/reset", operation_id="resetTopics", **_NOTED)
 def reset_topics(_behind: Behind, _name: Connector) -> Response:
     """Empty the set of topics: nothing to do, for the set is not kept but looked up each time."""
     return _accepted()
 
 
-@router.put(
-    "/{connector}/pause", status_code=202, response_class=Response, responses=_EMPTY, operation_id="pauseConnector"
-)
+@router.put("/{connector}/pause", operation_id="pauseConnector", **_NOTED)
 def pause(behind: Behind, _name: Connector) -> Response:
     """Pause: every task commits what it has read and stops reading; it keeps its partitions."""
     behind.service.pause()
     return _accepted()
 
 
-@router.put(
-    "/{connector}/resume", status_code=202, response_class=Response, responses=_EMPTY, operation_id="resumeConnector"
-)
+@router.put("/{connector}/resume", operation_id="resumeConnector", **_NOTED)
 def resume(behind: Behind, _name: Connector) -> Response:
     """Resume what is paused or stopped."""
     behind.service.resume()
     return _accepted()
 
 
-@router.put(
-    "/{connector}/stop", status_code=202, response_class=Response, responses=_EMPTY, operation_id="stopConnector"
-)
+@router.put("/{connector}/stop", operation_id="stopConnector", **_NOTED)
 def stop(behind: Behind, _name: Connector) -> Response:
     """Stop: every task commits what it has read and ends; workers stay and wait for `resume`."""
     behind.service.stop()
     return _accepted()
 
 
-@router.post(
-    "/{connector}/flush", status_code=202, response_class=Response, responses=_EMPTY, operation_id="flushConnector"
-)
+@router.post("/{connector}/flush", operation_id="flushConnector", **_NOTED)
 def flush(behind: Behind, _name: Connector) -> Response:
     """Flush now: every task finishes its segments and commits them. Connect has nothing like it."""
     behind.service.flush()
