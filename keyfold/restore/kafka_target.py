@@ -197,34 +197,31 @@ class KafkaChannel:
         """See `Channel.landed_offset`."""
         return self._landed
 
-    def send(self, record: Record) -> None:
+    def send(self, record: Record) -> bool:
         """See `Channel.send`."""
-        headers = list(record.headers) if record.headers else None
-        while True:
-            try:
-                self._produce(
-                    self._topic,
-                    record.value,
-                    record.key,
-                    self._partition,
-                    self._reported,
-                    None,
-                    record.timestamp,
-                    headers,
-                )
-            except BufferError:
-                self._producer.poll(_POLL_S)
-                self._check()
-            except KafkaException as error:
-                self._producer.poll(0)
-                self._check()
-                raise self._refusal(error.args[0], self._sent) from error
-            else:
-                break
+        try:
+            self._produce(
+                self._topic,
+                record.value,
+                record.key,
+                self._partition,
+                on_delivery=self._reported,
+                timestamp=record.timestamp,
+                headers=list(record.headers) if record.headers else None,
+            )
+        except BufferError:
+            self._producer.poll(_POLL_S)
+            self._check()
+            return False
+        except KafkaException as error:
+            self._producer.poll(0)
+            self._check()
+            raise self._refusal(error.args[0], self._sent) from error
         self._sent += 1
         if self._sent % _SERVE_EVERY == 0:
             self._producer.poll(0)
             self._check()
+        return True
 
     def settle(self) -> None:
         """See `Channel.settle`."""

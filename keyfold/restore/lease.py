@@ -180,12 +180,16 @@ class Lease:
         )
         return False
 
-    def hold(self) -> None:
-        """Return while producing is allowed; renews by itself where that is due. Raises `RestoreFenced`."""
+    def hold(self) -> float:
+        """Return when producing is allowed, and until when (monotonic seconds) without asking again.
+
+        Renews by itself where that is due. Raises `RestoreFenced`.
+        """
         until_s = self._clock.monotonic_s() + self._patience_s
         while self._lost is None:
-            if self._clock.monotonic_s() - self._renewed_s <= self.lease_s * FRESH_SHARE:
-                return
+            fresh_until_s = self._renewed_s + self.lease_s * FRESH_SHARE
+            if self._clock.monotonic_s() <= fresh_until_s:
+                return fresh_until_s
             self._renew()
             if self._clock.monotonic_s() > until_s:
                 raise RestoreFenced(

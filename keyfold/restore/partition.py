@@ -22,7 +22,7 @@ import numpy as np
 from keyfold.clock import Clock
 from keyfold.errors import KeyfoldError, ObjectNotFound
 from keyfold.log.record import Record
-from keyfold.restore.errors import RestoreRefused, RestoreStopped, TargetMoved
+from keyfold.restore.errors import RecordRefused, RestoreRefused, RestoreStopped, TargetMoved
 from keyfold.restore.journal import Journal
 from keyfold.restore.lease import Lease
 from keyfold.restore.pace import Pace
@@ -33,6 +33,7 @@ from keyfold.restore.window import NO_OFFSETS, Window
 PROOF_RECORDS: Final = 100
 _CHUNK: Final = 256
 _QUIET_S: Final = 5.0
+_STEP_S: Final = 0.25
 _RECORD_OVERHEAD_BYTES: Final = 16
 
 Progress = Callable[[int], None]
@@ -177,12 +178,21 @@ class PartitionRestore:
         try:
             self._produce_all(channel)
             channel.settle()
-            self._landed(channel)
+        except RecordRefused as error:
+            raise self._named(error) from error
         finally:
             self._landed(channel)
             self.is_settled = channel.close()
         self._announce(NO_OFFSETS, self.source.end, finished=True)
         return self.result()
+
+    def _named(self, error: RecordRefused) -> KeyfoldError:
+        """The same with the offset in the log."""
+        for window in self.journal.in_force(self.partition, self.journal.numbers(self.partition)):
+            if window.base <= error.target_offset < window.end:
+                offset = int(window.offsets[error.target_offset - window.base])
+                return RestoreRefused(f"{error.message} (offset {offset} of the log)", hint=error.hint)
+        return error
 
     @property
     def position(self) -> int:
@@ -220,7 +230,7 @@ class PartitionRestore:
         first_base = self.journal.read(self.partition, 0).base
         last = self.journal.read(self.partition, numbers[-1])
         if last.finished:
-            if self.goes_on and ends.end_offset != last.base:
+            if ends.end_offset < last.base or (self.goes_on and ends.end_offset != last.base):
                 raise self._moved(f"ends at offset {ends.end_offset}, and this restore had ended it at {last.base}")
             landed = last.base - first_base
             self._state = State(number, last.base, first_base, last.next_position, landed, finished=True, wrote=wrote)
@@ -314,16 +324,31 @@ class PartitionRestore:
             raise
 
     def _hand_over(self, channel: Channel, records: list[Record]) -> None:
+        """Send records. Before each the lease is looked at: this process may have been asleep since the last one."""
+        now_s, written, send, is_free = self.clock.monotonic_s, self.settings.written, channel.send, self.pace.is_free
+        fresh_until_s = 0.0
+        for record in records:
+            if not is_free:
+                self._wait(self.pace.take(1, _size_bytes(record)))
+            while True:
+                if now_s() > fresh_until_s:
+                    self._require_running()
+                    fresh_until_s = self.lease.hold()
+                if send(written(record)):
+                    break
+                self._require_running()
+        self._require_running()
+        self.progress(len(records))
+
+    def _wait(self, seconds: float) -> None:
+        while seconds > 0:
+            self._require_running()
+            self.clock.sleep(min(seconds, _STEP_S))
+            seconds -= _STEP_S
+
+    def _require_running(self) -> None:
         if self.stop():
             raise RestoreStopped(f"{self._where} was stopped on the way", hint="run this again to go on")
-        self.lease.hold()
-        if not self.pace.is_free:
-            self.clock.sleep(self.pace.take(len(records), sum(map(_size_bytes, records))))
-            self.lease.hold()
-        written, send = self.settings.written, channel.send
-        for record in records:
-            send(written(record))
-        self.progress(len(records))
 
     def _announce(self, offsets: np.ndarray[tuple[int], np.dtype[np.int64]], end: int, *, finished: bool) -> None:
         state = self._state

@@ -186,9 +186,10 @@ class Restore:
         position, landed = plan.partitions[number].start, 0
         if target is not None:
             one = self._partition(topic, plan, journal, target, None, source, number)
-            if one.recover() and not self._request.goes_on:
-                return None, one.landed, one.result(was_finished=True)
+            was_finished = one.recover()
             position, landed = one.position, one.landed
+            if was_finished and not (self._request.goes_on and source.end > position):
+                return None, landed, one.result(was_finished=True)
         source.check(position)
         return survey(source, position, limits), landed, None
 

@@ -42,8 +42,8 @@ class Channel(Protocol):
     def landed_offset(self) -> int:
         """The target offset behind the last record that is known to have landed."""
 
-    def send(self, record: Record) -> None:
-        """Hand a record over; may block while much is under way.
+    def send(self, record: Record) -> bool:
+        """Hand a record over. False, after a moment, where too much is under way: ask again.
 
         Raises `TargetMoved`, a retriable `KeyfoldError` where Kafka does not take records now, or another one where it
         never will take this one. After an error the channel is of no use.

@@ -95,7 +95,7 @@ class FakeChannel:
     def landed_offset(self) -> int:
         return self.landed
 
-    def send(self, record: Record) -> None:
+    def send(self, record: Record) -> bool:
         self.topic.sends += 1
         self.topic.on_send(self.topic.sends)
         if self.topic.dies_at == self.topic.sends:
@@ -106,6 +106,7 @@ class FakeChannel:
         self.under_way.append(record)
         if len(self.under_way) > self.topic.lag:
             self.land(1)
+        return True
 
     def settle(self) -> None:
         self.land(len(self.under_way))
