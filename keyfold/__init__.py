@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from keyfold.log.record import Record
     from keyfold.read.follow import Position
     from keyfold.read.log import Log, open_log
+    from keyfold.read.selection import Selection
 
 __all__ = [
     "AccessDenied",
@@ -49,6 +50,7 @@ __all__ = [
     "OffsetOutOfRange",
     "Position",
     "Record",
+    "Selection",
     "SnapshotLost",
     "StoreError",
     "TopicNotFound",
@@ -60,6 +62,7 @@ _ELSEWHERE = {
     "Manifest": "keyfold.log.manifest",
     "Position": "keyfold.read.follow",
     "Record": "keyfold.log.record",
+    "Selection": "keyfold.read.selection",
     "open_log": "keyfold.read.log",
 }
 
