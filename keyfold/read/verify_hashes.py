@@ -159,6 +159,11 @@ class HashedRows:
             self._extents.setdefault(bucket, []).append((place, (end - begin) * ROW.itemsize))
         self._file.write(rows.tobytes())
 
+    def drain(self) -> Iterator[npt.NDArray[Any]]:
+        """Rows that are held in memory, in the pieces in which they came; they are let go."""
+        held, self._held, self._held_count = self._held, [], 0
+        yield from held
+
     def groups(self) -> Iterator[Grouped]:
         """Bucket after bucket. Nothing may be added meanwhile."""
         for bucket in range(self.bucket_count):
