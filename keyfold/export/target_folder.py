@@ -20,6 +20,7 @@ class FolderTarget:
         self._folder = folder
         self._staging = folder / f"{STAGING}{run}"
         self._claim = ""
+        self._is_new = False
 
     @property
     def url(self) -> str:
@@ -29,6 +30,7 @@ class FolderTarget:
     def claim(self, text: str, *, overwrite: bool) -> None:
         """See `Target`."""
         try:
+            self._is_new = not self._folder.exists()
             self._folder.mkdir(parents=True, exist_ok=True)
             names = [path.name for path in self._folder.iterdir()]
             check_free(self.url, names, overwrite=overwrite)
@@ -87,6 +89,8 @@ class FolderTarget:
         if self._claim and self._found_claim() == self._claim.encode():
             with suppress(OSError):
                 (self._folder / CLAIM).unlink()
+                if self._is_new:
+                    self._folder.rmdir()
 
 
 class FolderFile:

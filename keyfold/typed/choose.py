@@ -63,7 +63,7 @@ class JsonSurvey:
                 try:
                     self._look(self._values.document(raw))
                 except Misfit:
-                    continue
+                    continue  # it is said when it is decoded
 
     def _look(self, document: object) -> None:
         if not is_envelope(document):

@@ -83,7 +83,10 @@ class JsonColumn:
 
     def _value(self, data: bytes) -> Any:
         value = self._values.value(data, ())
-        return None if value is None else self._fit(value)
+        try:
+            return None if value is None else self._fit(value)
+        except RecursionError as error:
+            raise Misfit("is nested too deeply") from error
 
 
 def _has_decimals(schema: Type) -> bool:

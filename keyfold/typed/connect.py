@@ -144,6 +144,8 @@ def _struct(schema: Mapping[str, Any]) -> tuple[Convert, Type]:
             raise _wrong(payload, "struct")
         return {name: member(payload.get(name)) for name, (member, _) in compiled.items()}
 
+    if not compiled:
+        return convert, _ANYTHING
     made = RecordType(str(schema.get("name") or "struct"))
     made.fields = tuple(RecordField(name, _known(each)) for name, (_, each) in compiled.items())
     return convert, made

@@ -44,7 +44,10 @@ _BITS: Final = {"int": 32, "long": 64}
 
 
 def compile_json(schema: Type) -> Fit:
-    """The function for one type. It raises `Misfit`, whose message begins where the value is not of the type."""
+    """The function for one type, which holds itself nowhere.
+
+    It raises `Misfit`, whose message begins where the value is not of the type.
+    """
     match schema:
         case Union(branches):
             return _union(branches, schema)
@@ -61,7 +64,13 @@ def compile_json(schema: Type) -> Fit:
 
 def json_text(value: Any) -> str:
     """A value as compact JSON."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_plain)
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_plain)
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:  # half of a surrogate pair, which only an escape can say
+            return json.dumps(value, separators=(",", ":"), default=_plain)
+    return text
 
 
 def _plain(value: Any) -> Any:
@@ -270,11 +279,9 @@ def _union(branches: tuple[Type, ...], schema: Union) -> Fit:
 
 
 def _record(schema: RecordType) -> Fit:
-    members: list[tuple[str, Fit, Any, tuple[str, ...]]] = []
+    members = tuple(map(_member, schema.fields))
 
     def fit(value: Any) -> tuple[Any, ...]:
-        if not members:  # made when it is needed: a record may hold itself
-            members.extend(map(_member, schema.fields))
         if type(value) is not dict:
             raise Misfit(f"is {_KINDS.get(type(value), 'something')} and no record {schema.name}")
         name, found = "", []

@@ -6,7 +6,8 @@
     arrays                                              an array of what their items have in common
     kinds that differ, whole numbers beyond 64 bits,    their JSON as text
     objects without any member, or with more than
-    MEMBERS_MAX different ones
+    MEMBERS_MAX different ones, and what is nested
+    deeper than DEPTH_MAX
 
 Everything may be null; what was never anything else is text. Values in Connect's envelope are of their schema's type.
 """
@@ -18,6 +19,7 @@ from typing import Any, Final
 from keyfold.typed.avro_schema import JSON_TEXT, Array, Map, Primitive, RecordField, RecordType, Type, Union
 
 MEMBERS_MAX: Final = 1000
+DEPTH_MAX: Final = 50
 
 _TEXT: Final = Primitive("string", JSON_TEXT)
 _NULL: Final = Primitive("null")
@@ -27,7 +29,8 @@ _LEAST, _BEYOND = -(2**63), 2**63
 class Shape:
     """What was seen at one place of the values."""
 
-    def __init__(self) -> None:
+    def __init__(self, depth: int = 0) -> None:
+        self._depth = depth
         self._kinds: set[str] = set()
         self._members: dict[str, Shape] = {}
         self._items: Shape | None = None
@@ -36,13 +39,17 @@ class Shape:
     def add(self, value: Any) -> None:
         """Look at one value."""
         kind = type(value)
-        if kind is dict:
+        if kind in {dict, list} and self._depth >= DEPTH_MAX:
+            self._kinds.add("beyond")
+        elif kind is dict:
             self._kinds.add("record")
-            for name, each in value.items():
-                self.member(name).add(each)
+            if "map" not in self._kinds:
+                for name, each in value.items():
+                    self._member(name).add(each)
+                self._bound()
         elif kind is list:
             self._kinds.add("array")
-            items = self.items()
+            items = self._all_items()
             for each in value:
                 items.add(each)
         elif kind is int:
@@ -57,25 +64,33 @@ class Shape:
         else:
             self._type = common(self._type, schema)
 
-    def member(self, name: str) -> Shape:
+    def _member(self, name: str) -> Shape:
         """What was seen in the member `name` of objects."""
-        if name not in self._members:
-            self._members[name] = Shape()
-        return self._members[name]
+        found = self._members.get(name)
+        if found is None:
+            found = self._members[name] = Shape(self._depth + 1)
+        return found
 
-    def items(self) -> Shape:
+    def _bound(self) -> None:
+        """Let the members go where there are too many of them: each object has its own, and memory has an end."""
+        if len(self._members) > MEMBERS_MAX or "map" in self._kinds:
+            self._kinds.add("map")
+            self._members.clear()
+
+    def _all_items(self) -> Shape:
         """What was seen in arrays."""
         if self._items is None:
-            self._items = Shape()
+            self._items = Shape(self._depth + 1)
         return self._items
 
     def merge(self, other: Shape) -> None:
         """Take what another has seen."""
         self._kinds |= other._kinds
         for name, each in other._members.items():
-            self.member(name).merge(each)
+            self._member(name).merge(each)
+        self._bound()
         if other._items is not None:
-            self.items().merge(other._items)
+            self._all_items().merge(other._items)
         if other._type is not None:
             self.add_type(other._type)
 
@@ -93,16 +108,21 @@ class Shape:
         if kinds == {"record"}:
             return self._record(name)
         if kinds == {"array"}:
-            return Array(self.items().type(name))
+            return Array(self._all_items().type(name))
         if kinds <= {"long", "double"}:
             return Primitive("double" if "double" in kinds else "long")
         return Primitive(next(iter(kinds))) if kinds in ({"string"}, {"boolean"}) else _TEXT
 
     def _record(self, name: str) -> Type:
-        if not 0 < len(self._members) <= MEMBERS_MAX:
+        if not self._members or not all(map(_is_text, self._members)):
             return _TEXT
         fields = tuple(RecordField(each, shape.type(each)) for each, shape in self._members.items())
         return RecordType(name, fields=fields)
+
+
+def _is_text(name: str) -> bool:
+    """Whether a name can be written: JSON's escapes may make halves of surrogate pairs."""
+    return name.isascii() or not any(0xD800 <= ord(sign) < 0xE000 for sign in name)
 
 
 _SIMPLE: Final = {str: "string", bool: "boolean"}

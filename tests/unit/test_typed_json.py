@@ -17,10 +17,11 @@ from keyfold.errors import ConfigError
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
 from keyfold.typed.arrow_types import NoArrowType
-from keyfold.typed.avro_schema import avro_type
+from keyfold.typed.avro_schema import JSON_TEXT, Primitive, Union, avro_type
 from keyfold.typed.choose import AvroSurvey, JsonSurvey, column_for, survey_for, surveyed_type
 from keyfold.typed.columns import Decoded, JsonColumn
 from keyfold.typed.formats import Format, Part
+from keyfold.typed.json_shape import Shape
 from keyfold.typed.kept import KeptSchemas
 
 Json = Any
@@ -263,3 +264,52 @@ def test_what_is_surveyed() -> None:
     missing.keys = {9}
     with pytest.raises(ConfigError, match="the newest schema of the values, 9, cannot be used"):
         surveyed_type([missing], kept("string"), Part.VALUE)
+
+
+def test_a_map_with_endless_keys_is_text_and_is_not_held() -> None:
+    shape = Shape()
+    for number in range(5000):
+        shape.add({f"id-{number}": {"x": number}, "id-0": 1})
+    other = Shape()
+    other.add({"a": 1})
+    other.merge(shape)
+    for each in (shape, other):
+        assert each.type() == Union((Primitive("null"), Primitive("string", JSON_TEXT)))
+        assert not each._members
+
+
+def test_members_of_several_partitions_count_together() -> None:
+    one, two = Shape(), Shape()
+    one.add({str(n): n for n in range(600)})
+    two.add({str(-n): n for n in range(600)})
+    one.merge(two)
+    assert one.type() == Union((Primitive("null"), Primitive("string", JSON_TEXT)))
+
+
+def test_what_is_nested_very_deeply() -> None:
+    deep: Any = 1
+    for _ in range(300):
+        deep = {"a": [deep]}
+    kind, rows, misfits = surveyed(deep, {"a": []})
+    assert misfits == 0
+    assert len(rows) == 2
+    assert str(kind).count("struct") == 25
+    found = as_json(["null", "string"], b"[" * 900 + b"]" * 900)
+    assert len(found.misfits) == 1
+
+
+@pytest.mark.parametrize("name", ["", "a.b", "é", "a b", "`"])
+def test_any_name_of_a_member(name: str) -> None:
+    assert surveyed({name: 1})[1] == [{name: 1}]
+
+
+def test_halves_of_surrogate_pairs() -> None:
+    assert surveyed(b'{"\\ud800": 1}', b'{"a": 1}')[1] == ['{"\\ud800":1}', '{"a":1}']
+    kind, rows, misfits = surveyed(b'{"a": "\\ud800"}', b'{"a": "b"}')
+    assert (rows, misfits) == ([None, {"a": "b"}], 1)
+    assert kind == pa.struct([("a", pa.string())])
+
+
+def test_connects_struct_without_fields_is_text() -> None:
+    _, rows, misfits = surveyed(envelope({"type": "struct", "fields": []}, {}))
+    assert (rows, misfits) == (["{}"], 0)
