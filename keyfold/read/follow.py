@@ -26,7 +26,7 @@ from keyfold.log.arrow import COLUMNS
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
 from keyfold.log.record import Record
-from keyfold.read.batches import BATCH_BYTES, Taken, Wish, take_entry
+from keyfold.read.entry import BATCH_BYTES, Taken, Wish, take_entry
 from keyfold.read.ordered import newer
 from keyfold.read.position import Anchor, anchor_of, check_resumed, segment_at, start_offset
 from keyfold.read.records import records_of

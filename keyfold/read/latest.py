@@ -27,8 +27,8 @@ from keyfold.log.index import Index, read_index_data
 from keyfold.log.manifest import Manifest, SegmentEntry
 from keyfold.log.names import Place
 from keyfold.log.record import Record
-from keyfold.read.batches import BATCH_BYTES, Wish, index_columns, take_rows
-from keyfold.read.fetch import damage_named
+from keyfold.read.blocks import damage_named
+from keyfold.read.entry import BATCH_BYTES, Wish, index_columns, take_rows
 from keyfold.read.follow import Position
 from keyfold.read.index_parts import checked_parts
 from keyfold.read.latest_keys import HASHES, RowBits, Walk

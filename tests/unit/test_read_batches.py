@@ -9,7 +9,7 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-import keyfold.read.fetch
+import keyfold.read.blocks
 from keyfold.errors import Corrupt, OffsetOutOfRange
 from keyfold.log.arrow import RECORDS
 from keyfold.log.index import Index
@@ -141,7 +141,7 @@ def test_memory_is_about_a_batch_and_a_long_record_has_one_of_its_own() -> None:
 
 
 def test_blocks_of_one_record_and_ranges_of_one_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keyfold.read.fetch, "READ_AHEAD_BYTES", 10)
+    monkeypatch.setattr(keyfold.read.blocks, "READ_AHEAD_BYTES", 10)
     made = MadeLog(block_bytes=1)
     batch = [record(o, f"k{o}", "v") for o in range(50)]
     made.append(batch)
@@ -242,7 +242,7 @@ def test_whatever_happens_between_two_store_calls_batches_are_a_state_that_exist
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     random = Random(seed)
-    monkeypatch.setattr(keyfold.read.fetch, "READ_AHEAD_BYTES", 100)
+    monkeypatch.setattr(keyfold.read.blocks, "READ_AHEAD_BYTES", 100)
     store = MeddlingStore()
     made = MadeLog(store=store, random=Random(seed))
     history: list[Record] = []

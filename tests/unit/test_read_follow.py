@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import pytest
 
-import keyfold.read.fetch
+import keyfold.read.blocks
 from keyfold.clock import ManualClock
 from keyfold.errors import LogNotFound, ManifestLost, OffsetOutOfRange, StoreUnavailable
 from keyfold.log.names import Place
@@ -263,7 +263,7 @@ def test_across_restarts_a_follower_sees_each_retained_record_once_or_is_told(
 ) -> None:
     """The model: a dict that is kept by what the follower gives is the log's state whenever it has caught up."""
     random = Random(seed)
-    monkeypatch.setattr(keyfold.read.fetch, "READ_AHEAD_BYTES", 100)
+    monkeypatch.setattr(keyfold.read.blocks, "READ_AHEAD_BYTES", 100)
     store = MeddlingStore()
     made = MadeLog(store=store, random=Random(seed), block_bytes=random.choice((1, 64, 500)))
     history: list[Record] = []

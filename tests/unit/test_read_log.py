@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+import keyfold.read.blocks
 import keyfold.read.fetch
 from keyfold.errors import Corrupt, LogNotFound, ManifestLost, OffsetOutOfRange, TopicNotFound
 from keyfold.log.record import CREATE_TIME, Record
@@ -142,7 +143,7 @@ def test_a_part_of_a_segment_is_fetched_by_the_blocks_that_hold_it() -> None:
 @pytest.mark.parametrize("codec", ["zstandard", "null"])
 def test_a_large_segment_is_streamed_in_ranges(monkeypatch: pytest.MonkeyPatch, codec: str) -> None:
     monkeypatch.setattr(keyfold.read.fetch, "WHOLE_BYTES", 1000)
-    monkeypatch.setattr(keyfold.read.fetch, "READ_AHEAD_BYTES", 3000)
+    monkeypatch.setattr(keyfold.read.blocks, "READ_AHEAD_BYTES", 3000)
     made = MadeLog(block_bytes=500, codec=codec)
     batch = [record(o, f"k{o}", os.urandom(100).hex()) for o in range(200)]
     made.append(batch)

@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+import keyfold.read.blocks
 import keyfold.read.fetch
 from keyfold.errors import OffsetOutOfRange, SnapshotLost
 from keyfold.log.record import Record
@@ -116,7 +117,7 @@ def test_whatever_happens_between_two_store_calls_a_read_is_a_state_that_existed
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     random = Random(seed)
-    monkeypatch.setattr(keyfold.read.fetch, "READ_AHEAD_BYTES", 100)
+    monkeypatch.setattr(keyfold.read.blocks, "READ_AHEAD_BYTES", 100)
     monkeypatch.setattr(keyfold.read.fetch, "WHOLE_BYTES", random.choice((0, 10_000)))
     store = MeddlingStore()
     made = MadeLog(store=store, random=Random(seed))

@@ -1,0 +1,119 @@
+"""Stored blocks of a segment, any of them, by few requests and with proof.
+
+The index's block table says where a block is. Neighbouring ones are fetched together, up to READ_AHEAD_BYTES; each is
+compared with the table (position, length, count, CRC-32) before it is used, and the manifest vouches for the table.
+
+Damage is `SegmentDamaged` inside, `Corrupt` outside (`damage_named`); `ObjectNotFound` goes on to the caller, who knows
+whether the log has moved on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from keyfold.errors import Corrupt, StoreError
+from keyfold.log.avro import SegmentDamaged, StoredBlock, parse_block
+from keyfold.log.codec import Bytes, Codec, open_codec
+from keyfold.log.decode import decode_block, decompress_block
+from keyfold.log.index import BlockTable, Index, Ints, read_index
+from keyfold.log.manifest import SegmentEntry
+from keyfold.log.names import Place
+from keyfold.log.record import Record
+from keyfold.store.api import ObjectStore
+
+READ_AHEAD_BYTES: Final = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSource:
+    """A segment and what its index says of its blocks: enough to fetch any of them, without the index's rows."""
+
+    entry: SegmentEntry
+    blocks: BlockTable
+    codec: str
+    sync_marker: bytes
+
+    @staticmethod
+    def of(entry: SegmentEntry, index: Index) -> BlockSource:
+        """The blocks of an index that was read."""
+        return BlockSource(entry, index.blocks, index.codec, index.sync_marker)
+
+    @staticmethod
+    def read(store: ObjectStore, place: Place, entry: SegmentEntry) -> BlockSource:
+        """Read the block table off the segment's index."""
+        return BlockSource.of(entry, read_index(store, place, entry, columns=("offset",)))
+
+
+@contextmanager
+def damage_named(place: Place) -> Iterator[None]:
+    """Turn what a decoder says about bytes into an error about this partition."""
+    try:
+        yield
+    except SegmentDamaged as error:
+        raise Corrupt(place.topic, place.partition, str(error), hint=verify_hint(place)) from error
+
+
+def verify_hint(place: Place) -> str:
+    """What to do about damage that a reader meets."""
+    command = f"keyfold log verify <url> {place.topic} --partition {place.partition}"
+    return f"nothing was changed; `{command}` says what is lost"
+
+
+def read_blocks_at(store: ObjectStore, place: Place, source: BlockSource, numbers: Ints) -> Iterator[Record]:
+    """Records of the blocks `numbers` (ascending). Neighbours are fetched together, up to READ_AHEAD_BYTES."""
+    key = place.key(source.entry.name)
+    codec = open_codec(source.codec)
+    for block in stored_blocks_at(store, place, source, numbers):
+        yield from decode_block(block.stored, codec, sync_marker=None, origin=key, number=block.number)
+
+
+def raw_blocks_at(
+    store: ObjectStore, place: Place, source: BlockSource, codec: Codec, numbers: Ints
+) -> Iterator[tuple[int, Bytes]]:
+    """Number and decompressed bytes of the blocks `numbers` (ascending). Raises `SegmentDamaged`."""
+    key = place.key(source.entry.name)
+    for block in stored_blocks_at(store, place, source, numbers):
+        yield block.number, decompress_block(block, codec, origin=key)
+
+
+def stored_blocks_at(store: ObjectStore, place: Place, source: BlockSource, numbers: Ints) -> Iterator[StoredBlock]:
+    """The blocks `numbers` (ascending), each compared with the table. Raises `SegmentDamaged`."""
+    key = place.key(source.entry.name)
+    table = source.blocks
+    for run in _runs(table, numbers):
+        start = int(table.position[run[0]])
+        length = int(table.position[run[-1]] + table.length[run[-1]]) - start
+        data = memoryview(_range(store, key, start, length))
+        for number in run:
+            at = int(table.position[number])
+            stored = data[at - start : at - start + int(table.length[number])]
+            block = parse_block(stored, source.sync_marker, origin=key, number=number, position=at)
+            table.check(block, origin=key)
+            yield block
+
+
+def _range(store: ObjectStore, key: str, start: int, length: int) -> bytes:
+    """A range of a segment. Raises `SegmentDamaged` where the segment is too short to have it."""
+    try:
+        return store.get_range(key, start, length)
+    except StoreError as error:
+        if type(error) is StoreError and (size_bytes := store.head(key).size_bytes) < start + length:
+            message = f"cut off: it has {size_bytes} bytes, its index names {start + length} and perhaps more"
+            raise SegmentDamaged(key, message) from error
+        raise
+
+
+def _runs(blocks: BlockTable, numbers: Ints) -> Iterator[list[int]]:
+    """Neighbouring blocks whose bytes fit one request."""
+    run: list[int] = []
+    for number in numbers.tolist():
+        end = int(blocks.position[number] + blocks.length[number])
+        if run and (number != run[-1] + 1 or end - int(blocks.position[run[0]]) > READ_AHEAD_BYTES):
+            yield run
+            run = []
+        run.append(number)
+    if run:
+        yield run
