@@ -8,8 +8,10 @@ behind it is. What it cannot deliver within its time it gives up, so that nothin
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
+from keyfold.clock import Clock, SystemClock
 from keyfold.errors import KeyfoldError
 from keyfold.kafka.client import Contact, KafkaError, KafkaException, make_producer, plain
 from keyfold.kafka.cluster import Cluster, wait_for_topic
@@ -17,6 +19,7 @@ from keyfold.kafka.errors import KafkaTopicMissing, KafkaUnavailable
 from keyfold.kafka.reading import read_topic
 from keyfold.log.record import Record
 from keyfold.restore.errors import RecordRefused, TargetMoved
+from keyfold.restore.rows import Row
 from keyfold.restore.target import Ends, TargetTopic
 
 OWNED: Final = frozenset(
@@ -40,7 +43,6 @@ _BATCH_BYTES: Final = 1_000_000
 _LEAST_MESSAGE_BYTES: Final = 1000
 _MOST_MESSAGE_BYTES: Final = 1_000_000_000
 _POLL_S: Final = 0.1
-_SERVE_EVERY: Final = 256
 _BROKER_KEYS: Final = {
     "cleanup.policy": "log.cleanup.policy",
     "max.message.bytes": "message.max.bytes",
@@ -140,7 +142,10 @@ class KafkaTopics:
 class KafkaTarget:
     """A `Target` in a cluster. `largest_bytes`: no record is larger, before compression."""
 
-    def __init__(self, cluster: Cluster, topic: TargetTopic, *, send_s: float, largest_bytes: int) -> None:
+    def __init__(
+        self, cluster: Cluster, topic: TargetTopic, *, send_s: float, largest_bytes: int, clock: Clock | None = None
+    ) -> None:
+        self._clock = clock or SystemClock()
         self._cluster = cluster
         self._topic = topic
         limit = int(topic.settings.get("max.message.bytes", _BATCH_BYTES))
@@ -176,15 +181,18 @@ class KafkaTarget:
         """See `Target.channel`."""
         contact = Contact()
         producer = make_producer(self._settings, contact, self._own)
-        return KafkaChannel(producer, contact, self._topic.name, partition, next_offset)
+        return KafkaChannel(producer, contact, self._topic.name, partition, next_offset, self._clock)
 
 
 class KafkaChannel:
     """A `Channel`: one idempotent producer."""
 
-    def __init__(self, producer: Any, contact: Contact, topic: str, partition: int, next_offset: int) -> None:
+    def __init__(
+        self, producer: Any, contact: Contact, topic: str, partition: int, next_offset: int, clock: Clock
+    ) -> None:
         self._producer = producer
-        self._produce = producer.produce
+        self._produce = partial(producer.produce, topic, partition=partition, on_delivery=self._reported)
+        self._now_s = clock.monotonic_s
         self._contact = contact
         self._topic = topic
         self._partition = partition
@@ -197,31 +205,25 @@ class KafkaChannel:
         """See `Channel.landed_offset`."""
         return self._landed
 
-    def send(self, record: Record) -> bool:
+    def send(self, rows: list[Row], fresh_until_s: float) -> int:
         """See `Channel.send`."""
+        produce, now_s, taken = self._produce, self._now_s, 0
         try:
-            self._produce(
-                self._topic,
-                record.value,
-                record.key,
-                self._partition,
-                on_delivery=self._reported,
-                timestamp=record.timestamp,
-                headers=list(record.headers) if record.headers else None,
-            )
+            for _, timestamp, key, value, headers in rows:
+                if now_s() > fresh_until_s:
+                    break
+                produce(value=value, key=key, timestamp=timestamp, headers=headers)
+                taken += 1
         except BufferError:
             self._producer.poll(_POLL_S)
-            self._check()
-            return False
         except KafkaException as error:
             self._producer.poll(0)
             self._check()
-            raise self._refusal(error.args[0], self._sent) from error
-        self._sent += 1
-        if self._sent % _SERVE_EVERY == 0:
-            self._producer.poll(0)
-            self._check()
-        return True
+            raise self._refusal(error.args[0], self._sent + taken) from error
+        self._sent += taken
+        self._producer.poll(0)
+        self._check()
+        return taken
 
     def settle(self) -> None:
         """See `Channel.settle`."""

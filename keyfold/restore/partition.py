@@ -21,11 +21,12 @@ import numpy as np
 
 from keyfold.clock import Clock
 from keyfold.errors import KeyfoldError, ObjectNotFound
-from keyfold.log.record import Record
+from keyfold.log.record import Header, Record
 from keyfold.restore.errors import RecordRefused, RestoreRefused, RestoreStopped, TargetMoved
 from keyfold.restore.journal import Journal
 from keyfold.restore.lease import Lease
 from keyfold.restore.pace import Pace
+from keyfold.restore.rows import Row
 from keyfold.restore.source import WINDOW_RECORDS, Part, Source
 from keyfold.restore.target import Channel, Target
 from keyfold.restore.window import NO_OFFSETS, Window
@@ -59,7 +60,7 @@ class Settings:
         return replace(self, restamps=True)
 
     def written(self, record: Record) -> Record:
-        """The record as it goes into the target."""
+        """The record as it is in the target."""
         if self.offset_header is None:
             return record
         header = (self.offset_header, b"%d" % record.offset)
@@ -313,8 +314,8 @@ class PartitionRestore:
         self._announce(part.offsets, last, finished=False)
         sent = 0
         try:
-            records = self.source.records(part)
-            while chunk := list(islice(records, _CHUNK)):
+            rows = self.source.rows(part)
+            while chunk := list(islice(rows, _CHUNK)):
                 self._hand_over(channel, chunk)
                 sent += len(chunk)
                 self._landed(channel)
@@ -323,22 +324,24 @@ class PartitionRestore:
             self._state.base, self._state.position = base + sent, window.position_after(sent)
             raise
 
-    def _hand_over(self, channel: Channel, records: list[Record]) -> None:
-        """Send records. Before each the lease is looked at: this process may have been asleep since the last one."""
-        now_s, written, send, is_free = self.clock.monotonic_s, self.settings.written, channel.send, self.pace.is_free
-        fresh_until_s = 0.0
-        for record in records:
-            if not is_free:
-                self._wait(self.pace.take(1, _size_bytes(record)))
-            while True:
-                if now_s() > fresh_until_s:
-                    self._require_running()
-                    fresh_until_s = self.lease.hold()
-                if send(written(record)):
-                    break
-                self._require_running()
-        self._require_running()
-        self.progress(len(records))
+    def _hand_over(self, channel: Channel, rows: list[Row]) -> None:
+        """Send records, none of them later than the lease was fresh."""
+        name = self.settings.offset_header
+        if name is not None:
+            rows = [(o, t, k, v, [*(headers or ()), (name, b"%d" % o)]) for o, t, k, v, headers in rows]
+        if self.pace.is_free:
+            self._send(channel, rows)
+        else:
+            for row in rows:
+                self._wait(self.pace.take(1, _size_bytes(*row[2:])))
+                self._send(channel, [row])
+        self.progress(len(rows))
+
+    def _send(self, channel: Channel, rows: list[Row]) -> None:
+        taken = 0
+        while taken < len(rows):
+            self._require_running()
+            taken += channel.send(rows[taken:] if taken else rows, self.lease.hold())
 
     def _wait(self, seconds: float) -> None:
         while seconds > 0:
@@ -365,6 +368,6 @@ class PartitionRestore:
         self._state.landed = max(self._state.landed, landed)
 
 
-def _size_bytes(record: Record) -> int:
-    headers = sum(len(name) + len(value or b"") for name, value in record.headers)
-    return len(record.key or b"") + len(record.value or b"") + headers + _RECORD_OVERHEAD_BYTES
+def _size_bytes(key: bytes | None, value: bytes | None, headers: list[Header] | None) -> int:
+    of_headers = sum(len(name) + len(content or b"") for name, content in headers or ())
+    return len(key or b"") + len(value or b"") + of_headers + _RECORD_OVERHEAD_BYTES

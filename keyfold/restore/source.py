@@ -20,6 +20,7 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from keyfold.errors import ObjectNotFound
 from keyfold.log.index import Index, Ints, read_index_data
@@ -35,12 +36,14 @@ from keyfold.read.position import check_resumed, end_offset, segments_between
 from keyfold.read.records import records_of
 from keyfold.restore.journal import PartitionPlan
 from keyfold.restore.latest_rows import choose_rows
+from keyfold.restore.rows import COLUMNS, Row, rows_of
 from keyfold.restore.selection import Selection
 from keyfold.store.api import ObjectStore
 
 WINDOW_RECORDS: Final = 250_000
 _COLUMNS: Final = ("offset", "timestamp", "position", "length")
 _BATCH_BYTES: Final = 4 * 1024 * 1024
+_ROWS: Final = Wish.of(0, 2**63 - 1, COLUMNS, None, _BATCH_BYTES)
 _ALL: Final = Wish.of(0, 2**63 - 1, None, None, _BATCH_BYTES)
 
 
@@ -133,11 +136,20 @@ class Source:
 
     def records(self, part: Part) -> Iterator[Record]:
         """The records of a part, all of them and no other. Raises `ObjectNotFound`, `Corrupt`."""
+        for batch in self._batches(part, _ALL):
+            yield from records_of(batch)
+
+    def rows(self, part: Part) -> Iterator[Row]:
+        """The same as rows for a producer."""
+        for batch in self._batches(part, _ROWS):
+            yield from rows_of(batch)
+
+    def _batches(self, part: Part, wish: Wish) -> Iterator[pa.RecordBatch]:
         keep = np.zeros(len(part.index), np.bool_)
         keep[part.rows] = True
         with damage_named(self.place):
-            for taken in take_rows(self._store, self.place, part.entry, part.index, keep, _ALL):
-                yield from records_of(taken.batch)
+            for taken in take_rows(self._store, self.place, part.entry, part.index, keep, wish):
+                yield taken.batch
 
     def at(self, offsets: Ints) -> dict[int, Record]:
         """Those of these offsets (ascending) that the newest version still has. Raises `Corrupt`."""

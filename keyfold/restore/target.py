@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from keyfold.log.record import Record
+from keyfold.restore.rows import Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,11 @@ class Channel(Protocol):
     def landed_offset(self) -> int:
         """The target offset behind the last record that is known to have landed."""
 
-    def send(self, record: Record) -> bool:
-        """Hand a record over. False, after a moment, where too much is under way: ask again.
+    def send(self, rows: list[Row], fresh_until_s: float) -> int:
+        """Hand records over, in order; how many of them were taken.
+
+        Fewer than all, after a moment, where too much is under way, or where `fresh_until_s` (monotonic) is over: time
+        is looked at before each record, because this process may have been asleep since the one before.
 
         Raises `TargetMoved`, a retriable `KeyfoldError` where Kafka does not take records now, or another one where it
         never will take this one. After an error the channel is of no use.

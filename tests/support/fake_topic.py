@@ -12,6 +12,7 @@ from random import Random
 
 from keyfold.log.record import CREATE_TIME, Record
 from keyfold.restore.errors import TargetMoved
+from keyfold.restore.rows import Row
 from keyfold.restore.target import Ends, TargetTopic
 from keyfold.store.faulty import SimulatedCrash
 
@@ -95,18 +96,19 @@ class FakeChannel:
     def landed_offset(self) -> int:
         return self.landed
 
-    def send(self, record: Record) -> bool:
-        self.topic.sends += 1
-        self.topic.on_send(self.topic.sends)
-        if self.topic.dies_at == self.topic.sends:
-            self.dead = True
-            raise SimulatedCrash
-        if self.failure is not None:
-            raise self.failure
-        self.under_way.append(record)
-        if len(self.under_way) > self.topic.lag:
-            self.land(1)
-        return True
+    def send(self, rows: list[Row], fresh_until_s: float) -> int:
+        for _, timestamp, key, value, headers in rows:
+            self.topic.sends += 1
+            self.topic.on_send(self.topic.sends)
+            if self.topic.dies_at == self.topic.sends:
+                self.dead = True
+                raise SimulatedCrash
+            if self.failure is not None:
+                raise self.failure
+            self.under_way.append(Record(-1, timestamp, CREATE_TIME, key, value, tuple(headers or ())))
+            if len(self.under_way) > self.topic.lag:
+                self.land(1)
+        return len(rows)
 
     def settle(self) -> None:
         self.land(len(self.under_way))
