@@ -46,7 +46,9 @@ def typed_by_tasks(frame: DataFrame, log: Log, readers: Mapping[Typing, str]) ->
     schema = types.StructType(frame.schema.fields)
     for typing in typings:
         at = schema.names.index(typing.part.value)
-        schema.fields[at] = types.StructField(typing.part.value, from_arrow_type(typing.type))
+        schema.fields[at] = types.StructField(
+            typing.part.value, from_arrow_type(typing.type, prefer_timestamp_ntz=True)
+        )
     run = _decoding(location_of(log.store), log.topics_dir, log.topic, typings)
     return frame.mapInArrow(run, schema)
 

@@ -163,7 +163,7 @@ class _LateStore(FolderStore):
         return self.stale.pop(key, None) or FolderStore.get(self, key)
 
 
-def test_a_version_that_is_gone_before_spark_looks_is_pinned_anew(
+def test_a_version_gone_before_spark_looks_is_pinned_anew(
     spark: SparkSession, log: FolderLog, jvm: str
 ) -> None:
     log.fill(0)
