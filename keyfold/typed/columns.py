@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -65,7 +65,7 @@ class StringColumn:
         try:
             return Decoded(data.cast(pa.string()), [])
         except pa.ArrowInvalid:
-            return _one_by_one(data.to_pylist(), text_of, self.type)
+            return _one_by_one(data, text_of, self.type)
 
 
 class JsonColumn:
@@ -79,7 +79,7 @@ class JsonColumn:
 
     def decode(self, data: pa.Array, headers: pa.Array | None) -> Decoded:  # noqa: ARG002
         """See `Column`."""
-        return _one_by_one(data.to_pylist(), self._value, self.type)
+        return _one_by_one(data, self._value, self.type)
 
     def _value(self, data: bytes) -> Any:
         value = self._values.value(data, ())
@@ -137,22 +137,31 @@ class AvroColumn:
         except (Misplaced, Unsuited, RecursionError, pa.ArrowException):
             pass  # one by one it is found which of them are wrong
         read = self._readers.of(frame.key)
-        values = data.take(pa.array(frame.rows)).to_pylist()
+        values = data.take(pa.array(frame.rows))
         return _one_by_one(values, lambda raw: read_whole(read, raw, frame.begin, frame.key), self.type)
 
 
-def _one_by_one(data: list[bytes | None], decode: Callable[[bytes], Any], kind: pa.DataType) -> Decoded:
+# So few that most of what is made of them dies young: Python's collector would look at all of a batch again and again.
+_FEW: Final = 512
+
+
+def _one_by_one(data: pa.Array, decode: Callable[[bytes], Any], kind: pa.DataType) -> Decoded:
+    pieces: list[pa.Array] = []
     misfits: BadRows = []
-    values = []
-    for row, raw in enumerate(data):
-        value = None
-        if raw is not None:
-            try:
-                value = decode(raw)
-            except Misfit as misfit:
-                misfits.append((row, misfit))
-        values.append(value)
-    return _built(values, kind, misfits)
+    for first in range(0, len(data), _FEW):
+        values: list[Any] = data.slice(first, _FEW).to_pylist()
+        bad: BadRows = []
+        for row, raw in enumerate(values):
+            if raw is not None:
+                try:
+                    values[row] = decode(raw)
+                except Misfit as misfit:
+                    values[row] = None
+                    bad.append((row, misfit))
+        found = _built(values, kind, bad)
+        pieces.append(found.array)
+        misfits += [(first + row, misfit) for row, misfit in found.misfits]
+    return Decoded(pa.concat_arrays(pieces) if pieces else pa.array([], kind), misfits)
 
 
 _REFUSED = (pa.ArrowException, OverflowError, ValueError, TypeError)

@@ -65,7 +65,10 @@ class JsonValues:
     """JSON. Nothing but white space is null, as for Connect."""
 
     def __init__(self, *, exact: bool = False) -> None:
-        self._parse_float = Decimal if exact else None
+        """With `exact` numbers with a point are `Decimal`."""
+        # Made once: `json.loads` makes a decoder in each call that has such arguments.
+        parse_float = Decimal if exact else None
+        self._parse = json.JSONDecoder(parse_constant=_no_constant, parse_float=parse_float).decode
         self._envelopes = Envelopes()
 
     def value(self, data: bytes, headers: Sequence[Header]) -> Any:  # noqa: ARG002
@@ -78,7 +81,7 @@ class JsonValues:
     def document(self, data: bytes) -> Any:
         """The document as it stands. Raises `Misfit`."""
         try:
-            return json.loads(data, parse_constant=_no_constant, parse_float=self._parse_float)
+            return self._parse(data.removeprefix(_BOM).decode())
         except UnicodeDecodeError as error:
             raise Misfit(f"is not UTF-8: {error.reason} at byte {error.start}") from error
         except RecursionError as error:
