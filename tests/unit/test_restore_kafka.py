@@ -1,0 +1,161 @@
+"""The real Kafka client against librdkafka's own mock cluster, in this process: channels, reading, settings, errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from keyfold.errors import ConfigError
+from keyfold.kafka.cluster import Cluster
+from keyfold.kafka.errors import KafkaUnavailable
+from keyfold.kafka.reading import read_topic
+from keyfold.kafka.settings import client_settings
+from keyfold.restore.errors import RecordRefused, TargetMoved
+from keyfold.restore.kafka_target import OWNED, KafkaChannel, KafkaTarget, compression_of
+from keyfold.restore.rows import Row
+from keyfold.restore.target import TargetTopic
+
+FOREVER = float("inf")
+
+
+@pytest.fixture
+def mock() -> Producer:
+    return Producer({"bootstrap.servers": "", "test.mock.num.brokers": 1, "log_level": 0})
+
+
+@pytest.fixture
+def servers(mock: Producer) -> str:
+    return ",".join(f"{b.host}:{b.port}" for b in mock.list_topics("t", timeout=10).brokers.values())
+
+
+def target_of(servers: str, *, send_s: float = 10, **settings: str) -> KafkaTarget:
+    cluster = Cluster(client_settings(servers))
+    topic = TargetTopic("t", "", "", 4, {"max.message.bytes": "100000", **settings})
+    return KafkaTarget(cluster, topic, send_s=send_s, largest_bytes=1000)
+
+
+def send(channel: KafkaChannel, rows: list[Row]) -> None:
+    taken = 0
+    while taken < len(rows):
+        taken += channel.send(rows[taken:], FOREVER)
+
+
+ROWS: list[Row] = [
+    (0, 1_700_000_000_000, b"k", b"v", None),
+    (1, -1, b"k", None, None),
+    (2, 5, b"", b"", [("a", b"1"), ("a", None), ("", b""), ("ü", b"\xff")]),
+    (3, 1_700_000_000_001, None, None, None),
+]
+
+
+def test_what_a_channel_is_given_lands_in_order_and_is_read_back_the_same(servers: str) -> None:
+    target = target_of(servers)
+    assert target.ends(1).end_offset == 0
+    channel = target.channel(1, 0)
+    send(channel, ROWS)
+    channel.settle()
+    assert channel.landed_offset == 4
+    assert channel.close()
+    found = list(target.records(1, 0, target.ends(1).end_offset))
+    assert [(r.offset, r.timestamp, r.key, r.value, list(r.headers) or None) for r in found] == ROWS
+
+
+def test_a_channel_takes_nothing_once_its_time_is_over(servers: str) -> None:
+    channel = target_of(servers).channel(0, 0)
+    assert channel.send(ROWS, 0.0) == 0
+    assert channel.send(ROWS, FOREVER) == 4
+    channel.settle()
+    channel.close()
+
+
+def test_a_record_of_somebody_else_stops_the_channel(mock: Producer, servers: str) -> None:
+    mock.produce("t", b"foreign", partition=2)
+    assert mock.flush(10) == 0
+    channel = target_of(servers).channel(2, 0)
+    send(channel, ROWS)
+    with pytest.raises(TargetMoved, match="landed at offset 1, not at 0"):
+        channel.settle()
+    with pytest.raises(TargetMoved):
+        channel.send(ROWS, FOREVER)
+    assert channel.close()
+
+
+def test_a_record_that_is_too_large_is_refused_with_its_place(servers: str) -> None:
+    channel = target_of(servers).channel(3, 0)
+    with pytest.raises(RecordRefused, match="size too large") as caught:
+        send(channel, [*ROWS, (4, 1, b"k", b"x" * 300_000, None)])
+    assert caught.value.target_offset == 4
+    channel.close()
+
+
+def test_a_broker_that_is_not_there_is_an_error_that_may_pass() -> None:
+    channel = target_of("127.0.0.1:9", send_s=0.3).channel(0, 0)
+    send(channel, ROWS)
+    with pytest.raises(KafkaUnavailable):
+        channel.settle()
+    channel.close()
+    with Cluster(client_settings("127.0.0.1:9"), timeout_s=0.3) as cluster, pytest.raises(KafkaUnavailable):
+        cluster.ends("t", [0])
+
+
+def test_reading_ends_where_it_is_told_to(servers: str) -> None:
+    target = target_of(servers)
+    channel = target.channel(0, 0)
+    send(channel, ROWS)
+    channel.settle()
+    settings = client_settings(servers)
+    assert [r.offset for r in read_topic(settings, "t", 0, 1, 3)] == [1, 2]
+    assert list(read_topic(settings, "t", 0, 2, 2)) == []
+
+
+def test_settings_as_kafkas_own_tools_take_them(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text(
+        "bootstrap.servers=elsewhere:9092\nsecurity.protocol=SASL_SSL\nsasl.mechanism=PLAIN\n"
+        "key.serializer=org.apache.kafka.common.serialization.StringSerializer\nfetch.max.wait.ms=7\n"
+        'sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="p";\n'
+    )
+    assert client_settings(None, file)["bootstrap.servers"] == "elsewhere:9092"
+    assert client_settings("a:1, b:2", file) == {
+        "bootstrap.servers": "a:1, b:2",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "u",
+        "sasl.password": "p",
+        "fetch.wait.max.ms": "7",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "`bootstrap.servers`: is missing"),
+        ("bootstrap.servers=a b", "is not host:port"),
+        ("bootstrap.servers=a:1\nssl.truststore.location=x.jks", "trust stores cannot be read"),
+        ("bootstrap.servers=a:1\nsasl.jaas.config=nonsense", "PlainLoginModule"),
+        ("bootstrap.servers=a:1\nacks=1", "`acks`: cannot be set"),
+    ],
+)
+def test_settings_that_cannot_be_used(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        client_settings(None, file, owned=OWNED)
+
+
+def test_a_key_that_the_client_does_not_know_is_named_and_no_secret_is_repeated() -> None:
+    with pytest.raises(ConfigError, match=r"`ssl\.bogus`") as caught:
+        Cluster({**client_settings("a:1"), "sasl.password": "hushhush", "ssl.bogus": "hushhush"})
+    assert "hushhush" not in str(caught.value)
+
+
+def test_compression_is_the_users_else_the_topics_else_lz4() -> None:
+    def topic(kept: str) -> TargetTopic:
+        return TargetTopic("t", "", "", 1, {"compression.type": kept})
+
+    assert compression_of(topic("zstd"), {"compression.type": "gzip"}) == "gzip"
+    assert compression_of(topic("zstd"), {}) == "zstd"
+    assert compression_of(topic("uncompressed"), {}) == "none"
+    assert compression_of(topic("producer"), {}) == "lz4"
