@@ -22,7 +22,7 @@ from keyfold.log.decode import decompress_block
 from keyfold.log.index import Index
 from keyfold.log.manifest_codec import decode_manifest
 from keyfold.log.names import Place
-from keyfold.read.findings import REPORT, Finding, Kind
+from keyfold.read.findings import REPORT, Finding, Findings, Kind
 from keyfold.read.verify_rows import PlacedRow, block_rows, index_rows, placed, raw_rows
 from keyfold.read.verify_segment import SegmentCheck, SegmentResult, compare_rows, damaged_block
 from keyfold.store.api import ObjectStore
@@ -121,14 +121,19 @@ def _blame_writer(check: SegmentCheck) -> None:
         at = max(check.stopped.block if check.stopped is not None else 0, 0)
         check.add(Kind.BLOCK_DAMAGED, first, lost=_FROM_HERE, to_do=REPORT, block=at)
         return
-    check.add(Kind.INDEX_DIFFERS, first, to_do=REPORT, name=check.entry.index_name)
     check.seen = type(check.seen)()
     indexed = (row for part in index_parts(check) for n in _numbers(part) for row in placed(index_rows(part, n), n))
+    differ = Findings()
     try:
-        check.findings.extend(compare_rows(check, _segment_rows(check), indexed))
-    except SegmentDamaged as error:
-        check.add(Kind.BLOCK_DAMAGED, error.message, lost=_FROM_HERE, block=max(error.block, 0), record=error.record)
+        differ.extend(compare_rows(check, _segment_rows(check), indexed))
+    except SegmentDamaged as error:  # what was written cannot be read: that is no fault of the index
+        check.findings.extend(check.trouble)
+        if check.stopped is not None or not check.trouble.has(Kind.BLOCK_DAMAGED):
+            at = max(error.block, 0)
+            check.add(Kind.BLOCK_DAMAGED, error.message, lost=_FROM_HERE, to_do=REPORT, block=at, record=error.record)
     else:
+        check.add(Kind.INDEX_DIFFERS, first, to_do=REPORT, name=check.entry.index_name)
+        check.findings.extend(differ)
         check.index_is_sound = False  # its marks are not about these records
         check.compare_counts()
 

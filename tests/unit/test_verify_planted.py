@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from isal.isal_zlib import crc32
 
 from keyfold.cli.app import Surroundings, run
 from keyfold.log.decode import read_records
@@ -212,6 +213,36 @@ def test_a_record_that_was_written_wrongly_is_named_in_its_block(world: World, a
     assert (found["object"], found["block"], found["record"]) == (world.index_key(at), 1, 2)
     assert found["offset"] == index.ints("offset")[where]
     assert "length" in found["what"]
+
+
+def test_a_record_that_cannot_be_decoded_is_named_though_every_checksum_agrees(world: World) -> None:
+    """What a broken encoder would commit: the block's CRC-32 and both SHA-256 are those of the bytes."""
+    index = read_index(world.made.store, world.made.place, world.entry(3))
+    number, data = 2, bytearray(world.data(world.key(3)))
+    row = int(index.blocks.record_count[:number].sum()) + 3
+    begin, length = int(index.blocks.position[number]), int(index.blocks.length[number])
+    raw_at = bytes(data[begin : begin + length]).index(b"key-0")  # codec null: the first key of the block, as it is
+    first = int(index.ints("position")[row - 3]) + raw_at
+    at_key = begin + raw_at + int(index.ints("position")[row]) - int(index.ints("position")[row - 3])
+    assert data[at_key : at_key + 4] == b"key-", first
+    data[at_key - 2] = 7  # the branch of the key: neither null nor bytes
+    world.overwrite(world.key(3), bytes(data))
+    crc = index.blocks.crc32.copy()
+    crc[number] = crc32(data[begin : begin + length])
+    bent = Index(index.rows, replace(index.blocks, crc32=crc), index.codec, index.sync_marker).encode()
+    world.overwrite(world.index_key(3), bent)
+    world.put_entry(
+        3,
+        lambda e: replace(
+            e,
+            checksum=hashlib.sha256(data).digest(),
+            index_checksum=hashlib.sha256(bent).digest(),
+            index_size_bytes=len(bent),
+        ),
+    )
+    found = one(world.verify(), "block-damaged")
+    assert (found["object"], found["block"], found["record"]) == (world.key(3), number, 3)
+    assert found["offset"] == index.ints("offset")[row]
 
 
 @pytest.mark.parametrize("at", range(4))
