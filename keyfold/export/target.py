@@ -122,6 +122,11 @@ def require_claim(url: str, found: bytes | None, mine: str) -> None:
         )
 
 
+def partly(url: str, error: Exception) -> KeyfoldError:
+    """The error when publishing has failed on the way."""
+    return KeyfoldError(f"`{url}` has only a part of the export: {error}", hint="replace it with --overwrite")
+
+
 def claim_text(values: Mapping[str, Any]) -> str:
     """What a claim says."""
     return json.dumps(values, indent=2) + "\n"

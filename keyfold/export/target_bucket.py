@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from keyfold.errors import AlreadyExists, ConfigError, ObjectNotFound, StoreError
-from keyfold.export.target import CLAIM, SUMMARY, StagedFile, check_free, is_ours, require_claim
+from keyfold.export.target import CLAIM, SUMMARY, StagedFile, check_free, is_ours, partly, require_claim
 from keyfold.log import catalog
 from keyfold.log.commit import Patience
 from keyfold.log.names import topic_of_folder
@@ -59,12 +59,15 @@ class BucketTarget:
     def publish(self, files: Sequence[StagedFile], summary: str) -> None:
         """See `Target`."""
         require_claim(self.url, self._found_claim(), self._claim)
-        for name in list(self._replaced()):
-            self._store.delete(self._key(name))
-        for file in files:
-            file.publish()
-        create_object(self._store, self._key(SUMMARY), summary.encode(), self._patience)
-        self._store.delete(self._key(CLAIM))
+        try:
+            for name in list(self._replaced()):
+                self._store.delete(self._key(name))
+            for file in files:
+                file.publish()
+            create_object(self._store, self._key(SUMMARY), summary.encode(), self._patience)
+            self._store.delete(self._key(CLAIM))
+        except StoreError as error:
+            raise partly(self.url, error) from error
 
     def _names(self) -> list[str]:
         """What is there; an object that has the prefix itself for its key is what consoles make for a folder."""

@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from keyfold.errors import ConfigError, KeyfoldError
-from keyfold.export.target import CLAIM, STAGING, SUMMARY, StagedFile, check_free, is_ours, require_claim
+from keyfold.errors import ConfigError
+from keyfold.export.target import CLAIM, STAGING, SUMMARY, StagedFile, check_free, is_ours, partly, require_claim
 
 
 class FolderTarget:
@@ -67,9 +67,7 @@ class FolderTarget:
             (self._folder / CLAIM).unlink()
             _sync(self._folder)
         except OSError as error:
-            raise KeyfoldError(
-                f"`{self.url}` has only a part of the export: {error}", hint="replace it with --overwrite"
-            ) from error
+            raise partly(self.url, error) from error
 
     def _found_claim(self) -> bytes | None:
         try:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from keyfold.errors import ConfigError, KeyfoldError
-from keyfold.export.request import Request
+from keyfold.errors import AccessDenied, ConfigError, Corrupt, KeyfoldError, LogNotFound, StoreError, StoreUnavailable
+from keyfold.export.request import OnError, Request
 from keyfold.export.run import export
 from keyfold.export.target import CLAIM, SUMMARY
-from keyfold.export.target_bucket import check_outside_logs
+from keyfold.export.target_bucket import BucketTarget, check_outside_logs
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
 from keyfold.typed.decoder import reader_type
 from keyfold.typed.formats import Format
 from keyfold.typed.misfit import RecordMisfit
-from tests.support.exports import Bucket, Folder, MakePlace, Seen, exported, log_of, rows
+from tests.support.exports import Bucket, Folder, MakePlace, Seen, exported, log_of, patience, rows
 from tests.support.logs import MadeLog, records
 
 URL = "s3://bucket/topics"
@@ -149,3 +150,80 @@ def test_targets_inside_the_logs_are_refused(made: MadeLog) -> None:
     check_outside_logs(made.store, "topics", made.store, "topics/exports")
     check_outside_logs(made.store, "topics", made.store, "other/users")
     check_outside_logs(made.store, "topics", MemoryStore("lake"), "topics/users")
+
+
+def test_a_damaged_segment_fails_the_export_whatever_is_asked(made: MadeLog, place: Seen) -> None:
+    entry = made.manifest.segments[-1]
+    key = made.place.key(entry.name)
+    data = bytearray(made.store.get(key).data)
+    data[-30] ^= 1
+    made.store.delete(key)
+    made.store.put(key, bytes(data), Create())
+    for asked in ({}, {"latest": True}, {"value_format": Format.JSON, "on_error": OnError.SKIP}):
+        with pytest.raises(Corrupt, match=entry.name):
+            exported(made, place, **asked)
+        assert place.names() == []
+
+
+def test_a_partition_that_is_not_there_leaves_no_folder(made: MadeLog, tmp_path: Path) -> None:
+    place = Folder(tmp_path / "new")
+    with pytest.raises(LogNotFound):
+        exported(made, place, partitions=(0, 9))
+    assert not place.path.exists()
+
+
+class Failing(MemoryStore):
+    """Refuses the n-th write: a put, a part, a completion."""
+
+    def __init__(self, error: StoreError, at: int) -> None:
+        super().__init__("lake", min_part_bytes=1)
+        self.error, self.left = error, at
+
+    def tick(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise self.error
+
+    def put(self, key: str, data: Any, mode: Any) -> Any:
+        self.tick()
+        return super().put(key, data, mode)
+
+    def start_upload(self, key: str) -> Any:
+        self.tick()
+        upload, tick = super().start_upload(key), self.tick
+
+        class Ticking:
+            def write(self, part: Any) -> None:
+                tick()
+                upload.write(part)
+
+            def complete(self) -> Any:
+                tick()
+                return upload.complete()
+
+            def abort(self) -> None:
+                upload.abort()
+
+        return Ticking()
+
+
+@pytest.mark.parametrize("at", range(1, 14))
+@pytest.mark.parametrize("kind", [AccessDenied, StoreUnavailable])
+def test_a_bucket_that_fails_never_shows_a_whole_export_that_is_none(
+    made: MadeLog, kind: type[StoreError], at: int
+) -> None:
+    place = Bucket(store=Failing(kind("x", "refused"), at))
+    failed = ""
+    try:
+        exported(made, place, rows_per_file=2)
+    except KeyfoldError as error:
+        failed = str(error)
+    if failed:
+        assert SUMMARY not in place.names()
+        assert ("has only a part of the export" in failed) == bool(place.names()) == (CLAIM in place.names())
+        place.target = BucketTarget(place.store, "out", patience())
+        exported(made, place, run="11111111", rows_per_file=2, overwrite=True)
+        assert list(place.store.list_uploads("")) == []
+    assert SUMMARY in place.names()
+    assert CLAIM not in place.names()
+    assert [r["offset"] for r in rows(place)] == [0, 1, 2, 3, 4, 5, 7]

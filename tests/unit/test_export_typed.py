@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -169,6 +170,14 @@ def test_the_command_says_what_it_exported(made: MadeLog, keyfold: Keyfold, tmp_
     assert errors == ["error: `--to`: `memory://lake/users` is not empty: it holds an export",
                       "hint: replace it with --overwrite"]  # fmt: skip
     keyfold("--to", "s3://lake/users", "--overwrite")
+
+
+def test_the_command_shows_progress_on_a_terminal(
+    keyfold: Keyfold, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    assert keyfold("--to", str(tmp_path / "a"))[0][-1].startswith("exported 7 rows")
 
 
 def test_the_command_names_misfits(made: MadeLog, keyfold: Keyfold, tmp_path: Path) -> None:
