@@ -15,8 +15,12 @@ import pytest
 from confluent_kafka import Producer
 
 from keyfold.clock import SystemClock
+from keyfold.errors import KeyfoldError
+from keyfold.kafka.cluster import Cluster
+from keyfold.kafka.settings import client_settings
 from keyfold.log.names import Place
 from keyfold.log.record import Record
+from keyfold.read.log import Log
 from keyfold.store.s3 import S3Store
 from tests.support.cleaning import EAGER, new_run
 from tests.support.kafka import KafkaBroker, produce_all, synthetic
@@ -135,8 +139,6 @@ def test_a_new_topic_is_made_and_only_the_latest_state_is_written(rig: Rig, stor
                     "--to-topic", "made-for-it")  # fmt: skip
     assert [row["type"] for row in rows] == ["restored"]
     found = read_topic(rig.broker.bootstrap_servers, "made-for-it", 0)
-    from keyfold.read.log import Log
-
     expected = list(Log(store, "topics", "new-one").latest())
     assert [r.headers for r in found] == [(("at", b"%d" % r.offset),) for r in expected]
     assert [(r.key, r.value, r.timestamp) for r in found] == [(r.key, r.value, r.timestamp) for r in expected]
@@ -224,9 +226,9 @@ def test_a_broker_that_is_not_there_and_a_key_that_is_wrong_are_said_plainly(
     assert (done.returncode, "`acks`: cannot be set" in done.stderr) == (2, True)
     done = run("-b", "127.0.0.1:9", "--kafka-config", str(tmp_path / "none"))
     assert done.returncode == 2
-    file.write_text("security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.username=a\nsasl.password=secret9\n")
-    done = run("-b", rig.broker.bootstrap_servers, "--kafka-config", str(file))
-    assert done.returncode == 1
-    assert "secret9" not in done.stderr
-    assert "error: Kafka" in done.stderr
+    with Cluster({**client_settings(rig.broker.bootstrap_servers), "security.protocol": "SASL_PLAINTEXT",
+                  "sasl.mechanism": "PLAIN", "sasl.username": "a", "sasl.password": "secret9"},
+                 timeout_s=2) as cluster, pytest.raises(KeyfoldError) as caught:  # fmt: skip
+        cluster.cluster_id()
+    assert "secret9" not in str(caught.value)
     store.close()
