@@ -212,6 +212,8 @@ def _twice(keys: _Keys, key: bytes, suspect: Suspect) -> Finding:
 
 
 def _told_gone(keys: _Keys, suspects: Suspects) -> Iterator[Finding]:
+    if not suspects.count:
+        return
     known = keys.replaced({s.offset for s in suspects.some})
     for suspect in suspects.first(MAX_ALIKE):
         if suspect.offset not in known:

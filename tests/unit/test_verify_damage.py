@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from keyfold.errors import Corrupt, FormatTooNew
+from keyfold.errors import Corrupt, FormatTooNew, StoreUnavailable
 from keyfold.log.index import read_index
 from keyfold.log.manifest import Manifest, SegmentEntry
 from keyfold.log.manifest_codec import encode_manifest
@@ -19,6 +19,9 @@ from keyfold.read.findings import MAX_ALIKE, Finding, Kind, VerifyReport
 from keyfold.read.log import Log
 from keyfold.read.verify import verify_partition
 from keyfold.store.api import Blob, Create, Update
+from keyfold.store.counted import CountedStore
+from keyfold.store.faulty import Fault, FaultyStore
+from keyfold.store.faulty import Kind as FaultKind
 from keyfold.store.memory import MemoryStore
 from tests.support.logs import PLACE, MadeLog, columns, record, records
 
@@ -323,3 +326,30 @@ def test_a_newer_format_is_refused_and_is_no_damage(made: MadeLog) -> None:
 def test_the_checksum_in_the_manifest_is_that_of_the_bytes(made: MadeLog) -> None:
     for entry in made.manifest.segments:
         assert hashlib.sha256(made.store.get(made.place.key(entry.name)).data).digest() == entry.checksum
+
+
+@pytest.mark.parametrize("parallel", [1, 4])
+def test_a_sound_log_is_read_once(made: MadeLog, parallel: int) -> None:
+    made.compact()  # with replaced objects, whose indexes are read too
+    store = CountedStore(made.store)
+    report = verify_partition(store, made.place, clock=made.clock, random=made.random, parallel=parallel)
+    assert report.is_sound
+    manifest = made.manifest
+    names = {n for s in manifest.segments for n in (s.name, s.index_name)}
+    names |= {r.name for r in manifest.replaced if r.name.startswith("_index/")} | {"_manifest.avro"}
+    assert store.bytes_read == sum(len(made.store.get(made.place.key(name)).data) for name in names)
+    assert store.calls["get"] + store.calls["get_range"] == len(names)
+    assert store.calls["put"] == store.calls["delete"] == 0
+
+
+def test_a_store_that_fails_is_no_damage(made: MadeLog) -> None:
+    raised = 0
+    clean = FaultyStore(made.store)
+    verify_partition(clean, made.place, clock=made.clock, random=made.random)
+    for number in range(1, len(clean.calls) + 1):
+        store = FaultyStore(made.store, [Fault(number, FaultKind.UNAVAILABLE)])
+        try:
+            assert verify_partition(store, made.place, clock=made.clock, random=made.random).findings == ()
+        except StoreUnavailable:
+            raised += 1
+    assert raised >= len(clean.calls) - 2  # the manifest is asked for again
