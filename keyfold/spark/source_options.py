@@ -149,8 +149,8 @@ class SourceOptions(Options):
     poll_interval_ms: Annotated[int, Field(ge=0)] = _pace(
         "pollIntervalMs",
         5000,
-        doc="Stream only: the manifests are read at most once in this time. Spark asks a hundred times a second if there "
-        "is more, and each look costs a request for each partition.",
+        doc="Stream only: the manifests are read at most once in this time. Spark asks a hundred times a second "
+        "if there is more, and each look costs a request for each partition.",
     )
 
     region: str | None = _store("s3.region", None, doc="Region of the bucket. Default: AWS_REGION or the profile's.")
