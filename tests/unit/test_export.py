@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
+from random import Random
+from threading import Event, Thread
 from typing import Any
 
 import pyarrow as pa
@@ -244,3 +246,48 @@ def test_a_log_that_is_collected_again_and_again_is_given_up(place: Seen) -> Non
     with pytest.raises(SnapshotLost, match="5 times in a row"):
         exported(made, place)
     assert place.names() == []
+
+
+@pytest.mark.parametrize("asked", [{}, {"latest": True}, {"value_format": Format.JSON}])
+def test_in_a_storm_every_export_is_a_state_that_existed(asked: dict[str, Any]) -> None:
+    made = MadeLog()
+    states: dict[int, list[tuple[int, bytes | None]]] = {}
+    stop = Event()
+
+    def note() -> None:
+        log = log_of(made)
+        found = log.latest(0) if "latest" in asked else log.read(0)
+        state = [(r.offset, r.key) for r in found]
+        states[made.manifest.version] = state
+
+    def storm() -> None:
+        random = Random(5)
+        while not stop.is_set():
+            batch = " ".join(f"k{random.randrange(9)}={random.choice(['', '1', '2'])}" for _ in range(8))
+            made.append(records(batch, made.manifest.next_offset))
+            note()
+            if random.random() < 0.7:
+                made.compact(purge=random.random() < 0.5, merge=random.random() < 0.5)
+                made.collect()
+                note()
+
+    made.append(records("a=1 b=1"))
+    note()
+    thread = Thread(target=storm)
+    thread.start()
+    done = []
+    try:
+        for number in range(25):
+            place = Bucket()
+            try:
+                (each,) = exported(made, place, run=f"{number:08x}", rows_per_file=3, **asked)
+            except SnapshotLost:
+                continue
+            done.append((each.pinned.manifest.version, [(r["offset"], r["key"]) for r in rows(place)]))
+    finally:
+        stop.set()
+        thread.join()
+    assert len(done) > 5
+    for version, found in done:
+        # Versions in between (a claim, a lease) have the records of the one before.
+        assert found == states[max(v for v in states if v <= version)]
