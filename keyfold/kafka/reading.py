@@ -18,6 +18,8 @@ from confluent_kafka import TopicPartition  # isort: skip - after `client` has p
 
 _BATCH: Final = 1000
 _WAIT_S: Final = 1.0
+# The end of a partition; and that there are no rights to a group, which a read without a group does not need.
+_NO_ERROR: Final = frozenset({KafkaError._PARTITION_EOF, KafkaError.GROUP_AUTHORIZATION_FAILED})  # noqa: SLF001
 _SETTINGS: Final[Mapping[str, Any]] = {
     "fetch.queue.backoff.ms": 5,
     "queued.max.messages.kbytes": 16 * 1024,
@@ -62,7 +64,7 @@ def read_topic(
                 )
             for message in messages:
                 _raise_error(message, f"the read of {topic}-{partition}", contact)
-                if message.offset() >= to_offset:
+                if (message.offset() or 0) >= to_offset:
                     return
                 if message.error() is None:
                     yield record_of(message)
@@ -75,7 +77,7 @@ def read_topic(
 
 def _raise_error(message: Any, what: str, contact: Contact) -> None:
     error = message.error()
-    if error is not None and error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client's own code
+    if error is not None and error.code() not in _NO_ERROR:
         raise plain(error, what, contact)
 
 

@@ -21,7 +21,7 @@ from keyfold.restore.source import Part, Source
 # An index knows the stored length of a record. Kafka's batch around it has 61 bytes, and numbers of other widths.
 _BATCH_BYTES: Final = 61
 _SLACK_BYTES: Final = 40
-_LARGE_RECORDS_LOOKED_AT: Final = 20
+_LARGE_RECORDS_LOOKED_AT: Final = 100
 _CODECS: Final = {"gzip": "gzip", "lz4": "lz4", "zstd": "zstd"}
 
 
