@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from threading import Lock
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from threading import Event, Lock
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from keyfold.read.compare import Extent, TopicReader
     from keyfold.read.findings import VerifyReport
     from keyfold.read.repair import Base
-    from keyfold.read.verify_segment import Progress
 
 _PARALLEL_MAX = 8
 
@@ -96,8 +95,8 @@ def verify(
     damaged: list[str] = []
     with ExitStack() as stack:
         reader = stack.enter_context(_kafka_topic(bootstrap_servers, kafka_config, topic)) if in_kafka else None
-        progress = stack.enter_context(_progress(f"verifying {topic}", target))
-        for report in _reports(ctx, target, parallel, reader, extent, progress, on_spark=on_spark):
+        bars = stack.enter_context(_progress(topic, target))
+        for report in _reports(ctx, target, parallel, reader, extent, bars, on_spark=on_spark):
             for line in [show.dumps(show.report_json(report))] if as_json else show.report_lines(report):
                 echo(line)
             if not report.is_sound:
@@ -123,7 +122,7 @@ def _reports(
     parallel: int,
     reader: TopicReader | None,
     extent: Extent,
-    progress: Progress,
+    bars: _Bars,
     *,
     on_spark: bool,
 ) -> Iterator[VerifyReport]:
@@ -138,12 +137,16 @@ def _reports(
 
     def verified(place: Place) -> VerifyReport:
         share = -(-parallel // at_once)
-        return verify_partition(target.store, place, clock=clock, random=random, progress=progress, parallel=share)
+        return verify_partition(
+            target.store, place, clock=clock, random=random, progress=bars.read_bytes, parallel=share
+        )
 
     def compared(report: VerifyReport) -> VerifyReport:
         if reader is None or report.version < 0:
             return report
-        found = compare_partition(target.log, report.place.partition, reader, random=random, extent=extent)
+        found = compare_partition(
+            target.log, report.place.partition, reader, random=random, extent=extent, progress=bars.compared
+        )
         return replace(report, findings=(*report.findings, *found.findings), compared=found.compared)
 
     places = [target.log.place(number) for number in target.partitions]
@@ -156,7 +159,11 @@ def _reports(
             yield compared(report)
     else:
         with ThreadPoolExecutor(at_once, thread_name_prefix="partition") as pool:
-            yield from pool.map(lambda place: compared(verified(place)), places)
+            try:
+                yield from pool.map(lambda place: compared(verified(place)), places)
+            except BaseException:
+                bars.stop()  # or the pool would wait until all is read
+                raise
 
 
 @click.command()
@@ -215,25 +222,59 @@ def repair(
         echo(line)
 
 
+class _Stopped(Exception):
+    """Somebody has interrupted the command."""
+
+
+@dataclass(slots=True)
+class _Bars:
+    """What was read and compared so far. Told by several threads; once it is stopped it ends each of them."""
+
+    on_bytes: Callable[[int], None] = lambda _: None
+    on_compared: Callable[[int], None] = lambda _: None
+    _stop: Event = field(default_factory=Event)
+    _lock: Any = field(default_factory=Lock)
+    _compared: int = 0
+
+    def read_bytes(self, n_bytes: int) -> None:
+        """So many stored bytes were read."""
+        self._check()
+        with self._lock:
+            self.on_bytes(n_bytes)
+
+    def compared(self, count: int) -> None:
+        """So many records were held against Kafka."""
+        self._check()
+        with self._lock:
+            self._compared += count
+            self.on_compared(self._compared)
+
+    def stop(self) -> None:
+        """End the threads at their next step."""
+        self._stop.set()
+
+    def _check(self) -> None:
+        if self._stop.is_set():
+            raise _Stopped
+
+
 @contextmanager
-def _progress(title: str, target: Target) -> Iterator[Progress]:
-    """A bar on stderr, where that is a terminal; it may be moved by several threads."""
+def _progress(topic: str, target: Target) -> Iterator[_Bars]:
+    """A bar on stderr, where that is a terminal."""
     if not sys.stderr.isatty():
-        yield lambda _: None
+        yield _Bars()
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-    columns = (TextColumn(title), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    lock = Lock()
+    text = TextColumn("{task.description}")
+    columns = (text, BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task(title, total=_bytes_to_read(target))
-
-        def advance(n_bytes: int) -> None:
-            with lock:
-                bars.advance(task, n_bytes)
-
-        yield advance
+        task = bars.add_task(f"verifying {topic}", total=_bytes_to_read(target))
+        yield _Bars(
+            lambda n_bytes: bars.advance(task, n_bytes),
+            lambda count: bars.update(task, description=f"verifying {topic}, {count:,} records compared with Kafka"),
+        )
 
 
 def _bytes_to_read(target: Target) -> int:

@@ -196,3 +196,20 @@ def test_what_is_not_there_is_said(keyfold: Keyfold) -> None:
         assert "users-7: there is no log at" in keyfold.errors[0]
     keyfold("cat", URL, "../x", code=1)
     assert "is not a name that Kafka allows" in keyfold.errors[0]
+
+
+def test_verify_that_is_interrupted_ends_at_once(made: MadeLog, keyfold: Keyfold) -> None:
+    for start in range(5, 400):
+        made.append(records(f"k{start}=1", start))
+    read: list[str] = []
+    get_range = made.store.get_range
+
+    def interrupted(key: str, start: int, length: int) -> bytes:
+        read.append(key)
+        if len(read) == 20:
+            raise KeyboardInterrupt
+        return get_range(key, start, length)
+
+    made.store.get_range = interrupted  # type: ignore[method-assign]
+    keyfold("verify", URL, "users", "--parallel", "2", code=130)
+    assert len(read) < 60
