@@ -132,3 +132,32 @@ def test_a_single_partition_is_never_paused_alone() -> None:
     relief.step(threading.Event())
     assert not owner.holds
     assert not fetching.reasons
+
+
+def test_room_for_large_records_is_kept_free_and_what_is_held_is_rolled_all_the_same() -> None:
+    in_flight, fetching, large = InFlight(), FakeFetching(), [0.0]
+    writer = FakeWriter(in_flight)
+    owner = SimpleNamespace(key=("t", 0), writer=writer, holds=set(), is_fetched=True)
+    group = SimpleNamespace(assigned={owner.key: owner}, fetching=fetching)
+    clock = ManualClock()
+    relief = Relief(
+        cast("Group", cast("Any", group)),
+        in_flight,
+        1_600,
+        TaskMeter(clock),
+        large_record_bytes=lambda: large[0],
+    )
+    in_flight.add(900)
+    relief.step(threading.Event())
+    assert not fetching.reasons
+    large[0] = 400.0
+    relief.step(threading.Event())
+    assert fetching.reasons == {PauseReason.MEMORY}, "900, and 800 that a large record takes for a moment"
+    in_flight.add(-900)
+    large[0] = 10_000.0  # half of the limit at most, or nothing would ever be read again
+    writer.held_bytes = 500
+    relief.step(threading.Event())
+    assert writer.rolled == 1
+    writer.sent.add(-500)
+    relief.step(threading.Event())
+    assert not fetching.reasons

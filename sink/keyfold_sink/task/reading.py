@@ -8,6 +8,7 @@ What is wrong with the records of one partition fails that partition; what the c
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from typing import Final
 
 import structlog
 from confluent_kafka import KafkaError, Message
@@ -24,12 +25,23 @@ from keyfold_sink.rejects.intake import Intake
 from keyfold_sink.writing.batch import Slice, slices, value_bytes
 from keyfold_sink.writing.partition import PartitionWriter
 
+# What large records have made of the expectation fades slowly: a batch of small ones in between is no reason to ask for
+# thousands, of which again some are large.
+_FORGETS: Final = 0.95
+_LARGE_BYTES: Final = 4 * 1024 * 1024
+
 
 class Reading:
-    """One task's reading. Used by the main thread alone, and must not wait."""
+    """One task's reading. Used by the main thread alone, and must not wait.
+
+    `mean_record_bytes` is that of the last batch, `expected_record_bytes` what the next one is to be sized by;
+    `large_record_bytes` about the largest record of late, if that is of megabytes.
+    """
 
     def __init__(self, group: Group, gap_policy: GapPolicy, intake: Intake, meter: TaskMeter) -> None:
         self.mean_record_bytes = 1000.0
+        self.expected_record_bytes = self.mean_record_bytes
+        self.large_record_bytes = 0.0
         self._group = group
         self._gap_policy = gap_policy
         self._intake = intake
@@ -42,6 +54,10 @@ class Reading:
         size_bytes = value_bytes(messages)
         records = 0
         self.mean_record_bytes = size_bytes / len(messages) + 64
+        self.expected_record_bytes = max(self.mean_record_bytes, self.expected_record_bytes * _FORGETS)
+        largest_bytes = max(map(len, messages)) if size_bytes >= _LARGE_BYTES else 0
+        fading_bytes = self.large_record_bytes * _FORGETS
+        self.large_record_bytes = max(largest_bytes, fading_bytes) if fading_bytes >= _LARGE_BYTES else largest_bytes
         self._group.troubles.moves()
         for piece in slices(messages):
             if not isinstance(piece, Slice):

@@ -24,7 +24,10 @@ _BRAKE_WAIT_S: Final = 1.0
 
 
 class Relief:
-    """The budget of one task, and the brake that holds it. `kept_bytes` are those of records that wait to be judged."""
+    """The budget of one task, and the brake that holds it.
+
+    `kept_bytes` are those of records that wait to be judged, `large_record_bytes` is about the largest of late.
+    """
 
     def __init__(
         self,
@@ -33,7 +36,10 @@ class Relief:
         limit_bytes: int,
         meter: TaskMeter,
         kept_bytes: Callable[[], int] = lambda: 0,
+        large_record_bytes: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        self._large_record_bytes = large_record_bytes
+        self._reserved_bytes = 0
         self._group = group
         self._in_flight = in_flight
         self._limit_bytes = limit_bytes
@@ -47,6 +53,7 @@ class Relief:
 
     def step(self, stop: threading.Event) -> None:
         """Finish segments, pause or resume, as the budget asks for."""
+        self._reserved_bytes = budget.reserve(self._large_record_bytes(), self._limit_bytes)
         held_bytes = self._roll_largest()
         pauses = PauseReason.MEMORY in self._group.fetching.reasons
         must_pause = self._must_pause(held_bytes)
@@ -77,7 +84,8 @@ class Relief:
         held = {key: writer.held_bytes for key, writer in writers.items()}
         stuck_bytes = self._hold_stuck(sum(held.values()))
         in_flight_bytes = self._in_flight.size_bytes - stuck_bytes
-        for key in budget.to_roll(held, in_flight_bytes, self._limit_bytes - stuck_bytes):
+        left_bytes = max(self._limit_bytes - stuck_bytes - self._reserved_bytes, self._limit_bytes // 8)
+        for key in budget.to_roll(held, in_flight_bytes, left_bytes):
             held[key] = 0
             writers[key].roll(RollReason.MEMORY)
         return sum(held.values())
@@ -85,7 +93,7 @@ class Relief:
     def _hold_stuck(self, held_bytes: int) -> int:
         """Read no partition that takes too much, as long as it does; their bytes that are on their way."""
         group, limit_bytes = self._group, self._limit_bytes
-        free_bytes = limit_bytes - held_bytes - self._in_flight.size_bytes - self._kept_bytes()
+        free_bytes = limit_bytes - self._used_bytes(held_bytes)
         stuck = self._stuck = [owner for owner in self._stuck if group.assigned.get(owner.key) is owner]
         for owner in list(stuck):
             if owner.writer is None or budget.takes_little_again(owner.writer.sent_bytes, free_bytes, limit_bytes):
@@ -105,4 +113,7 @@ class Relief:
         return sum(owner.writer.sent_bytes for owner in stuck if owner.writer is not None)
 
     def _must_pause(self, held_bytes: int) -> bool:
-        return self._brake.update(held_bytes + self._in_flight.size_bytes + self._kept_bytes())
+        return self._brake.update(self._used_bytes(held_bytes))
+
+    def _used_bytes(self, held_bytes: int) -> int:
+        return held_bytes + self._in_flight.size_bytes + self._kept_bytes() + self._reserved_bytes

@@ -136,7 +136,12 @@ class SinkTask:
         )
         self._reading = Reading(self._group, options.source_gap_policy, self._intake, meter)
         self._relief = Relief(
-            self._group, self._in_flight, self._plan.segments_bytes, meter, lambda: self._intake.kept_bytes
+            self._group,
+            self._in_flight,
+            self._plan.segments_bytes,
+            meter,
+            lambda: self._intake.kept_bytes,
+            lambda: self._reading.large_record_bytes,
         )
         self._report = Report(self._group, voice)
         voice.values = Gauges(
@@ -181,7 +186,7 @@ class SinkTask:
 
     def turn(self, consumer: GroupConsumer) -> None:
         """Once around."""
-        messages = consumer.consume(self._plan.batch_records(self._reading.mean_record_bytes), _POLL_S)
+        messages = consumer.consume(self._plan.batch_records(self._reading.expected_record_bytes), _POLL_S)
         if messages:
             self._reading.take(messages)
         self._obey()

@@ -62,6 +62,11 @@ def plan(buffer_memory: int) -> MemoryPlan:
     )
 
 
+def reserve(large_record_bytes: float, limit_bytes: int) -> int:
+    """What of the limit is to be left free for large records: one that is encoded is there three times for a moment."""
+    return min(int(large_record_bytes * 2), limit_bytes // 2)
+
+
 def to_roll(held: Mapping[K, int], in_flight_bytes: int, limit_bytes: int) -> list[K]:
     """Which segments to finish now: the largest first, until the rest is below half of the limit.
 

@@ -1,0 +1,61 @@
+"""How large a batch the client is asked for, where small and large records take turns."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from keyfold.clock import ManualClock
+from keyfold_sink.group.group import Group
+from keyfold_sink.kafka.source import GapPolicy
+from keyfold_sink.metrics.meter import TaskMeter
+from keyfold_sink.rejects.intake import Intake
+from keyfold_sink.task.reading import Reading
+from keyfold_sink.writing.budget import LARGEST_BATCH, plan
+
+MIB = 1024 * 1024
+SMALL, LARGE = b"x" * 100, b"x" * (20 * MIB)
+
+
+class Nobody:
+    """A group that has none of the partitions any more."""
+
+    class troubles:  # noqa: N801
+        @staticmethod
+        def moves() -> None: ...
+
+    @staticmethod
+    def running(_key: object) -> None: ...
+
+
+class Read:
+    """A record as far as it is looked at before its partition is."""
+
+    def __init__(self, value: bytes) -> None:
+        self.value = value
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+
+def reading(monkeypatch: Any) -> Reading:
+    monkeypatch.setattr("keyfold_sink.task.reading.slices", lambda _messages: iter(()))
+    group = cast("Group", cast("Any", Nobody))
+    return Reading(group, GapPolicy.FAIL, cast("Intake", None), TaskMeter(ManualClock()))
+
+
+def take(found: Reading, *values: bytes) -> int:
+    """Hand over a batch; how many records the next one is to have."""
+    found.take(cast("Any", [Read(value) for value in values]))
+    return plan(128 * MIB).batch_records(found.expected_record_bytes)
+
+
+def test_after_large_records_no_batch_of_thousands_is_asked_for(monkeypatch: Any) -> None:
+    found = reading(monkeypatch)
+    assert take(found, *[SMALL] * 100) == LARGEST_BATCH
+    assert take(found, LARGE, *[SMALL] * 50) <= 40
+    assert take(found, *[SMALL] * 40) <= 45, "small ones in between"
+    assert found.large_record_bytes > 0.9 * len(LARGE)
+    for _ in range(200):
+        asked = take(found, *[SMALL] * 40)
+    assert asked == LARGEST_BATCH
+    assert found.large_record_bytes == 0
