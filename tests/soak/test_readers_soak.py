@@ -1,0 +1,36 @@
+"""Every kind of reader for ten minutes, while a log is written and cleaned and what is replaced goes soon."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from keyfold.store.s3 import S3Location
+from tests.support.moto import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, LocalS3Process
+from tests.support.readers_storm import storm
+from tests.support.readers_world import Pace, World
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytest.importorskip("pyspark.sql.datasource")
+pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(1800)]
+
+SEED = int(os.environ.get("KEYFOLD_SEED", "1"))
+STORM_S = float(os.environ.get("KEYFOLD_STORM_S", "600"))
+KINDS = ("latest", "ordered", "follow", "cache", "near", "read_log", "read.format", "readStream", "latest_state")
+
+
+def test_what_readers_see_in_a_storm_of_ten_minutes_existed(
+    local_s3: LocalS3Process, bucket: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    location = S3Location(
+        bucket, region=REGION, endpoint_url=local_s3.url, access_key_id=ACCESS_KEY_ID,
+        secret_access_key=SECRET_ACCESS_KEY,
+    )  # fmt: skip
+    pace = Pace(lag_s=5.0, delete_retention_s=10.0, file_delete_delay_s=2.0, keys=300)
+    tally = storm(World(location, pace), seconds=STORM_S, seed=SEED, session=spark, folder=tmp_path)
+    assert min(tally.right[name] for name in KINDS) > 5

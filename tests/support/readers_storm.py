@@ -1,0 +1,117 @@
+"""A storm for readers: a writer, a cleaner that deletes soon, and readers of every kind in loops.
+
+    tally = storm(world, seconds=20, seed=1, session=spark, folder=tmp_path)
+
+Raises at the first flaw. At the end the writer stops, and every reader reads once more, to the end, while the cleaner
+still cleans: what it has then must be the whole.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+from keyfold.clock import SystemClock
+from keyfold.read.verify import verify_partition
+from tests.support.readers_python import LatestReader, NearFollower, OrderedReader, RestartingFollower
+from tests.support.readers_spark import Spark, SparkLatest, SparkOrdered, SparkStream
+from tests.support.readers_world import Cleaner, Loop, Reader, Tally, World, Writer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LAST_ATTEMPTS = 8
+
+
+def storm(
+    world: World, *, seconds: float, seed: int, session: SparkSession | None = None, folder: Path | None = None
+) -> Tally:
+    """`seconds` of it. Without a session there is no Spark in it."""
+    tally = Tally()
+    with ExitStack() as exits:
+        writer, cleaner = Writer(world, seed).open(), Cleaner(world, seed).open()
+        exits.callback(writer.close)
+        exits.callback(cleaner.close)
+        writing = Loop(writer.turn, tally)
+        exits.callback(writing.end)
+        cleaning = Loop(cleaner.turn, tally)
+        exits.callback(cleaning.end)
+        beside, here, near = _readers(world, seed, session, folder, exits)
+        loops = [Loop(partial(_turn, reader, tally), tally) for reader in [*beside, near]]
+        for loop in loops:
+            exits.callback(loop.end)
+        _spark_turns(here, tally, seconds, Random(seed))
+        for loop in [writing, *loops]:
+            loop.end()
+        _check(tally)
+        for reader in [*beside, near, *here]:
+            _last(reader, tally)
+        _check(tally)
+        cleaning.end()
+        _check(tally)
+        assert cleaner.removed > 0
+        print(f"{tally}; {cleaner.removed} records removed; {near}")
+        _verify(world)
+    return tally
+
+
+def _readers(
+    world: World, seed: int, session: SparkSession | None, folder: Path | None, exits: ExitStack
+) -> tuple[list[Reader], list[Reader], NearFollower]:
+    """Those that run in threads, those of Spark, and the one that must be quick."""
+    logs = [exits.enter_context(world.opened()) for _ in range(6)]
+    beside: list[Reader] = [
+        LatestReader(world, logs[0], seed),
+        OrderedReader(world, logs[1], seed),
+        RestartingFollower(world, logs[2], seed),
+        RestartingFollower(world, logs[3], seed, from_latest=True),
+    ]
+    here: list[Reader] = []
+    if session is not None and folder is not None:
+        spark = Spark(session, world, logs[4])
+        here = [
+            SparkStream(spark, folder, seed),
+            SparkLatest(spark),
+            SparkOrdered(spark, seed, source=False),
+            SparkOrdered(spark, seed, source=True),
+        ]
+    return beside, here, NearFollower(world, logs[5], 0)
+
+
+def _spark_turns(readers: list[Reader], tally: Tally, seconds: float, random: Random) -> None:
+    """Spark's readers take turns in this thread, each once at least."""
+    until_s = time.monotonic() + seconds
+    turns = list(readers)
+    while not tally.errors and (turns or time.monotonic() < until_s):
+        if readers:
+            _turn(turns.pop(0) if turns else random.choice(readers), tally)
+        else:
+            time.sleep(0.1)
+
+
+def _turn(reader: Reader, tally: Tally) -> None:
+    tally.take(reader)
+
+
+def _last(reader: Reader, tally: Tally) -> None:
+    """The last turn of a reader; one that was overtaken begins again, a little later."""
+    for _ in range(LAST_ATTEMPTS):
+        if tally.take(reader, last=True):
+            return
+        time.sleep(1.0)
+    raise AssertionError(f"{reader.name} was overtaken {LAST_ATTEMPTS} times, and nothing is written any more")
+
+
+def _check(tally: Tally) -> None:
+    assert not tally.errors, tally.errors[0]
+
+
+def _verify(world: World) -> None:
+    with world.opened() as log:
+        for partition in world.histories:
+            report = verify_partition(log.store, world.place(partition), clock=SystemClock(), random=Random(0))
+            assert report.is_sound, report.damage
