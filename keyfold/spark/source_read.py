@@ -14,7 +14,7 @@ import pyarrow as pa
 from keyfold.errors import ObjectNotFound
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
-from keyfold.read.batches import Wish, take_entry
+from keyfold.read.entry import Wish, take_entry
 from keyfold.read.ordered import newer
 from keyfold.read.position import segments_between
 from keyfold.read.selection import Selection

@@ -143,7 +143,7 @@ class Query:
     def restarted(self) -> SourceStream:
         given = {"url": "s3://b/topics", "topic": "users", "startingoffsets": "earliest", "pollintervalms": "0"}
         options = SourceOptions.read({**given, "maxpartitionbytes": str(self.random.choice([200, 10**6]))})
-        topic = SourceTopic(self.restless, "topics", "users", clock=self.world.clock, random=self.random)  # type: ignore[arg-type]
+        topic = SourceTopic(self.restless, "topics", "users", clock=self.world.clock, random=self.random)
         return SourceStream(topic, options)
 
     def crash(self) -> None:
@@ -189,7 +189,7 @@ class Query:
 
 def query_rows(restless: Restless, task: tuple[Slice, ...]) -> list[tuple[int, Record]]:
     """What a task reads."""
-    batches = read_slices(restless, lambda p: load(restless, place(p)), READING, task)  # type: ignore[arg-type]
+    batches = read_slices(restless, lambda p: load(restless, place(p)), READING, task)
     rows = [row for batch in batches for row in batch.drop_columns(["timestamp"]).to_pylist()]
     return [(row["partition"], as_record(row)) for row in rows]
 
@@ -251,7 +251,7 @@ def test_a_batch_is_a_state_that_existed_or_says_that_it_is_none(seed: int, sett
         for _ in range(random.randrange(4)):
             world.move()
         options = SourceOptions.read({**given, "maxpartitionbytes": str(random.choice([200, 10**6]))})
-        topic = SourceTopic(restless, "topics", "users", clock=world.clock, random=random)  # type: ignore[arg-type]
+        topic = SourceTopic(restless, "topics", "users", clock=world.clock, random=random)
         tasks = plan_batch(topic, options, EVERYTHING)
         state = world.state()
         restless.chance = random.choice([0, 0.05, 0.2])
