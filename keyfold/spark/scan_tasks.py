@@ -19,13 +19,12 @@ from keyfold.log.names import Place
 from keyfold.read.batches import read_entry_batches
 from keyfold.spark.pins import Pin
 from keyfold.spark.scan import INDEX, RECORDS
+from keyfold.spark.source_columns import ARROW, shaped
 from keyfold.spark.tasks import Location, opened
 from keyfold.store.api import ObjectStore
 
 TASK_BYTES: Final = 128 * 1024 * 1024
 INDEX_TASK_BYTES: Final = 32 * 1024 * 1024
-
-_RECORD_TYPES: Final = {"timestamp": pa.timestamp("us", tz="UTC"), "timestamp_type": pa.string()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +110,7 @@ def _run_task(location: Location, task: Task, read: Callable[[Any, Piece], Itera
 
 def _record_batches(store: ObjectStore, piece: Piece) -> Iterator[Any]:
     for batch in read_entry_batches(store, piece.place, piece.entry, piece.start, piece.end):
-        columns = [
-            batch.column(name).cast(_RECORD_TYPES[name]) if name in _RECORD_TYPES else batch.column(name)
-            for name in RECORDS.names[1:]
-        ]
-        partition = pa.repeat(pa.scalar(piece.place.partition, pa.int32()), batch.num_rows)
-        yield pa.RecordBatch.from_arrays([partition, *columns], names=RECORDS.names)
+        yield shaped(batch, piece.place.partition, ARROW)
 
 
 def _index_batches(store: ObjectStore, piece: Piece) -> Iterator[Any]:

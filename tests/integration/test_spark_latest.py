@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keyfold.log.record import Record
+from keyfold.spark.pins import pin_log
 from tests.support.spark_logs import FolderLog, rows
 
 if TYPE_CHECKING:
@@ -79,6 +81,25 @@ def test_offsets_far_apart_and_high_partitions_do_not_collide(spark: SparkSessio
         made = log.made(partition)
         at = made.sink.refresh().next_offset
         made.append([Record(at, 1, "CreateTime", b"1", None), Record(at + 1, 1, "CreateTime", b"2", b"new")])
+    assert rows(latest(spark, log, engine=jvm)) == log.latest()
+
+
+def test_the_first_dirty_offset_may_lie_inside_a_segment(
+    spark: SparkSession, log: FolderLog, jvm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = [b"%d" % at for at in range(20)] + [b"%d" % (at * 3 % 25) for at in range(40)]
+    values = [None if at % 7 == 3 else b"v%d" % at for at in range(60)]
+    made = log.made(0)
+    made.append([Record(at, 1, "CreateTime", keys[at], values[at]) for at in range(30)])
+    made.append([Record(at, 1, "CreateTime", keys[at], values[at]) for at in range(30, 60)])
+    module = import_module("keyfold.spark.latest_state")
+
+    def pinned(*given: Any) -> tuple[Any, ...]:
+        # Up to offset 20 no key comes twice, so this is a version that a compactor might have left.
+        pins = pin_log(*given)
+        return tuple(replace(pin, manifest=replace(pin.manifest, first_dirty_offset=20)) for pin in pins)
+
+    monkeypatch.setattr(module, "pin_log", pinned)
     assert rows(latest(spark, log, engine=jvm)) == log.latest()
 
 
