@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from keyfold.errors import ConfigError
+from keyfold.errors import ConfigError, KeyfoldError
 from keyfold.export.target import CLAIM, STAGING, SUMMARY, StagedFile, check_free, is_ours, partly, require_claim
 
 
@@ -115,7 +115,8 @@ class FolderFile:
         """See `StagedFile`."""
         if self._discarded:
             return memoryview(data).nbytes
-        written = self._file.write(data)
+        with self._named_errors():
+            written = self._file.write(data)
         self.size_bytes += written
         return written
 
@@ -125,9 +126,17 @@ class FolderFile:
     def close(self) -> None:
         """See `StagedFile`."""
         if not self._file.closed:
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self._file.close()
+            with self._named_errors():
+                self._file.flush()
+                os.fsync(self._file.fileno())
+                self._file.close()
+
+    @contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise KeyfoldError(f"`{self._final}` cannot be written: {error.strerror}") from error
 
     def publish(self) -> None:
         """See `StagedFile`."""
@@ -136,7 +145,8 @@ class FolderFile:
     def discard(self) -> None:
         """See `StagedFile`."""
         self._discarded = True
-        self._file.close()
+        with suppress(OSError):  # what it still holds may find no room
+            self._file.close()
         self._hidden.unlink(missing_ok=True)
 
 

@@ -36,7 +36,7 @@ __all__ = ["Misplaced", "Unsuited", "padded", "read_arrow"]
 _FEW_ITEMS: Final = 65_536
 # Beyond so many rounds with less than so many values left, reading them one by one is quicker.
 _ROUNDS: Final = 16
-_FEW_VALUES: Final = 32
+_FEW_VALUES: Final = 128
 
 Found = tuple[pa.Array | None, Ints]
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -227,3 +229,15 @@ def test_a_bucket_that_fails_never_shows_a_whole_export_that_is_none(
     assert SUMMARY in place.names()
     assert CLAIM not in place.names()
     assert [r["offset"] for r in rows(place)] == [0, 1, 2, 3, 4, 5, 7]
+
+
+def test_a_full_disk_is_said_and_leaves_nothing(made: MadeLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Folder(tmp_path / "out")
+
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(KeyfoldError, match=r"part-00000-.*\.parquet` cannot be written: No space left on device"):
+        exported(made, place)
+    assert place.names() == []
