@@ -11,7 +11,8 @@ import pytest
 
 from keyfold.clock import ManualClock
 from keyfold.errors import Corrupt, OffsetOutOfRange, SnapshotLost
-from keyfold.log.manifest import Manifest
+from keyfold.log.index import BlockTable
+from keyfold.log.manifest import Manifest, SegmentEntry
 from keyfold.log.names import Place
 from keyfold.log.record import Record
 from keyfold.read.position import anchor_of
@@ -145,7 +146,7 @@ def stream_tasks(manifest: Manifest, end: int) -> list[tuple[Slice, ...]]:
     return tasks_of([span_of(manifest, 0, end, anchor_of(manifest))], 10**9, 1, no_tables)
 
 
-def no_tables(_partition: int, _entry: object) -> None:
+def no_tables(_partition: int, _entry: SegmentEntry) -> BlockTable:
     raise AssertionError("nothing is cut")
 
 
