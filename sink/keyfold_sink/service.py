@@ -63,7 +63,10 @@ class Service(Protocol):
         """Every task flushes and ends."""
 
     def restart(self, *, include_tasks: bool, only_failed: bool) -> None:
-        """Start tasks anew, as Connect's restart of a connector does (KIP-745)."""
+        """Start tasks anew, as Connect's restart of a connector does (KIP-745).
+
+        Without them everything is looked up anew that they have looked up: credentials of the store, topics, settings.
+        """
 
     def restart_task(self, task_id: int) -> None:
         """Start one task anew, wherever it is. Raises `NoSuchTask`."""

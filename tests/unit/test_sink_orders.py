@@ -237,3 +237,20 @@ def test_membership_is_confirmed_while_the_task_is_paused(make: MakeRig) -> None
     rig.kafka.refuse = lambda offset: next(refusals, None) if offset.metadata else None
     rig.kafka.tell("on_assign", T0)
     rig.until(rig.runs)
+
+
+def test_an_order_to_renew_looks_up_credentials_and_topics_anew_and_stops_nothing(make: MakeRig) -> None:
+    renewed = threading.Event()
+    rig = make(wait=False, topics="", topics__regex="t|new")
+    rig.task._renew = renewed.set
+    rig.kafka.produce(T0, range(5))
+    rig.orders.give(Order.RENEW)
+    rig.until(lambda: rig.kafka.subscribed == [["t"]])
+    rig.kafka.tell("on_assign", T0)
+    rig.until(lambda: rig.says(State.RUNNING))
+    renewed.clear()
+    rig.kafka.produce(("new", 0), range(5))
+    rig.orders.give(Order.RENEW)  # by itself it would look in 15 s
+    rig.until(lambda: rig.kafka.subscribed == [["t"], ["new", "t"]], 10)
+    assert renewed.is_set()
+    assert rig.says(State.RUNNING)

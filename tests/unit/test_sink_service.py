@@ -100,7 +100,8 @@ def test_a_restart_of_a_task_reaches_its_worker_wherever_it_is_asked() -> None:
     a.service.restart(include_tasks=True, only_failed=True)
     a.service.restart(include_tasks=True, only_failed=False)
     a.service.restart(include_tasks=False, only_failed=False)
-    assert [asked.scope for asked in b.book.look().restarts] == [Scope.ONE, Scope.FAILED, Scope.ALL]
+    scopes = [asked.scope for asked in b.book.look().restarts]
+    assert scopes == [Scope.ONE, Scope.FAILED, Scope.ALL, Scope.CONNECTOR]
     a.service.flush()
     assert b.book.look().flushes == 1
 

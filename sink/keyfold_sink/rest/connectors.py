@@ -222,7 +222,11 @@ def restart(
     include_tasks: Annotated[bool, Query(alias="includeTasks", description="Start tasks anew, too.")] = False,  # noqa: FBT002
     only_failed: Annotated[bool, Query(alias="onlyFailed", description="Only what has failed.")] = False,  # noqa: FBT002
 ) -> Response:
-    """Restart (KIP-745). Without a flag 204 and, as in Connect, no task is touched; with one 202 and the status."""
+    """Restart (KIP-745). Without a flag 204, with one 202 and the status.
+
+    As in Connect no task is touched without `includeTasks`; what they have looked up (credentials of the store, topics
+    and their settings) is looked up anew.
+    """
     before = _status(behind, behind.service.workers()) if include_tasks or only_failed else None
     behind.service.restart(include_tasks=include_tasks, only_failed=only_failed)
     if before is None:

@@ -172,6 +172,11 @@ class Child:
         if self.phase in _LISTENING:
             self._tell(Order.FLUSH)
 
+    def renew(self) -> None:
+        """It is to look up anew what it knows of others: credentials, topics, their settings."""
+        if self.phase in _LISTENING:
+            self._tell(Order.RENEW)
+
     def log(self, levels: Levels) -> None:
         """It is to log at these levels, told in their order; whoever has just started does not know them yet."""
         if self.phase is Phase.UP and levels != self._levels:

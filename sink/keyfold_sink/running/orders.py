@@ -55,8 +55,9 @@ class OrdersUnreadable(StoreError):
 
 
 class Scope(StrEnum):
-    """Which tasks are to be started anew."""
+    """What is to be started anew: tasks; or (CONNECTOR) none, but all that they know is to be looked up anew."""
 
+    CONNECTOR = "connector"
     ALL = "all"
     FAILED = "failed"
     ONE = "one"

@@ -72,7 +72,7 @@ def run_worker(
     proven = threading.Event()
     try:
         spawn = spawner(values, arguments, proven.is_set)
-        Worker(options, store, spawn, clock, random, progress, proven=proven).run(stop)
+        Worker(options, store, spawn, clock, random, progress, proven=proven, renew=store.renew).run(stop)
     finally:
         opened.close()
 
@@ -125,8 +125,9 @@ class Worker:
         progress: Progress,
         *,
         proven: threading.Event | None = None,
+        renew: Callable[[], None] = lambda: None,
     ) -> None:
-        """`proven` is set when a task works for the first time."""
+        """`proven` is set when a task works for the first time; `renew` looks up credentials anew, and may wait."""
         self._options = options
         self._proven = proven or threading.Event()
         self._store = store
@@ -150,6 +151,7 @@ class Worker:
             limits(options),
             clock=clock,
             random=random,
+            renew=lambda: threading.Thread(target=renew, name="keyfold-renew", daemon=True).start(),
             heard=self._metrics.heard,
             seen=self._seen,
         )

@@ -176,9 +176,9 @@ class SinkService:
         self._order(orders.target(State.STOPPED))
 
     def restart(self, *, include_tasks: bool, only_failed: bool) -> None:
-        """See `Service.restart`. Without its tasks there is nothing to a sink that could be started anew."""
-        if include_tasks:
-            self._order(orders.restart(Scope.FAILED if only_failed else Scope.ALL))
+        """See `Service.restart`. Without its tasks a sink is what it has looked up: that is looked up anew."""
+        of_tasks = Scope.FAILED if only_failed else Scope.ALL
+        self._order(orders.restart(of_tasks if include_tasks else Scope.CONNECTOR))
 
     def restart_task(self, task_id: int) -> None:
         """See `Service.restart_task`."""

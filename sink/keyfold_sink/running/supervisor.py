@@ -49,14 +49,17 @@ class Supervisor:
         clock: Clock,
         random: Random,
         once: bool = False,
+        renew: Callable[[], None] = lambda: None,
         heard: Callable[[TaskStatus], None] = lambda _status: None,
         seen: Callable[[tuple[TaskStatus, ...], Mapping[str, int]], None] = lambda _tasks, _replaced: None,
     ) -> None:
         """`once`: tasks end by themselves, and none is started again.
 
-        `heard` is told each report of a task as it comes, `seen` once a round all tasks and `replaced`.
+        `renew` is called where all that is known is to be looked up anew; it must not wait. `heard` is told each report
+        of a task as it comes, `seen` once a round all tasks and `replaced`.
         """
         self._clock = clock
+        self._renew = renew
         self._seen = seen
         self._replaced: Counter[str] = Counter()
         self._round_s = clock.monotonic_s()
@@ -137,6 +140,9 @@ class Supervisor:
         if self._done is not None and orders.version <= self._done.version:
             return
         todo = to_do(self._done or orders, orders, worker_id)
+        renews = any(asked.scope is Scope.CONNECTOR for asked in todo.restarts)
+        if renews:
+            self._renew()
         for child in self._children:
             if todo.state is State.STOPPED:
                 child.halt()
@@ -146,6 +152,8 @@ class Supervisor:
             child.run(paused=todo.state is State.PAUSED)
             if todo.flush:
                 child.flush()
+            if renews:
+                child.renew()
         self._done = orders
 
     def step(self) -> None:
@@ -195,6 +203,8 @@ def _means(asked: Restart, child: Child) -> bool:
             return child.has_failed
         case Scope.ONE:
             return asked.task == child.number
+        case Scope.CONNECTOR:
+            return False
 
 
 def _has_nothing_left(status: TaskStatus | None) -> bool:

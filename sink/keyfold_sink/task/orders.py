@@ -4,6 +4,7 @@
     resume     read again
     flush      finish and commit what was read
     stop       the same, and end
+    renew      look up anew what was looked up before: credentials, topics, their settings
 
 Pausing and resuming say what is wanted, so only the last of them counts; flushes that wait together are one.
 """
@@ -21,6 +22,7 @@ class Order(StrEnum):
     PAUSE = "pause"
     RESUME = "resume"
     FLUSH = "flush"
+    RENEW = "renew"
     STOP = "stop"
 
 
@@ -30,6 +32,7 @@ class Wanted:
 
     pause: bool
     flush: bool
+    renew: bool = False
 
 
 class TaskOrders:
@@ -43,6 +46,7 @@ class TaskOrders:
         self._lock = threading.Lock()
         self._pause = pause
         self._flush = False
+        self._renew = False
 
     def give(self, order: Order) -> None:
         """Note an order. May be called from any thread, and never waits."""
@@ -50,12 +54,13 @@ class TaskOrders:
             if order in {Order.PAUSE, Order.RESUME}:
                 self._pause = order is Order.PAUSE
             self._flush |= order is Order.FLUSH
+            self._renew |= order is Order.RENEW
         if order is Order.STOP:
             self.stop.set()
 
     def take(self) -> Wanted:
-        """What is wanted now; the order to flush is taken with it."""
+        """What is wanted now; the orders to flush and to renew are taken with it."""
         with self._lock:
-            wanted = Wanted(self._pause, self._flush)
-            self._flush = False
+            wanted = Wanted(self._pause, self._flush, self._renew)
+            self._flush = self._renew = False
             return wanted

@@ -119,6 +119,7 @@ def _run(
             open_producer=lambda on_error: open_producer(options, on_error),
             catch_up=catch_up,
             on_committed=on_committed,
+            renew=access.renew,
         )
         task.run()
     finally:

@@ -104,8 +104,11 @@ class SinkTask:
         open_producer: OpenProducer | None = None,
         catch_up: CatchUp | None = None,
         on_committed: Callable[[Committed], None] = lambda _event: None,
+        renew: Callable[[], None] = lambda: None,
     ) -> None:
+        """`renew` looks up credentials anew; it may wait."""
         self._options = options
+        self._renew = renew
         self._store = store
         self._source = source
         self._open_consumer = open_consumer
@@ -208,6 +211,10 @@ class SinkTask:
         elif is_paused and not wanted.pause:
             self._events.info("resumed")
             self._group.fetching.resume(PauseReason.ORDER)
+        self._background.finished("renew")
+        if wanted.renew:
+            self._background.begin("renew", self._renew)
+            self._timers.hurry("topics", "follow", "ends")
         if wanted.flush or (wanted.pause and not is_paused):
             for writer in self._writers():
                 writer.roll(RollReason.REQUEST)

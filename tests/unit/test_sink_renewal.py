@@ -1,0 +1,37 @@
+"""A restart of the connector without its tasks: nothing is started anew, everything is looked up anew."""
+
+from __future__ import annotations
+
+from random import Random
+
+from keyfold.clock import ManualClock
+from keyfold_sink.running import orders
+from keyfold_sink.running.children import Limits
+from keyfold_sink.running.orders import Orders, Scope
+from keyfold_sink.running.supervisor import Supervisor
+from keyfold_sink.task.orders import Order
+from tests.support.fake_task import FakeTasks
+
+
+def test_a_restart_without_tasks_touches_none_and_has_all_look_up_anew_what_they_know() -> None:
+    tasks, renewed = FakeTasks(), list[str]()
+    supervisor = Supervisor(
+        2, tasks, Limits(10, 10), clock=ManualClock(), random=Random(0), renew=lambda: renewed.append("worker")
+    )
+    known = Orders(1)
+    supervisor.follow(known, "me")
+    pids = [tasks.live(number).pid for number in range(2)]
+    asked = orders._next(known, orders.restart(Scope.CONNECTOR)(known), "id")
+    for _ in range(2):
+        supervisor.follow(asked, "me")
+        supervisor.step()
+    assert [tasks.live(number).orders for number in range(2)] == [[Order.RENEW]] * 2
+    assert [tasks.live(number).pid for number in range(2)] == pids
+    assert renewed == ["worker"]
+    supervisor.follow(orders._next(asked, orders.restart(Scope.ALL)(asked), "id 2"), "me")
+    assert renewed == ["worker"], "a task that begins anew looks up everything anyway"
+
+
+def test_orders_with_such_a_restart_are_read_back() -> None:
+    asked = orders.restart(Scope.CONNECTOR)(Orders())
+    assert orders.decode(orders.encode(asked), "k") == asked
