@@ -236,19 +236,21 @@ class Loader(threading.Thread):
 
     def _transaction(self, count: int) -> None:
         """Begin, produce, and commit or abort. A producer that ends over it is replaced, which aborts what is open."""
-        self._producer.begin_transaction()
-        self._produce(count)
         will_commit = self._random.random() >= 0.25
-        if not will_commit and self._random.random() < 0.5:
-            self._producer.flush(_ANSWER_S)  # so that aborted records are in the topic
+        was_asked = False
         try:
+            self._producer.begin_transaction()
+            self._produce(count)
+            if not will_commit and self._random.random() < 0.5:
+                self._producer.flush(_ANSWER_S)  # so that aborted records are in the topic
             if will_commit:
+                was_asked = True
                 self._persist(lambda: self._producer.commit_transaction(30))
                 self._take()
                 return
             self._persist(lambda: self._producer.abort_transaction(30))
-        except KafkaException as error:
-            if will_commit and not error.args[0].txn_requires_abort():
+        except KafkaException as error:  # also where the broker gave the transaction up while records went into it
+            if was_asked and not error.args[0].txn_requires_abort():
                 self._ledger.doubt(self._fresh)
             self._producer = self._open()
             self._persist(lambda: self._producer.init_transactions(30))
