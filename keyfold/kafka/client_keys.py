@@ -24,7 +24,8 @@ SAME_AS: Final = {
 """Java's key -> librdkafka's."""
 
 _JAAS_MODULE: Final = re.compile(r"\s*[\w.]*(?:Plain|Scram)LoginModule\s+required\b(?P<options>.*);\s*", re.DOTALL)
-_JAAS_OPTION: Final = re.compile(r"(?P<key>\w+)\s*=\s*(?:\"(?P<quoted>(?:[^\"\\]|\\.)*)\"|(?P<plain>[^\s\";]+))")
+# A key begins where a word does: else each letter of a long one would be tried as a beginning, to its end.
+_JAAS_OPTION: Final = re.compile(r"(?<!\w)(?P<key>\w+)\s*=\s*(?:\"(?P<quoted>(?:[^\"\\]|\\.)*)\"|(?P<plain>[^\s\";]+))")
 
 
 def translated(settings: Mapping[str, str]) -> dict[str, str]:
