@@ -111,6 +111,7 @@ def test_a_paused_run_that_wakes_after_it_was_taken_over_sends_nothing_more() ->
         run(log, topic, clock, request(), store=store)
     assert woken
     assert bare(topic.log(0)) == bare(of_log(log))
+    assert run(log, topic, clock, request(), seed=3).results[0].was_finished
 
 
 def test_windows_in_force() -> None:
