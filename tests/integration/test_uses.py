@@ -1,0 +1,120 @@
+"""The pages of docs/uses run as they are written: files are written, blocks of commands run in order, in one folder."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.kafka import KafkaBroker
+from tests.support.moto import LocalS3Process
+
+PAGES = Path(__file__).parents[2] / "docs" / "uses"
+BLOCK = re.compile(r"^```(?P<kind>\w*)(?: file=(?P<file>\S+))?\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\]\((?P<path>[^)#:]+)(?P<anchor>#[^)]*)?\)")
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+
+class Reader:
+    """Somebody who does what the pages say."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self._folder = folder
+        self._environment = environment
+        self.said: list[str] = []
+        self.promised: list[str] = []
+
+    def follow(self, page: Path) -> None:
+        """Do all of a page. `promised` are its blocks of output."""
+        for block in BLOCK.finditer(page.read_text()):
+            if block["file"]:
+                (self._folder / block["file"]).write_text(block["text"])
+            elif block["kind"] == "sh":
+                self.said.append(self._run(block["text"]))
+            else:
+                self.promised.append(block["text"])
+
+    def _run(self, text: str) -> str:
+        answer = subprocess.run(
+            ["bash", "-euc", text],
+            cwd=self._folder,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=200,
+        )
+        seen = "".join(f"{file.name}:\n{file.read_text()}" for file in self._folder.glob("*.txt"))
+        assert answer.returncode == 0, f"{text}\n{answer.stdout}{answer.stderr}{seen}"
+        return answer.stdout
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[LocalS3Process]:
+    """One of its own: the bucket's name is in the pages."""
+    with LocalS3Process() as running:
+        running.create_bucket("keyfold-demo")
+        yield running
+
+
+@pytest.fixture
+def reader(broker: KafkaBroker, s3: LocalS3Process, tmp_path: Path) -> Reader:
+    environment = {
+        **os.environ,
+        **s3.environment,
+        "BOOTSTRAP_SERVERS": broker.bootstrap_servers,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    found = Reader(tmp_path, environment)
+    found.follow(PAGES / "README.md")
+    return found
+
+
+def test_a_cache_is_loaded_and_kept_current(reader: Reader) -> None:
+    reader.follow(PAGES / "cache.md")
+    assert reader.said[-1] == reader.promised[-1]
+
+
+def test_a_search_index_goes_on_where_it_was_killed_and_a_stream_does_too(reader: Reader) -> None:
+    reader.follow(PAGES / "search-index.md")
+    first, second, spark = reader.said[-3:]
+    assert first == "[('p1', 'green tea'), ('p3', 'tea pot')]\n"
+    assert second == reader.promised[-1]
+    batches = [line for line in spark.splitlines() if line.startswith("batch")]
+    assert batches == [
+        "batch 0 [('p2', 'white tea'), ('p3', 'tea pot')]",
+        "batch 1 [('p2', 'white tea'), ('p3', 'coffee pot')]",
+    ]
+
+
+def test_balances_are_computed_from_events_up_to_a_moment_and_after_some_are_forgotten(reader: Reader) -> None:
+    reader.follow(PAGES / "event-sourcing.md")
+    assert reader.said[-2] == reader.promised[-1]
+    lines = reader.said[-1].splitlines()
+    assert [line.split("\t")[0].partition("@")[2] for line in lines if "\t" in line] == ["0", "2", "3", "4"]
+    assert lines[-1] == "{'account-1': 50}"
+
+
+def test_a_processor_goes_on_as_if_nothing_had_happened(reader: Reader) -> None:
+    reader.follow(PAGES / "stream-processor.md")
+    state, counts = reader.said[-1].splitlines()
+    promised_state, promised_counts = reader.promised[-1].splitlines()
+    assert (state, counts) == (promised_state, promised_counts)
+
+
+@pytest.mark.parametrize("page", sorted(PAGES.glob("*.md")), ids=lambda page: page.stem)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in LINK.finditer(BLOCK.sub("", page.read_text())):
+        target = (page.parent / link["path"]).resolve()
+        assert target.is_file(), link[0]
+        if link["anchor"]:
+            heads = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)
+            anchors = {"#" + re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+            assert link["anchor"] in anchors, link[0]
