@@ -13,8 +13,8 @@ classes. Spark pickles these and calls them in Python processes of its own:
     executors   `read` of an input partition, in workers that are used again, so a store is opened once in each
 
 Spark 4.0 has data sources; 4.1 adds filters; 4.2 adds the start and the limit of a stream's next batch. Before 4.2 a
-stream only knows where it is from what it was asked before. After a restart it does not, and then its first new batch
-goes to the end of the log, whatever the limits are.
+stream only knows where it is from what it was asked before: its first batch, after a restart too, goes to the end of
+the log, whatever the limits are.
 """
 
 from __future__ import annotations

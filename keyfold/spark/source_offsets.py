@@ -14,6 +14,7 @@ therefore carries the first version's anchor for good, and a stream that is star
 `begun` is there because Spark does not keep where a stream began: a first batch that is run again after a crash is
 given a *new* answer of `initialOffset`, which for `latest` is a later one. Its end is from the checkpoint, and says
 where the batch truly began (`true_start`). The same serves partitions that were not there when the stream began.
+Before Spark 4.2 a stream is asked for its end before it is asked where to begin; then `begun` is `UNKNOWN` (-1).
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ from keyfold.errors import ConfigError
 from keyfold.read.position import Anchor
 
 FORMAT: Final = 1
+UNKNOWN: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a stream is in one partition."""
+    """Where a stream is in one partition. `begun` may be `UNKNOWN`; an offset that is means the log's start."""
 
     offset: int
     begun: int
@@ -81,9 +83,10 @@ class StreamOffset:
     def true_start(self, partition: int, end: Position) -> Position:
         """Where the batch that begins here and ends at `end` begins in a partition."""
         start = self.positions.get(partition)
-        if start is None or start.offset == start.begun or start.anchor.log_id != end.anchor.log_id:
+        if start is None or start.anchor.log_id != end.anchor.log_id:
             return end.at(end.begun)
-        return start
+        is_fresh = start.offset == start.begun and end.begun != UNKNOWN
+        return end.at(end.begun) if is_fresh else start
 
 
 def _position(one: Mapping[str, Any]) -> Position:

@@ -24,7 +24,7 @@ from keyfold.log.manifest import Manifest
 from keyfold.read.position import anchor_of
 from keyfold.spark.source_admission import Amount, backlog, reach, shares
 from keyfold.spark.source_batch import check_named, first_offset
-from keyfold.spark.source_offsets import Position, StreamOffset
+from keyfold.spark.source_offsets import UNKNOWN, Position, StreamOffset
 from keyfold.spark.source_options import LATEST, SourceOptions
 from keyfold.spark.source_plan import Slice, Span, span_of, tasks_of
 from keyfold.spark.source_resume import resume
@@ -86,9 +86,12 @@ class SourceStream:
         return StreamOffset(start.topic, found)
 
     def newest(self) -> StreamOffset:
-        """The end of every log as it is now: for who does not know where he is."""
+        """The end of every log as it is now: for who does not know where he is.
+
+        Its anchors are new ones. That is safe at a log's end, and nowhere else: what was marked is all behind it.
+        """
         manifests = self._look()
-        found = {p: Position(m.next_offset, m.next_offset, anchor_of(m)) for p, m in manifests.items()}
+        found = {p: Position(m.next_offset, UNKNOWN, anchor_of(m)) for p, m in manifests.items()}
         return StreamOffset(self._topic.topic, found)
 
     def report(self, start: StreamOffset | None) -> StreamOffset | None:
@@ -120,7 +123,8 @@ class SourceStream:
         fail = self._options.fail_on_data_loss
         if known is not None and known.anchor.log_id != end.anchor.log_id and fail:
             resume(known.anchor, known.offset, manifest, fail=True)
-        offset, anchor = resume(begin.anchor, begin.offset, manifest, fail=fail)
+        first = manifest.log_start_offset if begin.offset == UNKNOWN else begin.offset
+        offset, anchor = resume(begin.anchor, first, manifest, fail=fail)
         if end.offset > manifest.next_offset:
             lost = OffsetOutOfRange(
                 manifest.topic,

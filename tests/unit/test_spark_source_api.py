@@ -126,61 +126,90 @@ def test_filters_are_all_given_back_and_spark_may_think_that_there_are_none(log:
 
 
 class Driver:
-    """Calls a stream reader as this Spark's streaming query does."""
+    """Calls a stream reader as this Spark's streaming query does: before 4.2 it asks for the end first."""
 
     def __init__(self, reader: Any) -> None:
         self.reader = reader
 
-    def latest(self, start: dict[str, Any]) -> dict[str, Any]:
+    def begin(self) -> Iterator[tuple[dict[str, Any], list[int]]]:
+        """A new query."""
         from keyfold.spark.source import HAS_ADMISSION
 
-        found: dict[str, Any] = (
-            self.reader.latestOffset(start, self.reader.getDefaultReadLimit())
-            if HAS_ADMISSION
-            else self.reader.latestOffset()
-        )
-        return found
+        if HAS_ADMISSION:
+            yield from self.go_on(self.reader.initialOffset())
+            return
+        end = self.reader.latestOffset()
+        yield end, offsets(self.reader, self.reader.partitions(self.reader.initialOffset(), end))
+        yield from self.go_on(end)
 
-    def batches(self, start: dict[str, Any]) -> Iterator[tuple[dict[str, Any], list[int]]]:
+    def go_on(self, start: dict[str, Any]) -> Iterator[tuple[dict[str, Any], list[int]]]:
+        """From an offset that is committed."""
         while (end := self.latest(start)) != start:
             yield end, offsets(self.reader, self.reader.partitions(start, end))
             self.reader.commit(end)
             start = end
 
+    def latest(self, start: dict[str, Any]) -> dict[str, Any]:
+        from keyfold.spark.source import HAS_ADMISSION
+
+        arguments = (start, self.reader.getDefaultReadLimit()) if HAS_ADMISSION else ()
+        found: dict[str, Any] = self.reader.latestOffset(*arguments)
+        return found
+
+
+def limited(log: FolderLog, begin: str = "earliest") -> Driver:
+    return Driver(source(log, startingOffsets=begin, maxOffsetsPerTrigger=25).streamReader(types()))
+
 
 @needs_sources
 def test_a_stream_keeps_its_limit_and_goes_on_after_a_restart(log: FolderLog) -> None:
-    def driver() -> Driver:
-        return Driver(source(log, startingOffsets="earliest", maxOffsetsPerTrigger=25).streamReader(types()))
+    from keyfold.spark.source import HAS_ADMISSION
 
-    first = driver()
-    found = list(first.batches(first.reader.initialOffset()))
+    found = list(limited(log).begin())
     assert [offset for _, batch in found for offset in batch] == [row[1] for row in log.records()]
-    assert max(len(batch) for _, batch in found) <= 25
-    end = found[-1][0]
+    assert not HAS_ADMISSION or max(len(batch) for _, batch in found) <= 25
     log.fill(0, segments=1)
-    second = driver()
-    rest = list(second.batches(end))
-    assert [offset for _, batch in [*found, *rest] for offset in batch] == [row[1] for row in log.records()]
+    log.fill(5, segments=1)
+    rest = list(limited(log).go_on(found[-1][0]))
+    every = sorted(offset for _, batch in [*found, *rest] for offset in batch)
+    assert every == sorted(row[1] for row in log.records())
 
 
 @needs_sources
-def test_a_stream_of_an_old_spark_that_runs_a_batch_again_knows_where_it_is(log: FolderLog) -> None:
-    def driver() -> Driver:
-        return Driver(source(log, startingOffsets="earliest", maxOffsetsPerTrigger=25).streamReader(types()))
+def test_a_stream_from_the_end_misses_nothing_that_comes_between_two_calls(log: FolderLog) -> None:
+    old = len(log.records())
+    driver = limited(log, "latest")
+    if has_admission():
+        batches, seen = driver.go_on(driver.reader.initialOffset()), []
+    else:
+        batches = driver.begin()
+        seen = next(batches)[1]
+    log.fill(0, segments=1)
+    seen += [offset for _, batch in batches for offset in batch]
+    assert seen == [row[1] for row in log.records()][old:]
 
-    first = driver()
-    (one, _), (two, batch) = list(first.batches(first.reader.initialOffset()))[:2]
-    second = driver()
+
+@needs_sources
+def test_a_batch_that_is_run_again_is_the_same_and_says_where_the_stream_is(log: FolderLog) -> None:
+    first = limited(log)
+    ends = [end for end, _ in first.begin()]
+    log.fill(0, segments=2)
+    one, two = ends[-1], first.latest(ends[-1])
+    batch = offsets(first.reader, first.reader.partitions(one, two))
+    second = limited(log)
     assert offsets(second.reader, second.reader.partitions(one, two)) == batch
-    assert len(next(second.batches(two))[1]) <= 25
+    assert len(next(second.go_on(two))[1]) <= 25
+
+
+def has_admission() -> bool:
+    from keyfold.spark.source import HAS_ADMISSION
+
+    return HAS_ADMISSION
 
 
 @needs_sources
 def test_a_stream_says_what_is_available_now(log: FolderLog) -> None:
-    from keyfold.spark.source import HAS_ADMISSION
-
-    if not HAS_ADMISSION:
+    if not has_admission():
         pytest.skip("since Spark 4.2")
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
