@@ -31,7 +31,8 @@ from keyfold.read.blocks import damage_named
 from keyfold.read.entry import BATCH_BYTES, Wish, index_columns, take_rows
 from keyfold.read.follow import Position
 from keyfold.read.index_parts import checked_parts
-from keyfold.read.latest_keys import HASHES, RowBits, Walk
+from keyfold.read.key_hash import HASHES
+from keyfold.read.latest_keys import RowBits, Walk
 from keyfold.read.ordered import Load, newer
 from keyfold.read.position import anchor_of
 from keyfold.read.records import records_of

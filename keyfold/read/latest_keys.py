@@ -16,15 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any, Final
-from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from keyfold.read.key_hash import HASHES, key_hashes
+
 Flags = npt.NDArray[np.bool_]
 
-HASHES: Final = 1 << 32
 KEY_BYTES: Final = 120
 """What a key costs besides its own bytes, at most: Python's bytes object and its share of the set."""
 
@@ -64,19 +64,23 @@ class Walk:
 
     def take(self, keys: pa.Array, is_tombstone: Flags) -> Iterator[npt.NDArray[np.int64]]:
         """The rows of these (they are older than all before) that hold a key's last record, and a value."""
-        coded = keys.dictionary_encode()
-        codes = coded.indices.fill_null(-1).to_numpy()
-        has_key = np.flatnonzero(codes >= 0)
+        wanted = keys.is_valid().to_numpy(zero_copy_only=False)
+        if self.high - self.low < HASHES:
+            hashes = key_hashes(keys)
+            wanted &= (hashes >= self.low) & (hashes < self.high)
+        wanted_rows = np.flatnonzero(wanted)
+        coded = keys.filter(pa.array(wanted)).dictionary_encode()
         last = np.zeros(len(coded.dictionary), np.int64)
-        last[codes[has_key]] = has_key  # of several rows the last one stays
+        last[coded.indices.to_numpy()] = wanted_rows  # of several rows the last one stays
         for start in range(0, len(last), _KEYS_AT_ONCE):
             rows = last[start : start + _KEYS_AT_ONCE]
-            is_new = self._meet(coded.dictionary[start : start + _KEYS_AT_ONCE].to_pylist())
+            is_new = self._meet(coded.dictionary[start : start + _KEYS_AT_ONCE])
             yield rows[is_new & ~is_tombstone[rows]]
 
-    def _meet(self, keys: list[bytes]) -> Flags:
+    def _meet(self, different: pa.Array) -> Flags:
         """Note these different keys; which of them are of the range and were not met before."""
-        hashes = np.fromiter(map(crc32, keys), np.int64, len(keys))
+        keys: list[bytes] = different.to_pylist()
+        hashes = key_hashes(different)
         slices = np.where((hashes >= self.low) & (hashes < self.high), (hashes - self.low) // self._width, -1)
         is_new = np.zeros(len(keys), np.bool_)
         order = np.argsort(slices, kind="stable")

@@ -8,13 +8,16 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import keyfold.log.index
 from keyfold.errors import SnapshotLost
 from keyfold.log.record import CREATE_TIME, Record
 from keyfold.read.batches import Wish
+from keyfold.read.key_hash import HASHES, key_hashes
 from keyfold.read.latest import Chosen, choose, chosen_batches
-from keyfold.read.latest_keys import HASHES, KEY_BYTES, RowBits, Walk
+from keyfold.read.latest_keys import KEY_BYTES, RowBits, Walk
 from keyfold.read.log import Log
 from keyfold.read.records import records_of
 from keyfold.store.counted import CountedStore
@@ -161,6 +164,23 @@ def test_whatever_happens_between_two_store_calls_the_state_is_one_that_existed(
             outcomes += 1
             assert {r.key: r for r in found} in states
     assert outcomes
+
+
+@given(st.lists(st.none() | st.binary(max_size=40) | st.integers(100, 300).map(bytes), max_size=60), st.integers(0, 9))
+def test_equal_keys_have_equal_hashes_wherever_they_lie(keys: list[bytes | None], skipped: int) -> None:
+    array = pa.array([b"before"] * skipped + keys + [b"behind"], pa.binary())[skipped : skipped + len(keys)]
+    alone = [int(key_hashes(pa.array([key], pa.binary()))[0]) for key in keys if key is not None]
+    found = [h for h, key in zip(key_hashes(array).tolist(), keys, strict=True) if key is not None]
+    assert found == alone
+    assert all(0 <= h < HASHES for h in found)
+
+
+@pytest.mark.parametrize("text", ["user-{:08d}", "{:d}", "tenant-{:06d}-and-the-same-for-everybody-else", "{:0200d}"])
+def test_hashes_of_keys_that_are_alike_are_even(text: str) -> None:
+    keys = pa.array([text.format(n).encode() for n in range(20_000)], pa.binary())
+    counts = np.bincount(key_hashes(keys) * 64 // HASHES, minlength=64)
+    assert counts.min() > 200
+    assert counts.max() < 430
 
 
 def test_bits_of_rows() -> None:
