@@ -22,7 +22,7 @@ from keyfold.log.decode import decompress_block
 from keyfold.log.index import Index
 from keyfold.log.manifest_codec import decode_manifest
 from keyfold.log.names import Place
-from keyfold.read.findings import REPORT, Finding, Findings, Kind
+from keyfold.read.findings import NOTHING, REPORT, Finding, Findings, Kind
 from keyfold.read.verify_rows import PlacedRow, block_rows, index_rows, placed, raw_rows
 from keyfold.read.verify_segment import SegmentCheck, SegmentResult, compare_rows, damaged_block
 from keyfold.store.api import ObjectStore
@@ -45,12 +45,14 @@ def blame(check: SegmentCheck) -> None:
 def _blame_bytes(check: SegmentCheck) -> None:
     if check.size_bytes != check.entry.size_bytes and not check.is_foreign:
         what = f"has {check.size_bytes} bytes, the manifest says {check.entry.size_bytes}"
-        check.add(Kind.SEGMENT_TRUNCATED, what, lost="the records behind its end")
+        is_short = check.size_bytes < check.entry.size_bytes
+        check.add(Kind.SEGMENT_TRUNCATED, what, lost="the records behind its end" if is_short else NOTHING)
     if check.is_foreign:
         _add_checksum(check, "it is another log's segment")
         return
     at = len(check.findings)
-    check.findings.extend(check.trouble)
+    # Where they differ the segment is at fault: the index is what was committed, or has a finding of its own.
+    check.findings.extend(f for f in check.trouble if f.kind is not Kind.INDEX_DIFFERS)
     if check.stopped is not None:
         _blame_rest(check, check.stopped)
     if len(check.findings) > at or check.findings.has(Kind.BLOCK_DAMAGED):
@@ -155,8 +157,12 @@ def _numbers(part: Index) -> range:
 
 
 def index_parts(check: SegmentCheck) -> Iterator[Index]:
-    """The index again, in parts. Raises `SegmentDamaged`, `ObjectNotFound`."""
-    return Index.parts(check.store.get(check.place.key(check.entry.index_name)).data)
+    """The index again, in parts, as far as it can be read. Raises `ObjectNotFound`."""
+    name = check.entry.index_name
+    try:
+        yield from Index.parts(check.store.get(check.place.key(name)).data)
+    except SegmentDamaged as error:
+        check.add(Kind.INDEX_DAMAGED, " ".join(f"it cannot be read: {error.message}".split()), name=name)
 
 
 def impostors(place: Place, results: Sequence[SegmentResult], names: Mapping[bytes, str]) -> Iterator[Finding]:

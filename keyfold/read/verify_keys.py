@@ -116,11 +116,17 @@ def suspects_of(rows: HashedRows, promises: Promises) -> Suspected:
     return found
 
 
-def tell(store: ObjectStore, place: Place, manifest: Manifest, suspected: Suspected) -> Iterator[Finding]:
-    """Findings about those suspects that keys prove. Raises `ObjectNotFound` where a segment has gone since."""
+def tell(
+    store: ObjectStore, place: Place, manifest: Manifest, suspected: Suspected, *, knows_all: bool
+) -> Iterator[Finding]:
+    """Findings about those suspects that keys prove. Raises `ObjectNotFound` where a segment has gone since.
+
+    Whether something is gone without reason can be said only where the keys of the whole log are known (`knows_all`).
+    """
     keys = _Keys(store, place, manifest)
     yield from _told_twice(keys, suspected.twice)
-    yield from _told_gone(keys, suspected.gone)
+    if knows_all:
+        yield from _told_gone(keys, suspected.gone)
 
 
 def _find_twice(group: Grouped, promises: Promises, suspects: Suspects) -> None:

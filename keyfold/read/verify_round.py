@@ -102,7 +102,8 @@ class Round:
         for result in results:
             if not result.has_index and self._is_newer_without(result.entry.index_name):
                 raise Moved
-        findings.extend(tell(self._log.store, self.place, manifest, suspected))
+        knows_all = len(results) == len(manifest.segments) and all(r.knows_keys for r in results)
+        findings.extend(tell(self._log.store, self.place, manifest, suspected, knows_all=knows_all))
         for result in results:
             findings.extend(result.findings)
         findings.extend(impostors(self.place, results, {e.checksum: e.name for e in manifest.segments}))

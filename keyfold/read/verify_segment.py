@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -105,12 +106,16 @@ class Marks:
 
 @dataclass(frozen=True, slots=True)
 class SegmentResult:
-    """What a check found, as a plain value. `checksum` is the SHA-256 of what was read."""
+    """What a check found, as a plain value. `checksum` is the SHA-256 of what was read.
+
+    `knows_keys`: the keys of all its records were given on, if need be those that a sound index has.
+    """
 
     entry: SegmentEntry
     checksum: bytes
     record_count: int
     has_index: bool
+    knows_keys: bool
     findings: tuple[Finding, ...]
 
 
@@ -138,19 +143,22 @@ class SegmentCheck:
     foreign_marker: bytes = b""
     checksum: bytes = b""
     _marks: Marks = field(default_factory=Marks)
+    _unfinished: tuple[Index, ...] = ()
     _last: int = -1
 
     def run(self) -> None:
         """Do it. Raises `ObjectNotFound` where the segment has gone, and other store errors."""
         self._last = self.entry.base_offset - 1
         digest = hashlib.sha256()
-        chunks = self.chunks(digest.update)
+        chunks, parts = self.chunks(digest.update), self._parts()
         try:
-            self._stream(chunks, self._parts())
+            self._stream(chunks, parts)
         except SegmentDamaged as stopped:
             self.stopped = stopped
             for _ in chunks:  # the digest is of all bytes
                 pass
+            for part in chain(self._unfinished, parts):
+                self._give_keys(part)
         self.checksum = digest.digest()
         if self.checksum == self.entry.checksum and not self.is_troubled:
             self.compare_counts()
@@ -158,7 +166,9 @@ class SegmentCheck:
     def result(self) -> SegmentResult:
         """What was found."""
         found = tuple(self.findings)
-        return SegmentResult(self.entry, self.checksum, self.seen.record_count, self.has_index, found)
+        is_read = not self.is_troubled and not self.findings.has(Kind.BLOCK_DAMAGED)
+        knows_keys = self.index_is_sound or is_read
+        return SegmentResult(self.entry, self.checksum, self.seen.record_count, self.has_index, knows_keys, found)
 
     @property
     def is_troubled(self) -> bool:
@@ -245,6 +255,7 @@ class SegmentCheck:
         """Hold the blocks of a part of the index against it, and count its rows where nothing is wrong."""
         first, end = part.part or (0, len(part.blocks))
         trouble = len(self.trouble)
+        self._unfinished = (part,)
         batch: list[tuple[StoredBlock, Bytes]] = []
         held = 0
         for number in range(first, end):
@@ -266,8 +277,16 @@ class SegmentCheck:
                 self._prove(batch, part)
                 batch, held = [], 0
         self._prove(batch, part)
+        self._unfinished = ()
         if len(self.trouble) == trouble:
             self._take_part(part)
+        self._give_keys(part, is_proved=len(self.trouble) == trouble)
+
+    def _give_keys(self, part: Index, *, is_proved: bool = False) -> None:
+        """Records that are proved; or else those of a sound index: what should be there is no reason to miss others."""
+        if is_proved or self.index_is_sound:
+            flags = row_flags(part, IN_LOG, with_marks=self.index_is_sound)
+            self.on_rows(part.rows.column("key"), part.ints("offset").astype(np.int64), flags)
 
     def _prove(self, batch: list[tuple[StoredBlock, Bytes]], part: Index) -> None:
         """Neighbouring blocks against their rows; block by block where they differ."""
@@ -291,7 +310,7 @@ class SegmentCheck:
         self.trouble.extend(compare_rows(self, placed(rows, block.number), indexed))
 
     def _take_part(self, part: Index) -> None:
-        """Rows that are proved to be the segment's: count them, check what they say, and give them on."""
+        """Rows that are proved to be the segment's: count them, and check what they say."""
         first, end = part.part or (0, len(part.blocks))
         counts = part.blocks.record_count[first:end]
         offsets = part.ints("offset").astype(np.int64)
@@ -306,8 +325,6 @@ class SegmentCheck:
         for offset in self._marks.add(part):
             what = "the index marks a record that is no tombstone"
             self.add(Kind.MARKS_WRONG, what, to_do=REPORT, offset=offset, name=self.entry.index_name)
-        flags = row_flags(part, IN_LOG, with_marks=self.index_is_sound)
-        self.on_rows(part.rows.column("key"), offsets, flags)
 
     def _take_block(self, block: StoredBlock, codec: Codec) -> None:
         """A block of a segment whose index cannot say what must be in it."""
@@ -366,8 +383,8 @@ def damaged_block(check: SegmentCheck, part: Index, number: int, error: Exceptio
     """A block that cannot be read, with the offsets that it held."""
     rows = index_rows(part, number)
     record = getattr(error, "record", -1)
-    lost = f"{len(rows)} records, offsets {rows[0][0]} to {rows[-1][0]}"
-    offset = rows[record][0] if 0 <= record < len(rows) else rows[0][0]
+    lost = f"{len(rows)} records, offsets {rows[0][0]} to {rows[-1][0]}" if rows else "its records"
+    offset = rows[record if 0 <= record < len(rows) else 0][0] if rows else -1
     what = error.message if isinstance(error, SegmentDamaged | StoreError) else str(error)
     key = check.place.key(check.entry.name)
     return Finding(Kind.BLOCK_DAMAGED, key, what, lost, RESTORE, number, offset, record)
