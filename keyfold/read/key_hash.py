@@ -43,5 +43,5 @@ def key_hashes(keys: pa.Array) -> npt.NDArray[np.int64]:
         done += _WORD_BYTES
     for row in np.flatnonzero(sizes > _LONG_BYTES).tolist():
         at = int(starts[row]) - low
-        found[row] = np.uint64(crc32(octets[at : at + int(sizes[row])])) << _HALF
+        found[row] = np.uint64(crc32(octets[at : at + int(sizes[row])].tobytes())) << _HALF
     return (found >> _HALF).astype(np.int64)
