@@ -55,7 +55,7 @@ class LatestReader:
         begin = self._log.manifest(partition).next_offset
         if self._random.random() < 0.5:
             latest = self._log.latest(partition)
-            found = list(_dawdle(latest, 0.0 if last else self._random.choice((0.0, 0.0, 0.02))))
+            found = list(_dawdle(latest, 0.0 if last else self._random.choice((0.0, 0.0, 0.05))))
             position = latest.position
         else:
             batches = self._log.latest_batches(partition, batch_bytes=self._random.choice((1, 8_000_000)))
@@ -94,7 +94,7 @@ class OrderedReader:
             found = [record for batch in batches for record in records_of(batch)]
         else:
             records = self._log.read(partition, from_offset=start, to_offset=to_offset)
-            found = list(_dawdle(records, 0.0 if last else random.choice((0.0, 0.01))))
+            found = list(_dawdle(records, 0.0 if last else random.choice((0.0, 0.03))))
         after = self._log.manifest(partition)
         judged, dense = history if keys is None else _of_keys(history, keys), after.first_dirty_offset
         if to_offset is None:
@@ -123,7 +123,13 @@ class RestartingFollower:
         self._sessions = 0
 
     def turn(self, *, last: bool) -> None:
-        """One session; every tenth or so goes to the end of the log, and then all that was read is judged."""
+        """One session; every tenth or so goes to the end of the log, and begins anew then.
+
+        Now and then it stays away for so long that tombstones may go.
+        """
+        pace = self._world.pace
+        if not last and self._random.random() < 0.15:
+            time.sleep(self._random.uniform(0, 2 * (pace.lag_s + pace.delete_retention_s + 1)))
         try:
             self._session(to_end=last or (self._sessions > 2 and self._random.random() < 0.15))
         except OVERTAKEN:

@@ -53,8 +53,9 @@ def storm(
         _check(tally)
         cleaning.end()
         _check(tally)
+        print(f"{tally}; {cleaner.removed} records removed; {len(world.gone)} objects gone under readers; {near}")
         assert cleaner.removed > 0
-        print(f"{tally}; {cleaner.removed} records removed; {near}")
+        assert world.gone, "no reader came too late for an object: this was no storm"
         _verify(world)
     return tally
 

@@ -16,14 +16,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 from keyfold.clock import SystemClock
-from keyfold.errors import OffsetOutOfRange, SnapshotLost
+from keyfold.errors import ObjectNotFound, OffsetOutOfRange, SnapshotLost
 from keyfold.log.names import Place
 from keyfold.log.record import Record
 from keyfold.read.log import Log
-from keyfold.store.s3 import S3Location
+from keyfold.store.api import Blob, ObjectStore
+from keyfold.store.s3 import S3Location, S3Store
 from keyfold_compactor.settings import TopicSettings
 from tests.support.cleaning import EAGER, Sink, new_run
 from tests.support.reader_proof import Flaw, History
@@ -38,9 +39,9 @@ OVERTAKEN = (OffsetOutOfRange, SnapshotLost)
 class Pace:
     """How fast all goes. Times in seconds."""
 
-    lag_s: float = 3.0
-    delete_retention_s: float = 4.0
-    file_delete_delay_s: float = 1.0
+    lag_s: float = 2.0
+    delete_retention_s: float = 1.0
+    file_delete_delay_s: float = 0.5
     write_every_s: float = 0.2
     keys: int = 60
 
@@ -62,6 +63,8 @@ class World:
     location: S3Location
     pace: Pace = field(default_factory=Pace)
     histories: Mapping[int, History] = field(default_factory=lambda: {0: History(), 1: History()})
+    gone: list[str] = field(default_factory=list)
+    """Objects that readers in this process came for too late."""
 
     @property
     def url(self) -> str:
@@ -77,9 +80,37 @@ class World:
         """The log, by a store of its own."""
         store = self.location.open()
         try:
-            yield Log(store, TOPICS_DIR, TOPIC)
+            yield Log(cast("ObjectStore", _Noting(store, self.gone)), TOPICS_DIR, TOPIC)
         finally:
             store.close()
+
+
+class _Noting:
+    """A store that notes what was not there."""
+
+    def __init__(self, store: S3Store, gone: list[str]) -> None:
+        self._store, self._gone = store, gone
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def get(self, key: str) -> Blob:
+        """See `ObjectStore.get`."""
+        with self._noted():
+            return self._store.get(key)
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """See `ObjectStore.get_range`."""
+        with self._noted():
+            return self._store.get_range(key, start, length)
+
+    @contextmanager
+    def _noted(self) -> Iterator[None]:
+        try:
+            yield
+        except ObjectNotFound as error:
+            self._gone.append(error.key)
+            raise
 
 
 def ends(log: Log, partitions: Mapping[int, object]) -> dict[int, int]:
