@@ -19,7 +19,7 @@ from keyfold.log.names import ObjectName, Place
 from keyfold.read.cover import Candidate
 from keyfold.read.fetch import READ_AHEAD_BYTES
 from keyfold.read.verify_rows import Row, block_rows
-from keyfold.read.verify_segment import Seen
+from keyfold.read.verify_seen import Seen
 from keyfold.store.api import ObjectStore
 
 

@@ -24,7 +24,8 @@ from keyfold.log.manifest_codec import decode_manifest
 from keyfold.log.names import Place
 from keyfold.read.findings import NOTHING, REPORT, Finding, Findings, Kind
 from keyfold.read.verify_rows import PlacedRow, block_rows, index_rows, placed, raw_rows
-from keyfold.read.verify_segment import SegmentCheck, SegmentResult, compare_rows, damaged_block
+from keyfold.read.verify_segment import SegmentCheck, SegmentResult
+from keyfold.read.verify_told import compare_rows, damaged_block
 from keyfold.store.api import ObjectStore
 
 _ITS_RANGE = "the records of its range"
@@ -102,10 +103,10 @@ def _blame_rest(check: SegmentCheck, stopped: SegmentDamaged) -> None:
             except (SegmentDamaged, StoreError) as error:
                 if isinstance(error, StoreError) and error.retriable:
                     raise
-                check.findings.add(damaged_block(check, part, number, error))
+                check.findings.add(damaged_block(check.place, check.entry, part, number, error))
             else:
                 indexed = placed(index_rows(part, number), number)
-                check.findings.extend(compare_rows(check, placed(rows, number), indexed))
+                check.findings.extend(compare_rows(check.place, check.entry, placed(rows, number), indexed))
 
 
 def _fetch_block(check: SegmentCheck, part: Index, number: int) -> StoredBlock:
@@ -127,7 +128,7 @@ def _blame_writer(check: SegmentCheck) -> None:
     indexed = (row for part in index_parts(check) for n in _numbers(part) for row in placed(index_rows(part, n), n))
     differ = Findings()
     try:
-        differ.extend(compare_rows(check, _segment_rows(check), indexed))
+        differ.extend(compare_rows(check.place, check.entry, _segment_rows(check), indexed))
     except SegmentDamaged as error:  # what was written cannot be read: that is no fault of the index
         check.findings.extend(check.trouble)
         if check.stopped is not None or not check.trouble.has(Kind.BLOCK_DAMAGED):

@@ -12,7 +12,7 @@ be read again to say more is in `verify_blame`. Memory is the index's bytes, a p
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from keyfold.errors import ObjectNotFound, StoreError
-from keyfold.log.assembly import NO_TIMESTAMP_MS
+from keyfold.errors import ObjectNotFound
 from keyfold.log.avro import SegmentDamaged, SegmentHeader, StoredBlock, read_blocks
 from keyfold.log.codec import Bytes, Codec, open_codec
 from keyfold.log.decode import decompress_block
@@ -31,7 +30,9 @@ from keyfold.log.names import Place
 from keyfold.read.fetch import READ_AHEAD_BYTES
 from keyfold.read.findings import NOTHING, REPORT, RESTORE, Finding, Findings, Kind
 from keyfold.read.verify_hashes import IN_LOG, TOMBSTONE, Flags, row_flags
-from keyfold.read.verify_rows import ROW_COLUMNS, PlacedRow, Row, index_rows, placed, prove, raw_rows
+from keyfold.read.verify_rows import index_rows, placed, prove, raw_rows
+from keyfold.read.verify_seen import Marks, Seen
+from keyfold.read.verify_told import compare_rows, damaged_block
 from keyfold.store.api import ObjectStore
 
 Progress = Callable[[int], None]
@@ -41,67 +42,6 @@ RowSink = Callable[[Any, Ints, Flags], None]
 """Given keys (Arrow, null where a record has none), offsets and flags of records that were read."""
 
 _BATCH_BYTES = 4 * 1024 * 1024
-
-
-@dataclass(slots=True)
-class Seen:
-    """What the records of a segment add up to."""
-
-    record_count: int = 0
-    tombstone_count: int = 0
-    keyless_count: int = 0
-    first_offset: int = -1
-    last_offset: int = -1
-    min_timestamp: int = NO_TIMESTAMP_MS
-    max_timestamp: int = NO_TIMESTAMP_MS
-    has_times: bool = False
-
-    def add(self, rows: Iterable[Row]) -> None:
-        """Count rows, in order."""
-        for offset, timestamp, key, is_tombstone, _, _ in rows:
-            self.first_offset = offset if self.record_count == 0 else self.first_offset
-            if timestamp != NO_TIMESTAMP_MS:
-                self._add_times(timestamp, timestamp)
-            self.last_offset = offset
-            self.record_count += 1
-            self.tombstone_count += is_tombstone
-            self.keyless_count += key is None
-
-    def add_index(self, index: Index) -> None:
-        """Count the rows of a part of an index."""
-        offsets, times = index.ints("offset"), index.ints("timestamp")
-        times = times[times != NO_TIMESTAMP_MS]
-        if len(times):
-            self._add_times(int(times.min()), int(times.max()))
-        self.first_offset = int(offsets[0]) if self.record_count == 0 else self.first_offset
-        self.last_offset = int(offsets[-1])
-        self.record_count += len(offsets)
-        self.tombstone_count += int(index.is_tombstone.sum())
-        self.keyless_count += index.rows.column("key").null_count
-
-    def _add_times(self, earliest: int, latest: int) -> None:
-        self.min_timestamp = min(self.min_timestamp, earliest) if self.has_times else earliest
-        self.max_timestamp = max(self.max_timestamp, latest) if self.has_times else latest
-        self.has_times = True
-
-
-@dataclass(slots=True)
-class Marks:
-    """What the marks in an index add up to."""
-
-    unmarked: int = 0
-    marked: int = 0
-    epochs: set[int] = field(default_factory=set)
-
-    def add(self, index: Index) -> list[int]:
-        """Count the marks of a part; offsets of marks on records that are no tombstones."""
-        marks = index.rows.column("cleaned_epoch")
-        is_marked = marks.is_valid().to_numpy()
-        self.unmarked += int((index.is_tombstone & ~is_marked).sum())
-        self.marked += int(is_marked.sum())
-        self.epochs.update(marks.drop_null().unique().to_pylist())
-        wrong: list[int] = index.ints("offset")[is_marked & ~index.is_tombstone].tolist()
-        return wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +207,7 @@ class SegmentCheck:
                 part.blocks.check(block)
                 raw = decompress_block(block, codec)
             except SegmentDamaged as error:
-                self.trouble.add(damaged_block(self, part, number, error))
+                self.trouble.add(damaged_block(self.place, self.entry, part, number, error))
                 self._prove(batch, part)
                 batch, held = [], 0
                 continue
@@ -304,10 +244,10 @@ class SegmentCheck:
         try:
             rows = list(raw_rows(raw, block))
         except SegmentDamaged as error:
-            self.trouble.add(damaged_block(self, part, block.number, error))
+            self.trouble.add(damaged_block(self.place, self.entry, part, block.number, error))
             return
         indexed = placed(index_rows(part, block.number), block.number)
-        self.trouble.extend(compare_rows(self, placed(rows, block.number), indexed))
+        self.trouble.extend(compare_rows(self.place, self.entry, placed(rows, block.number), indexed))
 
     def _take_part(self, part: Index) -> None:
         """Rows that are proved to be the segment's: count them, and check what they say."""
@@ -377,48 +317,3 @@ class SegmentCheck:
         for name, found, expected in pairs:
             if found != expected:
                 self.add(kind, f"{name} is {found}, the manifest says {expected}", to_do=REPORT)
-
-
-def damaged_block(check: SegmentCheck, part: Index, number: int, error: Exception) -> Finding:
-    """A block that cannot be read, with the offsets that it held."""
-    rows = index_rows(part, number)
-    record = getattr(error, "record", -1)
-    lost = f"{len(rows)} records, offsets {rows[0][0]} to {rows[-1][0]}" if rows else "its records"
-    offset = rows[record if 0 <= record < len(rows) else 0][0] if rows else -1
-    what = error.message if isinstance(error, SegmentDamaged | StoreError) else str(error)
-    key = check.place.key(check.entry.name)
-    return Finding(Kind.BLOCK_DAMAGED, key, what, lost, RESTORE, number, offset, record)
-
-
-def compare_rows(check: SegmentCheck, data: Iterator[PlacedRow], indexed: Iterator[PlacedRow]) -> Iterator[Finding]:
-    """Records that a segment or its index has alone, or that differ: both sides in offset order, as they come."""
-    key, index_key = check.place.key(check.entry.name), check.place.key(check.entry.index_name)
-    mine, theirs = next(data, None), next(indexed, None)
-    while mine is not None or theirs is not None:
-        if mine is None or (theirs is not None and theirs[2][0] < mine[2][0]):
-            assert theirs is not None
-            yield _lost_row(key, theirs)
-            theirs = next(indexed, None)
-            continue
-        block, record, row = mine
-        if theirs is None or row[0] < theirs[2][0]:
-            what = "the segment has a record that its index has not"
-            yield Finding(Kind.RECORD_UNEXPECTED, key, what, NOTHING, REPORT, block, row[0], record)
-        else:
-            if row != theirs[2]:
-                pairs = zip(ROW_COLUMNS, row, theirs[2], strict=True)
-                what = f"it has {', '.join(f'{name} {b!r} for {a!r}' for name, a, b in pairs if a != b)}"
-                yield Finding(Kind.INDEX_DIFFERS, index_key, what, NOTHING, REPORT, block, row[0], record)
-            theirs = next(indexed, None)
-        mine = next(data, None)
-
-
-def _lost_row(object_key: str, placed_row: PlacedRow) -> Finding:
-    """A record of which only the index still knows."""
-    block, record, (offset, _, key, is_tombstone, _, _) = placed_row
-    if is_tombstone:
-        what = "its index has a tombstone here, the segment has none"
-        lost = f"the tombstone of key {key!r}: what it deleted would live on"
-        return Finding(Kind.TOMBSTONE_LOST, object_key, what, lost, RESTORE, block, offset, record)
-    what = "its index has a record here, the segment has none"
-    return Finding(Kind.RECORD_LOST, object_key, what, f"the record of key {key!r}", RESTORE, block, offset, record)
