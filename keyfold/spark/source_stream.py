@@ -44,6 +44,7 @@ class SourceStream:
         self._known: dict[int, Manifest] = {}
         self._looked_s: float | None = None
         self._targets: Mapping[int, int] | None = None
+        self._missed: set[int] = set()
 
     @property
     def limit(self) -> Amount:
@@ -116,7 +117,7 @@ class SourceStream:
                 )
             except ObjectNotFound as error:  # compacted and collected since its manifest was read
                 self._topic.prove_gone(error, moved)
-                self._known.clear()
+                self._known, self._looked_s = {}, None
 
     def _span(self, partition: int, start: StreamOffset, begin: Position, end: Position, manifest: Manifest) -> Span:
         known = start.positions.get(partition)
@@ -165,7 +166,9 @@ class SourceStream:
             lost = LogNotFound(self._topic.topic, partition, "the log that this stream reads is gone from the bucket")
             if self._options.fail_on_data_loss:
                 raise lost
-            log.warning("data loss: going on because failOnDataLoss is false", lost=lost.message)
+            if partition not in self._missed:
+                log.warning("data loss: going on because failOnDataLoss is false", lost=lost.message)
+            self._missed.add(partition)
 
     def _look(self, *, fresh: bool = False) -> Mapping[int, Manifest]:
         """The manifests, not older than the poll interval."""

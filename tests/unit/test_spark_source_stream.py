@@ -167,6 +167,22 @@ def test_a_stream_looks_at_the_manifests_once_in_its_interval() -> None:
     assert offsets(one.latest(where)) == {0: 15}
 
 
+def test_planning_again_for_a_version_that_is_gone_forgets_no_partition() -> None:
+    """The block table of a segment that is to be cut has been collected since its manifest was read."""
+    clock = ManualClock()
+    store, sink = memory_log([record(i, f"k{i % 5}", "v" * 50) for i in range(40)], clock=clock)
+    Sink.open(store, Place("topics", "users", 1), clock=clock, seed=1).append(some(0, 3))
+    one = stream(store, clock, pollintervalms="100000", maxpartitionbytes="300")
+    start = one.initial()
+    end = one.latest(start)
+    only_first = StreamOffset("users", {**end.positions, 1: start.positions[1]})
+    sink.append([record(40, "k0", "v"), record(41, "x", "v")])
+    for _ in range(2):
+        clean(store, clock=clock)
+    assert [one[0] for one in ranges(one.plan(start, only_first))]
+    assert offsets(one.latest(only_first)) == {0: 42, 1: 3}
+
+
 def test_what_is_available_now_ends_where_it_was_when_it_began() -> None:
     store, sink = memory_log(some(0, 10))
     one = stream(store, maxoffsetspertrigger="4")
