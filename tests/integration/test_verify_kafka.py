@@ -26,6 +26,8 @@ from tests.support.proof import read_topic
 
 pytestmark = pytest.mark.kafka
 
+FOREVER = {"retention.ms": "-1"}
+
 
 def log_of(broker: KafkaBroker, topic: str, *, without: tuple[int, ...] = ()) -> MadeLog:
     """What a sink makes of the topic as it is now, in segments of 400 records; some records are lost on the way."""
@@ -116,7 +118,7 @@ def test_planted_damage_is_found_with_kafka_always(broker: KafkaBroker, topic: M
 def test_the_command_and_a_topic_that_is_not_there(
     broker: KafkaBroker, topic: MakeTopic, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    name = topic()
+    name = topic(config=FOREVER)
     produce_all(broker.bootstrap_servers, name, synthetic(500, key_count=50, partition=0))
     made = log_of(broker, name)
     world = Surroundings(lambda _url: (made.store, "topics"), made.clock, made.random)
@@ -139,12 +141,12 @@ def test_the_command_and_a_topic_that_is_not_there(
 
 
 def test_a_topic_that_was_made_anew(broker: KafkaBroker, topic: MakeTopic) -> None:
-    name = topic()
+    name = topic(config=FOREVER)
     produce_all(broker.bootstrap_servers, name, synthetic(20, key_count=50, partition=0))
     made = log_of(broker, name)
     broker.admin.delete_topics([name])[name].result(30)
     again = fresh("again")
-    broker.create_topic(again, 1, {})
+    broker.create_topic(again, 1, FOREVER)
     produce_all(broker.bootstrap_servers, again, synthetic(30, key_count=50, partition=0))
     log = Log(made.store, made.place.topics_dir, name)
     with KafkaTopic({"bootstrap.servers": broker.bootstrap_servers}, again) as reader:
