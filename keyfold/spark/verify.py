@@ -127,6 +127,8 @@ def _run(spark: SparkSession, location: Location, rounds: Sequence[Round]) -> li
     found = rows.repartition(groups, "log", "hash").mapInArrow(_suspector(promises, expected // groups), _SCHEMA)
     for row in found.select("log", "result").collect():
         _take(gathered[row["log"]], pickle.loads(row["result"]))  # noqa: S301 - our own tasks made it
+    for one in gathered:
+        one.results.sort(key=lambda result: result.entry.base_offset)
     return gathered
 
 
