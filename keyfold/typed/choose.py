@@ -18,13 +18,12 @@ from keyfold.errors import ConfigError
 from keyfold.typed.arrow_types import NoArrowType
 from keyfold.typed.avro_schema import NotAvro, Primitive, Type, avro_type
 from keyfold.typed.columns import AvroColumn, BytesColumn, Column, JsonColumn, StringColumn
-from keyfold.typed.connect import is_envelope
 from keyfold.typed.formats import Format, Part
 from keyfold.typed.frames import find_frames, named_headers
 from keyfold.typed.json_shape import Shape
 from keyfold.typed.kept import KeptSchemas
 from keyfold.typed.misfit import Misfit, SchemaKey
-from keyfold.typed.values import Envelopes, JsonValues
+from keyfold.typed.values import JsonValues
 
 
 class Survey(Protocol):
@@ -54,27 +53,19 @@ class JsonSurvey:
     def __init__(self) -> None:
         self.shape = Shape()
         self._values = JsonValues()
-        self._envelopes = Envelopes()
 
     def look(self, data: pa.Array, headers: pa.Array | None) -> None:  # noqa: ARG002 - Avro looks at headers
         """See `Survey`."""
         for raw in data.to_pylist():
             if raw is not None:
                 try:
-                    self._look(self._values.document(raw))
+                    envelope, document = self._values.opened(raw)
                 except Misfit:
                     continue  # it is said when it is decoded
-
-    def _look(self, document: object) -> None:
-        if not is_envelope(document):
-            self.shape.add(document)
-            return
-        assert isinstance(document, dict)
-        envelope = self._envelopes.of(document["schema"])
-        if envelope.type is None:
-            self.shape.add(document["payload"])
-        else:
-            self.shape.add_type(envelope.type)
+                if envelope is None or envelope.type is None:
+                    self.shape.add(document)
+                else:
+                    self.shape.add_type(envelope.type)
 
 
 def survey_for(part: Part, kind: Format, reader: Type | None) -> Survey | None:

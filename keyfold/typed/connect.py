@@ -110,12 +110,11 @@ def _simple(kind: str) -> Convert:
     def convert(payload: Any) -> Any:
         if kind in _BITS:
             beyond = 1 << _BITS[kind] - 1
-            if type(payload) is float and payload.is_integer():
-                payload = int(payload)
-            if type(payload) is int and -beyond <= payload < beyond:
-                return payload
+            # The range first: 1e1000000000 is a short text and an endless number.
+            if type(payload) in {int, float, Decimal} and -beyond <= payload < beyond and payload == int(payload):
+                return int(payload)
         elif kind in {"float", "double"}:
-            if type(payload) in {int, float} or payload in {"NaN", "Infinity", "-Infinity"}:
+            if type(payload) in {int, float, Decimal} or payload in {"NaN", "Infinity", "-Infinity"}:
                 return float(payload)
         elif type(payload) is _TYPES.get(kind):
             return payload

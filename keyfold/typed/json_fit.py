@@ -113,11 +113,10 @@ def _integer(bits: int) -> Fit:
     beyond = 1 << bits - 1
 
     def integer(value: Any) -> int:
-        if type(value) is not int:
-            if type(value) not in {float, Decimal} or value != int(value):
-                raise ValueError
-            value = int(value)
-        if not -beyond <= value < beyond:
+        if type(value) is not int and type(value) not in {float, Decimal}:
+            raise ValueError
+        # The range first: 1e1000000000 is a short text and an endless number.
+        if not -beyond <= value < beyond or value != int(value):
             raise ValueError
         return int(value)
 

@@ -23,6 +23,7 @@ DEPTH_MAX: Final = 50
 
 _TEXT: Final = Primitive("string", JSON_TEXT)
 _NULL: Final = Primitive("null")
+_TAKEN_MAX: Final = 64
 _LEAST, _BEYOND = -(2**63), 2**63
 
 
@@ -35,6 +36,7 @@ class Shape:
         self._members: dict[str, Shape] = {}
         self._items: Shape | None = None
         self._type: Type | None = None
+        self._taken: dict[int, Type] = {}
 
     def add(self, value: Any) -> None:
         """Look at one value."""
@@ -59,10 +61,12 @@ class Shape:
 
     def add_type(self, schema: Type) -> None:
         """Take a type that an envelope has said."""
-        if self._type is None or self._type == schema:
-            self._type = schema
-        else:
-            self._type = common(self._type, schema)
+        if id(schema) in self._taken:
+            return
+        self._type = schema if self._type is None else common(self._type, schema)
+        if len(self._taken) >= _TAKEN_MAX:
+            self._taken.clear()
+        self._taken[id(schema)] = schema
 
     def _member(self, name: str) -> Shape:
         """What was seen in the member `name` of objects."""

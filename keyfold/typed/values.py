@@ -28,6 +28,9 @@ from keyfold.typed.misfit import Misfit, SchemaKey
 _BOM: Final = b"\xef\xbb\xbf"
 _SPACE: Final = b" \t\r\n"
 _ENVELOPES: Final = 64
+_PREFIXES: Final = 8
+_SCHEMA: Final = b'{"schema":'
+_PAYLOAD: Final = b',"payload":'
 
 
 class Values(Protocol):
@@ -70,15 +73,44 @@ class JsonValues:
         parse_float = Decimal if exact else None
         self._parse = json.JSONDecoder(parse_constant=_no_constant, parse_float=parse_float).decode
         self._envelopes = Envelopes()
+        self._prefixes: tuple[tuple[bytes, Envelope], ...] = ()
 
     def value(self, data: bytes, headers: Sequence[Header]) -> Any:  # noqa: ARG002
         """See `Values`."""
-        document = self.document(data)
-        if is_envelope(document):
-            return self._envelopes.of(document["schema"]).convert(document["payload"])
-        return document
+        envelope, document = self.opened(data)
+        return document if envelope is None else envelope.convert(document)
 
-    def document(self, data: bytes) -> Any:
+    def opened(self, data: bytes) -> tuple[Envelope | None, Any]:
+        """The envelope and the payload as it stands in it; None and the document where it is no envelope.
+
+        A producer writes the same schema before every payload, byte for byte, and it is often far longer. So the bytes
+        up to the payload are remembered with what they mean. Raises `Misfit`.
+        """
+        for prefix, envelope in self._prefixes:
+            if data.startswith(prefix) and data.endswith(b"}"):
+                try:
+                    return envelope, self._parse(data[len(prefix) : -1].decode())
+                except (ValueError, RecursionError):
+                    break  # something else follows the payload, or it is wrong
+        document = self._document(data)
+        if not is_envelope(document):
+            return None, document
+        found = self._envelopes.of(document["schema"])
+        self._learn(data, document["schema"], found)
+        return found, document["payload"]
+
+    def _learn(self, data: bytes, schema: Any, envelope: Envelope) -> None:
+        end = data.find(_PAYLOAD)
+        if end < 0 or not data.startswith(_SCHEMA):
+            return
+        try:
+            if self._parse(data[len(_SCHEMA) : end].decode()) != schema:
+                return
+        except (ValueError, RecursionError):
+            return  # the words were found inside the schema
+        self._prefixes = ((data[: end + len(_PAYLOAD)], envelope), *self._prefixes[: _PREFIXES - 1])
+
+    def _document(self, data: bytes) -> Any:
         """The document as it stands. Raises `Misfit`."""
         try:
             return self._parse(data.removeprefix(_BOM).decode())
@@ -105,7 +137,7 @@ class Envelopes:
 
     def of(self, schema: Any) -> Envelope:
         """The envelope of a schema. Raises `Misfit`."""
-        key = json.dumps(schema)
+        key = json.dumps(schema, default=str)
         with self._lock:
             found = self._known.get(key)
             if found is None:

@@ -23,6 +23,8 @@ from keyfold.typed.columns import Decoded, JsonColumn
 from keyfold.typed.formats import Format, Part
 from keyfold.typed.json_shape import Shape
 from keyfold.typed.kept import KeptSchemas
+from keyfold.typed.misfit import Misfit
+from keyfold.typed.values import JsonValues
 
 Json = Any
 
@@ -313,3 +315,62 @@ def test_halves_of_surrogate_pairs() -> None:
 def test_connects_struct_without_fields_is_text() -> None:
     _, rows, misfits = surveyed(envelope({"type": "struct", "fields": []}, {}))
     assert (rows, misfits) == (["{}"], 0)
+
+
+def test_what_is_remembered_of_envelopes_changes_nothing() -> None:
+    schema = {
+        "type": "struct",
+        "fields": [{"field": ',"payload":', "type": "int32"}, {"field": "b", "type": "double", "default": 0.5}],
+    }
+    other = {"type": "struct", "fields": [{"field": "b", "type": "string"}]}
+    head = b'{"schema":' + json.dumps(other, separators=(",", ":")).encode() + b',"payload":'
+    rows = [
+        (head + b'{"b":"x"}}', {"b": "x"}),
+        (head + b' {"b":"y"} }', {"b": "y"}),
+        (head + b'{"b":"z"}} ', {"b": "z"}),
+        (head + b'{"b":"z"},"more":1}', None),
+        (head + b'{"b":"z"},"payload":{"b":"last"}}', {"b": "last"}),
+        (head + b'{"b":"z"}}}', None),
+        (head + b'{"b":1}}', None),
+        (head + b'{"b":"\xff"}}', None),
+        (head + b"}", None),
+        (
+            b'{"schema":' + json.dumps(schema, separators=(",", ":")).encode() + b',"payload":{",\\"payload\\":":1}}',
+            {"b": 0.5},
+        ),
+        (b'{"payload":{"b":"x"},"schema":' + json.dumps(other).encode() + b"}", {"b": "x"}),
+    ]
+    for exact in (False, True):
+        together = JsonValues(exact=exact)
+        for _ in range(2):
+            for data, expected in rows:
+                alone = JsonValues(exact=exact)
+                results = []
+                for values in (alone, together):
+                    try:
+                        results.append(values.value(data, ()))
+                    except Misfit as misfit:
+                        results.append(misfit.message)
+                assert results[0] == results[1], data
+                if expected is None:
+                    assert results[0] == {"more": 1} or not isinstance(results[0], dict) or "payload" in results[0]
+                else:
+                    assert {**results[0], **expected} == results[0]
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_numbers_that_are_short_as_text_and_endless_as_numbers(exact: bool) -> None:
+    more = {"sum": decimal(9, 2)} if exact else {}
+    schema = {"type": "record", "name": "R", "fields": [
+        {"name": name, "type": ["null", kind]} for name, kind in {"a": "long", "b": "double", **more}.items()
+    ]}  # fmt: skip
+    for number in (b"1e1000000000", b"-1e1000000000", b"1e30"):
+        found = as_json(
+            schema, b'{"a":' + number + b"}", b'{"b":' + number + b"}", b'{"sum":' + number + b"}", b'{"a":1e3}'
+        )
+        assert [row for row, _ in found.misfits] == ([0, 2] if exact else [0])
+        assert found.array.to_pylist()[3]["a"] == 1000
+        long = {"schema": {"type": "int64"}, "payload": 0}
+        data = json.dumps(long).encode().replace(b"0}", number + b"}")
+        with pytest.raises(Misfit, match="where its schema says int64"):
+            JsonValues(exact=exact).value(data, ())
