@@ -7,17 +7,23 @@ out as deleted was deleted below that offset.
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
+from keyfold.log.avro import SegmentDamaged
 from keyfold.log.index import Index, read_index_data
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
 from keyfold.read.fetch import damage_named
-from keyfold.read.latest import MEMORY_BYTES
-from keyfold.read.latest_keys import HASHES, RowBits, Walk
+from keyfold.read.key_hash import HASHES
+from keyfold.read.latest_keys import RowBits, Walk
 from keyfold.store.api import ObjectStore
 
-_COLUMNS = ("offset", "key", "is_tombstone")
+MEMORY_BYTES: Final = 128 * 1024 * 1024
+"""For the keys of one partition; several may be restored at once."""
+
+_COLUMNS: Final = ("offset", "key", "is_tombstone")
 
 
 def choose_rows(
@@ -27,10 +33,7 @@ def choose_rows(
     rows = {entry.name: RowBits(entry.record_count) for entry in manifest.segments}
     walk = Walk(0, HASHES, memory_bytes)
     while not _walk(store, place, manifest, walk, rows, kept_from) or walk.high < HASHES:
-        if walk.is_too_wide:
-            walk = walk.narrower()
-        else:
-            walk = Walk(walk.high, min(HASHES, 2 * walk.high - walk.low), memory_bytes)
+        walk = walk.narrower() if walk.is_too_wide else walk.next_one()
     return rows
 
 
@@ -40,8 +43,12 @@ def _walk(
     """Judge the rows of a walk's keys, from the newest to the oldest. False where it had to be given up."""
     for entry in reversed(manifest.segments):
         data = read_index_data(store, place, entry)
+        key, expected = place.key(entry.index_name), entry.record_count
         with damage_named(place):
-            for first, table in Index.groups_backwards(data, columns=_COLUMNS, origin=place.key(entry.index_name)):
+            for first, table in Index.groups_backwards(data, columns=_COLUMNS, origin=key):
+                if first + table.num_rows != expected:
+                    raise SegmentDamaged(key, f"it does not have one row for each of {entry.record_count} records")
+                expected = first
                 offsets, keys, tombstones = (table.column(name).combine_chunks() for name in _COLUMNS)
                 deletes = np.asarray(tombstones.to_numpy(zero_copy_only=False)) & (offsets.to_numpy() < kept_from)
                 for chosen in walk.take(keys, deletes):

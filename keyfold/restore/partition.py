@@ -90,7 +90,6 @@ class State:
     position: int = 0
     landed: int = 0
     finished: bool = False
-    wrote: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +127,14 @@ class PartitionRestore:
     stop: Callable[[], bool] = lambda: False
     is_settled: bool = True
     _state: State = field(default_factory=State)
+    _landed_before: int = 0
 
     def run(self) -> Result:
         """Restore it. Raises what stops a restore, or the last error when patience is over."""
         reached = -1
         until_s = self.clock.monotonic_s() + self.settings.patience_s
         quiet = self.lease.was_clean
+        self._landed_before = -1
         while True:
             try:
                 return self._attempt(quiet=quiet)
@@ -171,6 +172,8 @@ class PartitionRestore:
         if not quiet:
             self._wait_for_quiet()
         was_finished = self.recover()
+        if self._landed_before < 0:
+            self._landed_before = self._state.landed
         if was_finished and not self.goes_on:
             return self.result(was_finished=True)
         self.source.renew(None, self._state.position)
@@ -209,7 +212,8 @@ class PartitionRestore:
         """What has come of it up to now."""
         state = self._state
         return Result(
-            self.partition, state.landed, state.wrote, state.first_base, state.base, state.position,
+            self.partition, state.landed, state.landed - self._landed_before,
+            state.first_base, state.base, state.position,
             self.source.manifest.next_offset, was_finished,
         )  # fmt: skip
 
@@ -222,10 +226,9 @@ class PartitionRestore:
         """
         ends = self.target.ends(self.partition)
         numbers = self.journal.numbers(self.partition)
-        wrote = self._state.wrote
         if not numbers:
             self._require_empty(ends.start_offset, ends.end_offset)
-            self._state = State(0, ends.end_offset, ends.end_offset, self.start, wrote=wrote)
+            self._state = State(0, ends.end_offset, ends.end_offset, self.start)
             return False
         number = len(numbers)
         first_base = self.journal.read(self.partition, 0).base
@@ -234,7 +237,7 @@ class PartitionRestore:
             if ends.end_offset < last.base or (self.goes_on and ends.end_offset != last.base):
                 raise self._moved(f"ends at offset {ends.end_offset}, and this restore had ended it at {last.base}")
             landed = last.base - first_base
-            self._state = State(number, last.base, first_base, last.next_position, landed, finished=True, wrote=wrote)
+            self._state = State(number, last.base, first_base, last.next_position, landed, finished=True)
             return True
         end = ends.end_offset
         if end > last.end:
@@ -244,7 +247,7 @@ class PartitionRestore:
             raise self._moved(f"ends at offset {end}, before {first_base}, where this restore began")
         self._prove(known, max(ends.start_offset, first_base), end)
         position = known[0].position_after(end - known[0].base)
-        self._state = State(number, end, first_base, position, end - first_base, wrote=wrote)
+        self._state = State(number, end, first_base, position, end - first_base)
         return False
 
     def _landed_windows(self, numbers: list[int], end: int) -> list[Window]:
@@ -364,7 +367,6 @@ class PartitionRestore:
 
     def _landed(self, channel: Channel) -> None:
         landed = channel.landed_offset - self._state.first_base
-        self._state.wrote += max(0, landed - self._state.landed)
         self._state.landed = max(self._state.landed, landed)
 
 

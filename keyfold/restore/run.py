@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 from typing import Any, Final, Protocol
@@ -189,7 +189,7 @@ class Restore:
             was_finished = one.recover()
             position, landed = one.position, one.landed
             if was_finished and not (self._request.goes_on and source.end > position):
-                return None, landed, one.result(was_finished=True)
+                return None, landed, replace(one.result(was_finished=True), wrote=0)
         source.check(position)
         return survey(source, position, limits), landed, None
 
