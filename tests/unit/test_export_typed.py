@@ -15,6 +15,7 @@ from keyfold.cli.app import Surroundings, run
 from keyfold.cli.typed import plain
 from keyfold.export.request import OnError
 from keyfold.export.target import SUMMARY
+from keyfold.log.names import Place
 from keyfold.log.record import CREATE_TIME, Record
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
@@ -237,3 +238,30 @@ def test_typed_values_as_json() -> None:
         "at": "1970-01-01T00:00:00+00:00", "day": "1970-01-01", "sum": "1.50", "id": str(UUID(int=1)),
         "raw": {"base64": "/w=="}, "d": [1, 2],
     }  # fmt: skip
+
+
+def test_one_partition_that_fails_stops_all_and_is_the_one_that_is_named(place: Seen) -> None:
+    made = avro_log(*([ANNE] * 50))
+    for partition in range(1, 6):
+        other = MadeLog(store=made.store, place=Place("topics", "users", partition))
+        values = [ANNE] * 20 + [BAD if partition == 3 else ANNE] + [ANNE] * 20
+        other.append([Record(o, o, CREATE_TIME, b"k", value) for o, value in enumerate(values)])
+    with pytest.raises(RecordMisfit, match="users-3: the value at offset 20 does not decode"):
+        exported(made, place, partitions=tuple(range(6)), value_format=Format.AVRO, parallel=3, rows_per_file=5)
+    assert place.names() == []
+    done = exported(made, place, partitions=tuple(range(6)), value_format=Format.AVRO, on_error=OnError.SKIP)
+    assert [each.misfits.skipped for each in done] == [0, 0, 0, 1, 0, 0]
+    assert [each.rows for each in done] == [50, 41, 41, 40, 41, 41]
+
+
+def test_keys_of_avro_by_their_own_schema_and_header(place: Seen) -> None:
+    made = avro_log(None)
+    key = Record(1, 1, CREATE_TIME, b"\x08anne", b"x", (("__key_schema_id", b"\0\0\0\0\1"),))
+    made.append([key, Record(2, 2, CREATE_TIME, b"\0\0\0\0\2\6bob\2\x50", b"y"), Record(3, 3, CREATE_TIME, None, b"z")])
+    (done,) = exported(made, place, from_offset=1, key_format=Format.AVRO, key_reader=reader_type(SCHEMA_1))
+    assert [(r["key"], r["value"]) for r in rows(place)] == [
+        ({"name": "anne"}, b"x"),
+        ({"name": "bob"}, b"y"),
+        (None, b"z"),
+    ]
+    assert done.misfits.examples == []
