@@ -53,8 +53,8 @@ def storm(
         _check(tally)
         cleaning.end()
         _check(tally)
-        print(f"{tally}; {cleaner.removed} records removed; {len(world.gone)} objects gone under readers; {near}")
-        assert cleaner.removed > 0
+        print(tally, cleaner, f"{len(world.gone)} objects were gone under readers", near, sep="; ")
+        assert min(cleaner.superseded, cleaner.purged) > 0, cleaner
         assert world.gone, "no reader came too late for an object: this was no storm"
         _verify(world)
     return tally

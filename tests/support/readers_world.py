@@ -168,7 +168,11 @@ class Cleaner:
     def __init__(self, world: World, seed: int) -> None:
         self._world = world
         self._seed = seed
-        self.removed = 0
+        self.superseded = 0
+        self.purged = 0
+
+    def __str__(self) -> str:
+        return f"{self.superseded} superseded records and {self.purged} tombstones removed"
 
     def open(self) -> Cleaner:
         """Open the store."""
@@ -182,7 +186,8 @@ class Cleaner:
         run = new_run(self._store, self._world.pace.settings, clock=SystemClock(), seed=self._seed, patience_s=30.0)
         report = run.clean(places)
         assert not report.failed, report
-        self.removed += sum(part.removed for part in report.partitions)
+        self.superseded += sum(part.superseded for part in report.partitions)
+        self.purged += sum(part.purged_tombstones for part in report.partitions)
         time.sleep(0.1)
 
     def close(self) -> None:
