@@ -36,6 +36,10 @@ MakeTopic = Callable[..., str]
 FOREVER = {"retention.ms": "-1"}
 RECORDS = 12_000
 KILLED = 40_000
+# An interrupt is ignored by what is started in the background, unless the program says otherwise.
+PROGRAM = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from keyfold.cli import main; main()"
+)
 
 
 @pytest.fixture
@@ -66,10 +70,9 @@ def made_log(store: S3Store, topic: str, count: int = RECORDS) -> list[Record]:
 
 def start(rig: Rig, topic: str, target: str, *options: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "keyfold.cli", "restore", f"s3://{rig.bucket}/topics", topic, "--to-topic", target,
+        [sys.executable, "-c", PROGRAM, "restore", f"s3://{rig.bucket}/topics", topic, "--to-topic", target,
          "-b", rig.broker.bootstrap_servers, "--lease", "2", *options],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **rig.s3.environment},
-        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # ignored where tests run in the background
     )  # fmt: skip
 
 
