@@ -60,12 +60,13 @@ def test_a_stopped_sink_that_wakes_after_another_took_over_writes_nothing_more(r
             epoch = rig.manifest(name).sink.epoch
             first.signal(signal.SIGCONT)
             time.sleep(3)
+            produce_all(rig.broker.bootstrap_servers, name, synthetic(1000, key_count=100))  # the flow may be over
             second.until("segment committed")
             assert rig.manifest(name).sink.epoch == epoch, "the sleeper fenced the rightful owner"
             assert second.end() == 0
         first.until("partition claimed")
     rig.catch_up(config)
-    assert rig.prove(name) == 30_000
+    assert rig.prove(name) == 31_000
 
 
 def test_sigterm_flushes_and_commits_what_was_read(rig: Rig, topic: MakeTopic) -> None:
@@ -86,11 +87,13 @@ def test_partitions_move_to_a_second_sink_and_back_without_a_hole(rig: Rig, topi
     with Flow(rig, name, 30_000, seconds=12), rig.start(config) as first:
         first.until("segment committed")
         with rig.start(config) as second:
+            second.until("partition claimed")
+            produce_all(rig.broker.bootstrap_servers, name, synthetic(5000, key_count=100))  # the flow may be over
             second.until("segment committed")
             assert second.end(30) == 0
         assert first.end(30) == 0
     rig.catch_up(config)
-    assert rig.prove(name, 4) == 30_000
+    assert rig.prove(name, 4) == 35_000
 
 
 def test_two_sinks_that_catch_up_together_both_end(rig: Rig, topic: MakeTopic) -> None:
