@@ -84,9 +84,11 @@ class Rows:
 
 
 def schema_of(columns: Sequence[str] | None) -> pa.Schema:
-    """`RECORDS`, or these of its columns in this order. Raises `ValueError` for a column that is none of them."""
+    """`RECORDS`, or these of its columns in this order. Raises `ValueError` for none, or one that there is not."""
     if columns is None:
         return RECORDS
+    if not columns:
+        raise ValueError(f"no column is asked for; the columns are {', '.join(COLUMNS)}")
     for name in columns:
         if name not in COLUMNS:
             raise ValueError(f"there is no column {name!r}; the columns are {', '.join(COLUMNS)}")

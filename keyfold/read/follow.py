@@ -264,5 +264,10 @@ class Follower:
         if self._discover is None or now_s < self._discover_due_s:
             return
         self._discover_due_s = now_s + DISCOVER_S
-        for tail in self._discover():
-            self._tails.setdefault(tail.place.partition, tail)
+        try:
+            for tail in self._discover():
+                self._tails.setdefault(tail.place.partition, tail)
+        except StoreError as error:
+            if not error.retriable:
+                raise
+            # Next time; a store that stays away is noticed by the partitions that are known.

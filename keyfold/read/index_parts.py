@@ -15,6 +15,7 @@ def checked_parts(data: bytes, columns: tuple[str, ...], entry: SegmentEntry, ke
     Raises `SegmentDamaged`.
     """
     last = entry.base_offset - 1
+    count = 0
     for part in Index.parts(data, columns=columns, origin=key):
         blocks, offsets = part.blocks, part.ints("offset")
         if int(blocks.record_count.sum()) != entry.record_count:
@@ -25,4 +26,7 @@ def checked_parts(data: bytes, columns: tuple[str, ...], entry: SegmentEntry, ke
         if offsets[0] <= last or (offsets[1:] <= offsets[:-1]).any() or offsets[-1] > entry.last_offset:
             raise SegmentDamaged(key, "its offsets do not ascend, or are not the segment's")
         last = int(offsets[-1])
+        count += len(part)
         yield part
+    if count != entry.record_count:
+        raise SegmentDamaged(key, f"has {count} rows, its segment {entry.record_count} records")

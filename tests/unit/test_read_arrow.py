@@ -142,6 +142,8 @@ def test_a_column_that_there_is_not_is_refused() -> None:
     made = make(list(plain_records(2)))
     with pytest.raises(ValueError, match="there is no column 'partition'"):
         decoded(made, ["partition"])
+    with pytest.raises(ValueError, match="no column is asked for"):
+        decoded(made, [])
     with pytest.raises(ValueError, match="asked for twice"):
         decoded(made, ["key", "key"])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from random import Random
 
 import pyarrow as pa
@@ -189,6 +190,21 @@ def test_damage_is_named_and_nothing_wrong_is_given_out(codec: str, what: str) -
             assert what == "segment"
             assert at < int(Index.parse(made.store.get(made.place.key(entry.index_name)).data).blocks.position[0])
             assert found == batch
+
+
+def test_an_index_of_another_segment_is_not_taken_for_this_one() -> None:
+    made = MadeLog()
+    entry = made.append(records("a=1 b=1 c=1"))
+    other = made.append(records("d=1 e=1", 3))
+    for swapped in (
+        replace(entry, index_name=other.index_name, index_checksum=other.index_checksum),
+        replace(entry, record_count=4),
+        replace(entry, size_bytes=entry.size_bytes + 1),
+        replace(entry, base_offset=1),
+        replace(entry, last_offset=1),
+    ):
+        with pytest.raises(Corrupt):
+            taken(read_entry_batches(made.store, made.place, swapped, 0, 10))
 
 
 def test_a_cut_off_segment_is_damage() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 from threading import Event
 from typing import TypeVar
+from unittest.mock import patch
 
 import pytest
 
@@ -105,6 +106,29 @@ def test_several_partitions_take_turns_and_new_ones_are_found() -> None:
     found = [(p, r.offset) for p, r in until_idle(Log(store, "topics", "users", clock=clock).follow())]
     assert found[:6] == [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (0, 3)]
     assert sorted(found) == [*((0, o) for o in range(7)), *((1, o) for o in range(6)), (2, 0)]
+
+
+def test_a_store_that_does_not_list_partitions_is_asked_again() -> None:
+    made = MadeLog()
+    other = MadeLog(store=made.store, place=Place("topics", "users", 1))
+    made.append(records("a=1"))
+    clock = script(*[lambda: None] * 60)
+    clock.steps[1] = lambda: other.append(records("z=1"))
+    log = log_of(made, clock)
+    follower = log.follow()
+    listed = 0
+    partitions = log.partitions
+
+    def flaky() -> list[int]:
+        nonlocal listed
+        listed += 1
+        if listed == 1:
+            raise StoreUnavailable("topics/", "503")
+        return partitions()
+
+    with patch.object(log, "partitions", flaky):
+        assert [p for p, _ in until_idle(follower)] == [0, 1]
+    assert listed > 1
 
 
 def test_a_stop_event_ends_it_at_once_and_positions_are_exact() -> None:
