@@ -248,9 +248,7 @@ class _Shown:
                 "source_end": result.source_end, "log_end": result.log_end, "was_finished": result.was_finished,
             }  # fmt: skip
             where = f"offsets {result.first_offset} to {result.next_offset - 1}" if result.records else "nothing"
-            done = (
-                "finished before, nothing was written" if result.was_finished else f"{result.wrote:,} written now"
-            )
+            done = "finished before, nothing was written" if result.was_finished else f"{result.wrote:,} written now"
             behind = (
                 f"; the log has gone on to offset {result.log_end} since (--continue goes on)"
                 if result.was_finished and result.log_end > result.source_end

@@ -163,9 +163,7 @@ class _LateStore(FolderStore):
         return self.stale.pop(key, None) or FolderStore.get(self, key)
 
 
-def test_a_version_gone_before_spark_looks_is_pinned_anew(
-    spark: SparkSession, log: FolderLog, jvm: str
-) -> None:
+def test_a_version_gone_before_spark_looks_is_pinned_anew(spark: SparkSession, log: FolderLog, jvm: str) -> None:
     log.fill(0)
     key = log.place(0).manifest_key
     stale = {key: log.store.get(key)}
