@@ -40,8 +40,8 @@ class Pace:
     """How fast all goes. Times in seconds."""
 
     lag_s: float = 2.0
-    delete_retention_s: float = 1.0
-    file_delete_delay_s: float = 0.5
+    delete_retention_s: float = 6.0
+    file_delete_delay_s: float = 1.0
     write_every_s: float = 0.2
     keys: int = 60
 
@@ -188,7 +188,7 @@ class Cleaner:
         assert not report.failed, report
         self.superseded += sum(part.superseded for part in report.partitions)
         self.purged += sum(part.purged_tombstones for part in report.partitions)
-        time.sleep(0.1)
+        time.sleep(0.5)
 
     def close(self) -> None:
         """Close the store."""
