@@ -213,23 +213,26 @@ class Log:
 
         Raises now and while iterating what `Follower` says; `TopicNotFound`, and what `manifest` raises.
         """
+        starts = start if isinstance(start, Mapping) else {}
+        if start is not starts and start not in {"earliest", "latest"}:
+            raise ValueError(f"start is {start!r}, and must be 'earliest', 'latest', or offsets by partition")
         if isinstance(partitions, int):
             partitions = [partitions]
-        numbers = self.partitions() if partitions is None else sorted(set(partitions))
+        numbers = sorted({*(self.partitions() if partitions is None else partitions), *starts})
 
-        def tail(partition: int, begin: Mapping[int, int | Position] | str) -> Tail:
-            named = begin.get(partition) if isinstance(begin, Mapping) else None
-            if named is None:
-                manifest, position = self._start(partition, None, from_timestamp)
-                return tail_of(self.place(partition), manifest, manifest.next_offset if begin == "latest" else position)
-            return tail_of(self.place(partition), self.manifest(partition), named)
+        def tail(partition: int, *, at_end: bool) -> Tail:
+            if partition in starts:
+                return tail_of(self.place(partition), self.manifest(partition), starts[partition])
+            manifest, position = self._start(partition, None, from_timestamp)
+            return tail_of(self.place(partition), manifest, manifest.next_offset if at_end else position)
 
         def discover() -> list[Tail]:
-            return [tail(number, "earliest") for number in self.partitions() if number not in follower.positions()]
+            known = follower.positions()
+            return [tail(number, at_end=False) for number in self.partitions() if number not in known]
 
         follower = Follower(
             self.store,
-            {number: tail(number, start) for number in numbers},
+            {number: tail(number, at_end=start == "latest") for number in numbers},
             self.manifest,
             Wait(self._clock, stop.is_set, stop.wait) if stop else Wait(self._clock, lambda: False, self._clock.sleep),
             random=self._random,

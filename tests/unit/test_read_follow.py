@@ -92,6 +92,11 @@ def test_where_a_follower_begins() -> None:
         log.follow(0, start={0: 7})
     with pytest.raises(LogNotFound):
         log.follow([0, 1])
+    with pytest.raises(LogNotFound):
+        log.follow(start={0: 1, 7: 1})
+    with pytest.raises(ValueError, match="start is 'newest'"):
+        log.follow(start="newest")  # type: ignore[arg-type]
+    assert offsets_until_idle(log.follow(start={})) == [0, 1, 2, 3, 4, 5]
 
 
 def test_several_partitions_take_turns_and_new_ones_are_found() -> None:
