@@ -19,7 +19,7 @@ reason is counted in a note.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final, Protocol
@@ -46,6 +46,9 @@ class TopicReader(Protocol):
 
     def topic_id(self) -> str:
         """The topic's id as Kafka prints it; empty where brokers know none."""
+
+    def partitions(self) -> Sequence[int]:
+        """Numbers of its partitions."""
 
     def settings(self) -> Mapping[str, str]:
         """The topic's settings, by Kafka's names."""
@@ -91,12 +94,13 @@ def compare_partition(
 
     `progress` is told how many records were compared since the last call.
     """
-    start, end = topic.ends(partition)
     manifest = log.manifest(partition)
     place = log.place(partition)
-    findings = list(_identity(place, manifest, topic, start, end))
-    if any("topic id" in f.what for f in findings):
-        return Comparison(tuple(findings), 0)
+    stranger = _stranger(place, manifest, topic)
+    if stranger is not None:
+        return Comparison((stranger,), 0)
+    start, end = topic.ends(partition)
+    findings = list(_outside(place, manifest, start, end))
     begin = max(start, manifest.log_start_offset, extent.from_offset)
     stop = min(end, manifest.next_offset, manifest.next_offset if extent.to_offset is None else extent.to_offset)
     if begin >= stop:
@@ -122,17 +126,28 @@ def _range(manifest: Manifest) -> str:
     return f"[{manifest.log_start_offset}, {manifest.next_offset})"
 
 
-def _identity(place: Place, manifest: Manifest, topic: TopicReader, start: int, end: int) -> Iterator[Finding]:
-    """Whether this is the topic that the log continues, and which part of the log it no longer has."""
+_LOOK: Final = "see what became of the topic; a log does not go on with another one"
+
+
+def _stranger(place: Place, manifest: Manifest, topic: TopicReader) -> Finding | None:
+    """That this is not the topic which the log continues; None where it is, or nobody knows."""
     known, theirs = manifest.topic_id, topic.topic_id()
-    to_do = "see what became of the topic; a log does not go on with another one"
+    lost = "unknown: nothing can be compared"
     if known and theirs and known != theirs:
         what = f"the log is of topic id {known}, Kafka's topic has {theirs}: it was made anew"
-        yield Finding(Kind.TOPIC_DIFFERS, place.manifest_key, what, "unknown: nothing can be compared", to_do)
-    elif end < manifest.next_offset:
+        return Finding(Kind.TOPIC_DIFFERS, place.manifest_key, what, lost, _LOOK)
+    if place.partition not in topic.partitions():
+        what = f"Kafka's topic has no partition {place.partition}: it has {len(topic.partitions())}"
+        return Finding(Kind.TOPIC_DIFFERS, place.manifest_key, what, lost, _LOOK)
+    return None
+
+
+def _outside(place: Place, manifest: Manifest, start: int, end: int) -> Iterator[Finding]:
+    """Which part of the log Kafka does not have."""
+    if end < manifest.next_offset:
         what = f"Kafka ends at offset {end}, the log at {manifest.next_offset}: the topic was truncated or made anew"
         lost = f"at Kafka, the records from {end} on; the log has them"
-        yield Finding(Kind.TOPIC_DIFFERS, place.manifest_key, what, lost, to_do)
+        yield Finding(Kind.TOPIC_DIFFERS, place.manifest_key, what, lost, _LOOK)
     if start > manifest.log_start_offset:
         upto = min(start, manifest.next_offset)
         what = f"offsets [{manifest.log_start_offset}, {upto}) are no longer in Kafka"

@@ -26,9 +26,13 @@ class FakeTopic:
     policy: str = "compact"
     id: str = ""
     reads: int = 0
+    numbers: list[int] = field(default_factory=lambda: [0])
 
     def topic_id(self) -> str:
         return self.id
+
+    def partitions(self) -> list[int]:
+        return self.numbers
 
     def settings(self) -> Mapping[str, str]:
         return {"cleanup.policy": self.policy}
@@ -192,6 +196,8 @@ def test_another_topic_and_a_truncated_one() -> None:
     made.sink.follow({}, topic_id="one", cluster_id="")
     topic.id = "other"
     assert [f.kind for f in compare(made, topic).findings] == [Kind.TOPIC_DIFFERS]
+    (fewer,) = compare(made, replace(topic, id="one", numbers=[])).findings
+    assert "has no partition 0" in fewer.what
     topic.id, topic.end = "one", 2
     topic.records = topic.records[:2]
     assert [(f.kind, f.offset) for f in compare(made, topic).findings] == [(Kind.TOPIC_DIFFERS, -1)]
