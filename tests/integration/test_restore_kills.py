@@ -35,7 +35,7 @@ pytestmark = pytest.mark.kafka
 MakeTopic = Callable[..., str]
 FOREVER = {"retention.ms": "-1"}
 RECORDS = 12_000
-KILLED = 40_000
+KILLED = 30_000
 # An interrupt is ignored by what is started in the background, unless the program says otherwise.
 PROGRAM = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from keyfold.cli import main; main()"
@@ -110,7 +110,7 @@ def test_a_restore_that_is_killed_again_and_again_repeats_and_loses_nothing(
     expected = made_log(store, "killed", KILLED)
     target = topic(config=FOREVER)
     random = Random(3)
-    for kill in range(4):
+    for kill in range(3):
         before = end_of(rig, target)
         process = start(rig, "killed", target, "--max-records-per-second", "4000")
         wait_for(partial(moved, rig, target, before), 60, "records")
