@@ -16,6 +16,7 @@ from keyfold.errors import SnapshotLost
 from keyfold.log.record import Record
 from keyfold.read.log import Log
 from keyfold.spark import latest_state, read_log, register
+from keyfold.spark.lost import lost_snapshot
 from tests.support.reader_proof import latest_flaws, ordered_flaws, prefix_flaws, sequence_flaws
 from tests.support.readers_world import TOPIC, World, ends, sound
 from tests.support.spark_logs import rows
@@ -23,7 +24,7 @@ from tests.support.spark_logs import rows
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_SIGNS = ("OffsetOutOfRange", "SnapshotLost", "FILE_NOT_EXIST", "were removed before this reader", "has gone")
+_SIGNS = ("OffsetOutOfRange", "SnapshotLost")
 
 
 class MachineDied(Exception):
@@ -38,6 +39,9 @@ def told(what: str) -> Iterator[None]:
     except (PySparkException, Py4JJavaError) as error:
         if MachineDied.__name__ in str(error):
             raise MachineDied from error
+        lost = lost_snapshot(error)
+        if lost is not None:
+            raise lost from error
         if any(sign in str(error) for sign in _SIGNS):
             raise SnapshotLost(TOPIC, 0, f"{what}: {str(error)[:200]}") from error
         raise
