@@ -84,6 +84,7 @@ class SegmentCheck:
     checksum: bytes = b""
     _marks: Marks = field(default_factory=Marks)
     _unfinished: tuple[Index, ...] = ()
+    _withheld: list[tuple[Any, Ints, Flags]] = field(default_factory=list)
     _last: int = -1
 
     def run(self) -> None:
@@ -100,6 +101,9 @@ class SegmentCheck:
             for part in chain(self._unfinished, parts):
                 self._give_keys(part)
         self.checksum = digest.digest()
+        if self.checksum == self.entry.checksum:
+            for rows in self._withheld:
+                self.on_rows(*rows)
         if self.checksum == self.entry.checksum and not self.is_troubled:
             self.compare_counts()
 
@@ -107,7 +111,7 @@ class SegmentCheck:
         """What was found."""
         found = tuple(self.findings)
         is_read = not self.is_troubled and not self.findings.has(Kind.BLOCK_DAMAGED)
-        knows_keys = self.index_is_sound or is_read
+        knows_keys = self.index_is_sound or (is_read and self.checksum == self.entry.checksum)
         return SegmentResult(self.entry, self.checksum, self.seen.record_count, self.has_index, knows_keys, found)
 
     @property
@@ -223,10 +227,14 @@ class SegmentCheck:
         self._give_keys(part, is_proved=len(self.trouble) == trouble)
 
     def _give_keys(self, part: Index, *, is_proved: bool = False) -> None:
-        """Records that are proved; or else those of a sound index: what should be there is no reason to miss others."""
-        if is_proved or self.index_is_sound:
-            flags = row_flags(part, IN_LOG, with_marks=self.index_is_sound)
-            self.on_rows(part.rows.column("key"), part.ints("offset").astype(np.int64), flags)
+        """Those of a sound index: what should be there is no reason to miss others. Else those that are proved, once
+        the SHA-256 says that they are this segment's.
+        """
+        rows = part.rows.column("key"), part.ints("offset").astype(np.int64)
+        if self.index_is_sound:
+            self.on_rows(*rows, row_flags(part, IN_LOG, with_marks=True))
+        elif is_proved:
+            self._withheld.append((*rows, row_flags(part, IN_LOG, with_marks=False)))
 
     def _prove(self, batch: list[tuple[StoredBlock, Bytes]], part: Index) -> None:
         """Neighbouring blocks against their rows; block by block where they differ."""
@@ -278,7 +286,7 @@ class SegmentCheck:
         self._check_offsets(offsets, np.full(len(rows), block.number))
         self.seen.add(rows)
         flags = np.array([IN_LOG + TOMBSTONE * row[3] for row in rows], np.uint8)
-        self.on_rows(pa.array([row[2] for row in rows], pa.binary()), offsets, flags)
+        self._withheld.append((pa.array([row[2] for row in rows], pa.binary()), offsets, flags))
 
     def _check_offsets(self, offsets: Ints, blocks: Ints) -> None:
         """Ascending, and inside the segment's range. The first that is not is named."""
