@@ -1,7 +1,8 @@
 """Avro keys and values: each record's own writer schema, kept beside the log, and one reader schema for the column.
 
     jvm      one `from_avro` for each kept schema, chosen by the schema id before the data; needs the package spark-avro
-    tasks    keyfold's own decoder in Python tasks, for a session without it (`keyfold.spark.typed_tasks`)
+    tasks    keyfold's own decoder in Python tasks, for a session without it, and where what does not fit is to be null
+             (`keyfold.spark.typed_tasks`)
 
 Without a reader schema the newest is taken: of the schemas by which the last value of each partition was written the
 one with the highest id. That reads one block of each partition, in the driver.
@@ -42,7 +43,8 @@ def typed_avro(frame: DataFrame, log: Log, typings: Sequence[Typing], partitions
     """The same rows with Avro columns read. Raises `ConfigError`, `StoreError`, `Corrupt`."""
     kept = KeptSchemas(log.store, log.topics_dir)
     readers = {typing: _reader(typing, log, kept, partitions) for typing in typings}
-    if has_class(frame.sparkSession, AVRO_FUNCTIONS):
+    # What does not fit is a struct of nulls for a permissive `from_avro`, which a record may have been.
+    if has_class(frame.sparkSession, AVRO_FUNCTIONS) and all(typing.raises for typing in typings):
         writers = _texts(kept)
         columns: dict[str, Column] = {
             typing.column: _from_avro(typing, log.topic, writers, reader) for typing, reader in readers.items()

@@ -13,6 +13,7 @@ from keyfold.read.log import Log
 from keyfold.spark.lost import lost_snapshot
 from keyfold.spark.pins import Pin, pin_log
 from keyfold.spark.read_log import at_one_moment
+from keyfold.spark.scan_jvm import reads_null_keys
 from keyfold.spark.scan_tasks import Piece, cut_segment, deal
 from keyfold.spark.tasks import location_of
 from keyfold.spark.typed_tasks import spark_arrow
@@ -106,6 +107,12 @@ def test_a_version_that_goes_on_vanishing_is_a_lost_snapshot(pin: Pin) -> None:
 
     with pytest.raises(SnapshotLost):
         at_one_moment(lambda: (pin,), never)
+
+
+def test_releases_that_misread_null_keys_are_known() -> None:
+    sound = ("3.5.9", "3.5.12-amzn-0", "4.0.5", "4.1.0", "4.3.0", "5.0.0-SNAPSHOT")
+    assert [version for version in sound if not reads_null_keys(version)] == []
+    assert [version for version in ("3.5.0", "3.5.8", "4.0.0", "4.0.4", "master") if reads_null_keys(version)] == []
 
 
 def test_arrow_types_that_spark_has_not_become_those_it_has() -> None:
