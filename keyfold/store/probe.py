@@ -120,7 +120,12 @@ def _race(racers: int, run: Callable[[int], PutResult | None]) -> Sequence[PutRe
         return run(number)
 
     with ThreadPoolExecutor(racers, thread_name_prefix="keyfold-probe") as pool:
-        return [result for result in pool.map(racer, range(racers)) if result is not None]
+        try:
+            running = [pool.submit(racer, number) for number in range(racers)]
+        except BaseException:  # a process that is ending starts no more threads
+            start.abort()  # or those that did start would wait for the others for ever, and the process for them
+            raise
+        return [result for future in running if (result := future.result()) is not None]
 
 
 def _racing_bytes(number: int) -> bytes:

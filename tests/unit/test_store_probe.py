@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from random import Random
 from threading import Barrier, BrokenBarrierError
+from typing import Any
 
 import pytest
 
@@ -260,3 +262,19 @@ def test_versitygw_passes_and_refuses_a_wrong_secret(versitygw: Versitygw) -> No
             with pytest.raises(AccessDenied, match="s3:PutObject"):
                 probe(store, "topics", Random(1))
         store.close()
+
+
+@pytest.mark.timeout(20)
+def test_a_process_that_ends_in_the_middle_of_a_race_does_not_wait_for_racers_that_never_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    submit, calls = ThreadPoolExecutor.submit, count()
+
+    def ending(self: ThreadPoolExecutor, *arguments: Any) -> Any:
+        if next(calls) == 2:
+            raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+        return submit(self, *arguments)
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", ending)
+    with pytest.raises(RuntimeError, match="interpreter shutdown"):
+        probe(MemoryStore(), "topics", Random(1))
