@@ -55,11 +55,16 @@ def progress(clock: Clock, *, as_json: bool) -> Iterator[Progress]:
 
 
 def print_report(report: RunReport, *, as_json: bool, is_quiet_silent: bool = False) -> None:
-    """The report on standard output. `is_quiet_silent` leaves out a run that did nothing (in a loop)."""
+    """The report on standard output. `is_quiet_silent` leaves out a run that did nothing (in a loop).
+
+    As JSON it is one line unless a person looks: spark-submit sends what Python says on standard error to standard
+    output too, and the last line is then the report still.
+    """
     if is_quiet_silent and not report.partitions:
         return
     if as_json:
-        click.echo(json.dumps(report_document(report), indent=None if is_quiet_silent else 2))
+        is_for_people = sys.stdout.isatty() and not is_quiet_silent
+        click.echo(json.dumps(report_document(report), indent=2 if is_for_people else None))
         return
     for line in (*text_lines(report), *metrics.text_lines(report)):
         click.echo(line)

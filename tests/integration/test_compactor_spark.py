@@ -232,7 +232,8 @@ def test_spark_submit_runs_the_script_with_its_own_settings(
 
     place = Place("topics", "users", 0)
     appended = fill(store, place, seed=1, segments=2)
-    config = without_master(write_config(tmp_path / "c.json", location, log_cleaner_io_max_bytes_per_second="50000000"))
+    settings = {"spark_eventLog_compress": "true", "log_cleaner_io_max_bytes_per_second": "50000000"}
+    config = without_master(write_config(tmp_path / "c.json", location, **settings))
     events = tmp_path / "events"
     events.mkdir()
     command = [
@@ -246,7 +247,9 @@ def test_spark_submit_runs_the_script_with_its_own_settings(
     env = {**os.environ, "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, env=env, check=False)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["partitions_cleaned"] == 1
+    *said, report = done.stdout.splitlines()  # spark-submit makes one stream of the program's two
+    assert any("spark.eventLog.compress" in line for line in said), done.stdout
+    assert json.loads(report)["partitions_cleaned"] == 1
     assert read_all(store, place=place) == last_per_key(appended)
     log = "".join(path.read_text() for path in events.iterdir())
     assert '"spark.master":"local[1]"' in log
