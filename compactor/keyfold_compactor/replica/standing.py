@@ -1,0 +1,142 @@
+"""How a replica of one partition stands, from the manifests of both sides: values in, values out.
+
+    Pending     what the next round would send: bytes, records, segments, and the times of records that it would bring
+    Lag         how far the replica is behind, in offsets (as Kafka counts a consumer's lag) and in time
+    Figures     both, and what they were worked out from: two manifests, or the source's alone and its cursor
+
+Something is pending while the source names objects that the replica does not: new segments, and those that a cleaning
+pass has written. After a pass much may be pending although no record is missing: then bytes, records and segments say
+what is to be sent, the lag in offsets is 0, and there is no earliest or latest time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from keyfold.log.commit import Pinned
+from keyfold.log.manifest import NO_OFFSET, UNSTAMPED, Manifest, SegmentEntry
+from keyfold.log.names import Role, parse_name
+
+NO_TIME: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """What is to be sent. `bytes` are stored bytes of segments and indexes, `records` those of segments to be sent.
+
+    `earliest_ms` and `latest_ms` bound the timestamps of records that the replica has not; -1 where it has all, or they
+    have no timestamp. A segment in which some records are new bounds them by all that it has.
+    """
+
+    bytes: int = 0
+    records: int = 0
+    segments: int = 0
+    earliest_ms: int = NO_TIME
+    latest_ms: int = NO_TIME
+
+    def __add__(self, other: Pending) -> Pending:
+        return Pending(
+            self.bytes + other.bytes,
+            self.records + other.records,
+            self.segments + other.segments,
+            _earlier(self.earliest_ms, other.earliest_ms),
+            max(self.latest_ms, other.latest_ms),
+        )
+
+
+def _earlier(one_ms: int, other_ms: int) -> int:
+    return max(one_ms, other_ms) if NO_TIME in {one_ms, other_ms} else min(one_ms, other_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far behind. `records` are offsets from the replica's end to the source's, also of records compacted away.
+
+    `ms` is how long ago, in the source's store time, the source committed the oldest thing that the replica has not: a
+    record appended, or a segment replaced by a pass.
+    """
+
+    records: int = 0
+    ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Pending and lag. With `is_by_cursor` the replica was not asked, and what passes have rewritten is not in them."""
+
+    pending: Pending = Pending()
+    lag: Lag = Lag()
+    is_by_cursor: bool = False
+
+
+def figures(source: Pinned, replica: Manifest | None, *, received_at_ms: int = UNSTAMPED) -> Figures:
+    """By the manifests of both sides; None: nothing was committed at the replica yet.
+
+    `received_at_ms` is when the cursor at the source last moved (store time there), -1 where there is none.
+    """
+    manifest = source.manifest
+    received_to = manifest.log_start_offset if replica is None else replica.next_offset
+    there = frozenset[str]() if replica is None else replica.object_names()
+    missing = [s for s in manifest.segments if s.name not in there or s.index_name not in there]
+    since_ms = [
+        *_appended(source, received_to, received_at_ms),
+        *(_known(r.unlinked_at_ms, source) for r in manifest.replaced if r.name in there),
+    ]
+    return Figures(_pending(missing, there, received_to), _lag(source, received_to, since_ms))
+
+
+def figures_by_cursor(source: Pinned, received_to: int, *, received_at_ms: int = UNSTAMPED) -> Figures:
+    """By the source alone: `received_to` is the cursor there, -1 where nothing was received yet."""
+    manifest = source.manifest
+    received_to = manifest.log_start_offset if received_to == NO_OFFSET else received_to
+    missing = [s for s in manifest.segments if s.last_offset >= received_to]
+    since_ms = _appended(source, received_to, received_at_ms)
+    return Figures(_pending(missing, frozenset(), received_to), _lag(source, received_to, since_ms), is_by_cursor=True)
+
+
+def _pending(missing: Iterable[SegmentEntry], there: frozenset[str], received_to: int) -> Pending:
+    size_bytes = records = segments = 0
+    earliest_ms, latest_ms = NO_TIME, NO_TIME
+    for entry in missing:
+        segments += 1
+        if entry.index_name not in there:
+            size_bytes += entry.index_size_bytes
+        if entry.name not in there:
+            size_bytes += entry.size_bytes
+            records += entry.record_count
+        if entry.last_offset >= received_to and entry.max_timestamp != NO_TIME:
+            earliest_ms = _earlier(earliest_ms, entry.min_timestamp)
+            latest_ms = max(latest_ms, entry.max_timestamp)
+    return Pending(size_bytes, records, segments, earliest_ms, latest_ms)
+
+
+def _lag(source: Pinned, received_to: int, since_ms: Iterable[int]) -> Lag:
+    manifest = source.manifest
+    behind = manifest.next_offset - max(received_to, manifest.log_start_offset)
+    oldest_ms = min(since_ms, default=source.seen_ms)
+    return Lag(max(0, behind), max(0, source.seen_ms - oldest_ms))
+
+
+def _appended(source: Pinned, received_to: int, received_at_ms: int) -> list[int]:
+    """When records that the replica has not were appended, a time for each segment that has any."""
+    new = (s for s in source.manifest.segments if s.last_offset >= received_to)
+    return [_appended_ms(entry, source, received_at_ms) for entry in new]
+
+
+def _appended_ms(entry: SegmentEntry, source: Pinned, received_at_ms: int) -> int:
+    # A pass keeps the latest of the times that it merges. A replica that is away for long must not look better after
+    # each pass, so there the records' own time counts, if it is later than what the replica has received.
+    appended_ms = _known(entry.appended_at_ms, source)
+    name = parse_name(entry.name)
+    if name is None or name.role is not Role.COMPACTOR or NO_TIME in {entry.min_timestamp, received_at_ms}:
+        return appended_ms
+    return min(appended_ms, max(entry.min_timestamp, received_at_ms))
+
+
+def _known(time_ms: int, source: Pinned) -> int:
+    """A time that the next commit will write down; until then it is the manifest's own age."""
+    if time_ms != UNSTAMPED:
+        return time_ms
+    return source.seen_ms if source.modified_ms == UNSTAMPED else source.modified_ms
