@@ -1,1 +1,1 @@
-"""The replica: a log of its own in another bucket that takes each newest version of the source, in full or not at all."""
+"""The replica: a log of its own in another bucket that takes newest versions of the source, in full or not at all."""
