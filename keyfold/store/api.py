@@ -168,3 +168,47 @@ class VersionedStore(Protocol):
 
     def get_version(self, key: str, version_id: str) -> Blob:
         """The bytes of one version. Raises `ObjectNotFound`."""
+
+
+class ServerCopy(Protocol):
+    """A create whose bytes the store has copied by itself. Nothing is visible before `complete` returns."""
+
+    @property
+    def sha256(self) -> bytes:
+        """SHA-256 of the bytes that were copied, as the store has summed them up."""
+
+    def complete(self) -> PutResult:
+        """See `Upload.complete`."""
+
+    def abort(self) -> None:
+        """See `Upload.abort`."""
+
+
+@runtime_checkable
+class CopyingStore(Protocol):
+    """What a store can do beside `ObjectStore` when both ends of a copy are its own: no byte leaves it."""
+
+    def copies_from(self, source: ObjectStore) -> bool:
+        """Whether it is worth asking: the same server, the same credentials. Asks nobody."""
+
+    def start_copy(self, source: ObjectStore, source_key: str, key: str, size_bytes: int) -> ServerCopy | None:
+        """Copy a whole object of `source` to where `complete` makes it `key`, create-only.
+
+        None where the store cannot, or does not say what it has copied: then the bytes have to be sent. Raises
+        `ObjectNotFound` when the source has no such object; what is left of a failed copy is an unfinished upload.
+        """
+
+
+class ResumedUpload(Upload, Protocol):
+    """An upload that an earlier process has begun."""
+
+    def keep(self, part: Bytes) -> bool:
+        """Take the next part as sent, if the store has it already with these bytes; else `write` has to send it."""
+
+
+@runtime_checkable
+class ResumingStore(Protocol):
+    """What a store can do beside `ObjectStore`: go on with an upload whose process is gone."""
+
+    def resume_upload(self, key: str) -> ResumedUpload | None:
+        """The unfinished upload of `key` that has the most parts; None where nothing was begun."""
