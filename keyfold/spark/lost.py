@@ -32,10 +32,15 @@ def lost_snapshot(error: BaseException) -> SnapshotLost | None:
     found = _OBJECT.search(text) if _SIGNS.search(text) else None
     if found is None:
         return None
+    return gone(topic_of_folder(found["topic"]) or found["topic"], int(found["partition"]), found[0])
+
+
+def gone(topic: str, partition: int, key: str) -> SnapshotLost:
+    """The error for an object of the version that a DataFrame reads."""
     return SnapshotLost(
-        topic_of_folder(found["topic"]) or found["topic"],
-        int(found["partition"]),
-        f"`{found[0]}` has gone: the version that the DataFrame reads was replaced by a compaction and collected",
+        topic,
+        partition,
+        f"`{key}` has gone: the version that the DataFrame reads was replaced by a compaction and collected",
         hint="make the DataFrame again, which reads the newest version, and repeat the whole job; "
         "file.delete.delay.ms must be longer than such a job",
     )

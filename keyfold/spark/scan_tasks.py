@@ -13,10 +13,12 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from keyfold.errors import ObjectNotFound
 from keyfold.log.index import read_index
 from keyfold.log.manifest import SegmentEntry
 from keyfold.log.names import Place
 from keyfold.read.batches import read_entry_batches
+from keyfold.spark.lost import gone
 from keyfold.spark.pins import Pin
 from keyfold.spark.scan import INDEX, RECORDS
 from keyfold.spark.source_columns import ARROW, shaped
@@ -51,7 +53,7 @@ class TaskEngine:
         """See `Engine.records`."""
         pieces = [piece for pin in pins for entry in pin.entries for piece in cut_segment(pin, entry, TASK_BYTES)]
         tasks = deal(pieces, _stored_bytes, TASK_BYTES)
-        return self._run(tasks, _record_batches, RECORDS)
+        return self._run(tasks, record_batches, RECORDS)
 
     def index(self, pins: Sequence[Pin]) -> DataFrame:
         """See `Engine.index`."""
@@ -104,11 +106,20 @@ def deal(pieces: Iterable[Piece], cost: Callable[[Piece], int], most_bytes: int)
 
 def _run_task(location: Location, task: Task, read: Callable[[Any, Piece], Iterator[Any]]) -> Iterator[Any]:
     with opened(location) as store:
-        for piece in task:
+        yield from read_pieces(store, task, read)
+
+
+def read_pieces(store: ObjectStore, task: Task, read: Callable[[Any, Piece], Iterator[Any]]) -> Iterator[Any]:
+    """The batches of a task's pieces. Raises `SnapshotLost` where an object of the pinned version has gone."""
+    for piece in task:
+        try:
             yield from read(store, piece)
+        except ObjectNotFound as error:
+            raise gone(piece.place.topic, piece.place.partition, error.key) from error
 
 
-def _record_batches(store: ObjectStore, piece: Piece) -> Iterator[Any]:
+def record_batches(store: ObjectStore, piece: Piece) -> Iterator[Any]:
+    """The records of a piece, in the shape of `RECORDS`."""
     for batch in read_entry_batches(store, piece.place, piece.entry, piece.start, piece.end):
         yield shaped(batch, piece.place.partition, ARROW)
 

@@ -14,7 +14,7 @@ from keyfold.spark.lost import lost_snapshot
 from keyfold.spark.pins import Pin, pin_log
 from keyfold.spark.read_log import at_one_moment
 from keyfold.spark.scan_jvm import reads_null_keys
-from keyfold.spark.scan_tasks import Piece, cut_segment, deal
+from keyfold.spark.scan_tasks import Piece, cut_segment, deal, read_pieces, record_batches
 from keyfold.spark.tasks import location_of
 from keyfold.spark.typed_tasks import spark_arrow
 from keyfold.store.memory import MemoryStore
@@ -51,6 +51,12 @@ def test_a_large_segment_is_cut_without_a_gap(pin: Pin) -> None:
 def test_only_the_wanted_part_of_a_segment_counts(pin: Pin) -> None:
     assert spans(list(cut_segment(pin.cut(4, 7), of_size(pin, 300), 100))) == [(4, 7)]
     assert spans(list(cut_segment(pin.cut(2, 100), of_size(pin, 300), 100))) == [(2, 5), (5, 8), (8, 10)]
+
+
+def test_a_task_says_which_version_is_lost_when_an_object_has_gone(pin: Pin) -> None:
+    piece = Piece(pin.place, pin.entries[0], 0, 10)
+    with pytest.raises(SnapshotLost, match=rf"users-0.*{piece.entry.index_name}.*has gone.*repeat the whole job"):
+        list(read_pieces(MemoryStore(), [piece], record_batches))
 
 
 def test_small_pieces_share_a_task_and_none_is_lost(pin: Pin) -> None:
