@@ -255,14 +255,14 @@ class _Endpoint:
             return rows
 
 
-def s3_client(url: str) -> Any:
+def s3_client(url: str, access_key_id: str = ACCESS_KEY_ID, secret_access_key: str = SECRET_ACCESS_KEY) -> Any:
     """A boto3 client for a local server: path-style, no retries, the test credentials."""
     return boto3.client(
         "s3",
         endpoint_url=url,
         region_name=REGION,
-        aws_access_key_id=ACCESS_KEY_ID,
-        aws_secret_access_key=SECRET_ACCESS_KEY,
+        aws_access_key_id=access_key_id,
+        aws_secret_access_key=secret_access_key,
         config=Config(retries={"total_max_attempts": 1}, s3={"addressing_style": "path"}),
     )
 

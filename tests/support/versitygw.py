@@ -61,8 +61,18 @@ def _build(binary: Path) -> None:
 class Versitygw:
     """A gateway over a temporary folder: `url`, `client`, `create_bucket`, `environment` as `LocalS3` has them."""
 
-    def __init__(self, cache: Path | None = None, *, folder: Path | None = None, keeps_versions: bool = False) -> None:
+    def __init__(
+        self,
+        cache: Path | None = None,
+        *,
+        folder: Path | None = None,
+        keeps_versions: bool = False,
+        access_key_id: str = ACCESS_KEY_ID,
+        secret_access_key: str = SECRET_ACCESS_KEY,
+    ) -> None:
         self._binary = versitygw_binary(cache or default_cache())
+        self.access_key_id = access_key_id
+        self.secret_access_key = secret_access_key
         self._given_folder = folder
         self._keeps_versions = keeps_versions
         self._work: Path | None = None
@@ -100,14 +110,14 @@ class Versitygw:
     def environment(self) -> dict[str, str]:
         return {
             "AWS_ENDPOINT_URL": self.url,
-            "AWS_ACCESS_KEY_ID": ACCESS_KEY_ID,
-            "AWS_SECRET_ACCESS_KEY": SECRET_ACCESS_KEY,
+            "AWS_ACCESS_KEY_ID": self.access_key_id,
+            "AWS_SECRET_ACCESS_KEY": self.secret_access_key,
             "AWS_REGION": REGION,
             "AWS_DEFAULT_REGION": REGION,
         }
 
     def client(self) -> Any:
-        return s3_client(self.url)
+        return s3_client(self.url, self.access_key_id, self.secret_access_key)
 
     def create_bucket(self, name: str) -> str:
         client = self.client()
@@ -141,7 +151,11 @@ class Versitygw:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*command, *backend, str(data.absolute())],
-                env={**os.environ, "ROOT_ACCESS_KEY": ACCESS_KEY_ID, "ROOT_SECRET_KEY": SECRET_ACCESS_KEY},
+                env={
+                    **os.environ,
+                    "ROOT_ACCESS_KEY": self.access_key_id,
+                    "ROOT_SECRET_KEY": self.secret_access_key,
+                },
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
