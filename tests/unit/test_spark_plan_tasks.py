@@ -56,7 +56,7 @@ def test_only_the_wanted_part_of_a_segment_counts(pin: Pin) -> None:
 def test_a_task_says_which_version_is_lost_when_an_object_has_gone(pin: Pin) -> None:
     piece = Piece(pin.place, pin.entries[0], 0, 10)
     with pytest.raises(SnapshotLost, match=rf"users-0.*{piece.entry.index_name}.*has gone.*repeat the whole job"):
-        list(read_pieces(MemoryStore(), [piece], record_batches))
+        list(read_pieces(MemoryStore(), (piece,), record_batches))
 
 
 def test_small_pieces_share_a_task_and_none_is_lost(pin: Pin) -> None:
