@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from keyfold.log.names import Place
 from keyfold.store.api import ObjectStore
+from keyfold_compactor.replica.documents import Enablement
 from keyfold_compactor.replica.retry import Retry
-from keyfold_compactor.replica.rule import CompactionEntry
 
 HOUR_MS: Final = 3_600_000
 
@@ -30,9 +30,10 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A registered replica: its name, and both sides of it."""
+    """A registered replica: its name, both sides of it, and what its cursor is called in the source's manifests."""
 
     name: str
+    hold_name: str
     source: Side
     replica: Side
 
@@ -76,5 +77,5 @@ class Desk(Protocol):
     def orders(self) -> Orders | None:
         """What the registration in the source bucket says; None: it was removed."""
 
-    def compaction(self) -> Mapping[str, CompactionEntry]:
-        """What `_replica.json` in the replica bucket says, by topic or `*`; empty where there is none."""
+    def enablement(self) -> Enablement:
+        """What the replica bucket says about compaction. One GET there."""

@@ -8,3 +8,5 @@
     commit      the replica's manifest: this version of the source, and whose epoch it is
     cursor      the source learns up to which offset the replica has everything, and the pin goes
 """
+
+from __future__ import annotations

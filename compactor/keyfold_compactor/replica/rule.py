@@ -8,35 +8,16 @@ either way. A topic's own entry wins over the one for all topics (`*`), in both 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
-
 from keyfold.errors import CompactionNotEnabled, KeyfoldError, ReplicaFormatTooOld
 from keyfold.log.manifest import Manifest, was_compacted
-
-ALL_TOPICS: Final = "*"
-
-
-@dataclass(frozen=True, slots=True)
-class CompactionEntry:
-    """What the replica bucket says of one topic, or of all. `format` is the newest manifest format read there."""
-
-    enabled: bool
-    format: int
-    changed_at_ms: int = 0
+from keyfold_compactor.replica.documents import Enablement
 
 
-def entry_for(entries: Mapping[str, CompactionEntry], topic: str) -> CompactionEntry | None:
-    """The entry that decides for `topic`; None where none does."""
-    return entries.get(topic, entries.get(ALL_TOPICS))
-
-
-def refusal(source: Manifest, entries: Mapping[str, CompactionEntry], replica: str) -> KeyfoldError | None:
+def refusal(source: Manifest, enablement: Enablement, replica: str) -> KeyfoldError | None:
     """Why this version of the source may not go to the replica with this name; None where it may."""
     if not was_compacted(source):
         return None
-    entry = entry_for(entries, source.topic)
+    entry = enablement.entry(source.topic)
     if entry is None or not entry.enabled:
         return CompactionNotEnabled(
             source.topic,
