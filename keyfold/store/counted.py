@@ -1,7 +1,8 @@
 """A store that counts what is asked of it: requests cost money, bytes cost time.
 
-Operations are named as in `keyfold.store.faulty`: the calls of `ObjectStore`, and `upload.write`, `upload.complete`,
-`upload.abort`. A call is counted when it is made, its bytes when they have been moved.
+Operations are named as in `keyfold.store.faulty`: the calls of `ObjectStore`, `upload.write`, `upload.complete` and
+`upload.abort`, and `start_copy` and `resume_upload` where the store has them. A call is counted when it is made, its
+bytes when they have been moved; what the store copies by itself moves none.
 """
 
 from __future__ import annotations
@@ -10,7 +11,20 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 
-from keyfold.store.api import Blob, Bytes, ObjectInfo, ObjectStore, PutMode, PutResult, Upload, UploadInfo
+from keyfold.store.api import (
+    Blob,
+    Bytes,
+    CopyingStore,
+    ObjectInfo,
+    ObjectStore,
+    PutMode,
+    PutResult,
+    ResumedUpload,
+    ResumingStore,
+    ServerCopy,
+    Upload,
+    UploadInfo,
+)
 
 
 class CountedStore:
@@ -112,6 +126,26 @@ class CountedStore:
         self.count("abort_upload")
         self.inner.abort_upload(key, upload_id)
 
+    def resume_upload(self, key: str) -> CountedResumedUpload | None:
+        """See `ResumingStore.resume_upload`."""
+        if not isinstance(self.inner, ResumingStore):
+            return None
+        self.count("resume_upload")
+        begun = self.inner.resume_upload(key)
+        return None if begun is None else CountedResumedUpload(self, begun)
+
+    def copies_from(self, source: ObjectStore) -> bool:
+        """See `CopyingStore.copies_from`."""
+        return isinstance(self.inner, CopyingStore) and self.inner.copies_from(source)
+
+    def start_copy(self, source: ObjectStore, source_key: str, key: str, size_bytes: int) -> ServerCopy | None:
+        """See `CopyingStore.start_copy`."""
+        if not isinstance(self.inner, CopyingStore):
+            return None
+        self.count("start_copy")
+        copied = self.inner.start_copy(source, source_key, key, size_bytes)
+        return None if copied is None else CountedCopy(self, copied)
+
     def count(self, operation: str) -> None:
         """Count one call (also for `CountedUpload`)."""
         with self._lock:
@@ -135,6 +169,41 @@ class CountedUpload:
         self._store.count("upload.write")
         self._store.moved("upload.write", len(part))
         self._inner.write(part)
+
+    def complete(self) -> PutResult:
+        """See `Upload.complete`."""
+        self._store.count("upload.complete")
+        return self._inner.complete()
+
+    def abort(self) -> None:
+        """See `Upload.abort`."""
+        self._store.count("upload.abort")
+        self._inner.abort()
+
+
+class CountedResumedUpload(CountedUpload):
+    """One that was taken up again."""
+
+    def __init__(self, store: CountedStore, inner: ResumedUpload) -> None:
+        super().__init__(store, inner)
+        self._resumed = inner
+
+    def keep(self, part: Bytes) -> bool:
+        """See `ResumedUpload.keep`."""
+        return self._resumed.keep(part)
+
+
+class CountedCopy:
+    """A copy inside the store."""
+
+    def __init__(self, store: CountedStore, inner: ServerCopy) -> None:
+        self._store = store
+        self._inner = inner
+
+    @property
+    def sha256(self) -> bytes:
+        """See `ServerCopy.sha256`."""
+        return self._inner.sha256
 
     def complete(self) -> PutResult:
         """See `Upload.complete`."""

@@ -26,7 +26,20 @@ from random import Random
 from typing import Final, TypeVar
 
 from keyfold.errors import ConditionUndecided, StoreError, StoreUnavailable, UploadLost
-from keyfold.store.api import Blob, Bytes, ObjectInfo, ObjectStore, PutMode, PutResult, Upload, UploadInfo
+from keyfold.store.api import (
+    Blob,
+    Bytes,
+    CopyingStore,
+    ObjectInfo,
+    ObjectStore,
+    PutMode,
+    PutResult,
+    ResumedUpload,
+    ResumingStore,
+    ServerCopy,
+    Upload,
+    UploadInfo,
+)
 
 T = TypeVar("T")
 
@@ -122,6 +135,8 @@ _KINDS: Final = {
     "list_uploads": _READ,
     "put": (*_WRITE, Kind.CONFLICT),
     "start_upload": _WRITE,
+    "resume_upload": _READ,
+    "start_copy": _WRITE,
     "upload.write": _PART,
     "upload.complete": (*_WRITE, Kind.CONFLICT),
     "upload.abort": _WRITE,
@@ -224,6 +239,26 @@ class FaultyStore:
         """See `ObjectStore.start_upload`."""
         return FaultyUpload(self, key, self.perform("start_upload", key, lambda: self.inner.start_upload(key)))
 
+    def resume_upload(self, key: str) -> FaultyResumedUpload | None:
+        """See `ResumingStore.resume_upload`."""
+        inner = self.inner
+        if not isinstance(inner, ResumingStore):
+            return None
+        begun = self.perform("resume_upload", key, lambda: inner.resume_upload(key))
+        return None if begun is None else FaultyResumedUpload(self, key, begun)
+
+    def copies_from(self, source: ObjectStore) -> bool:
+        """See `CopyingStore.copies_from`."""
+        return isinstance(self.inner, CopyingStore) and self.inner.copies_from(source)
+
+    def start_copy(self, source: ObjectStore, source_key: str, key: str, size_bytes: int) -> ServerCopy | None:
+        """See `CopyingStore.start_copy`."""
+        inner = self.inner
+        if not isinstance(inner, CopyingStore):
+            return None
+        copied = self.perform("start_copy", key, lambda: inner.start_copy(source, source_key, key, size_bytes))
+        return None if copied is None else FaultyCopy(self, key, copied)
+
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
         """See `ObjectStore.list`; one call, made at once."""
         return iter(self.perform("list", prefix, lambda: tuple(self.inner.list(prefix, start_after=start_after))))
@@ -325,6 +360,40 @@ class FaultyUpload:
 
         self._store.perform("upload.write", self._key, send)
         self._landed = None
+
+    def complete(self) -> PutResult:
+        """See `Upload.complete`."""
+        return self._store.perform("upload.complete", self._key, self._inner.complete)
+
+    def abort(self) -> None:
+        """See `Upload.abort`."""
+        self._store.perform("upload.abort", self._key, self._inner.abort)
+
+
+class FaultyResumedUpload(FaultyUpload):
+    """One that was taken up again. What is kept was sent long ago and cannot fail."""
+
+    def __init__(self, store: FaultyStore, key: str, inner: ResumedUpload) -> None:
+        super().__init__(store, key, inner)
+        self._resumed = inner
+
+    def keep(self, part: Bytes) -> bool:
+        """See `ResumedUpload.keep`."""
+        return self._landed is None and self._resumed.keep(part)
+
+
+class FaultyCopy:
+    """A copy inside the store; its calls are numbered and fail as an upload's do."""
+
+    def __init__(self, store: FaultyStore, key: str, inner: ServerCopy) -> None:
+        self._store = store
+        self._inner = inner
+        self._key = key
+
+    @property
+    def sha256(self) -> bytes:
+        """See `ServerCopy.sha256`."""
+        return self._inner.sha256
 
     def complete(self) -> PutResult:
         """See `Upload.complete`."""

@@ -11,12 +11,23 @@ from __future__ import annotations
 import hashlib
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from keyfold.clock import Clock, SystemClock
 from keyfold.errors import AlreadyExists, ObjectNotFound, PreconditionFailed, StoreError, UploadLost
-from keyfold.store.api import MIN_PART_BYTES, Blob, Bytes, Create, ObjectInfo, PutMode, PutResult, UploadInfo
+from keyfold.store.api import (
+    MIN_PART_BYTES,
+    Blob,
+    Bytes,
+    Create,
+    ObjectInfo,
+    ObjectStore,
+    PutMode,
+    PutResult,
+    UploadInfo,
+)
+from keyfold.store.wrapped import unwrapped
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +41,15 @@ class _Object:
 class _Parts:
     key: str
     started_ms: int
-    parts: list[bytes]
+    parts: dict[int, bytes]
 
 
 class MemoryStore:
     """An `ObjectStore` in this process. `min_part_bytes` may be lowered so that tests need no 5 MiB parts.
 
     With `content_etags` an ETag is the MD5 of the bytes, as on S3: who writes the same bytes twice writes the same
-    version, and an update can slip in over a version that was away in between.
+    version, and an update can slip in over a version that was away in between. Stores with the same `server` copy from
+    each other (`CopyingStore`); one without can copy within itself.
     """
 
     def __init__(
@@ -47,8 +59,10 @@ class MemoryStore:
         *,
         min_part_bytes: int = MIN_PART_BYTES,
         content_etags: bool = False,
+        server: str = "",
     ) -> None:
         self.name = name
+        self.server = server
         self._clock: Clock = SystemClock() if clock is None else clock
         self._min_part_bytes = min_part_bytes
         self._content_etags = content_etags
@@ -94,7 +108,7 @@ class MemoryStore:
         """See `ObjectStore.start_upload`."""
         with self._lock:
             upload_id = f"upload-{next(self._numbers)}"
-            self._uploads[upload_id] = _Parts(key, self._clock.now_ms(), [])
+            self._uploads[upload_id] = _Parts(key, self._clock.now_ms(), {})
         return MemoryUpload(self, key, upload_id)
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
@@ -136,26 +150,55 @@ class MemoryStore:
             if found is not None and found.key == key:
                 del self._uploads[upload_id]
 
-    def write_part(self, key: str, upload_id: str, part: Bytes) -> None:
-        """Add a part to an unfinished upload (what `MemoryUpload.write` does)."""
+    def resume_upload(self, key: str) -> MemoryUpload | None:
+        """See `ResumingStore.resume_upload`."""
+        with self._lock:
+            begun = {upload_id: dict(u.parts) for upload_id, u in self._uploads.items() if u.key == key and u.parts}
+        if not begun:
+            return None
+        upload_id, there = max(begun.items(), key=lambda item: len(item[1]))
+        return MemoryUpload(self, key, upload_id, there)
+
+    def copies_from(self, source: ObjectStore) -> bool:
+        """See `CopyingStore.copies_from`."""
+        other = unwrapped(source)
+        return other is self or (isinstance(other, MemoryStore) and bool(self.server) and other.server == self.server)
+
+    def start_copy(self, source: ObjectStore, source_key: str, key: str, size_bytes: int) -> MemoryCopy | None:
+        """See `CopyingStore.start_copy`."""
+        if not self.copies_from(source):
+            return None
+        data = unwrapped(source).get(source_key).data
+        if len(data) != size_bytes:
+            return None
+        upload = self.start_upload(key)
+        upload.write(data)
+        return MemoryCopy(upload, _sum(data))
+
+    def write_part(self, key: str, upload_id: str, part: Bytes, number: int) -> None:
+        """Add or replace a part of an unfinished upload (what `MemoryUpload.write` does)."""
         copy = bytes(part)
         with self._lock:
             parts = self._parts(key, upload_id).parts
-            if parts and len(parts[-1]) < self._min_part_bytes:
-                raise StoreError(key, f"part {len(parts)} has {len(parts[-1])} bytes: only the last may be so short")
-            parts.append(copy)
+            before = parts.get(number - 1, b"")
+            if number > 1 and len(before) < self._min_part_bytes:
+                raise StoreError(key, f"part {number - 1} has {len(before)} bytes: only the last may be so short")
+            parts[number] = copy
 
-    def complete_upload(self, key: str, upload_id: str) -> PutResult:
-        """Make an upload's object visible (what `MemoryUpload.complete` does)."""
+    def complete_upload(self, key: str, upload_id: str, sums: Sequence[bytes]) -> PutResult:
+        """Make an upload's object visible, of the parts with these SHA-256 (what `MemoryUpload.complete` does)."""
         with self._lock:
             if upload_id not in self._uploads and key in self._objects:
                 return PutResult(self._objects[key].etag, self._clock.now_ms())
             parts = self._parts(key, upload_id).parts
-            if not parts:
+            if not sums:
                 raise StoreError(key, "an upload needs at least one part")
+            taken = [parts.get(number + 1, b"") for number in range(len(sums))]
+            if [_sum(part) for part in taken] != [*sums]:
+                raise UploadLost(key, "somebody else has sent one of its parts")
             self._check(key, Create())
             del self._uploads[upload_id]
-            return self._write(key, b"".join(parts))
+            return self._write(key, b"".join(taken))
 
     def _find(self, key: str) -> _Object:
         found = self._objects.get(key)
@@ -189,25 +232,55 @@ class MemoryStore:
 
 
 class MemoryUpload:
-    """An unfinished upload of a `MemoryStore`."""
+    """An unfinished upload of a `MemoryStore`; `there` are the parts that it had when it was taken up again."""
 
-    def __init__(self, store: MemoryStore, key: str, upload_id: str) -> None:
+    def __init__(self, store: MemoryStore, key: str, upload_id: str, there: Mapping[int, bytes] | None = None) -> None:
         self._store = store
         self.key = key
         self.upload_id = upload_id
+        self._there = there or {}
+        self._sums: list[bytes] = []
 
     def write(self, part: Bytes) -> None:
         """See `Upload.write`."""
-        self._store.write_part(self.key, self.upload_id, part)
+        self._store.write_part(self.key, self.upload_id, part, len(self._sums) + 1)
+        self._sums.append(_sum(part))
+
+    def keep(self, part: Bytes) -> bool:
+        """See `ResumedUpload.keep`."""
+        is_there = self._there.get(len(self._sums) + 1) == part
+        if is_there:
+            self._sums.append(_sum(part))
+        return is_there
 
     def complete(self) -> PutResult:
         """See `Upload.complete`."""
-        return self._store.complete_upload(self.key, self.upload_id)
+        return self._store.complete_upload(self.key, self.upload_id, self._sums)
 
     def abort(self) -> None:
         """See `Upload.abort`."""
         self._store.abort_upload(self.key, self.upload_id)
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryCopy:
+    """A copy within a server, not visible yet."""
+
+    upload: MemoryUpload
+    sha256: bytes
+
+    def complete(self) -> PutResult:
+        """See `Upload.complete`."""
+        return self.upload.complete()
+
+    def abort(self) -> None:
+        """See `Upload.abort`."""
+        self.upload.abort()
+
+
 def _info(key: str, found: _Object) -> ObjectInfo:
     return ObjectInfo(key, len(found.data), found.etag, found.last_modified_ms)
+
+
+def _sum(part: Bytes) -> bytes:
+    return hashlib.sha256(part).digest()

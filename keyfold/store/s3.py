@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from io import BytesIO
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
@@ -37,9 +36,21 @@ from keyfold.errors import (
     StoreUnavailable,
     UploadLost,
 )
-from keyfold.store.api import Blob, Bytes, Create, ObjectInfo, ObjectVersion, PutMode, PutResult, UploadInfo
-from keyfold.store.pace import CHUNK_BYTES, Pacer
+from keyfold.store.api import (
+    Blob,
+    Bytes,
+    Create,
+    ObjectInfo,
+    ObjectStore,
+    ObjectVersion,
+    PutMode,
+    PutResult,
+    UploadInfo,
+)
+from keyfold.store.pace import CHUNK_BYTES, PacedBody, Pacer
 from keyfold.store.s3_errors import FAILURES, translate
+from keyfold.store.s3_uploads import COPY_BYTES_MAX, S3Copy, S3Upload, copy_in_store, has_same_access, take_up
+from keyfold.store.wrapped import unwrapped
 
 Checksums = Literal["when_supported", "when_required"]
 _CREATE_ONLY: Final = "*"
@@ -232,11 +243,33 @@ class S3Store:
 
     def start_upload(self, key: str) -> S3Upload:
         """See `ObjectStore.start_upload`."""
-        extra: dict[str, Any] = dict(self._encryption)
-        if self._sums_parts:
-            extra["ChecksumAlgorithm"] = "CRC32"
-        answer = self._ask(self._patient.create_multipart_upload, "s3:PutObject", key, Key=key, **extra)
-        return S3Upload(self, key, str(answer["UploadId"]))
+        return S3Upload(self, key, self.create_upload(key, "CRC32" if self._sums_parts else None))
+
+    def resume_upload(self, key: str) -> S3Upload | None:
+        """See `ResumingStore.resume_upload`."""
+        return take_up(self, key)
+
+    def copies_from(self, source: ObjectStore) -> bool:
+        """See `CopyingStore.copies_from`."""
+        other = unwrapped(source)
+        return isinstance(other, S3Store) and has_same_access(self.location, other.location)
+
+    def start_copy(self, source: ObjectStore, source_key: str, key: str, size_bytes: int) -> S3Copy | None:
+        """See `CopyingStore.start_copy`."""
+        other = unwrapped(source)
+        if not isinstance(other, S3Store) or not self._sums_parts or not 0 < size_bytes <= COPY_BYTES_MAX:
+            return None
+        return copy_in_store(self, other.bucket, source_key, key)
+
+    def create_upload(self, key: str, checksum: str | None) -> str:
+        """Begin an upload in parts (what `start_upload` and `start_copy` do); its id."""
+        sums = {"ChecksumAlgorithm": checksum} if checksum else {}
+        answer = self.request("create_multipart_upload", "s3:PutObject", key, **sums, **self._encryption)
+        return str(answer["UploadId"])
+
+    def request(self, operation: str, action: str, key: str, **arguments: Any) -> dict[str, Any]:
+        """One request about `key` that may be repeated (for what is made of several, in `keyfold.store.s3_uploads`)."""
+        return self._ask(getattr(self._patient, operation), action, key, Key=key, **arguments)
 
     def write_part(self, key: str, upload_id: str, number: int, part: Bytes) -> dict[str, Any]:
         """Send one part of an upload (what `S3Upload.write` does); what `complete_upload` needs to know of it."""
@@ -271,6 +304,8 @@ class S3Store:
         except ConditionUndecided as error:
             raise UploadLost(key, error.message, hint="after a 409 S3 wants every part sent again") from error
         except UploadLost as error:
+            if error.code == "InvalidPart":  # the upload is there, with a part that somebody else has sent
+                raise
             return self._completed_before(key, error)
         if "ETag" not in answer:
             raise StoreUnavailable(key, "the answer to a completed upload has no ETag: whether it landed is unknown")
@@ -315,8 +350,13 @@ class S3Store:
         try:
             answer: dict[str, Any] = call(Bucket=self.bucket, **arguments)
         except FAILURES as error:
-            raise translate(error, bucket=self.bucket, key=key, action=action, mode=mode) from error
+            raise self._failure(error, key, action, mode) from error
         return answer
+
+    def _failure(self, error: Exception, key: str, action: str, mode: PutMode | None = None) -> StoreError:
+        failure = translate(error, bucket=self.bucket, key=key, action=action, mode=mode)
+        failure.host = urlsplit(self._patient.meta.endpoint_url).netloc
+        return failure
 
     def _read(self, key: str, **arguments: Any) -> tuple[dict[str, Any], bytes]:
         """Ask for an object and read its body; a body that breaks off is asked for again."""
@@ -327,7 +367,7 @@ class S3Store:
                 return answer, self._drain(body, int(_field(answer, "ContentLength", key)))
             except FAILURES as error:
                 if not attempts_left:
-                    raise translate(error, bucket=self.bucket, key=key, action="s3:GetObject") from error
+                    raise self._failure(error, key, "s3:GetObject") from error
             finally:
                 body.close()
         raise AssertionError("at least one attempt")
@@ -371,7 +411,7 @@ class S3Store:
         try:
             yield from paginator.paginate(Bucket=self.bucket, Prefix=prefix, **arguments)
         except FAILURES as error:
-            raise translate(error, bucket=self.bucket, key=prefix or self.url, action=action) from error
+            raise self._failure(error, prefix or self.url, action) from error
 
     def _completed_before(self, key: str, lost: UploadLost) -> PutResult:
         # An earlier `complete` whose answer was lost made the object and ended the upload.
@@ -388,53 +428,7 @@ class S3Store:
         if self._pacer is not None or size_bytes < _ASK_FIRST_BYTES:
             headers.pop("Expect", None)
         if self._pacer is not None and request.body is not None:
-            request.body = _PacedBody(request.body, self._pacer)
-
-
-class S3Upload:
-    """An unfinished multipart upload. Parts are sent one after another, by one thread."""
-
-    def __init__(self, store: S3Store, key: str, upload_id: str) -> None:
-        self._store = store
-        self.key = key
-        self.upload_id = upload_id
-        self._parts: list[dict[str, Any]] = []
-
-    def write(self, part: Bytes) -> None:
-        """See `Upload.write`."""
-        self._parts.append(self._store.write_part(self.key, self.upload_id, len(self._parts) + 1, part))
-
-    def complete(self) -> PutResult:
-        """See `Upload.complete`."""
-        return self._store.complete_upload(self.key, self.upload_id, self._parts)
-
-    def abort(self) -> None:
-        """See `Upload.abort`."""
-        self._store.abort_upload(self.key, self.upload_id)
-
-
-class _PacedBody:
-    """A request's body on its way to the socket: chunks, each after the pacer said yes.
-
-    `body` is what boto3 prepared: bytes, a file over them, or (over TLS) a file that frames them with a trailing
-    checksum. This is an iterable and not a file on purpose: that is what urllib3 sends chunk by chunk as it is.
-    """
-
-    def __init__(self, body: Any, pacer: Pacer) -> None:
-        self._body = body
-        self._pacer = pacer
-
-    def __iter__(self) -> Iterator[Bytes]:
-        if not hasattr(self._body, "read"):
-            self._body = BytesIO(self._body)
-        while chunk := self._body.read(CHUNK_BYTES):
-            self._pacer.acquire(len(chunk))
-            yield chunk
-
-    def seek(self, offset: int, whence: int = 0) -> None:
-        """Begin again, for boto3 before it repeats a request."""
-        if hasattr(self._body, "seek"):
-            self._body.seek(offset, whence)
+            request.body = PacedBody(request.body, self._pacer)
 
 
 def _clients(asked: S3Location) -> tuple[S3Location, Any, Any]:

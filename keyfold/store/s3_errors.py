@@ -42,6 +42,8 @@ _CLOCK_IS_OFF: Final = "RequestTimeTooSkewed"
 _WRONG_REGION_CODES: Final = frozenset(
     {"PermanentRedirect", "TemporaryRedirect", "AuthorizationHeaderMalformed", "301"}
 )
+# Another process has finished it, let it go, or sent one of its parts again.
+_UPLOAD_LOST_CODES: Final = frozenset({"NoSuchUpload", "InvalidPart"})
 # A name that cannot be, on stores that keep objects as files: `o` and `o/x` together. Repeating does not help.
 _NAME_CONFLICTS: Final = frozenset({"ObjectParentIsFile", "ExistingObjectIsDirectory", "ParentIsObject"})
 
@@ -100,7 +102,7 @@ def _of_answer(error: boto.ClientError, *, bucket: str, key: str, action: str, m
     unknown = code in _UNKNOWN_CODES or status == 429 or (status >= 500 and status != 501)
     rules: tuple[tuple[bool, type[StoreError], str | None], ...] = (
         (code == "NoSuchBucket", BucketMissing, f"create bucket {bucket}, or check s3.bucket.name"),
-        (code == "NoSuchUpload", UploadLost, None),
+        (code in _UPLOAD_LOST_CODES, UploadLost, None),
         (unknown, StoreUnavailable, None),
         (code == _CLOCK_IS_OFF, AccessDenied, "this machine's clock and the store's differ too much: set it right"),
         (code in _DENIED_CODES or status in {401, 403}, AccessDenied, f"the credentials need {action} on this key"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import tracemalloc
+from collections.abc import Sequence
 from itertools import pairwise
 from random import Random
 
@@ -33,8 +34,8 @@ class Sizes(MemoryStore):
         super().__init__("sizes", ManualClock(), min_part_bytes=10)
         self.parts: list[int] = []
 
-    def write_part(self, key: str, upload_id: str, part: Bytes) -> None:
-        super().write_part(key, upload_id, part)
+    def write_part(self, key: str, upload_id: str, part: Bytes, number: int) -> None:
+        super().write_part(key, upload_id, part, number)
         self.parts.append(len(part))
 
 
@@ -171,12 +172,12 @@ class Drain(MemoryStore):
         self.checksum = hashlib.sha256()
         self.part_count = 0
 
-    def write_part(self, key: str, upload_id: str, part: Bytes) -> None:
+    def write_part(self, key: str, upload_id: str, part: Bytes, number: int) -> None:
         del key, upload_id
         self.checksum.update(part)
         self.part_count += 1
 
-    def complete_upload(self, key: str, upload_id: str) -> PutResult:
+    def complete_upload(self, key: str, upload_id: str, sums: Sequence[bytes]) -> PutResult:
         del key
         del self._uploads[upload_id]
         return PutResult("-", 0)

@@ -13,8 +13,8 @@ import pytest
 from botocore.httpchecksum import AwsChunkedWrapper, Crc32Checksum
 
 from keyfold.store.api import MIN_PART_BYTES, Create
-from keyfold.store.pace import CHUNK_BYTES, Pacer
-from keyfold.store.s3 import S3Location, S3Store, _PacedBody
+from keyfold.store.pace import CHUNK_BYTES, PacedBody, Pacer
+from keyfold.store.s3 import S3Location, S3Store
 from tests.support.moto import Fault, LocalS3Process
 
 
@@ -192,7 +192,7 @@ def test_framed_bodies_are_paced_as_they_are_framed() -> None:
         return AwsChunkedWrapper(BytesIO(data), checksum_cls=Crc32Checksum, checksum_name="x-amz-checksum-crc32")
 
     pacer = CountingPacer()
-    body = _PacedBody(framed(), pacer)
+    body = PacedBody(framed(), pacer)
     whole = framed().read()
     assert b"".join(bytes(chunk) for chunk in body) == whole
     assert pacer.take() == len(whole)

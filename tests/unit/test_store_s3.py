@@ -290,7 +290,7 @@ def test_an_upload_is_completed_under_a_condition(server: ScriptedServer, store:
         (Answer(200, COMPLETED.body, cut=30), StoreUnavailable),
         (Answer(200, b"<CompleteMultipartUploadResult><Key>k</Key></CompleteMultipartUploadResult>"), StoreUnavailable),
         (error(400, "EntityTooSmall"), StoreError),
-        (error(400, "InvalidPart"), StoreError),
+        (error(400, "InvalidPart"), UploadLost),
     ],
     ids=lambda value: "",
 )
