@@ -1,0 +1,162 @@
+"""Creates on S3 that take more than one request: uploads in parts, uploads that go on, copies inside the store.
+
+A copy inside the store is an upload whose only part the store fills itself (`UploadPartCopy`). `CopyObject` keeps
+neither of the two promises that a log stands on: servers ignore its `If-None-Match` and overwrite, and what it has
+copied is visible before anybody could look at its sum. A part can be judged first: an upload that was begun for
+SHA-256 answers with the part's, which is the object's, for there is one part.
+
+A part that is there is known by its size and its CRC-32, or by its ETag where that is the MD5. Both may be wrong about
+bytes that were made to collide, and who could do that can also write the objects.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from keyfold.errors import ObjectNotFound, StoreError, UploadLost
+from keyfold.store.api import Bytes, PutResult
+
+if TYPE_CHECKING:
+    from keyfold.store.s3 import S3Location, S3Store
+
+COPY_BYTES_MAX: Final = 5 * 1024**3
+"""What S3 takes as one part."""
+
+_UPLOADS_LOOKED_AT: Final = 3
+_ACCESS: Final = ("endpoint_url", "access_key_id", "secret_access_key", "session_token", "profile")
+
+
+class S3Upload:
+    """An unfinished multipart upload. Parts are sent one after another, by one thread.
+
+    `there` are the parts that the store had when this upload was taken up again, by their numbers.
+    """
+
+    def __init__(
+        self, store: S3Store, key: str, upload_id: str, there: Mapping[int, Mapping[str, Any]] | None = None
+    ) -> None:
+        self._store = store
+        self.key = key
+        self.upload_id = upload_id
+        self._there = there or {}
+        self._parts: list[dict[str, Any]] = []
+
+    def write(self, part: Bytes) -> None:
+        """See `Upload.write`."""
+        self._parts.append(self._store.write_part(self.key, self.upload_id, len(self._parts) + 1, part))
+
+    def keep(self, part: Bytes) -> bool:
+        """See `ResumedUpload.keep`."""
+        number = len(self._parts) + 1
+        found = self._there.get(number)
+        if found is None or not _is_same(found, part):
+            return False
+        sums = {"ChecksumCRC32": found["ChecksumCRC32"]} if "ChecksumCRC32" in found else {}
+        self._parts.append({"PartNumber": number, "ETag": str(found["ETag"]), **sums})
+        return True
+
+    def complete(self) -> PutResult:
+        """See `Upload.complete`."""
+        return self._store.complete_upload(self.key, self.upload_id, self._parts)
+
+    def abort(self) -> None:
+        """See `Upload.abort`."""
+        self._store.abort_upload(self.key, self.upload_id)
+
+
+@dataclass(frozen=True, slots=True)
+class S3Copy:
+    """An upload whose only part the store has filled from another object."""
+
+    store: S3Store
+    key: str
+    upload_id: str
+    part: Mapping[str, Any]
+    sha256: bytes
+
+    def complete(self) -> PutResult:
+        """See `Upload.complete`."""
+        return self.store.complete_upload(self.key, self.upload_id, [dict(self.part)])
+
+    def abort(self) -> None:
+        """See `Upload.abort`."""
+        self.store.abort_upload(self.key, self.upload_id)
+
+
+def has_same_access(one: S3Location, other: S3Location) -> bool:
+    """Whether both are the same server, asked with the same credentials. Regions of Amazon's may differ."""
+    return all(getattr(one, name) == getattr(other, name) for name in _ACCESS)
+
+
+def copy_in_store(store: S3Store, source_bucket: str, source_key: str, key: str) -> S3Copy | None:
+    """See `CopyingStore.start_copy`."""
+    upload_id = store.create_upload(key, "SHA256")
+    try:
+        found = _copy_part(store, key, upload_id, source_bucket, source_key)
+    except StoreError:
+        _let_go(store, key, upload_id)
+        raise
+    if not found.get("ChecksumSHA256") or not found.get("ETag"):
+        _let_go(store, key, upload_id)
+        return None
+    said = str(found["ChecksumSHA256"])
+    part = {"PartNumber": 1, "ETag": str(found["ETag"]), "ChecksumSHA256": said}
+    return S3Copy(store, key, upload_id, part, b64decode(said))
+
+
+def take_up(store: S3Store, key: str) -> S3Upload | None:
+    """See `ResumingStore.resume_upload`. Uploads of other kinds (a copy's) are left alone."""
+    begun = [info for info in store.list_uploads(key) if info.key == key]
+    begun.sort(key=lambda info: info.started_ms, reverse=True)
+    best: S3Upload | None = None
+    most = 0
+    for info in begun[:_UPLOADS_LOOKED_AT]:
+        there = _parts_there(store, key, info.upload_id)
+        if len(there) > most and not any("ChecksumSHA256" in part for part in there.values()):
+            best, most = S3Upload(store, key, info.upload_id, there), len(there)
+    return best
+
+
+def _copy_part(store: S3Store, key: str, upload_id: str, source_bucket: str, source_key: str) -> dict[str, Any]:
+    origin = {"Bucket": source_bucket, "Key": source_key}
+    try:
+        answer = store.request(
+            "upload_part_copy", "s3:GetObject", key, UploadId=upload_id, PartNumber=1, CopySource=origin
+        )
+    except ObjectNotFound as error:
+        raise ObjectNotFound(source_key, error.message, code=error.code) from error
+    return dict(answer.get("CopyPartResult", {}))
+
+
+def _parts_there(store: S3Store, key: str, upload_id: str) -> dict[int, dict[str, Any]]:
+    """The parts of an unfinished upload by their numbers; none where it is gone."""
+    there: dict[int, dict[str, Any]] = {}
+    more: dict[str, Any] = {}
+    while True:
+        try:
+            page = store.request("list_parts", "s3:ListMultipartUploadParts", key, UploadId=upload_id, **more)
+        except (UploadLost, ObjectNotFound):
+            return {}
+        there |= {int(row["PartNumber"]): row for row in page.get("Parts", ())}
+        if not page.get("IsTruncated") or not page.get("NextPartNumberMarker"):
+            return there
+        more = {"PartNumberMarker": page["NextPartNumberMarker"]}
+
+
+def _let_go(store: S3Store, key: str, upload_id: str) -> None:
+    with contextlib.suppress(StoreError):
+        store.abort_upload(key, upload_id)
+
+
+def _is_same(found: Mapping[str, Any], part: Bytes) -> bool:
+    if int(found["Size"]) != len(part):
+        return False
+    if "ChecksumCRC32" in found:
+        return bool(found["ChecksumCRC32"] == b64encode(zlib.crc32(part).to_bytes(4, "big")).decode())
+    return str(found["ETag"]).strip('"') == hashlib.md5(part, usedforsecurity=False).hexdigest()
