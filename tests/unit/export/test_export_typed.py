@@ -23,31 +23,10 @@ from keyfold.typed.decoder import reader_type
 from keyfold.typed.formats import Format
 from keyfold.typed.logical import EPOCH
 from keyfold.typed.misfit import RecordMisfit
-from tests.support.exports import Bucket, Folder, MakePlace, Seen, exported, rows
-from tests.support.logs import MadeLog, records
+from tests.support.exports import Seen, exported, rows
+from tests.support.logs import MadeLog
 
 URL = "s3://bucket/topics"
-
-
-@pytest.fixture(params=["bucket", "folder"])
-def make_place(request: pytest.FixtureRequest, tmp_path: Path) -> MakePlace:
-    kept = MemoryStore("lake")
-    if request.param == "bucket":
-        return lambda run="0000abcd": Bucket(run, kept)
-    return lambda run="0000abcd": Folder(tmp_path / "out", run)
-
-
-@pytest.fixture
-def place(make_place: MakePlace) -> Seen:
-    return make_place()
-
-
-@pytest.fixture
-def made() -> MadeLog:
-    made = MadeLog()
-    made.append(records("a=1 b=1 a=2 =x"))
-    made.append(records("c=1 b= _ a=3", 4))
-    return made
 
 
 SCHEMA_1 = '{"type": "record", "name": "User", "fields": [{"name": "name", "type": "string"}]}'

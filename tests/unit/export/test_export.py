@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from io import BytesIO
-from pathlib import Path
 from random import Random
 from threading import Event, Thread
 from typing import Any
@@ -20,31 +19,10 @@ from keyfold.log.names import Place
 from keyfold.log.record import CREATE_TIME, LOG_APPEND_TIME, Record
 from keyfold.store.memory import MemoryStore
 from keyfold.typed.formats import Format
-from tests.support.exports import Bucket, Folder, MakePlace, Seen, exported, log_of, rows, tables
+from tests.support.exports import Bucket, MakePlace, Seen, exported, log_of, rows, tables
 from tests.support.logs import MadeLog, latest_of, records
 
 URL = "s3://bucket/topics"
-
-
-@pytest.fixture(params=["bucket", "folder"])
-def make_place(request: pytest.FixtureRequest, tmp_path: Path) -> MakePlace:
-    kept = MemoryStore("lake")
-    if request.param == "bucket":
-        return lambda run="0000abcd": Bucket(run, kept)
-    return lambda run="0000abcd": Folder(tmp_path / "out", run)
-
-
-@pytest.fixture
-def place(make_place: MakePlace) -> Seen:
-    return make_place()
-
-
-@pytest.fixture
-def made() -> MadeLog:
-    made = MadeLog()
-    made.append(records("a=1 b=1 a=2 =x"))
-    made.append(records("c=1 b= _ a=3", 4))
-    return made
 
 
 def test_rows_are_the_records(made: MadeLog, place: Seen) -> None:

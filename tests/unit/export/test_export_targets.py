@@ -21,30 +21,9 @@ from keyfold.typed.decoder import reader_type
 from keyfold.typed.formats import Format
 from keyfold.typed.misfit import RecordMisfit
 from tests.support.exports import Bucket, Folder, MakePlace, Seen, exported, log_of, patience, rows
-from tests.support.logs import MadeLog, records
+from tests.support.logs import MadeLog
 
 URL = "s3://bucket/topics"
-
-
-@pytest.fixture(params=["bucket", "folder"])
-def make_place(request: pytest.FixtureRequest, tmp_path: Path) -> MakePlace:
-    kept = MemoryStore("lake")
-    if request.param == "bucket":
-        return lambda run="0000abcd": Bucket(run, kept)
-    return lambda run="0000abcd": Folder(tmp_path / "out", run)
-
-
-@pytest.fixture
-def place(make_place: MakePlace) -> Seen:
-    return make_place()
-
-
-@pytest.fixture
-def made() -> MadeLog:
-    made = MadeLog()
-    made.append(records("a=1 b=1 a=2 =x"))
-    made.append(records("c=1 b= _ a=3", 4))
-    return made
 
 
 def test_a_target_that_is_not_empty_is_refused(made: MadeLog, make_place: MakePlace) -> None:
