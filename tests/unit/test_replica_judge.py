@@ -1,0 +1,261 @@
+"""How a replica stands: what the manifests say, what the process says, who is believed when."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from keyfold.errors import AccessDenied, Corrupt, KeyfoldError, StoreUnavailable
+from keyfold.log.commit import Pinned
+from keyfold.log.manifest import Hold, Manifest, ReplicaState
+from keyfold.log.names import Place
+from keyfold_compactor.replica.documents import ALL_TOPICS, CompactionEntry, Enablement
+from keyfold_compactor.replica.judge import Asked, Seen, Standing, judge
+from keyfold_compactor.replica.standing import Lag, Pending
+from keyfold_compactor.replica.states import PartitionState, State, trouble
+from keyfold_compactor.replica.summary import summary
+from tests.support.manifests import empty_manifest, entry, sink_name
+
+NOW_MS = 1_700_000_000_000
+PLACE = Place("topics", "users", 0)
+ENABLED = Enablement({ALL_TOPICS: CompactionEntry(enabled=True, format=1)})
+ASKED = Asked("dr", "dr@1", "s3.source", "s3.replica", enablement=Enablement())
+
+
+def log(segments: int, **changes: Any) -> Manifest:
+    listed = tuple(
+        entry(sink_name(10 * i), 10 * i, 10 * i + 10, appended_at_ms=NOW_MS - 1000 * (10 - i)) for i in range(segments)
+    )
+    return empty_manifest(0, version=segments + 3, segments=listed, next_offset=10 * segments, **changes)
+
+
+def replica_of(source: Manifest, segments: int, **changes: Any) -> Manifest:
+    """A replica that has the first segments of its source."""
+    some = source.segments[:segments]
+    state = ReplicaState(3, "", "dr", "s3://b/topics", source.log_id, source.version - 1, NOW_MS)
+    return replace(source, version=2, replica=state, segments=some, next_offset=10 * segments, holds=(), **changes)
+
+
+def seen(source: Manifest | KeyfoldError, replica: Manifest | KeyfoldError | None) -> Seen:
+    pinned = source if isinstance(source, KeyfoldError) else Pinned(source, "etag", NOW_MS)
+    return Seen(PLACE, pinned, replica)
+
+
+def failed(code: str = "SlowDown", state: State = State.WAITING, **changes: Any) -> PartitionState:
+    values: dict[str, Any] = {"code": code, "host": "s3.replica", "message": "no", "hint": "wait", "attempts": 4}
+    times = {"backoff_ms": 800, "last_attempt_ms": NOW_MS - 500, "next_attempt_ms": NOW_MS + 300}
+    return PartitionState(PLACE, state, **{**values, **times, **changes})
+
+
+# By the manifests
+
+
+def test_equal_content_is_in_sync_whatever_the_versions() -> None:
+    source = log(3, holds=(Hold("dr@1", -1, 0, 30, NOW_MS),))
+    found = judge(seen(source, replica_of(source, 3)), ASKED)
+    assert (found.state.state, found.state.pending, found.state.lag) == (State.IN_SYNC, Pending(), Lag())
+    assert (found.state.source_version, found.state.replica_version) == (6, 5)
+    assert (found.state.source_next_offset, found.state.replica_next_offset) == (30, 30)
+    assert found.errors == ()
+
+
+def test_what_differs_is_pending_with_its_figures() -> None:
+    source = log(3)
+    found = judge(seen(source, replica_of(source, 1)), ASKED).state
+    assert (found.state, found.pending.bytes, found.lag.records) == (State.PENDING, 300, 20)
+
+
+def test_a_change_without_a_byte_to_send_is_pending_too() -> None:
+    source = log(3)
+    changed = replace(source, settings={"cleanup.policy": "compact"})
+    found = judge(seen(changed, replica_of(source, 3)), ASKED).state
+    assert (found.state, found.pending) == (State.PENDING, Pending())
+
+
+def test_nothing_there_yet_is_pending() -> None:
+    found = judge(seen(log(2), None), ASKED).state
+    assert (found.state, found.pending.segments, found.replica_next_offset) == (State.PENDING, 2, -1)
+
+
+def test_a_purge_above_what_the_replica_has_asks_for_a_resync_also_while_paused() -> None:
+    source = log(3, purged_to=20)
+    for is_paused in (False, True):
+        found = judge(seen(source, replica_of(source, 2)), replace(ASKED, is_paused=is_paused))
+        assert found.state.state is State.RESYNC_REQUIRED
+        assert found.state.code == "ResyncRequired"
+        assert "keyfold replica resync dr" in found.state.hint
+    below = replace(source, purged_to=19)
+    asked = replace(ASKED, enablement=ENABLED)
+    assert judge(seen(below, replica_of(below, 2)), asked).state.state is State.PENDING
+    assert judge(seen(source, None), asked).state.state is State.PENDING, "a first copy needs none"
+
+
+def test_a_compacted_log_waits_for_compaction_to_be_enabled_though_no_process_has_said_so() -> None:
+    source = log(3, first_dirty_offset=10)
+    found = judge(seen(source, replica_of(log(3), 2)), ASKED)
+    assert (found.state.state, found.state.code) == (State.WAITING, "CompactionNotEnabled")
+    assert found.state.host == "s3.replica"
+    assert "enable-compaction" in found.errors[0].hint
+    enabled = replace(ASKED, enablement=ENABLED)
+    assert judge(seen(source, replica_of(log(3), 2)), enabled).state.state is State.PENDING
+    newer = replace(source, min_reader=2)
+    assert judge(seen(newer, None), enabled).state.code == "ReplicaFormatTooOld"
+
+
+def test_a_paused_replica_is_paused_and_its_figures_go_on() -> None:
+    source = log(3)
+    found = judge(seen(source, replica_of(source, 1)), replace(ASKED, is_paused=True)).state
+    assert (found.state, found.pending.segments) == (State.PAUSED, 2)
+
+
+# By the process
+
+
+def test_a_process_at_work_is_believed_about_its_waits() -> None:
+    source = log(3)
+    found = judge(seen(source, replica_of(source, 1)), ASKED, failed(), is_alive=True)
+    assert (found.state.state, found.state.code, found.state.attempts) == (State.WAITING, "SlowDown", 4)
+    assert (found.state.backoff_ms, found.state.next_attempt_ms) == (800, NOW_MS + 300)
+    assert found.state.pending.segments == 2, "figures are of now"
+    assert [e.code for e in found.errors] == ["SlowDown"]
+
+
+def test_an_error_of_a_process_at_work_shows_although_nothing_is_left_to_send() -> None:
+    source = log(3)
+    reported = failed("AccessDenied", State.BROKEN, host="s3.source")
+    assert judge(seen(source, replica_of(source, 3)), ASKED, reported, is_alive=True).state.state is State.BROKEN
+    gone = judge(seen(source, replica_of(source, 3)), ASKED, reported).state
+    assert (gone.state, gone.code, gone.backoff_ms) == (State.IN_SYNC, "", 0)
+
+
+def test_the_last_error_of_a_process_that_has_ended_shows_while_something_is_left() -> None:
+    source = log(3)
+    found = judge(seen(source, replica_of(source, 1)), ASKED, failed("Corrupt", State.BROKEN)).state
+    assert (found.state, found.code) == (State.BROKEN, "Corrupt")
+
+
+def test_a_refusal_of_a_process_that_has_ended_is_looked_at_again() -> None:
+    source = log(3, first_dirty_offset=10)
+    reported = failed("CompactionNotEnabled")
+    enabled = replace(ASKED, enablement=ENABLED)
+    assert judge(seen(source, replica_of(log(3), 2)), enabled, reported).state.state is State.PENDING
+    still = judge(seen(source, replica_of(log(3), 2)), enabled, reported, is_alive=True).state
+    assert still.state is State.WAITING, "it has not tried again yet"
+    blind = replace(ASKED, enablement=None)
+    assert judge(seen(source, replica_of(log(3), 2)), blind, reported).state.state is State.WAITING
+
+
+def test_copying_is_what_a_process_at_work_does_and_no_other() -> None:
+    source, copying = log(3), PartitionState(PLACE, State.COPYING)
+    assert judge(seen(source, replica_of(source, 1)), ASKED, copying, is_alive=True).state.state is State.COPYING
+    assert judge(seen(source, replica_of(source, 1)), ASKED, copying).state.state is State.PENDING
+    assert judge(seen(source, replica_of(source, 3)), ASKED, copying, is_alive=True).state.state is State.IN_SYNC
+
+
+def test_a_resync_that_was_reported_and_done_is_over() -> None:
+    source = log(3)
+    reported = failed("ResyncRequired", State.RESYNC_REQUIRED)
+    assert judge(seen(source, replica_of(source, 3)), ASKED, reported, is_alive=True).state.state is State.IN_SYNC
+
+
+# One side does not answer
+
+
+def test_a_replica_that_does_not_answer_is_judged_by_the_cursor() -> None:
+    source = log(3, holds=(Hold("other@1", -1, 0, 30, NOW_MS), Hold("dr@1", -1, 0, 20, NOW_MS)))
+    found = judge(seen(source, StoreUnavailable("k", "timed out")), ASKED)
+    assert found.is_by_cursor
+    assert (found.state.state, found.state.code, found.state.host) == (State.WAITING, "StoreUnavailable", "s3.replica")
+    assert (found.state.pending.segments, found.state.lag.records) == (1, 10)
+    denied = judge(seen(source, AccessDenied("k", "403")), ASKED).state
+    assert (denied.state, denied.code) == (State.BROKEN, "AccessDenied")
+    never = judge(seen(log(3), StoreUnavailable("k", "timed out")), ASKED).state
+    assert never.pending.segments == 3, "no cursor: nothing was received"
+
+
+def test_a_source_that_cannot_be_read_leaves_the_figures_that_were_reported() -> None:
+    reported = replace(PartitionState(PLACE, State.PENDING), pending=Pending(5, 6, 7), lag=Lag(8, 9))
+    found = judge(seen(Corrupt("users", 0, "torn"), None), ASKED, reported)
+    assert (found.state.state, found.state.code, found.state.host) == (State.BROKEN, "Corrupt", "s3.source")
+    assert (found.state.pending, found.state.lag) == (Pending(5, 6, 7), Lag(8, 9))
+
+
+def test_what_the_process_says_and_what_was_seen_are_both_shown_unless_they_are_the_same() -> None:
+    source = log(3)
+    found = judge(seen(source, AccessDenied("k", "403")), ASKED, failed(), is_alive=True)
+    assert found.state.code == "SlowDown", "the process may have rights that who asks has not"
+    assert [(e.code, e.host) for e in found.errors] == [("SlowDown", "s3.replica"), ("AccessDenied", "s3.replica")]
+    same = judge(seen(source, AccessDenied("k", "403")), ASKED, failed("AccessDenied", State.BROKEN), is_alive=True)
+    assert len(same.errors) == 1
+
+
+# In all
+
+
+def standing(partition: int, state: State, **changes: Any) -> Standing:
+    place = Place("topics", "users", partition)
+    return Standing(PartitionState(place, state, **changes))
+
+
+def test_the_worst_partition_gives_the_state_and_figures_are_summed() -> None:
+    found = summary(
+        [
+            standing(0, State.IN_SYNC, last_success_ms=50, last_attempt_ms=50, next_attempt_ms=90),
+            standing(1, State.PENDING, pending=Pending(1, 2, 3, 10, 20), lag=Lag(5, 700), last_success_ms=40),
+            standing(
+                2,
+                State.WAITING,
+                pending=Pending(10, 20, 30, 5, 8),
+                lag=Lag(9, 60),
+                backoff_ms=200,
+                next_attempt_ms=99,
+                last_attempt_ms=60,
+                last_success_ms=30,
+            ),
+        ]
+    )
+    assert found.state is State.WAITING
+    assert found.by_state == {State.WAITING: 1, State.PENDING: 1, State.IN_SYNC: 1}
+    assert found.pending == Pending(11, 22, 33, 5, 20)
+    assert found.lag == Lag(9, 700)
+    assert (found.backoff_ms, found.next_attempt_ms) == (200, 99), "one in sync does not wait, it looks"
+    assert (found.last_attempt_ms, found.last_success_ms) == (60, 30)
+
+
+@pytest.mark.parametrize(
+    ("states", "worst"),
+    [
+        ([State.BROKEN, State.RESYNC_REQUIRED], State.RESYNC_REQUIRED),
+        ([State.WAITING, State.BROKEN], State.BROKEN),
+        ([State.PAUSED, State.IN_SYNC], State.PAUSED),
+        ([State.COPYING, State.PENDING], State.COPYING),
+    ],
+)
+def test_some_states_are_worse_than_others(states: list[State], worst: State) -> None:
+    assert summary([standing(i, state) for i, state in enumerate(states)]).state is worst
+
+
+def test_a_replica_without_partitions_is_in_sync_or_paused() -> None:
+    assert summary([]).state is State.IN_SYNC
+    assert summary([], is_paused=True).state is State.PAUSED
+
+
+def test_one_that_never_succeeded_shows_in_the_sum() -> None:
+    found = summary([standing(0, State.IN_SYNC, last_success_ms=50), standing(1, State.PENDING)])
+    assert found.last_success_ms == -1
+
+
+def test_errors_are_grouped_by_code_and_host_the_commonest_first() -> None:
+    away, denied = trouble(StoreUnavailable("k", "away"), "h"), trouble(AccessDenied("k", "403"), "h")
+    standings = [
+        replace(standing(0, State.BROKEN), errors=(denied,)),
+        replace(standing(1, State.WAITING), errors=(away,)),
+        replace(standing(2, State.WAITING), errors=(away,)),
+    ]
+    found = summary(standings).errors
+    assert [(f.trouble.code, [p.partition for p in f.places]) for f in found] == [
+        ("StoreUnavailable", [1, 2]),
+        ("AccessDenied", [0]),
+    ]
