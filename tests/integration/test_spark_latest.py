@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,27 +21,6 @@ pytestmark = [
     pytest.mark.any_spark,
     pytest.mark.filterwarnings("ignore:distutils Version classes:DeprecationWarning"),  # Spark 3.5 asks them
 ]
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> FolderLog:
-    return FolderLog(tmp_path)
-
-
-@pytest.fixture
-def jvm(spark: SparkSession) -> str:
-    """The engine that needs an Avro reader, which Spark has in itself from version 4 on."""
-    from keyfold.spark.jvm import has_class
-    from keyfold.spark.paths import AVRO
-
-    if not has_class(spark, AVRO):
-        pytest.skip("this Spark has no Avro reader")
-    return "jvm"
-
-
-@pytest.fixture(params=["jvm", "keyfold"])
-def engine(request: pytest.FixtureRequest) -> str:
-    return str(request.getfixturevalue("jvm") if request.param == "jvm" else request.param)
 
 
 def latest(spark: SparkSession, log: FolderLog, **wanted: Any) -> DataFrame:

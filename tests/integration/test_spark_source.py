@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,11 +20,6 @@ if TYPE_CHECKING:
 DataSourceReader = pytest.importorskip("pyspark.sql.datasource").DataSourceReader
 pytestmark = [pytest.mark.spark, pytest.mark.any_spark]
 COLUMNS = ["partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers", "leader_epoch"]
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> FolderLog:
-    return FolderLog(tmp_path)
 
 
 def test_a_batch_is_what_the_python_reader_gives(spark: SparkSession, log: FolderLog) -> None:
