@@ -23,7 +23,13 @@
     │   │   ├── Fenced                another writer of my role has claimed the partition
     │   │   ├── LeaseHeld             another compactor is at work and its lease has not expired
     │   │   ├── OffsetMoved           an append does not begin at the log's next_offset
-    │   │   └── SegmentsMoved         a segment to be replaced is not listed any more
+    │   │   ├── SegmentsMoved         a segment to be replaced is not listed any more
+    │   │   └── IsReplica             the log follows another one: neither sink nor compactor may write here
+    │   ├── ReplicaError              a replica cannot take what its source has
+    │   │   ├── ReplicaDiverged       it is no state of this source's log: something else wrote there, or here
+    │   │   ├── ResyncRequired        the source purged tombstones before the replica had received them
+    │   │   ├── CompactionNotEnabled  the source was compacted, and compaction is not enabled at the replica
+    │   │   └── ReplicaFormatTooOld   compaction is enabled there for an older format than the source has
     │   ├── CommitUnknown             no answer within the time given; the commit may still land (retriable)
     │   └── OffsetOutOfRange          a read position that the log cannot serve without a silent hole
     └── SourceError                   the Kafka topic is not the one that the log continues
@@ -42,6 +48,9 @@ class KeyfoldError(Exception):
     """Base of all errors that keyfold raises on purpose."""
 
     retriable: ClassVar[bool] = False
+
+    host: str = ""
+    """The address of the store that said so, where whoever raised the error knew it."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -183,6 +192,63 @@ class OffsetMoved(CommitRefused):
 
 class SegmentsMoved(CommitRefused):
     """A segment that was to be replaced is not listed under the same names any more."""
+
+
+class IsReplica(CommitRefused):
+    """The log here follows `source`: only its replicator writes it, until it is promoted."""
+
+    def __init__(self, topic: str, partition: int, message: str, *, source: str, hint: str | None = None) -> None:
+        super().__init__(topic, partition, message, hint=hint)
+        self.source = source
+
+
+class ReplicaError(LogError):
+    """A replica cannot take what its source has. `code` is one word for a status; it does not change."""
+
+    code: ClassVar[str] = "ReplicaError"
+
+
+class ReplicaDiverged(ReplicaError):
+    """What is at the replica is no state of the source's log, or the source is not the log that the replica follows.
+
+    `lost_from` and `lost_to` are the offsets that only this side has, and would lose; equal where there are none.
+    """
+
+    code = "ReplicaDiverged"
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        message: str,
+        *,
+        hint: str | None = None,
+        lost_from: int = 0,
+        lost_to: int = 0,
+        lost_records: int = 0,
+    ) -> None:
+        super().__init__(topic, partition, message, hint=hint)
+        self.lost_from = lost_from
+        self.lost_to = lost_to
+        self.lost_records = lost_records
+
+
+class ResyncRequired(ReplicaError):
+    """The source removed tombstones that the replica had not received: who reads there would keep deleted keys."""
+
+    code = "ResyncRequired"
+
+
+class CompactionNotEnabled(ReplicaError):
+    """The source's log was compacted, and the replica's bucket does not say that it takes compacted logs."""
+
+    code = "CompactionNotEnabled"
+
+
+class ReplicaFormatTooOld(ReplicaError):
+    """Compaction is enabled at the replica for readers of an older format than the source's log has."""
+
+    code = "ReplicaFormatTooOld"
 
 
 class CommitUnknown(LogError):

@@ -35,10 +35,10 @@ from keyfold.errors import (
     PreconditionFailed,
     StoreUnavailable,
 )
-from keyfold.log.edits import Edit, with_commit_id
+from keyfold.log.edits import Author, Edit, commit_id_of, with_commit_id
 from keyfold.log.manifest import UNSTAMPED, Manifest, stamped
 from keyfold.log.manifest_codec import decode_manifest, encode_manifest, require_writable
-from keyfold.log.names import Place, Role
+from keyfold.log.names import Place
 from keyfold.store.api import ObjectStore, Update
 
 T = TypeVar("T")
@@ -99,12 +99,14 @@ class Committer:
         self,
         base: Pinned,
         edit: Edit,
-        role: Role,
+        author: Author,
         objects: frozenset[str] = frozenset(),
         tried: set[str] | None = None,
     ) -> Pinned:
         """Apply `edit` to the log, beginning with `base`, the newest version that the caller knows.
 
+        An author without a claim leaves no commit id and writes no time: he may be anywhere, and what he changes is
+        not the log. His edit is made again after a 412, so it must be one that can be made twice.
         `objects` are the names that the edit brings in: they prove that it landed when the commit id is gone already.
         `tried` collects the commit ids of this very edit, for a caller who makes the same call again.
         Raises what the edit raises, `ManifestLost`, `FormatTooNew`, and `CommitUnknown` after too long without an
@@ -113,22 +115,23 @@ class Committer:
         tried = set() if tried is None else tried
         for _ in itertools.count():
             require_writable(base.manifest)
-            next_manifest = self._next(base, edit, role)
-            tried.add(next_manifest.role(role).commit_id)
+            next_manifest = self._next(base, edit, author)
+            tried.add(commit_id_of(next_manifest, author))
             won = self._swap(base, next_manifest)
             if won is not None:
                 return won
             current = self._read_again()
-            if any(_landed(current.manifest, role, commit_id, objects) for commit_id in tried):
+            if any(_landed(current.manifest, author, commit_id, objects) for commit_id in tried):
                 return current
             require_same_log(base.manifest, current.manifest)
             base = current
         raise AssertionError
 
-    def _next(self, base: Pinned, edit: Edit, role: Role) -> Manifest:
-        edited = edit(stamped(base.manifest, base.seen_ms), base.seen_ms)
+    def _next(self, base: Pinned, edit: Edit, author: Author) -> Manifest:
+        manifest = base.manifest if author is None else stamped(base.manifest, base.seen_ms)
+        edited = edit(manifest, base.seen_ms)
         commit_id = f"{self.patience.random.getrandbits(128):032x}"
-        return with_commit_id(replace(edited, version=base.manifest.version + 1), role, commit_id)
+        return with_commit_id(replace(edited, version=base.manifest.version + 1), author, commit_id)
 
     def _swap(self, base: Pinned, manifest: Manifest) -> Pinned | None:
         """PUT until the store says yes or no; None when it said no."""
@@ -162,9 +165,9 @@ class Committer:
         )
 
 
-def _landed(manifest: Manifest, role: Role, commit_id: str, objects: frozenset[str]) -> bool:
+def _landed(manifest: Manifest, author: Author, commit_id: str, objects: frozenset[str]) -> bool:
     """Whether a manifest that was read shows my commit. False proves nothing by itself."""
-    if manifest.role(role).commit_id == commit_id:
+    if commit_id and commit_id_of(manifest, author) == commit_id:
         return True
     return bool(objects & (manifest.object_names() | {r.name for r in manifest.replaced}))
 

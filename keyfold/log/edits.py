@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
-from keyfold.errors import Fenced, LeaseHeld, OffsetMoved, SegmentsMoved
+from keyfold.errors import Fenced, IsReplica, LeaseHeld, OffsetMoved, SegmentsMoved
 from keyfold.log.gaps import with_gaps
 from keyfold.log.manifest import (
     NO_EPOCH,
@@ -76,6 +77,7 @@ def claim(role: Role, expected_epoch: int, *, lease_ms: int = 0, holder: str = "
     """
 
     def edit(manifest: Manifest, seen_ms: int) -> Manifest:
+        require_writers(manifest)
         state = manifest.role(role)
         if state.epoch != expected_epoch:
             raise _fenced(manifest, role, expected_epoch)
@@ -304,12 +306,41 @@ def _with_role(manifest: Manifest, role: Role, state: RoleState) -> Manifest:
     return replace(manifest, sink=state) if role is Role.SINK else replace(manifest, compactor=state)
 
 
-def with_commit_id(manifest: Manifest, role: Role, commit_id: str) -> Manifest:
-    """The manifest with `commit_id` as the last commit of `role`."""
-    return _with_role(manifest, role, replace(manifest.role(role), commit_id=commit_id))
+Author = Role | Literal["replicator"] | None
+"""Who commits: a role, who replicates, or None: somebody with no claim and no place for a commit id."""
+
+
+def with_commit_id(manifest: Manifest, author: Author, commit_id: str) -> Manifest:
+    """The manifest with `commit_id` as the last commit of `author`."""
+    if isinstance(author, Role):
+        return _with_role(manifest, author, replace(manifest.role(author), commit_id=commit_id))
+    if author is None or manifest.replica is None:
+        return manifest
+    return replace(manifest, replica=replace(manifest.replica, commit_id=commit_id))
+
+
+def commit_id_of(manifest: Manifest, author: Author) -> str:
+    """The last commit of `author`; empty where there is no place for it."""
+    if isinstance(author, Role):
+        return manifest.role(author).commit_id
+    return "" if author is None or manifest.replica is None else manifest.replica.commit_id
+
+
+def require_writers(manifest: Manifest) -> None:
+    """Raise `IsReplica` where neither sink nor compactor may write: the log follows another one."""
+    state = manifest.replica
+    if state is not None:
+        raise IsReplica(
+            manifest.topic,
+            manifest.partition,
+            f"the log here is the replica `{state.name}` of {state.source}, and only its replicator writes it",
+            source=state.source,
+            hint="write to the source; or make this the source with `keyfold replica promote`",
+        )
 
 
 def _require_epoch(manifest: Manifest, role: Role, epoch: int) -> None:
+    require_writers(manifest)
     if manifest.role(role).epoch != epoch:
         raise _fenced(manifest, role, epoch)
 

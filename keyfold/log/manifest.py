@@ -23,6 +23,7 @@ from keyfold.store.api import STORE_TIME_RESOLUTION_MS
 UNSTAMPED: Final = -1
 NO_OFFSET: Final = -1
 NO_EPOCH: Final = 0
+NO_VERSION: Final = -1
 WHOLE_RANGE: Final = -1
 
 Unknown = Mapping[str, Any]
@@ -95,11 +96,49 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A replica's round that still needs the objects of `version`, until `expires_at_ms` (store time)."""
+    """What a source knows about one replica: what it still needs, and what it has.
+
+    `version`: a round under way needs the objects of it, until `expires_at_ms` (store time); `NO_VERSION`: none is.
+    `received_to` is the `next_offset` of the newest version that the replica has in full, -1 for none; it never goes
+    back. `received_at_ms` is a store time at which that was known.
+    """
 
     replica: str
     version: int
     expires_at_ms: int
+    received_to: int = NO_OFFSET
+    received_at_ms: int = UNSTAMPED
+    unknown: Unknown = field(default_factory=dict, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaState:
+    """Whom a log follows: version `source_version` of the log `source_log_id`, at `source` (a URL, for people).
+
+    `epoch` is the replicator's claim: the version of the manifest by which it claimed, so it never comes back, not even
+    after a promotion. `source_version` 0: nothing of that log has been received yet. `received_at_ms` is a time of this
+    store at which the source had that version.
+    """
+
+    epoch: int = NO_EPOCH
+    commit_id: str = ""
+    name: str = ""
+    source: str = ""
+    source_log_id: str = ""
+    source_version: int = 0
+    received_at_ms: int = UNSTAMPED
+    unknown: Unknown = field(default_factory=dict, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Ancestor:
+    """A log that this one goes on with: up to `version` of it, which ended at `next_offset` and knew `last_epoch`."""
+
+    log_id: str
+    version: int
+    next_offset: int
+    last_epoch: int = NO_EPOCH
+    unknown: Unknown = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +158,8 @@ class Manifest:
     tombstone carried, `last_pass_epoch` the last pass that committed in full: with them a reader knows exactly whether
     a tombstone went that it had still needed (see `keyfold.read.position`).
     `settings` are the topic settings that the sink follows from Kafka, by Kafka's names.
+    `replica` says whom this log follows; None: it is a log with writers of its own. `lineage` are the logs that it goes
+    on with, oldest first.
     """
 
     topic: str
@@ -144,6 +185,8 @@ class Manifest:
     holds: tuple[Hold, ...] = ()
     segments: tuple[SegmentEntry, ...] = ()
     replaced: tuple[Replaced, ...] = ()
+    replica: ReplicaState | None = None
+    lineage: tuple[Ancestor, ...] = ()
     min_reader: int = 1
     min_writer: int = 1
     features: tuple[str, ...] = ()
@@ -153,6 +196,24 @@ class Manifest:
     def role(self, role: Role) -> RoleState:
         """The state of one role."""
         return self.sink if role is Role.SINK else self.compactor
+
+    @property
+    def log_version(self) -> int:
+        """Which version of its log this is: its own number, or for a replica the one that the source gave it."""
+        return self.version if self.replica is None else self.replica.source_version
+
+    @property
+    def is_replica(self) -> bool:
+        """Whether it follows another log, and only a replicator may write it."""
+        return self.replica is not None
+
+    def ancestor(self, log_id: str) -> Ancestor | None:
+        """The log of this id that this one goes on with."""
+        return next((a for a in reversed(self.lineage) if a.log_id == log_id), None)
+
+    def hold(self, replica: str) -> Hold | None:
+        """What is known about this replica."""
+        return next((h for h in self.holds if h.replica == replica), None)
 
     @property
     def record_count(self) -> int:
@@ -181,7 +242,15 @@ def is_over(stamp_ms: int, wait_ms: int, now_ms: int) -> bool:
 
 
 def stamped(manifest: Manifest, seen_ms: int) -> Manifest:
-    """Write `seen_ms`, a store time at which `manifest` had already landed, wherever a time is missing."""
+    """Write `seen_ms`, a store time at which `manifest` had already landed, wherever a time is missing.
+
+    In a replica the times of segments and passes are the source's: they are copied when it has written them.
+    """
+    unlinked = tuple(
+        replace(r, unlinked_at_ms=seen_ms) if r.unlinked_at_ms == UNSTAMPED else r for r in manifest.replaced
+    )
+    if manifest.replica is not None:
+        return replace(manifest, replaced=unlinked)
     return replace(
         manifest,
         segments=tuple(
@@ -190,9 +259,36 @@ def stamped(manifest: Manifest, seen_ms: int) -> Manifest:
         passes=tuple(
             replace(p, committed_at_ms=seen_ms) if p.committed_at_ms == UNSTAMPED else p for p in manifest.passes
         ),
-        replaced=tuple(
-            replace(r, unlinked_at_ms=seen_ms) if r.unlinked_at_ms == UNSTAMPED else r for r in manifest.replaced
-        ),
+        replaced=unlinked,
+    )
+
+
+def content(manifest: Manifest) -> Manifest:
+    """The log that a manifest describes, without what is about its commits and its surroundings alone.
+
+    Two manifests with equal content describe the same state of the same log, whatever their buckets: the version, who
+    follows and who is followed, leases, commit ids and what waits for deletion are left out. `last_epoch` is left out
+    too: nothing claims an epoch without leaving it in its role.
+    """
+    return replace(
+        manifest,
+        version=0,
+        last_epoch=0,
+        sink=RoleState(manifest.sink.epoch),
+        compactor=RoleState(manifest.compactor.epoch),
+        holds=(),
+        replaced=(),
+        replica=None,
+        writer_schema="",
+    )
+
+
+def was_compacted(manifest: Manifest) -> bool:
+    """Whether any pass has ever committed: then records may be missing that the topic had."""
+    return (
+        manifest.last_pass_epoch > NO_EPOCH
+        or manifest.purged_to > NO_OFFSET
+        or manifest.first_dirty_offset > manifest.log_start_offset
     )
 
 
@@ -217,6 +313,8 @@ def faults(manifest: Manifest) -> list[str]:
         found.append("an object is named twice")
     doubled = set(names) & {r.name for r in manifest.replaced}
     found.extend(f"{name} is both listed and replaced" for name in sorted(doubled))
+    if len({h.replica for h in manifest.holds}) != len(manifest.holds):
+        found.append("two holds of one replica")
     missing = {e for s in manifest.segments for e in s.cleaned_epochs} - {p.epoch for p in manifest.passes}
     found.extend(f"pass {epoch} marks tombstones but is not among passes" for epoch in sorted(missing))
     return found

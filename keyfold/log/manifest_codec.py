@@ -25,7 +25,18 @@ import fastavro
 from backports import zstd
 
 from keyfold.errors import Corrupt, FormatTooNew
-from keyfold.log.manifest import Gap, Hold, Manifest, Pass, Replaced, RoleState, SegmentEntry, faults
+from keyfold.log.manifest import (
+    Ancestor,
+    Gap,
+    Hold,
+    Manifest,
+    Pass,
+    Replaced,
+    ReplicaState,
+    RoleState,
+    SegmentEntry,
+    faults,
+)
 from keyfold.log.names import Place
 from keyfold_schemas import load_schema
 
@@ -155,9 +166,12 @@ def _from_document(document: Document, metadata: Mapping[str, Any]) -> Manifest:
     values = dict(document)
     values["sink"] = RoleState(**_known(RoleState, document["sink"]))
     values["compactor"] = RoleState(**_known(RoleState, document["compactor"]))
-    for name, kind in (("passes", Pass), ("holds", Hold), ("replaced", Replaced)):
+    for name, kind in (("passes", Pass), ("replaced", Replaced)):
         values[name] = tuple(kind(**_known(kind, item)) for item in document[name])
-    values["gaps"] = tuple(Gap(**_known(Gap, item), unknown=_rest(Gap, item)) for item in document["gaps"])
+    for name, open_kind in _OPEN:
+        values[name] = tuple(_open(open_kind, item) for item in document.get(name, ()))
+    replica = document.get("replica")
+    values["replica"] = None if replica is None else _open(ReplicaState, replica)
     values["segments"] = tuple(_entry(item) for item in document["segments"])
     return Manifest(
         **_known(Manifest, values),
@@ -167,6 +181,11 @@ def _from_document(document: Document, metadata: Mapping[str, Any]) -> Manifest:
         unknown=_rest(Manifest, document),
         writer_schema=metadata["avro.schema"],
     )
+
+
+def _open(kind: Any, item: Document) -> Any:
+    """A value that may have fields of a newer format."""
+    return kind(**_known(kind, item), unknown=_rest(kind, item))
 
 
 def _entry(item: Document) -> SegmentEntry:
@@ -187,8 +206,9 @@ def _rest(kind: type, document: Document) -> Document:
 
 _FIELDS: Final[dict[type, frozenset[str]]] = {
     kind: frozenset(f.name for f in dataclass_fields(kind)) - {"unknown"}
-    for kind in (Manifest, SegmentEntry, RoleState, Pass, Gap, Hold, Replaced)
+    for kind in (Manifest, SegmentEntry, RoleState, Pass, Gap, Hold, Replaced, ReplicaState, Ancestor)
 }
+_OPEN: Final[tuple[tuple[str, Any], ...]] = (("gaps", Gap), ("holds", Hold), ("lineage", Ancestor))
 
 
 @cache
@@ -199,6 +219,8 @@ def _schema_for(theirs: str) -> Document:
 
 
 def _merged(ours: Any, theirs: Any) -> Any:
+    if isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
+        return [_merged(mine, other) for mine, other in zip(ours, theirs, strict=True)]
     if not (isinstance(ours, dict) and isinstance(theirs, dict)) or ours["type"] != theirs.get("type"):
         return ours
     if ours["type"] == "array":

@@ -1,6 +1,6 @@
 """One partition's log: the only code that writes manifests.
 
-    PartitionLog          load, create, restore, and claim
+    PartitionLog          load, create, restore, and claim; hold what replicas need; become a replica
     SinkSession           what the holder of the sink's epoch may do: append
     CompactorSession      what the holder of the compactor's epoch may do: replace, expire, renew its lease, forget
 
@@ -17,7 +17,7 @@ from uuid import UUID
 from keyfold.backoff import Backoff
 from keyfold.clock import Clock
 from keyfold.errors import AlreadyExists, Fenced, LogNotFound, ObjectNotFound, PreconditionFailed
-from keyfold.log import edits
+from keyfold.log import edits, edits_replica
 from keyfold.log.commit import Committer, Patience, Pinned, manifest_lost, require_same_log
 from keyfold.log.edits import Edit, Replacement, Swap
 from keyfold.log.manifest import Gap, Manifest, SegmentEntry
@@ -118,6 +118,42 @@ class PartitionLog:
         base = self.load()  # fresh: leases are judged, and counted, from the store's time of this answer
         edit = edits.claim(Role.COMPACTOR, base.manifest.compactor.epoch, lease_ms=lease_ms, holder=holder)
         return CompactorSession(self, self._committer.commit(base, edit, Role.COMPACTOR))
+
+    def hold(
+        self,
+        name: str,
+        version: int | None,
+        expires_in_ms: int = 0,
+        received_to: int | None = None,
+        *,
+        pinned: Pinned | None = None,
+    ) -> Pinned:
+        """Note what the replica `name` needs and has: see `Hold`. Not for sinks and compactors.
+
+        `version` None: no round is under way. The manifest that comes back may be newer than `pinned` or `version`:
+        a round plans by that one, for all that it names stays. It changes nothing of the log, and commits nothing where
+        all is as it should be. Raises `LogNotFound`, `ManifestLost`, `FormatTooNew`, `CommitUnknown` (call again).
+        """
+        return self._hold(edits_replica.hold(name, version, expires_in_ms, received_to), pinned)
+
+    def drop_hold(self, name: str) -> Pinned:
+        """Forget the replica `name`. Raises as `hold` does."""
+        return self._hold(edits_replica.drop_hold(name), None)
+
+    def demote(self, source: Manifest, *, name: str, source_url: str, discard: bool = False) -> Pinned:
+        """Make this log the replica `name` of `source`: from now on neither sink nor compactor can commit.
+
+        Raises `ReplicaDiverged` where that would lose anything (`edits_replica.demote`; records are given up with
+        `discard`), `IsReplica` where it is one, `CommitUnknown`: load, and look before calling again.
+        """
+        edit = edits_replica.demote(source, edits_replica.Following(name, source_url), discard=discard)
+        return self._committer.commit(self.load(), edit, "replicator")
+
+    def _hold(self, edit: Edit, pinned: Pinned | None) -> Pinned:
+        base = pinned or self.load()
+        if edit(base.manifest, base.seen_ms) is base.manifest:
+            return base
+        return self._committer.commit(base, edit, None)
 
     def _put_first(self, manifest: Manifest, mode: PutMode) -> Pinned:
         data = encode_manifest(manifest)

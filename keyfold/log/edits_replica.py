@@ -1,0 +1,389 @@
+"""What a commit may change in a replica's manifest, and in its source's on its behalf: pure edits, as in `edits`.
+
+    hold, drop_hold       in the source: what a replica still needs, and what it has
+    claim_replica         in the replica: take the replicator's epoch
+    mirror                take over a version of the source, objects being there already
+    stamp, forget         write the times of what was unlinked; take what was deleted off the list
+    promote               make the replica a log with writers of its own, that goes on with the source's
+    demote                make a log the replica of another one, which must go on with it
+
+A replica's manifest is the source's, but for its own version, its own holds (it may have replicas too), and its own
+`replaced` with its own store's times. Source versions may be skipped, never reversed. Names that a version of the
+source does not list are never listed by a later one, so what a mirror unlinks is never wanted again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from keyfold.errors import Fenced, ReplicaDiverged, ResyncRequired
+from keyfold.log.edits import Edit, require_writers
+from keyfold.log.manifest import (
+    NO_VERSION,
+    UNSTAMPED,
+    Ancestor,
+    Hold,
+    Manifest,
+    Replaced,
+    ReplicaState,
+    RoleState,
+    content,
+)
+from keyfold.log.names import parse_name
+
+_RESYNC: Final = "`keyfold replica resync` accepts it, once: the replica then takes the source's log as it is"
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """Whom a replica follows: the name that it is registered under there, and the URL (for people)."""
+
+    name: str
+    source: str
+
+
+# in the source
+
+
+def hold(name: str, version: int | None, expires_in_ms: int, received_to: int | None = None) -> Edit:
+    """What replica `name` needs: the objects of `version` for `expires_in_ms`, None for nothing; and what it has.
+
+    What was received never goes back. An edit that would change nothing returns the manifest that it was given.
+    """
+
+    def edit(manifest: Manifest, seen_ms: int) -> Manifest:
+        old = manifest.hold(name) or Hold(name, NO_VERSION, 0)
+        new = replace(
+            old,
+            version=NO_VERSION if version is None else version,
+            expires_at_ms=0 if version is None else seen_ms + expires_in_ms,
+        )
+        if received_to is not None and received_to > old.received_to:
+            new = replace(new, received_to=received_to, received_at_ms=seen_ms)
+        if new == old and manifest.hold(name) is not None:
+            return manifest
+        others = tuple(h for h in manifest.holds if h.replica != name)
+        return replace(manifest, holds=tuple(sorted((*others, new), key=lambda h: h.replica)))
+
+    return edit
+
+
+def drop_hold(name: str) -> Edit:
+    """The replica is nobody's business any more."""
+
+    def edit(manifest: Manifest, _seen_ms: int) -> Manifest:
+        if manifest.hold(name) is None:
+            return manifest
+        return replace(manifest, holds=tuple(h for h in manifest.holds if h.replica != name))
+
+    return edit
+
+
+# in the replica
+
+
+def first_mirror(source: Manifest, following: Following, commit_id: str) -> Manifest:
+    """The first manifest of a replica. Its objects must be there."""
+    state = ReplicaState(1, commit_id, following.name, following.source)
+    empty = replace(source, version=0, segments=(), replaced=(), holds=(), replica=state)
+    return replace(_mirrored(empty, source, UNSTAMPED), version=1)
+
+
+def claim_replica(expected_epoch: int, following: Following) -> Edit:
+    """Take the replicator's epoch, which was `expected_epoch` when the claimer looked.
+
+    The epoch is the version by which it is claimed: nobody ever had it, whatever the log was promoted to in between.
+    """
+
+    def edit(manifest: Manifest, _seen_ms: int) -> Manifest:
+        state = require_replica(manifest)
+        if state.epoch != expected_epoch:
+            raise _fenced(manifest, expected_epoch)
+        if state.name != following.name:
+            raise ReplicaDiverged(
+                manifest.topic,
+                manifest.partition,
+                f"the log here is the replica `{state.name}` of {state.source}, not `{following.name}`",
+                hint="give each replica a bucket or a topics.dir of its own",
+            )
+        return replace(manifest, replica=replace(state, epoch=manifest.version + 1, source=following.source))
+
+    return edit
+
+
+def mirror(epoch: int, source: Manifest, *, resync: bool = False) -> Edit:
+    """Take over `source`, whose objects must be there; `require_follows` says what else it must be."""
+
+    def edit(manifest: Manifest, seen_ms: int) -> Manifest:
+        require_epoch(manifest, epoch)
+        require_follows(manifest, source, resync=resync)
+        return _mirrored(manifest, source, seen_ms)
+
+    return edit
+
+
+def stamp(epoch: int) -> Edit:
+    """Change nothing: a commit by itself writes the times that are missing."""
+
+    def edit(manifest: Manifest, _seen_ms: int) -> Manifest:
+        require_epoch(manifest, epoch)
+        return manifest
+
+    return edit
+
+
+def forget(epoch: int, names: Iterable[str]) -> Edit:
+    """Take deleted objects off the list of replaced ones."""
+    gone = frozenset(names)
+
+    def edit(manifest: Manifest, _seen_ms: int) -> Manifest:
+        require_epoch(manifest, epoch)
+        return replace(manifest, replaced=tuple(r for r in manifest.replaced if r.name not in gone))
+
+    return edit
+
+
+def promote(epoch: int, log_id: str, *, epochs_above: int = 0, source: Manifest | None = None) -> Edit:
+    """Make the replica the log `log_id`, which goes on where its source's version ends.
+
+    `source`, where it is known, must be what the replica has: nothing is left behind then. `epochs_above` is the
+    newest epoch in any name of the folder, which may still hold what an older log left there.
+    """
+
+    def edit(manifest: Manifest, _seen_ms: int) -> Manifest:
+        state = require_epoch(manifest, epoch)
+        if source is not None and not same_content(source, manifest):
+            raise ReplicaDiverged(
+                manifest.topic,
+                manifest.partition,
+                f"the source has changed since version {state.source_version}: version {source.log_version} ends at "
+                f"{source.next_offset}, the replica at {manifest.next_offset}",
+                hint="replicate once more, then promote",
+                lost_from=manifest.next_offset,
+                lost_to=max(manifest.next_offset, source.next_offset),
+            )
+        version = manifest.log_version if source is None else source.log_version
+        # A log that was demoted and has received nothing is still itself, and so are its version numbers.
+        version = version or manifest.version
+        ancestor = Ancestor(manifest.log_id, version, manifest.next_offset, manifest.last_epoch)
+        return replace(
+            manifest,
+            log_id=log_id,
+            last_epoch=max(manifest.last_epoch, epochs_above),
+            replica=None,
+            lineage=(*manifest.lineage, ancestor),
+        )
+
+    return edit
+
+
+def demote(source: Manifest, following: Following, *, discard: bool = False) -> Edit:
+    """Make a log the replica of `source`: its own replica, which is to be promoted, or one that was.
+
+    Raises `ReplicaDiverged` where `source` is neither, where this log has records that `source` has not (unless they
+    are to be discarded), and where it has unlinked objects that `source` still lists: their names may be deleted here.
+    """
+
+    def edit(manifest: Manifest, _seen_ms: int) -> Manifest:
+        require_writers(manifest)
+        state = ReplicaState(manifest.version + 1, "", following.name, following.source)
+        if source.log_id == manifest.log_id and source.replica is not None:
+            state = replace(state, source_log_id=manifest.log_id, source_version=manifest.version + 1)
+        else:
+            _require_nothing_lost(manifest, source, discard=discard)
+            state = replace(state, source_log_id=source.log_id)
+        return replace(manifest, replica=state, compactor=RoleState(manifest.compactor.epoch))
+
+    return edit
+
+
+# rules
+
+
+def same_content(one: Manifest, other: Manifest) -> bool:
+    """Whether two manifests describe the same state of the same log, fields of newer formats included."""
+    return content(one) == content(other) and _unknown(one) == _unknown(other)
+
+
+def require_follows(manifest: Manifest, source: Manifest, *, resync: bool = False) -> None:
+    """Raise where a replica's manifest must not become `source`'s.
+
+    `ReplicaDiverged`: `source` is another log, or an older version, or a later one that lacks what the replica has
+    already; or it lists what was unlinked here. `ResyncRequired`: `source` removed a tombstone that the replica had not
+    received. `resync` accepts all but the last case of the first.
+    """
+    state = require_replica(manifest)
+    again = source.object_names() & {r.name for r in manifest.replaced}
+    if again:
+        raise _diverged(
+            manifest,
+            f"the source lists {min(again)} ({len(again)} objects like it), which was unlinked here and may be deleted",
+            hint="replicate again when `file.delete.delay.ms` has passed and it was collected here",
+        )
+    if resync:
+        return
+    _require_successor(manifest, state, source)
+    if state.source_version == 0:
+        return
+    for name in ("next_offset", "log_start_offset", "purged_to", "last_epoch"):
+        here, there = getattr(manifest, name), getattr(source, name)
+        if there < here:
+            raise _diverged(
+                manifest,
+                f"{name} is {there} at the source, and was {here} in its version {state.source_version}: an older "
+                "manifest was put back there",
+            )
+    if source.purged_to >= manifest.next_offset:
+        raise ResyncRequired(
+            manifest.topic,
+            manifest.partition,
+            f"the source has removed a tombstone at offset {source.purged_to}, and the replica has received offsets "
+            f"below {manifest.next_offset} only: who follows it there would keep the deleted key",
+            hint=_RESYNC + "; readers that began before it are refused",
+        )
+
+
+def _require_successor(manifest: Manifest, state: ReplicaState, source: Manifest) -> None:
+    if source.log_id != state.source_log_id:
+        ancestor = source.ancestor(state.source_log_id)
+        if ancestor is None:
+            raise _diverged(
+                manifest,
+                f"the replica follows the log {state.source_log_id}, and the source's is {source.log_id}: it was reset "
+                "or repaired there, or this is another source",
+            )
+        if ancestor.version < state.source_version:
+            raise _diverged(
+                manifest,
+                f"the source goes on from version {ancestor.version} of the log {ancestor.log_id}, and the replica has "
+                f"version {state.source_version} of it",
+                lost_from=ancestor.next_offset,
+                lost_to=max(ancestor.next_offset, manifest.next_offset),
+            )
+    elif source.log_version < state.source_version or (
+        source.log_version == state.source_version and not same_content(source, manifest)
+    ):
+        raise _diverged(
+            manifest,
+            f"the source is at version {source.log_version}, the replica has version {state.source_version} already: "
+            "an older manifest was put back there",
+        )
+
+
+def _require_nothing_lost(manifest: Manifest, source: Manifest, *, discard: bool) -> None:
+    ancestor = source.ancestor(manifest.log_id)
+    if ancestor is None:
+        raise _diverged(
+            manifest,
+            f"the log {source.log_id} does not go on with the log {manifest.log_id} that is here",
+            hint="only the log that a replica was promoted from can become a replica of it",
+        )
+    unlinked = sorted(_inherited(source, ancestor) - manifest.object_names())
+    if unlinked:
+        raise _diverged(
+            manifest,
+            f"the new source lists {unlinked[0]} ({len(unlinked)} objects like it), which this log has unlinked: a "
+            "compactor of its own may still be deleting it",
+            hint="clean the log at the new source first (`keyfold compact run`), or replicate into another folder",
+        )
+    if manifest.next_offset > ancestor.next_offset and not discard:
+        records = sum(
+            min(s.record_count, s.last_offset + 1 - ancestor.next_offset)
+            for s in manifest.segments
+            if s.last_offset >= ancestor.next_offset
+        )
+        raise _diverged(
+            manifest,
+            f"offsets from {ancestor.next_offset} to {manifest.next_offset - 1} (up to {records} records) were written "
+            "here after the replica had gone its own way, and would be lost",
+            hint="export them first (`keyfold log export`), then demote with --discard",
+            lost_from=ancestor.next_offset,
+            lost_to=manifest.next_offset,
+            lost_records=records,
+        )
+
+
+def _inherited(source: Manifest, ancestor: Ancestor) -> set[str]:
+    """Of the objects that `source` lists, those that were made before it went its own way."""
+    parsed = ((name, parse_name(name)) for name in source.object_names())
+    return {name for name, p in parsed if p is not None and p.epoch <= ancestor.last_epoch}
+
+
+def _mirrored(manifest: Manifest, source: Manifest, seen_ms: int) -> Manifest:
+    state = require_replica(manifest)
+    shared_to = _shared_to(manifest, source)
+    # What only this side had is not part of any log any more. It becomes an orphan at once: listed as replaced, it
+    # would look like records that the log has lost.
+    waiting = {n for s in manifest.segments if s.last_offset < shared_to for n in (s.name, s.index_name)}
+    unlinked = sorted(waiting - source.object_names())
+    version = manifest.version + 1
+    return replace(
+        source,
+        version=manifest.version,
+        sink=RoleState(source.sink.epoch),
+        compactor=RoleState(source.compactor.epoch),
+        holds=manifest.holds,
+        replaced=manifest.replaced + tuple(Replaced(name, version, UNSTAMPED) for name in unlinked),
+        replica=replace(state, source_log_id=source.log_id, source_version=source.log_version, received_at_ms=seen_ms),
+    )
+
+
+def _shared_to(manifest: Manifest, source: Manifest) -> int:
+    """The offset below which both logs had the same records."""
+    if source.log_id == manifest.log_id:
+        return source.next_offset
+    ancestor = source.ancestor(manifest.log_id)
+    return 0 if ancestor is None else ancestor.next_offset
+
+
+def require_replica(manifest: Manifest) -> ReplicaState:
+    """What is said of whom the log follows. Raises `Fenced` where it follows nobody: it was promoted."""
+    if manifest.replica is None:
+        raise Fenced(
+            manifest.topic, manifest.partition, f"the log is no replica any more: it was promoted as {manifest.log_id}"
+        )
+    return manifest.replica
+
+
+def require_epoch(manifest: Manifest, epoch: int) -> ReplicaState:
+    """Raise `Fenced` where another replicator has claimed the log, or nobody may replicate into it any more."""
+    state = require_replica(manifest)
+    if state.epoch != epoch:
+        raise _fenced(manifest, epoch)
+    return state
+
+
+def _fenced(manifest: Manifest, epoch: int) -> Fenced:
+    assert manifest.replica is not None
+    return Fenced(
+        manifest.topic,
+        manifest.partition,
+        f"another replicator has claimed epoch {manifest.replica.epoch}; mine was {epoch}",
+    )
+
+
+def _diverged(
+    manifest: Manifest,
+    message: str,
+    *,
+    hint: str = _RESYNC,
+    lost_from: int = 0,
+    lost_to: int = 0,
+    lost_records: int = 0,
+) -> ReplicaDiverged:
+    return ReplicaDiverged(
+        manifest.topic,
+        manifest.partition,
+        message,
+        hint=hint,
+        lost_from=lost_from,
+        lost_to=lost_to,
+        lost_records=lost_records,
+    )
+
+
+def _unknown(manifest: Manifest) -> tuple[object, ...]:
+    unknown = (p.unknown for parts in (manifest.segments, manifest.gaps, manifest.lineage) for p in parts)
+    return dict(manifest.unknown), [dict(u) for u in unknown if u]

@@ -1,0 +1,236 @@
+"""One partition's log at a replica: claimed by a replicator, who takes over version after version of the source.
+
+    ReplicaLog        load, and claim
+    ReplicaSession    what the holder of the replicator's epoch may do: mirror, stamp, forget, promote
+
+The order that makes it safe: claim; THEN load the source's manifest; list the folder; copy what is missing; mirror.
+Whoever loaded the source before his claim may stand on objects that an older replicator has found unnamed and is about
+to delete. A session and what it mirrors and collects belong to one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from random import Random
+from typing import Final
+from uuid import UUID
+
+from keyfold.backoff import Backoff
+from keyfold.clock import Clock
+from keyfold.errors import (
+    AlreadyExists,
+    CommitUnknown,
+    ConditionUndecided,
+    Fenced,
+    ObjectNotFound,
+    ReplicaDiverged,
+    StoreUnavailable,
+)
+from keyfold.log import edits_replica as edits
+from keyfold.log.commit import Committer, Patience, Pinned, manifest_lost
+from keyfold.log.edits import Edit
+from keyfold.log.edits_replica import Following
+from keyfold.log.manifest import UNSTAMPED, Manifest
+from keyfold.log.manifest_codec import encode_manifest, require_writable
+from keyfold.log.names import Place, parse_name
+from keyfold.store.api import Create, ObjectStore
+
+__all__ = ["Following", "ReplicaLog", "ReplicaSession"]
+
+_REPLICATOR: Final = "replicator"
+
+
+class ReplicaLog:
+    """The log of one topic partition in a replica's bucket."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        place: Place,
+        *,
+        clock: Clock,
+        random: Random,
+        backoff: Backoff | None = None,
+        patience_s: float = 60.0,
+    ) -> None:
+        self.store = store
+        self.place = place
+        self.patience = Patience(clock, random, backoff or Backoff(), patience_s)
+        self.committer = Committer(store, place, self.patience)
+
+    def load(self) -> Pinned | None:
+        """The newest manifest, or None before the first mirror. Raises `Corrupt`, `FormatTooNew`, `StoreError`."""
+        try:
+            return self.committer.read()
+        except ObjectNotFound:
+            return None
+
+    def claim(self, source: Manifest, *, name: str, source_url: str) -> ReplicaSession:
+        """Take the replicator's epoch. Where no manifest is yet, nothing is written before the first mirror.
+
+        `source` says whose replica it is to be; it must be loaded AGAIN before anything is mirrored. Raises `Fenced`
+        after a lost race, `ReplicaDiverged` where another log is, or another replica, `CommitUnknown`.
+        """
+        following = Following(name, source_url)
+        base = self.load()
+        if base is None:
+            return ReplicaSession(self, following, None, source)
+        state = base.manifest.replica
+        if state is None:
+            raise _own_log(base.manifest, source)
+        edit = edits.claim_replica(state.epoch, following)
+        return ReplicaSession(self, following, self.committer.commit(base, edit, _REPLICATOR), source)
+
+
+class ReplicaSession:
+    """A replicator's claim on a partition, and the newest manifest there that it has seen."""
+
+    def __init__(self, log: ReplicaLog, following: Following, pinned: Pinned | None, claimed: Manifest) -> None:
+        self._log = log
+        self._following = following
+        self._claimed = claimed
+        self.pinned = pinned
+        state = None if pinned is None else edits.require_replica(pinned.manifest)
+        self.epoch = 1 if state is None else state.epoch
+        self._mirroring: tuple[tuple[object, ...], set[str]] = ((), set())
+        self._log_id = ""
+
+    @property
+    def place(self) -> Place:
+        """The partition."""
+        return self._log.place
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """The newest manifest that this session has seen; None before the first mirror."""
+        return None if self.pinned is None else self.pinned.manifest
+
+    def refresh(self) -> Manifest | None:
+        """Read the newest manifest. Raises `Fenced` when the claim was lost, `ManifestLost` when it is gone."""
+        pinned = self._log.load()
+        if pinned is None:
+            if self.pinned is not None:
+                raise manifest_lost(self.place, "was there and is gone")
+            return None
+        if self.pinned is None:
+            raise Fenced(self.place.topic, self.place.partition, "another replicator has made the first manifest")
+        edits.require_epoch(pinned.manifest, self.epoch)
+        self.pinned = pinned
+        return pinned.manifest
+
+    def mirror(self, source: Manifest, *, resync: bool = False) -> Manifest:
+        """Commit `source` here: it was loaded after the claim, and all its objects are in the folder.
+
+        Commits nothing where that is what the replica has. Raises `Fenced`, `ReplicaDiverged`, `ResyncRequired` (see
+        `edits_replica.require_follows`; `resync` accepts them), `FormatTooNew`, `ManifestLost`, and `CommitUnknown`:
+        call again with the same source.
+        """
+        assert source is not self._claimed, "the source's manifest must be loaded again after the claim"
+        require_writable(source)
+        if self.pinned is None:
+            self.pinned = self._create(source)
+            return self.pinned.manifest
+        manifest = self.pinned.manifest
+        if edits.same_content(manifest, source):
+            return manifest
+        key = (source.log_id, source.log_version, source.version, resync)
+        if self._mirroring[0] != key:
+            self._mirroring = (key, set())
+        return self._commit(edits.mirror(self.epoch, source, resync=resync), self._mirroring[1])
+
+    def stamp(self) -> Manifest:
+        """Write the times of what was unlinked, where some are missing: their delay begins then."""
+        manifest = self._manifest()
+        if all(r.unlinked_at_ms != UNSTAMPED for r in manifest.replaced):
+            return manifest
+        return self._commit(edits.stamp(self.epoch))
+
+    def forget(self, names: Iterable[str]) -> Manifest:
+        """Take objects that were deleted off the manifest's `replaced`."""
+        return self._commit(edits.forget(self.epoch, names))
+
+    def promote(self, source: Manifest | None = None) -> Manifest:
+        """Make the replica a log of its own, which goes on with the source's under a new log id; the session ends.
+
+        With `source`, the source's manifest after its writers were fenced, it is proved that nothing is left behind:
+        raises `ReplicaDiverged` where that has more. Raises `Fenced`, `ManifestLost`, and `CommitUnknown`: call again.
+        """
+        self._manifest()
+        self._log_id = self._log_id or str(UUID(int=self._log.patience.random.getrandbits(128), version=4))
+        edit = edits.promote(self.epoch, self._log_id, epochs_above=self._newest_epoch(), source=source)
+        assert self.pinned is not None
+        try:
+            self.pinned = self._log.committer.commit(self.pinned, edit, None)
+        except Fenced:
+            pinned = self._log.load()
+            if pinned is None or pinned.manifest.log_id != self._log_id:
+                raise
+            self.pinned = pinned  # it was mine, only the answer was lost
+        return self.pinned.manifest
+
+    def _manifest(self) -> Manifest:
+        if self.pinned is None:
+            raise ReplicaDiverged(
+                self.place.topic,
+                self.place.partition,
+                "the replica has not received anything yet",
+                hint="replicate once first",
+            )
+        return self.pinned.manifest
+
+    def _commit(self, edit: Edit, tried: set[str] | None = None) -> Manifest:
+        self._manifest()
+        assert self.pinned is not None
+        self.pinned = self._log.committer.commit(self.pinned, edit, _REPLICATOR, tried=tried)
+        return self.pinned.manifest
+
+    def _create(self, source: Manifest) -> Pinned:
+        """The first manifest. It carries a commit id like any other, so that a lost answer can be told."""
+        _, tried = self._mirroring
+        if not tried and (newest := self._newest_epoch()) > source.last_epoch:
+            raise ReplicaDiverged(
+                self.place.topic,
+                self.place.partition,
+                f"`{self.place.folder}` holds objects of epoch {newest}, and the source knows epochs up to "
+                f"{source.last_epoch}: they are another log's",
+                hint="give the replica an empty folder",
+            )
+        commit_id = f"{self._log.patience.random.getrandbits(128):032x}"
+        tried.add(commit_id)
+        manifest = edits.first_mirror(source, self._following, commit_id)
+        data = encode_manifest(manifest)
+        log, key = self._log, self.place.manifest_key
+        try:
+            result = log.patience.repeat(lambda: log.store.put(key, data, Create()))
+        except AlreadyExists:
+            return self._created(tried)
+        except (StoreUnavailable, ConditionUndecided) as error:
+            raise CommitUnknown(
+                self.place.topic,
+                self.place.partition,
+                f"no certain answer to the first commit of `{key}`: {error.message}",
+                hint="it may have landed; the same commit can be tried again",
+            ) from error
+        return Pinned(manifest, result.etag, result.date_ms)
+
+    def _created(self, tried: set[str]) -> Pinned:
+        pinned = self._log.load()
+        state = None if pinned is None else pinned.manifest.replica
+        if pinned is None or state is None or state.commit_id not in tried:
+            raise Fenced(self.place.topic, self.place.partition, "another replicator has made the first manifest")
+        return pinned
+
+    def _newest_epoch(self) -> int:
+        log, folder = self._log, self.place.folder
+        names = log.patience.repeat(lambda: [info.key.removeprefix(folder) for info in log.store.list(folder)])
+        return max((parsed.epoch for name in names if (parsed := parse_name(name)) is not None), default=0)
+
+
+def _own_log(manifest: Manifest, source: Manifest) -> ReplicaDiverged:
+    if manifest.ancestor(source.log_id) is not None:
+        what = f"the log here was promoted: it is {manifest.log_id} now, and goes on with the source's {source.log_id}"
+        hint = "make the old source its replica with `keyfold replica demote`, or remove this replica"
+    else:
+        what = f"there is a log with writers of its own here ({manifest.log_id}), which is nobody's replica"
+        hint = "give the replica a bucket or a topics.dir of its own"
+    return ReplicaDiverged(manifest.topic, manifest.partition, what, hint=hint)
