@@ -3,10 +3,373 @@
     look        the source's manifest, then the replica's; equal content: nothing is written on either side
     rule        may this version go there (`keyfold_compactor.replica.rule`)
     claim       the replica's epoch, once for all rounds of this process; the source's manifest is read AGAIN after it
-    pin         a hold at the source, where much is to be copied, or objects went away under a round before
-    copy        what the replica has not, several at a time; kept schemas first
-    commit      the replica's manifest: this version of the source, and whose epoch it is
+    pin         a hold at the source, where much is to be copied, or objects went away under the round before
+    copy        kept schemas, then what the replica has not, several objects at a time
+    commit      the replica's manifest: this version of the source, if the epoch is still ours
     cursor      the source learns up to which offset the replica has everything, and the pin goes
+    chores      what the replica may delete (`keyfold_compactor.replica.collect`)
+
+A round may end anywhere. What it copied stays and is found by the next one, which lists the replica's folder for it; a
+commit without its cursor is a version in sync whose cursor the next look repairs. The order of claim and second look is
+what makes the collector's proof: whatever a round relies on at the replica is named by a version of the source that was
+read after the claim.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Final
+
+from keyfold.clock import Clock
+from keyfold.errors import CommitRefused, Corrupt, KeyfoldError, ObjectNotFound, ReplicaError
+from keyfold.log.commit import Pinned
+from keyfold.log.edits_replica import require_follows, same_content
+from keyfold.log.manifest import NO_VERSION, Manifest, was_compacted
+from keyfold.log.names import Place
+from keyfold.log.partition_log import PartitionLog
+from keyfold.log.replica_log import ReplicaLog, ReplicaSession
+from keyfold_compactor.janitor import Swept
+from keyfold_compactor.replica.collect import collect_orphans, collect_replaced, due_in_ms
+from keyfold_compactor.replica.documents import Enablement
+from keyfold_compactor.replica.link import Link, ReplicaSettings, Side
+from keyfold_compactor.replica.pins import Pin
+from keyfold_compactor.replica.plan import Plan, plan
+from keyfold_compactor.replica.rule import refusal
+from keyfold_compactor.replica.schemas import SchemaCourier
+from keyfold_compactor.replica.tally import Tally, Totals
+from keyfold_compactor.replica.transfer import Transfer, Way
+
+LOST_PLANS_MAX: Final = 3
+"""A round gives up after so many plans whose objects went away; with a pin it should not happen once."""
+
+WHOLE_LOOK_S: Final = 60.0
+"""So often both manifests are read, although nothing is new at the source."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What the rounds of all partitions share."""
+
+    transfer: Transfer
+    courier: SchemaCourier
+    tally: Tally
+    enablement: Callable[[], Enablement]
+    clock: Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Both sides as a round knows them; `left_bytes` are still to be copied, -1 before that is known."""
+
+    source: Pinned
+    replica: Manifest | None
+    left_bytes: int = -1
+
+
+Watch = Callable[[Seen], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a round ended. `seen` is None where nothing was new; `is_settled`: nothing newer was there at its end.
+
+    `chore_error`: the replica has everything, but what may go could not be deleted there.
+    """
+
+    seen: Seen | None = None
+    is_settled: bool = True
+    chore_error: KeyfoldError | None = None
+
+
+class Rounds:
+    """One partition. For one thread at a time; keeps its claim from round to round."""
+
+    def __init__(
+        self, link: Link, topic: str, partition: int, settings: ReplicaSettings, tools: Tools, random: Random
+    ) -> None:
+        self._link = link
+        self._settings = settings
+        self._tools = tools
+        self._random = random
+        self._place = link.source.place(topic, partition)
+        self._source = self._source_log()
+        self._replica = ReplicaLog(
+            link.replica.store,
+            link.replica.place(topic, partition),
+            clock=tools.clock,
+            random=random,
+            patience_s=settings.patience_s,
+        )
+        self._session: ReplicaSession | None = None
+        self._settled_etag = ""
+        self._whole_look_at_s = 0.0
+        self._has_leftovers = True
+        self._replaced_at_s: float | None = None
+        self._orphans_at_s: float | None = None
+        self.side: Side = link.source
+
+    @property
+    def place(self) -> Place:
+        """The partition, at the source."""
+        return self._place
+
+    def round(self, watch: Watch = lambda _seen: None, *, resync: bool = False) -> Ended:
+        """One round. `watch` is told what is seen, and how the copy goes.
+
+        Raises `CompactionNotEnabled`, `ReplicaFormatTooOld`, `ResyncRequired`, `Fenced`, whatever logs and stores
+        raise; `side` says with whom the round was speaking. Call it again after any of them.
+        """
+        self._tools.tally.add(Totals(rounds=1))
+        try:
+            ended = self._round(watch, resync=resync)
+        except BaseException as error:
+            self._settled_etag = ""
+            self._whole_look_at_s = 0.0
+            self._has_leftovers = True
+            if isinstance(error, ReplicaError):
+                self._chores()  # a replica that cannot go on may be waiting for just that
+            raise
+        return replace(ended, chore_error=self._chores())
+
+    def _round(self, watch: Watch, *, resync: bool) -> Ended:
+        if not resync and self._is_unchanged():
+            return Ended()
+        source = self._load_source()
+        replica = self._load_replica()
+        if not _is_same(source.manifest, replica):
+            watch(Seen(source, replica))
+            source = self._bring(source, replica, watch, resync=resync)
+            replica = self._claimed.manifest
+        assert replica is not None
+        source = self._cursor(source, replica)
+        is_settled = _is_same(source.manifest, replica)
+        self._settled_etag = source.etag if is_settled else ""
+        return Ended(Seen(source, replica), is_settled)
+
+    # Looking
+
+    def _is_unchanged(self) -> bool:
+        """Whether the source is as the last round left it: ETags never come back, so a HEAD is enough."""
+        if not self._settled_etag or self._now_s() >= self._whole_look_at_s:
+            return False
+        self.side = self._link.source
+        key = self._place.manifest_key
+        try:
+            found = self._source.patience.repeat(lambda: self._link.source.store.head(key))
+        except ObjectNotFound:
+            return False  # reading it says what that means
+        return found.etag == self._settled_etag
+
+    def _load_source(self) -> Pinned:
+        self.side = self._link.source
+        return self._source.load()
+
+    def _load_replica(self) -> Manifest | None:
+        """What the replica has; by the session alone, if it was looked at not long ago."""
+        now_s = self._now_s()
+        if self._session is not None and now_s < self._whole_look_at_s:
+            return self._session.manifest
+        self.side = self._link.replica
+        if self._session is not None:
+            try:
+                found = self._session.refresh()
+            except CommitRefused:
+                self._session = None  # another replicator was there, or it was promoted: look as anybody does
+        if self._session is None:
+            pinned = self._replica.load()
+            found = None if pinned is None else pinned.manifest
+            if pinned is not None:
+                self._expect_chores(pinned)
+        self._whole_look_at_s = now_s + WHOLE_LOOK_S
+        return found
+
+    # Bringing
+
+    @property
+    def _claimed(self) -> ReplicaSession:
+        assert self._session is not None
+        return self._session
+
+    def _bring(self, source: Pinned, replica: Manifest | None, watch: Watch, *, resync: bool) -> Pinned:
+        """Make the replica what the source is; the source's version that it is now."""
+        lost = 0
+        pin: Pin | None = None
+        while True:
+            self._admit(source.manifest, replica, resync=resync)
+            if self._session is None:
+                self._claim(source.manifest)
+                source = self._load_source()  # what is relied on from here on was read after the claim
+                replica = self._claimed.manifest
+                continue
+            if _is_same(source.manifest, self._session.manifest):
+                return source  # another replicator had done it before the claim
+            found = self._plan(source.manifest)
+            if pin is None and found.jobs and (lost or found.size_bytes >= self._settings.pin_min_bytes):
+                pin = self._pin(source)
+                source = pin.pinned
+                continue
+            try:
+                self._copy(found, source, pin, watch)
+            except ObjectNotFound as error:
+                lost += 1
+                source, pin = self._plan_again(error, lost), None
+                continue
+            return self._commit(source, resync=resync)
+
+    def _admit(self, source: Manifest, replica: Manifest | None, *, resync: bool) -> None:
+        """Raise why this version may not go to the replica."""
+        self.side = self._link.replica
+        if replica is not None and replica.replica is not None:
+            require_follows(replica, source, resync=resync)  # what the commit would refuse, before anything is sent
+        if was_compacted(source):
+            refused = refusal(source, self._tools.enablement(), self._link.name)
+            if refused is not None:
+                raise refused
+
+    def _claim(self, source: Manifest) -> None:
+        self.side = self._link.replica
+        self._session = self._replica.claim(source, name=self._link.name, source_url=self._link.source.url)
+        self._has_leftovers = True
+        self._orphans_at_s = self._now_s()
+
+    def _plan(self, source: Manifest) -> Plan:
+        there = self._claimed.manifest
+        found = plan(self._place, source, there)
+        if not found.jobs or not self._has_leftovers:
+            return found
+        self.side = self._link.replica
+        folder = self._replica.place.folder
+        listed = self._replica.patience.repeat(
+            lambda: {i.key.removeprefix(folder): i.size_bytes for i in self._link.replica.store.list(folder)}
+        )
+        found = plan(self._place, source, there, listed)
+        self._tools.tally.add(Totals(objects_found=found.left_out))
+        return found
+
+    def _pin(self, source: Pinned) -> Pin:
+        self.side = self._link.source
+        self._tools.tally.add(Totals(pins=1))
+        return Pin(self._source_log(), self._link.hold_name, source, self._settings.pin_ms)
+
+    def _copy(self, found: Plan, source: Pinned, pin: Pin | None, watch: Watch) -> None:
+        left_bytes = found.size_bytes
+        watch(Seen(source, self._claimed.manifest, left_bytes))
+        if not found.jobs:
+            return
+        self.side = self._link.replica
+        self._tools.courier.carry()
+        if pin is None:
+            self._send(found, source, watch)
+            return
+        with pin:
+            self._send(found, source, watch)
+
+    def _send(self, found: Plan, source: Pinned, watch: Watch) -> None:
+        left_bytes = found.size_bytes
+        for result in self._tools.transfer.copy(found.jobs):
+            self._tools.tally.add(_counted(result.way, result.sent_bytes, result.job.size_bytes))
+            left_bytes -= result.job.size_bytes
+            watch(Seen(source, self._claimed.manifest, left_bytes))
+
+    def _plan_again(self, error: ObjectNotFound, lost: int) -> Pinned:
+        """An object went away before it was copied: the source as it is now, if that explains it."""
+        self._tools.tally.add(Totals(plans_repeated=1))
+        self._has_leftovers = True
+        source = self._load_source()
+        name = error.key.removeprefix(self._place.folder)
+        if name in source.manifest.object_names():
+            raise Corrupt(
+                self._place.topic,
+                self._place.partition,
+                f"the source's manifest names {name}, which is not there",
+                hint=f"run `keyfold log verify {self._link.source.url} {self._place.topic}`",
+            ) from error
+        if lost >= LOST_PLANS_MAX:
+            raise error
+        return source
+
+    def _commit(self, source: Pinned, *, resync: bool) -> Pinned:
+        self.side = self._link.replica
+        session = self._claimed
+        # Whatever it fails by, what the session knows may be wrong then: the commit may have landed all the same.
+        self._session = None
+        session.mirror(source.manifest, resync=resync)
+        self._session = session
+        self._tools.tally.add(Totals(commits=1))
+        self._has_leftovers = False
+        self._expect_chores(session.pinned)
+        return source
+
+    # After it
+
+    def _cursor(self, source: Pinned, replica: Manifest) -> Pinned:
+        """Tell the source what the replica has, where it does not know; the source's version after that."""
+        held = source.manifest.hold(self._link.hold_name)
+        if held is not None and held.version == NO_VERSION and held.received_to >= replica.next_offset:
+            return source
+        self.side = self._link.source
+        return self._source.hold(self._link.hold_name, None, received_to=replica.next_offset, pinned=source)
+
+    def _expect_chores(self, replica: Pinned) -> None:
+        wait_ms = due_in_ms(replica, self._settings.file_delete_delay_ms)
+        self._replaced_at_s = None if wait_ms is None else self._now_s() + wait_ms / 1000
+
+    def _chores(self) -> KeyfoldError | None:
+        """Delete at the replica what may go, when it is time to look. What could not be done is tried again later."""
+        now_s = self._now_s()
+        is_replaced_due = self._replaced_at_s is not None and now_s >= self._replaced_at_s
+        are_orphans_due = self._session is not None and self._orphans_at_s is not None and now_s >= self._orphans_at_s
+        if not is_replaced_due and not are_orphans_due:
+            return None
+        try:
+            self._tidy(is_replaced_due=is_replaced_due, are_orphans_due=are_orphans_due)
+        except KeyfoldError as error:
+            self._session = None
+            self._whole_look_at_s = 0.0
+            self._replaced_at_s = now_s + WHOLE_LOOK_S if is_replaced_due else self._replaced_at_s
+            self._orphans_at_s = now_s + WHOLE_LOOK_S if are_orphans_due else self._orphans_at_s
+            # Another replicator is there: these are its chores now.
+            return None if isinstance(error, CommitRefused) else error
+        return None
+
+    def _tidy(self, *, is_replaced_due: bool, are_orphans_due: bool) -> None:
+        if self._session is None:
+            self._claim(self._load_source().manifest)
+        self.side = self._link.replica
+        session, store, delay_ms = self._claimed, self._link.replica.store, self._settings.file_delete_delay_ms
+        if is_replaced_due:
+            self._count(collect_replaced(store, session, delay_ms))
+            self._expect_chores(session.pinned)
+        if are_orphans_due:
+            self._count(collect_orphans(store, session, self._source))
+            self._orphans_at_s = self._now_s() + self._settings.collect_ms / 1000
+
+    def _count(self, swept: Swept) -> None:
+        orphans = len(swept.orphans) + len(swept.uploads)
+        self._tools.tally.add(Totals(objects_deleted=len(swept.replaced), orphans_deleted=orphans))
+
+    def _source_log(self) -> PartitionLog:
+        return PartitionLog(
+            self._link.source.store,
+            self._place,
+            clock=self._tools.clock,
+            random=self._random,
+            patience_s=self._settings.patience_s,
+        )
+
+    def _now_s(self) -> float:
+        return self._tools.clock.monotonic_s()
+
+
+def _is_same(source: Manifest, replica: Manifest | None) -> bool:
+    return replica is not None and same_content(source, replica)
+
+
+def _counted(way: Way, sent_bytes: int, size_bytes: int) -> Totals:
+    if way is Way.SENT:
+        return Totals(objects_sent=1, sent_bytes=sent_bytes)
+    if way is Way.COPIED_BY_STORE:
+        return Totals(objects_copied=1, copied_bytes=size_bytes)
+    return Totals(objects_found=1)

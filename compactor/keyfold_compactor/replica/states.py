@@ -191,7 +191,8 @@ _RESYNC_CODES: Final = frozenset({"ResyncRequired"})
 
 
 def trouble(error: BaseException, host: str) -> Trouble:
-    """What an error of a round means. `host` is the address that the round was speaking with."""
+    """What an error of a round means. `host` is used where the error does not say whose it is."""
+    host = getattr(error, "host", "") or host
     if not isinstance(error, KeyfoldError):
         said = f"{type(error).__name__}: {error}"
         return Trouble(State.BROKEN, "Internal", host, said, "this is a defect of keyfold: please report it")

@@ -1,0 +1,75 @@
+"""What may go at a replica. Its garbage is its replicator's business: no compactor may claim there.
+
+    replaced    objects that a commit of the replica unlinked, `file.delete.delay.ms` ago in the replica's store time
+    orphans     objects of rounds that were interrupted, or planned again
+
+An orphan is judged in this order: LIST the replica's folder, THEN read the source's manifest, THEN the replica's, which
+still has to show our epoch. What was listed had been copied, so an earlier version of the source named it; if the
+version that is read now does not, no later one ever will, for names are never linked again. And a later replicator
+claims after our look at the replica, and reads the source after its claim. So nobody can commit what goes here; only a
+replicator that is fenced by us could have. By the same rule unfinished uploads go whose object is wanted no more.
+"""
+
+from __future__ import annotations
+
+from keyfold.log.commit import Pinned
+from keyfold.log.manifest import UNSTAMPED
+from keyfold.log.names import Place
+from keyfold.log.partition_log import PartitionLog
+from keyfold.log.replica_log import ReplicaSession
+from keyfold.store.api import STORE_TIME_RESOLUTION_MS, ObjectStore
+from keyfold_compactor.janitor import Swept, delete_names, due_names, list_names
+
+
+def collect_replaced(store: ObjectStore, session: ReplicaSession, delay_ms: int) -> Swept:
+    """Delete what was replaced long enough ago. Raises `Fenced` when the claim was lost, and `StoreError`."""
+    # A commit that only writes times, also that of the last commit; or the store's time is asked for.
+    manifest = session.stamp() if _has_unstamped(session) else session.refresh()
+    assert manifest is not None  # nothing is replaced where nothing was ever committed
+    assert session.pinned is not None
+    due = due_names(manifest, session.pinned.seen_ms, delay_ms)
+    if due:
+        delete_names(store, session.place, due)
+        session.forget(due)
+    return Swept(replaced=due)
+
+
+def collect_orphans(store: ObjectStore, session: ReplicaSession, source: PartitionLog) -> Swept:
+    """Delete what no version of the source will name again. Raises `Fenced` when the claim was lost, and `StoreError`.
+
+    No round of this session may be under way.
+    """
+    place = session.place
+    names, uploads = list_names(store, place), list(store.list_uploads(place.folder))  # LIST first,
+    wanted = source.load().manifest  # the source after it,
+    manifest = session.refresh()  # and last the proof that nobody has claimed before that look
+    if manifest is None or wanted.log_id != manifest.log_id:
+        return Swept()  # another log is at the source now: the next round says what to do about it
+    kept = wanted.object_names() | manifest.object_names() | {r.name for r in manifest.replaced}
+    orphans = tuple(name for name in names if name not in kept)
+    delete_names(store, place, orphans)
+    stale = [u for u in uploads if u.key.removeprefix(place.folder) not in kept]
+    for upload in stale:
+        store.abort_upload(upload.key, upload.upload_id)
+    return Swept(orphans=orphans, uploads=tuple(_name(u.key, place) for u in stale))
+
+
+def _has_unstamped(session: ReplicaSession) -> bool:
+    return session.manifest is not None and any(r.unlinked_at_ms == UNSTAMPED for r in session.manifest.replaced)
+
+
+def due_in_ms(replica: Pinned, delay_ms: int) -> int | None:
+    """How long until it is worth looking at what this version has replaced; None without any.
+
+    What has no time yet was unlinked by this very version: it may go `delay_ms` after that has landed.
+    """
+    landed_ms = replica.seen_ms if replica.modified_ms == UNSTAMPED else replica.modified_ms
+    stamps = [landed_ms if r.unlinked_at_ms == UNSTAMPED else r.unlinked_at_ms for r in replica.manifest.replaced]
+    if not stamps:
+        return None
+    wait_ms = min(stamps) + delay_ms - replica.seen_ms
+    return max(0, wait_ms + STORE_TIME_RESOLUTION_MS) if delay_ms > 0 else 0
+
+
+def _name(key: str, place: Place) -> str:
+    return key.removeprefix(place.folder)

@@ -1,0 +1,60 @@
+"""Pins: while much is copied, the source's manifest says which version a replica still needs.
+
+A pin is a hold with a version and an end. It is only a courtesy of the source's collector: what went away all the same
+shows as a 404, and the round plans again. So a pin is renewed in the background, and one that could not be renewed ends
+nothing. A pin that a crash left runs out; the next round's cursor takes it off before.
+"""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+from typing import Self
+
+from keyfold.errors import KeyfoldError
+from keyfold.log.commit import Pinned
+from keyfold.log.partition_log import PartitionLog
+
+
+class Pin:
+    """The version `source`, pinned, and renewed every third of `pin_ms` while this context is open.
+
+    `log` must be this pin's own: it is used by another thread. Leaving the context ends the renewals only; the pin goes
+    with the round's cursor, or stays for the next try.
+    """
+
+    def __init__(self, log: PartitionLog, hold_name: str, source: Pinned, pin_ms: int) -> None:
+        self._log = log
+        self._hold_name = hold_name
+        self._version = source.manifest.version
+        self._pin_ms = pin_ms
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="keyfold-pin", daemon=True)
+        self.pinned: Pinned = log.hold(hold_name, self._version, pin_ms, pinned=source)
+        """The source as it was when the pin landed: all that it names stays, for it is no older than what is held."""
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        with self._lock:  # a renewal that is under way would land after the cursor
+            pass
+
+    def _keep(self) -> None:
+        while not self._over.wait(self._pin_ms / 3000):
+            self.renew()
+
+    def renew(self) -> None:
+        """Pin for another `pin_ms`, unless the round is over."""
+        with self._lock:
+            if self._over.is_set():
+                return
+            try:
+                self._log.hold(self._hold_name, self._version, self._pin_ms)
+            except KeyfoldError:
+                return  # the next one may land; until then the pin holds for what is left of it
