@@ -11,13 +11,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Final
+from typing import Final, Self
 
 import structlog
 
 from keyfold.clock import Clock
 from keyfold.errors import KeyfoldError
 from keyfold.log import catalog
+from keyfold.log.commit import Patience
 from keyfold.log.names import Place
 from keyfold_compactor.replica.board import Board
 from keyfold_compactor.replica.documents import Enablement
@@ -61,9 +62,10 @@ class RunSummary:
 
 
 class Runner:
-    """Replicates what a registration covers, with `transfer`, which the runner closes when it is told to stop.
+    """Replicates what a registration covers; close it. After it was told to stop it is of no more use.
 
-    `publish` is given all states: at most every 2 s while some change, and every minute anyway.
+    `publish` is given all states: at most every 2 s while some change, and every minute anyway. `transfer` copies;
+    without one the runner makes its own, with `settings.threads` threads.
     """
 
     def __init__(
@@ -71,28 +73,38 @@ class Runner:
         link: Link,
         desk: Desk,
         settings: ReplicaSettings,
-        transfer: Transfer,
         *,
         clock: Clock,
         random: Random,
+        transfer: Transfer | None = None,
         tally: Tally | None = None,
         publish: Publish = lambda _states: None,
     ) -> None:
         self._link = link
         self._desk = desk
         self._settings = settings
-        self._transfer = transfer
+        self._transfer = transfer or _transfer(link, settings, clock, random)
         self._clock = clock
         self._random = random
         self._publish_states = publish
         self.tally = Tally() if tally is None else tally
         self._board = Board()
         self._enablement = _Kept(desk.enablement, clock)
-        courier = SchemaCourier(link, transfer, self.tally)
-        self._tools = Tools(transfer, courier, self.tally, self._enablement.read, clock)
+        courier = SchemaCourier(link, self._transfer, self.tally)
+        self._tools = Tools(self._transfer, courier, self.tally, self._enablement.read, clock)
         self._workers: dict[Place, Worker] = {}
         self._orders: Orders | None = None
         self._orders_at_s = self._places_at_s = self._published_at_s = float("-inf")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End what is under way, soon."""
+        self._transfer.close()
 
     def states(self) -> tuple[PartitionState, ...]:
         """How each partition stands now, by topic and partition. Any thread may ask."""
@@ -142,7 +154,7 @@ class Runner:
                 self._publish_if_changed()
                 if left and should_stop():
                     pool.shutdown(wait=False, cancel_futures=True)
-                    self._transfer.close()  # ends what is under way
+                    self.close()
                     return
 
     # For ever
@@ -164,7 +176,7 @@ class Runner:
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
             if stop.is_set():
-                self._transfer.close()  # ends what is under way
+                self.close()
             pool.shutdown(wait=True)
             self._publish()
 
@@ -259,6 +271,16 @@ class Runner:
     def _publish(self) -> None:
         self._published_at_s = self._clock.monotonic_s()
         self._publish_states(self.states())
+
+
+def _transfer(link: Link, settings: ReplicaSettings, clock: Clock, random: Random) -> Transfer:
+    return Transfer(
+        link.source.store,
+        link.replica.store,
+        topics_dir=link.replica.topics_dir,
+        patience=Patience(clock, Random(random.getrandbits(64)), patience_s=settings.patience_s),
+        threads=settings.threads,
+    )
 
 
 class _Kept:
