@@ -16,7 +16,7 @@ from keyfold.log.commit import Pinned
 from keyfold.log.manifest import UNSTAMPED
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
-from keyfold.log.replica_log import ReplicaSession
+from keyfold.log.replica_log import ReplicaLog, ReplicaSession
 from keyfold.store.api import STORE_TIME_RESOLUTION_MS, ObjectStore
 from keyfold_compactor.janitor import Swept, delete_names, due_names, list_names
 
@@ -52,6 +52,17 @@ def collect_orphans(store: ObjectStore, session: ReplicaSession, source: Partiti
     for upload in stale:
         store.abort_upload(upload.key, upload.upload_id)
     return Swept(orphans=orphans, uploads=tuple(_name(u.key, place) for u in stale))
+
+
+def has_strays(store: ObjectStore, replica: ReplicaLog) -> bool:
+    """Whether the folder seems to hold what the replica's manifest says nothing of. Looks, and decides nothing."""
+    names = list_names(store, replica.place)
+    is_uploading = next(iter(store.list_uploads(replica.place.folder)), None) is not None
+    pinned = replica.load()
+    if pinned is None:
+        return False  # nothing may be judged before the first commit
+    known = pinned.manifest.object_names() | {r.name for r in pinned.manifest.replaced}
+    return is_uploading or not known.issuperset(names)
 
 
 def _has_unstamped(session: ReplicaSession) -> bool:

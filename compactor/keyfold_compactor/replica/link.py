@@ -42,9 +42,10 @@ class Link:
 class ReplicaSettings:
     """What replication goes by.
 
-    `threads` are as many partitions at once, and as many objects. `poll_ms` is how often a partition in sync is looked at, `discover_ms` how often topics are listed. A round that is
-    to copy at least `pin_min_bytes` pins its version at the source, for `pin_ms` at a time. What the replica's commits
-    unlinked stays for `file_delete_delay_ms`; orphans are looked for at least every `collect_ms`.
+    `threads` are as many partitions at once, and as many objects. `poll_ms` is how often a partition in sync is looked
+    at, `discover_ms` how often topics are listed. A round that is to copy at least `pin_min_bytes` pins its version at
+    the source, for `pin_ms` at a time. What the replica's commits unlinked stays for `file_delete_delay_ms`; orphans
+    are looked for after each claim, and every `collect_ms`.
     """
 
     threads: int = 16

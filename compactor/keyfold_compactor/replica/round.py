@@ -31,7 +31,7 @@ from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
 from keyfold.log.replica_log import ReplicaLog, ReplicaSession
 from keyfold_compactor.janitor import Swept
-from keyfold_compactor.replica.collect import collect_orphans, collect_replaced, due_in_ms
+from keyfold_compactor.replica.collect import collect_orphans, collect_replaced, due_in_ms, has_strays
 from keyfold_compactor.replica.documents import Enablement
 from keyfold_compactor.replica.link import Link, ReplicaSettings, Side
 from keyfold_compactor.replica.pins import Pin
@@ -107,7 +107,7 @@ class Rounds:
         self._whole_look_at_s = 0.0
         self._has_leftovers = True
         self._replaced_at_s: float | None = None
-        self._orphans_at_s: float | None = None
+        self._orphans_at_s = tools.clock.monotonic_s() + settings.collect_ms / 1000
         self.side: Side = link.source
 
     @property
@@ -228,11 +228,12 @@ class Rounds:
             if refused is not None:
                 raise refused
 
-    def _claim(self, source: Manifest) -> None:
+    def _claim(self, source: Manifest) -> ReplicaSession:
         self.side = self._link.replica
         self._session = self._replica.claim(source, name=self._link.name, source_url=self._link.source.url)
         self._has_leftovers = True
         self._orphans_at_s = self._now_s()
+        return self._session
 
     def _plan(self, source: Manifest) -> Plan:
         there = self._claimed.manifest
@@ -320,11 +321,12 @@ class Rounds:
         """Delete at the replica what may go, when it is time to look. What could not be done is tried again later."""
         now_s = self._now_s()
         is_replaced_due = self._replaced_at_s is not None and now_s >= self._replaced_at_s
-        are_orphans_due = self._session is not None and self._orphans_at_s is not None and now_s >= self._orphans_at_s
-        if not is_replaced_due and not are_orphans_due:
-            return None
+        are_orphans_due = now_s >= self._orphans_at_s
         try:
-            self._tidy(is_replaced_due=is_replaced_due, are_orphans_due=are_orphans_due)
+            if is_replaced_due:
+                self._collect_replaced()
+            if are_orphans_due:
+                self._collect_orphans()
         except KeyfoldError as error:
             self._session = None
             self._whole_look_at_s = 0.0
@@ -334,17 +336,21 @@ class Rounds:
             return None if isinstance(error, CommitRefused) else error
         return None
 
-    def _tidy(self, *, is_replaced_due: bool, are_orphans_due: bool) -> None:
-        if self._session is None:
-            self._claim(self._load_source().manifest)
+    def _collect_replaced(self) -> None:
+        session = self._session or self._claim(self._load_source().manifest)
         self.side = self._link.replica
-        session, store, delay_ms = self._claimed, self._link.replica.store, self._settings.file_delete_delay_ms
-        if is_replaced_due:
-            self._count(collect_replaced(store, session, delay_ms))
-            self._expect_chores(session.pinned)
-        if are_orphans_due:
-            self._count(collect_orphans(store, session, self._source))
-            self._orphans_at_s = self._now_s() + self._settings.collect_ms / 1000
+        self._count(collect_replaced(self._link.replica.store, session, self._settings.file_delete_delay_ms))
+        assert session.pinned is not None
+        self._expect_chores(session.pinned)
+
+    def _collect_orphans(self) -> None:
+        """Where nothing was claimed, only if there seem to be any: a claim is a commit."""
+        self.side = self._link.replica
+        if self._session is not None or has_strays(self._link.replica.store, self._replica):
+            session = self._session or self._claim(self._load_source().manifest)
+            self.side = self._link.replica
+            self._count(collect_orphans(self._link.replica.store, session, self._source))
+        self._orphans_at_s = self._now_s() + self._settings.collect_ms / 1000
 
     def _count(self, swept: Swept) -> None:
         orphans = len(swept.orphans) + len(swept.uploads)
