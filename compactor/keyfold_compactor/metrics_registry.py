@@ -1,13 +1,15 @@
 """The metrics of this process as Prometheus collects them.
 
-`Meter` watches the runs of a job (`report.Watch`) and answers whoever asks, at any moment, from any thread: the runs
-that are over, and the one under way as far as it got. It keeps a few numbers and the standings of the last run, however
-many there were.
+`Served` makes of declared metrics and a function that gives their values what Prometheus calls a collector. `Meter` is
+the compactor's: it watches the runs of a job (`report.Watch`) and answers whoever asks, at any moment, from any thread:
+the runs that are over, and the one under way as far as it got. It keeps a few numbers and the standings of the last
+run, however many there were.
 """
 
 from __future__ import annotations
 
 import threading
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 
 from prometheus_client import CollectorRegistry
@@ -21,16 +23,36 @@ from keyfold_compactor.metrics import History, Labelled, Values
 from keyfold_compactor.report import RunReport
 
 
-class Meter(Collector):
-    """Keeps the figures over all runs of a process, and is what Prometheus calls a collector."""
+class Served(Collector):
+    """Metrics that somebody may ask for, of a registry of their own; `registry.register` adds others to it."""
+
+    def __init__(self, metrics: tuple[Metric, ...]) -> None:
+        self._metrics = metrics
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
+
+    @abstractmethod
+    def values(self) -> Values:
+        """All metrics now. Called by any thread."""
+
+    def describe(self) -> Iterable[Family]:
+        """The names, without asking for values; so `?name[]=` of a scrape finds them."""
+        return [_family(metric, None) for metric in self._metrics]
+
+    def collect(self) -> Iterable[Family]:
+        """Every metric as Prometheus has it; one without a figure has no sample."""
+        return [_family(metric, value) for metric, value in self.values().items()]
+
+
+class Meter(Served):
+    """Keeps the figures over all runs of a process."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._history = History(begun_s=clock.monotonic_s())
         self._under_way: RunReport | None = None
-        self.registry = CollectorRegistry()
-        self.registry.register(self)
+        super().__init__(METRICS)
 
     def begin(self, report: RunReport) -> None:
         """See `Watch.begin`."""
@@ -57,14 +79,6 @@ class Meter(Collector):
             if self._under_way is not None:
                 history = history.with_run(self._under_way.so_far())
             return history.values(self._clock.monotonic_s())
-
-    def describe(self) -> Iterable[Family]:
-        """The names, without asking for values; so `?name[]=` of a scrape finds them."""
-        return [_family(metric, None) for metric in METRICS]
-
-    def collect(self) -> Iterable[Family]:
-        """Every metric as Prometheus has it; one without a figure has no sample."""
-        return [_family(metric, value) for metric, value in self.values().items()]
 
 
 def _family(metric: Metric, value: float | Labelled | None) -> Family:

@@ -77,7 +77,7 @@ class ReplicaLog:
             return ReplicaSession(self, following, None, source)
         state = base.manifest.replica
         if state is None:
-            raise _own_log(base.manifest, source)
+            raise own_log(base.manifest, source)
         edit = edits.claim_replica(state.epoch, following)
         return ReplicaSession(self, following, self.committer.commit(base, edit, _REPLICATOR), source)
 
@@ -226,7 +226,8 @@ class ReplicaSession:
         return max((parsed.epoch for name in names if (parsed := parse_name(name)) is not None), default=0)
 
 
-def _own_log(manifest: Manifest, source: Manifest) -> ReplicaDiverged:
+def own_log(manifest: Manifest, source: Manifest) -> ReplicaDiverged:
+    """The error for a log in the replica's place that has writers of its own."""
     if manifest.ancestor(source.log_id) is not None:
         what = f"the log here was promoted: it is {manifest.log_id} now, and goes on with the source's {source.log_id}"
         hint = "make the old source its replica with `keyfold replica demote`, or remove this replica"

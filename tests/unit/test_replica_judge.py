@@ -85,11 +85,22 @@ def test_a_purge_above_what_the_replica_has_asks_for_a_resync_also_while_paused(
         found = judge(seen(source, replica_of(source, 2)), replace(ASKED, is_paused=is_paused))
         assert found.state.state is State.RESYNC_REQUIRED
         assert found.state.code == "ResyncRequired"
-        assert "keyfold replica resync dr" in found.state.hint
+        assert "keyfold replica resync" in found.state.hint
     below = replace(source, purged_to=19)
     asked = replace(ASKED, enablement=ENABLED)
     assert judge(seen(below, replica_of(below, 2)), asked).state.state is State.PENDING
     assert judge(seen(source, None), asked).state.state is State.PENDING, "a first copy needs none"
+
+
+def test_a_log_that_has_writers_of_its_own_or_another_source_is_broken_though_no_process_has_said_so() -> None:
+    source = log(3)
+    promoted = replace(replica_of(source, 3), replica=None)
+    found = judge(seen(replace(source, next_offset=31), promoted), ASKED).state
+    assert (found.state, found.code) == (State.BROKEN, "ReplicaDiverged")
+    anew = replace(source, log_id="f" * 32)
+    found = judge(seen(anew, replica_of(source, 3)), ASKED).state
+    assert (found.state, found.code, found.host) == (State.BROKEN, "ReplicaDiverged", "s3.replica")
+    assert "resync" in found.hint
 
 
 def test_a_compacted_log_waits_for_compaction_to_be_enabled_though_no_process_has_said_so() -> None:

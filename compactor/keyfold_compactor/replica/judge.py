@@ -14,10 +14,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from keyfold.errors import KeyfoldError, ResyncRequired
+from keyfold.errors import KeyfoldError, ReplicaError
 from keyfold.log.commit import Pinned
-from keyfold.log.manifest import NO_OFFSET, UNSTAMPED, Hold, Manifest, content
+from keyfold.log.edits_replica import require_follows, same_content
+from keyfold.log.manifest import NO_VERSION, Hold, Manifest
 from keyfold.log.names import Place
+from keyfold.log.replica_log import own_log
 from keyfold_compactor.replica.documents import Enablement
 from keyfold_compactor.replica.rule import refusal
 from keyfold_compactor.replica.standing import Figures, figures, figures_by_cursor
@@ -84,19 +86,13 @@ def judge(seen: Seen, asked: Asked, reported: PartitionState | None = None, *, i
     return Standing(_paused(replace(_without_trouble(base), state=state), asked))
 
 
-def needs_resync(source: Manifest, replica: Manifest | None) -> bool:
-    """Whether the source has purged a tombstone that the replica, which has records, never had."""
-    return replica is not None and bool(replica.segments) and source.purged_to >= replica.next_offset
-
-
 def _is_equal(source: Manifest, replica: Manifest | None) -> bool:
-    return replica is not None and content(source) == content(replica)
+    return replica is not None and replica.is_replica and same_content(replica, source)
 
 
 def _figures(seen: Seen, asked: Asked) -> Figures:
     assert isinstance(seen.source, Pinned)
-    holds = (h for h in seen.source.manifest.holds if h.replica == asked.hold_name)
-    hold = next(holds, Hold(asked.hold_name, NO_OFFSET, UNSTAMPED))
+    hold = seen.source.manifest.hold(asked.hold_name) or Hold(asked.hold_name, NO_VERSION, 0)
     if isinstance(seen.replica, KeyfoldError):
         return figures_by_cursor(seen.source, hold.received_to, received_at_ms=hold.received_at_ms)
     return figures(seen.source, seen.replica, received_at_ms=hold.received_at_ms)
@@ -121,9 +117,10 @@ def _trouble(
     source: Manifest, replica: Manifest | None, asked: Asked, base: PartitionState, *, is_alive: bool
 ) -> Trouble | None:
     """What keeps the next round from being done: by the manifests, then by what was reported, then by the rule."""
-    if needs_resync(source, replica):
-        return trouble(_resync(source, asked), asked.source_host)
     is_equal = _is_equal(source, replica)
+    mismatch = None if is_equal or replica is None else _mismatch(source, replica)
+    if mismatch is not None:
+        return trouble(mismatch, asked.replica_host)
     reported = _reported(base)
     if reported is not None and (is_alive or not is_equal):
         # Compaction may have been enabled since a process that is gone has said that it was not.
@@ -142,14 +139,15 @@ def _reported(state: PartitionState) -> Trouble | None:
     return Trouble(state.state, state.code, state.host, state.message, state.hint)
 
 
-def _resync(source: Manifest, asked: Asked) -> ResyncRequired:
-    return ResyncRequired(
-        source.topic,
-        source.partition,
-        f"the source has purged tombstones up to offset {source.purged_to} that replica {asked.name} never had",
-        hint=f"`keyfold replica resync {asked.name}` takes the newest version all the same; whoever reads the replica "
-        "from an older position is told to begin again",
-    )
+def _mismatch(source: Manifest, replica: Manifest) -> KeyfoldError | None:
+    """Why the replica must not take this version of the source."""
+    if replica.replica is None:
+        return own_log(replica, source)
+    try:
+        require_follows(replica, source)
+    except ReplicaError as error:
+        return error
+    return None
 
 
 def _blind(base: PartitionState, seen: Trouble, asked: Asked) -> Standing:

@@ -1,0 +1,147 @@
+"""Metrics of replication against figures worked out by hand, as they are served, and against their page."""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from keyfold.log.names import Place
+from keyfold.metrics_server import serving
+from keyfold_compactor.replica import metric_names as names
+from keyfold_compactor.replica.metric_names import MAPR_NAMES, METRICS, PARTITIONS_SHOWN
+from keyfold_compactor.replica.metrics import Known, ReplicaMeter, values
+from keyfold_compactor.replica.standing import Lag, Pending
+from keyfold_compactor.replica.states import PartitionState, State
+from keyfold_compactor.replica.tally import Tally, Totals
+
+PAGE = Path(__file__).parents[2] / "docs" / "metrics-replica.md"
+
+
+def state(partition: int, kind: State = State.IN_SYNC, **changes: Any) -> PartitionState:
+    return PartitionState(Place("topics", "users", partition), kind, **changes)
+
+
+def failing(partition: int, kind: State = State.WAITING, code: str = "SlowDown", **changes: Any) -> PartitionState:
+    return state(partition, kind, **{"code": code, "host": "s3.b", "message": "no", "backoff_ms": 400, **changes})
+
+
+def test_gauges_are_sums_and_worsts_over_the_partitions_of_a_replica() -> None:
+    found = values(
+        {
+            "dr": Known(
+                (
+                    state(0, last_attempt_ms=9_000, last_success_ms=9_000, next_attempt_ms=10_000),
+                    state(1, State.PENDING, pending=Pending(100, 10, 1, 5_000, 6_000), lag=Lag(10, 1_500)),
+                    failing(2, pending=Pending(50, 5, 2, 4_000, 5_500), lag=Lag(3, 2_500), next_attempt_ms=12_000),
+                )
+            )
+        }
+    )
+    dr = ("dr",)
+    assert (found[names.PENDING_BYTES], found[names.PENDING_RECORDS]) == ({dr: 150}, {dr: 15})
+    assert found[names.PENDING_SEGMENTS] == {dr: 3}
+    assert (found[names.EARLIEST], found[names.LATEST]) == ({dr: 4.0}, {dr: 6.0})
+    assert (found[names.LAG_RECORDS], found[names.LAG_SECONDS]) == ({dr: 10}, {dr: 2.5})
+    assert (found[names.BACKOFF], found[names.NEXT_ATTEMPT]) == ({dr: 0.4}, {dr: 12.0})
+    assert found[names.LAST_ATTEMPT] == {dr: 9.0}
+    assert found[names.LAST_SUCCESS] == {}, "two never had any"
+    assert found[names.ERRORS] == {("dr", "SlowDown", "s3.b"): 1}
+    counts = found[names.PARTITIONS]
+    assert isinstance(counts, dict)
+    assert {key[1]: n for key, n in counts.items() if n} == {"in-sync": 1, "pending": 1, "waiting": 1}
+    assert len(counts) == len(State), "every state has a sample, so an alert sees it go to 0"
+    assert found[names.WORST_LAG] == {("dr", "users", "2"): 2.5, ("dr", "users", "1"): 1.5}
+    assert found[names.FAILING] == {("dr", "users", "2"): 1.0}
+    assert found[names.PAUSED] == {dr: 0}
+
+
+def test_thousands_of_partitions_have_ten_samples_a_metric_and_replicas_do_not_mix() -> None:
+    states = tuple(failing(p, lag=Lag(p, p), pending=Pending(p)) for p in range(1_000))
+    found = values({"dr": Known(states), "eu": Known((state(0, State.PAUSED),))})
+    for metric in (names.WORST_LAG, names.WORST_PENDING, names.FAILING):
+        labelled = found[metric]
+        assert isinstance(labelled, dict)
+        assert len(labelled) == PARTITIONS_SHOWN
+        assert {key[0] for key in labelled} == {"dr"}
+    assert found[names.PAUSED] == {("dr",): 0, ("eu",): 1}
+
+
+def test_every_counter_is_a_total_and_every_total_a_counter() -> None:
+    numbers = [f.name for f in fields(Totals) if f.name not in {"failures", "schemas_sent"}]
+    totals = Totals(**{name: 100 + i for i, name in enumerate(numbers)}, failures={"SlowDown": 7})
+    found = values({"dr": Known((), totals)})
+    counted = [found[m] for m in METRICS if m.kind == "counter" and m is not names.FAILURES]
+    assert counted == [{("dr",): 100 + i} for i in _order(numbers)]
+    assert found[names.FAILURES] == {("dr", "SlowDown"): 7}
+
+
+def _order(numbers: list[str]) -> list[int]:
+    shown = (
+        *("rounds", "commits", "pins", "plans_repeated", "sent_bytes", "objects_sent", "copied_bytes"),
+        *("objects_copied", "objects_found", "objects_deleted", "orphans_deleted"),
+    )
+    assert sorted(shown) == sorted(numbers)
+    return [numbers.index(name) for name in shown]
+
+
+def test_a_replica_without_partitions_has_zeros_and_no_times() -> None:
+    found = values({"dr": Known()})
+    assert found[names.PENDING_BYTES] == {("dr",): 0}
+    assert found[names.LAST_ATTEMPT] == {}
+    assert list(found) == list(METRICS)
+
+
+def test_what_is_served_is_what_was_published_last() -> None:
+    meter = ReplicaMeter()
+    tally = meter.begin("dr")
+    tally.add(Totals(sent_bytes=5, objects_sent=1, failures={"SlowDown": 1}))
+    with serving(meter.registry, "127.0.0.1", 0) as port:
+        assert _scraped(port)[("keyfold_replica_sent_bytes_total", frozenset({"dr"}))] == 5
+        meter.publish("dr", [failing(3)])
+        found = _scraped(port)
+        assert found[("keyfold_replica_errors", frozenset({"dr", "SlowDown", "s3.b"}))] == 1
+        assert found[("keyfold_replica_failures_total", frozenset({"dr", "SlowDown"}))] == 1
+        assert found[("keyfold_replica_partition_failing", frozenset({"dr", "users", "3"}))] == 1
+        assert meter.begin("dr") is tally, "a process that opens the replica anew goes on counting"
+        meter.end("dr")
+        assert not _scraped(port)
+
+
+def _scraped(port: int) -> dict[tuple[str, frozenset[str]], float]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    return {
+        (sample.name, frozenset(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_a_tally_sums_up_failures_by_code() -> None:
+    tally = Tally()
+    for done in (Totals(rounds=1, failures={"A": 1}), Totals(rounds=2, failures={"A": 1, "B": 3}), Totals(commits=1)):
+        tally.add(done)
+    assert tally.totals == Totals(rounds=3, commits=1, failures={"A": 2, "B": 3})
+    assert tally.totals.document()["failures"] == {"A": 2, "B": 3}
+
+
+def test_the_page_has_a_row_for_each_and_no_other() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    rows = [line.split("|")[1:-1] for line in page.splitlines() if line.startswith("| `keyfold_")]
+    tables = {cells[0].strip().strip("`"): cells[1].strip().strip("`") for cells in rows}
+    assert tables == {m.name: MAPR_NAMES.get(m, "-") for m in METRICS}
+    labels = {cells[0].strip().strip("`"): set(re.findall(r"`([a-z]+)`", cells[2])) for cells in rows}
+    for metric in METRICS:
+        assert set(metric.labels) - {"replica"} <= labels[metric.name], f"{metric.name} names its labels"
+    used = set(re.findall(r"\bkeyfold_replica_[a-z_]+", page))
+    assert used <= {m.name for m in METRICS}, "examples use what there is"
+
+
+def test_the_page_names_every_state_and_codes_that_there_are() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert all(f"`{state.value}`" in page for state in State)
