@@ -57,13 +57,15 @@ class Position:
             "log_id": self.anchor.log_id,
             "version": self.anchor.version,
             "last_pass_epoch": self.anchor.last_pass_epoch,
+            "seen_to": self.anchor.seen_to,
         }
 
     @staticmethod
     def of(document: Mapping[str, Any]) -> Position:
         """What `document` gave. Raises `ValueError` where it is something else."""
         try:
-            anchor = Anchor(str(document["log_id"]), int(document["version"]), int(document["last_pass_epoch"]))
+            log_id, version = str(document["log_id"]), int(document["version"])
+            anchor = Anchor(log_id, version, int(document["last_pass_epoch"]), int(document.get("seen_to", -1)))
             return Position(int(document["offset"]), anchor)
         except (KeyError, TypeError) as e:
             raise ValueError(f"not a position: {dict(document)!r}") from e
@@ -101,7 +103,8 @@ class Tail:
 
     def renew(self, manifest: Manifest) -> None:
         """Go on in a newer version. Raises `OffsetOutOfRange` where that could hide a record."""
-        check_resumed(self.position.anchor, self.position.offset, manifest)
+        anchor = check_resumed(self.position.anchor, self.position.offset, manifest)
+        self.position = replace(self.position, anchor=anchor)
         self.manifest = manifest
 
 
@@ -111,7 +114,7 @@ def tail_of(place: Place, manifest: Manifest, start: int | Position) -> Tail:
     Raises `OffsetOutOfRange` where it is not in the log, or where going on there could hide a record.
     """
     position = start if isinstance(start, Position) else Position(start, anchor_of(manifest))
-    check_resumed(position.anchor, position.offset, manifest)
+    position = replace(position, anchor=check_resumed(position.anchor, position.offset, manifest))
     start_offset(manifest, position.offset)
     return Tail(place, position, manifest)
 

@@ -39,7 +39,7 @@ def read_ordered(
                 position = max(position, min(entry.next_offset, end))
         except ObjectNotFound as error:
             manifest = newer(place, load, error)
-            check_resumed(anchor, position, manifest)
+            anchor = check_resumed(anchor, position, manifest)
         else:
             return
 

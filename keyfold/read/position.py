@@ -16,6 +16,15 @@ record of its key. A reader that began after that commit never saw an older one 
 purge hurts only when the removed mark is younger than the last whole pass that the reader's first version knew
 (`purged_epoch > last_pass_epoch`) and the tombstone was still ahead (`position <= purged_to`).
 
+A log that goes on with another one (a replica that was promoted) serves readers of that one too: it has the same
+records up to where it went its own way, under another log id. A third thing would make a silent hole there:
+
+    parted      the reader has seen the old log beyond that point. What is there exists nowhere else, and what was
+                compacted away because of it was never read.
+
+So every version that was read must end at or before that point (`Anchor.seen_to`), and of the passes that the reader
+knew only those count that the new log knows as well: later ones have numbers that the new log gave to its own.
+
 The end of a read without `to_offset` is the end of the version that it reads *now*: a record that was compacted away
 because of a newer one must be followed by that newer one, or the reader would see the key with no value at all.
 """
@@ -23,7 +32,7 @@ because of a newer one must be followed by that newer one, or the reader would s
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from keyfold.errors import OffsetOutOfRange
 from keyfold.log.manifest import Manifest, SegmentEntry
@@ -31,16 +40,20 @@ from keyfold.log.manifest import Manifest, SegmentEntry
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """What a reader's first version knew; it goes with the reader's position, across restarts too."""
+    """What a reader's first version knew; it goes with the reader's position, across restarts too.
+
+    `seen_to` alone moves on: no version that was read ends behind it. -1 where that is not known.
+    """
 
     log_id: str
     version: int
     last_pass_epoch: int
+    seen_to: int = field(default=-1, compare=False)
 
 
 def anchor_of(manifest: Manifest) -> Anchor:
     """The anchor of a reader that begins with this version."""
-    return Anchor(manifest.log_id, manifest.version, manifest.last_pass_epoch)
+    return Anchor(manifest.log_id, manifest.version, manifest.last_pass_epoch, manifest.next_offset)
 
 
 def start_offset(manifest: Manifest, from_offset: int | None) -> int:
@@ -63,13 +76,13 @@ def end_offset(manifest: Manifest, to_offset: int | None) -> int:
     return manifest.next_offset if to_offset is None else min(to_offset, manifest.next_offset)
 
 
-def check_resumed(anchor: Anchor, position: int, manifest: Manifest) -> None:
-    """Raise `OffsetOutOfRange` where going on at `position` in `manifest` could hide a record that the reader needs."""
+def check_resumed(anchor: Anchor, position: int, manifest: Manifest) -> Anchor:
+    """The anchor with which a reader at `position` goes on in `manifest`: its own, but where the log was promoted.
+
+    Raises `OffsetOutOfRange` where going on could hide a record that the reader needs.
+    """
     if manifest.log_id != anchor.log_id:
-        raise _lost(
-            manifest,
-            f"the log was made anew (log id {anchor.log_id} became {manifest.log_id}) while offset {position} was read",
-        )
+        anchor = _inherited(anchor, position, manifest)
     if position < manifest.log_start_offset:
         raise _lost(
             manifest,
@@ -81,6 +94,26 @@ def check_resumed(anchor: Anchor, position: int, manifest: Manifest) -> None:
             f"tombstones up to offset {manifest.purged_to} were removed before this reader, at offset {position}, "
             f"had passed them (it began with version {anchor.version})",
         )
+    return replace(anchor, seen_to=max(anchor.seen_to, manifest.next_offset))
+
+
+def _inherited(anchor: Anchor, position: int, manifest: Manifest) -> Anchor:
+    """The anchor of a reader of an older log in the log that goes on with it."""
+    ancestor = manifest.ancestor(anchor.log_id)
+    if ancestor is None:
+        raise _lost(
+            manifest,
+            f"the log was made anew (log id {anchor.log_id} became {manifest.log_id}) while offset {position} was read",
+        )
+    seen_to = max(position, anchor.seen_to)
+    if seen_to > ancestor.next_offset:
+        raise _lost(
+            manifest,
+            f"the log goes on with the log {ancestor.log_id} from offset {ancestor.next_offset}, and this reader, at "
+            f"offset {position}, has seen that one up to {seen_to}",
+        )
+    known = min(anchor.last_pass_epoch, ancestor.last_epoch)
+    return Anchor(manifest.log_id, manifest.version, known, anchor.seen_to)
 
 
 def _lost(manifest: Manifest, message: str) -> OffsetOutOfRange:

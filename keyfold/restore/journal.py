@@ -63,7 +63,7 @@ class PartitionPlan:
     @staticmethod
     def of_json(data: Mapping[str, Any]) -> PartitionPlan:
         """Read it back."""
-        anchor = Anchor(data["log_id"], data["version"], data["last_pass_epoch"])
+        anchor = Anchor(data["log_id"], data["version"], data["last_pass_epoch"], data["planned_end"])
         return PartitionPlan(anchor, data["start"], data["planned_end"], data["to_offset"])
 
 

@@ -75,17 +75,18 @@ class Source:
         self._load = load
         self._selection = selection
         self._plan = plan
+        self._anchor = plan.anchor
         self.manifest = load()
         self._latest: dict[str, RowBits] | None = None
 
     def check(self, position: int) -> None:
         """Raise `OffsetOutOfRange` where going on at `position` could hide a record, as `check_resumed` says."""
-        anchor = self._plan.anchor
+        anchor = self._anchor
         if self._selection.latest:
             # Of a deleted key only what came after the first version can be needed: before it, it was left out.
             check_resumed(replace(anchor, last_pass_epoch=self.manifest.purged_epoch), position, self.manifest)
             position = min(max(position, self._plan.planned_end), self.end)
-        check_resumed(anchor, position, self.manifest)
+        self._anchor = check_resumed(anchor, position, self.manifest)
 
     @property
     def end(self) -> int:

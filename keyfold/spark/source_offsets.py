@@ -1,15 +1,18 @@
 """The offset document of a stream: what Spark keeps in its checkpoint, and hands back after a restart.
 
     {"format": 1, "topic": "users", "partitions": {
-        "0": {"offset": 36, "begun": 0, "log_id": "...", "version": 7, "last_pass_epoch": 2}}}
+        "0": {"offset": 36, "begun": 0, "log_id": "...", "version": 7, "last_pass_epoch": 2,
+              "seen_to": 40}}}
 
     offset            the next offset to read
     begun             where this stream began in this partition
     log_id, version, last_pass_epoch      the anchor (`keyfold.read.position`): what the log was when the stream began
+    seen_to           no version that the stream has read ends behind it
 
-The anchor never moves on. A tombstone that a pass has marked after the stream began deletes a value that the stream may
-have read, however long ago; so only tombstones that were marked before it began may be purged ahead of it. The document
-therefore carries the first version's anchor for good, and a stream that is started again knows as much as one that ran.
+The anchor never moves on, unless a promotion gave the log another id. A tombstone that a pass has marked after the
+stream began deletes a value that the stream may have read, however long ago; so only tombstones that were marked before
+it began may be purged ahead of it. The document therefore carries the first version's anchor for good, and a stream
+that is started again knows as much as one that ran.
 
 `begun` is there because Spark does not keep where a stream began: a first batch that is run again after a crash is
 given a *new* answer of `initialOffset`, which for `latest` is a later one. Its end is from the checkpoint, and says
@@ -20,7 +23,7 @@ Before Spark 4.2 a stream is asked for its end before it is asked where to begin
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from keyfold.errors import ConfigError
@@ -38,9 +41,10 @@ class Position:
     begun: int
     anchor: Anchor
 
-    def at(self, offset: int) -> Position:
-        """The same stream further on."""
-        return Position(offset, self.begun, self.anchor)
+    def at(self, offset: int, seen_to: int = UNKNOWN) -> Position:
+        """The same stream further on, in a version that ends at `seen_to`; where it does not move, the same value."""
+        seen_to = max(seen_to, self.anchor.seen_to) if offset > self.offset else self.anchor.seen_to
+        return Position(offset, self.begun, replace(self.anchor, seen_to=seen_to))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,7 @@ class StreamOffset:
                     "log_id": position.anchor.log_id,
                     "version": position.anchor.version,
                     "last_pass_epoch": position.anchor.last_pass_epoch,
+                    "seen_to": position.anchor.seen_to,
                 }
                 for partition, position in sorted(self.positions.items())
             },
@@ -90,7 +95,8 @@ class StreamOffset:
 
 
 def _position(one: Mapping[str, Any]) -> Position:
-    anchor = Anchor(str(one["log_id"]), int(one["version"]), int(one["last_pass_epoch"]))
+    seen_to = int(one.get("seen_to", UNKNOWN))
+    anchor = Anchor(str(one["log_id"]), int(one["version"]), int(one["last_pass_epoch"]), seen_to)
     return Position(int(one["offset"]), int(one["begun"]), anchor)
 
 

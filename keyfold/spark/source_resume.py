@@ -31,7 +31,7 @@ def resume(anchor: Anchor, position: int, manifest: Manifest, *, fail: bool) -> 
     Raises `OffsetOutOfRange` where that hides what the reader needs; or says so in the log and goes on behind it.
     """
     try:
-        check_resumed(anchor, position, manifest)
+        return position, check_resumed(anchor, position, manifest)
     except OffsetOutOfRange as lost:
         if fail:
             raise with_way_out(lost) from None
@@ -46,7 +46,6 @@ def resume(anchor: Anchor, position: int, manifest: Manifest, *, fail: bool) -> 
             next_position=go_on,
         )
         return go_on, anchor_of(manifest)
-    return position, anchor
 
 
 def with_way_out(lost: OffsetOutOfRange) -> OffsetOutOfRange:

@@ -83,7 +83,10 @@ class SourceStream:
         self._check_missing(start)
         if not limit.is_unlimited:
             ends = self._admitted(positions, ends, limit)
-        found = {p: position.at(ends.get(p, position.offset)) for p, position in positions.items()}
+        found = {
+            p: position.at(ends[p], self._known[p].next_offset) if p in ends else position
+            for p, position in positions.items()
+        }
         return StreamOffset(start.topic, found)
 
     def newest(self) -> StreamOffset:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from keyfold.errors import OffsetOutOfRange
-from keyfold.log.manifest import Manifest, SegmentEntry
+from keyfold.log.manifest import Ancestor, Manifest, SegmentEntry
 from keyfold.read.position import (
     anchor_of,
     check_resumed,
@@ -96,3 +96,41 @@ def test_a_purged_tombstone_hurts_only_who_had_still_needed_it(
 def test_a_log_made_anew_is_not_the_one_that_was_read() -> None:
     with pytest.raises(OffsetOutOfRange, match="made anew"):
         check_resumed(anchor_of(LOG), 20, replace(LOG, log_id="other"))
+
+
+PROMOTED = replace(
+    LOG,
+    log_id="promoted",
+    version=3,
+    next_offset=60,
+    last_epoch=9,
+    lineage=(Ancestor("id", 4, 50, 6), Ancestor("b", 8, 55, 8)),
+)
+
+
+def test_a_promoted_log_serves_readers_of_the_one_that_it_goes_on_with() -> None:
+    anchor = check_resumed(anchor_of(LOG), 50, PROMOTED)
+    assert (anchor.log_id, anchor.last_pass_epoch, anchor.seen_to) == ("promoted", 5, 60)
+    check_resumed(anchor, 60, PROMOTED)  # from now on it is a reader of this log: behind the old one's end too
+
+
+def test_a_reader_that_has_seen_more_than_the_promoted_log_has_is_told() -> None:
+    with pytest.raises(OffsetOutOfRange, match="goes on with the log id from offset 50, and this reader, at offset 51"):
+        check_resumed(anchor_of(LOG), 51, PROMOTED)
+    # At offset 20, of a version that ended at 52: offset 12 may have been left out there because of offset 51.
+    ahead = check_resumed(anchor_of(LOG), 20, replace(LOG, version=5, next_offset=52))
+    with pytest.raises(OffsetOutOfRange, match="has seen that one up to 52"):
+        check_resumed(ahead, 20, PROMOTED)
+
+
+def test_passes_of_the_old_log_after_the_parting_do_not_count() -> None:
+    """Both logs gave the number 7 to a pass of their own: the new log's has marked what this reader still needs."""
+    reader = anchor_of(replace(LOG, last_pass_epoch=8))
+    with pytest.raises(OffsetOutOfRange, match="tombstones up to offset 40"):
+        check_resumed(reader, 30, replace(PROMOTED, purged_epoch=7, purged_to=40))
+    check_resumed(reader, 30, replace(PROMOTED, purged_epoch=6, purged_to=40))
+
+
+def test_a_log_that_is_not_in_the_lineage_is_another_one() -> None:
+    with pytest.raises(OffsetOutOfRange, match="made anew"):
+        check_resumed(anchor_of(PROMOTED), 20, LOG)
