@@ -12,7 +12,7 @@ from typing import Final
 
 from keyfold.errors import AlreadyExists, ObjectNotFound, StoreError, UploadLost
 from keyfold.log.commit import Patience
-from keyfold.store.api import Bytes, Create, ObjectStore, Upload
+from keyfold.store.api import Bytes, Create, ObjectStore, ResumedUpload, Upload
 
 PART_BYTES: Final = 8 * 1024 * 1024
 PART_BYTES_MAX: Final = 512 * 1024 * 1024
@@ -21,11 +21,16 @@ PART_BYTES_MAX: Final = 512 * 1024 * 1024
 _PART_SHARE: Final = 1000
 
 
+class NameTaken(StoreError):
+    """Bytes of another length are under a name that stands for this writer's."""
+
+
 def create_object(store: ObjectStore, key: str, data: Bytes, patience: Patience) -> None:
     """Create `key` with `data`, repeating the same request while its result is unknown.
 
     Raises `StoreUnavailable` or `ConditionUndecided` when patience ends: the same call may be made again. Raises
     `UploadLost` when the object was there and is not any more: it needs a new name, and most likely a new claim.
+    Raises `NameTaken` where something else is under the name.
     """
     try:
         patience.repeat(lambda: store.put(key, data, Create()))
@@ -36,21 +41,32 @@ def create_object(store: ObjectStore, key: str, data: Bytes, patience: Patience)
 class ObjectStream:
     """One new object, sent while it is made. For one thread.
 
-    Until it has outgrown a part nothing is sent at all. After an error of `write` or `finish` call `abandon`.
+    Until it has outgrown a part nothing is sent at all. After an error of `write` or `finish` call `abandon`. With
+    `begun`, an upload of this object that another process has left, the parts that are there are not sent again.
     """
 
-    def __init__(self, store: ObjectStore, key: str, patience: Patience, *, part_bytes: int = PART_BYTES) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        key: str,
+        patience: Patience,
+        *,
+        part_bytes: int = PART_BYTES,
+        begun: ResumedUpload | None = None,
+    ) -> None:
         if part_bytes < 1:
             raise ValueError(f"parts of {part_bytes} bytes")
         self._store = store
         self._key = key
         self._patience = patience
         self._part_bytes = part_bytes
-        self._upload: Upload | None = None
+        self._begun = begun
+        self._upload: Upload | None = begun
         self._held: list[Bytes] = []
         self._is_ending = False
         self.held_bytes = 0
         self.sent_bytes = 0
+        self.kept_bytes = 0
 
     def write(self, pieces: Iterable[Bytes]) -> None:
         """Take what comes next, and send what fills a part. Raises what the store does, when patience ends."""
@@ -76,11 +92,17 @@ class ObjectStream:
         self._is_ending = True
         try:
             self._patience.repeat(self._upload.complete)
-        except AlreadyExists as error:
-            _require_mine(self._store, self._key, size_bytes, self._patience, error)
-        except UploadLost as error:
+        except (AlreadyExists, UploadLost) as error:
             # A `complete` whose answer was lost may have been under way when it was repeated; then nothing is lost.
+            # Whatever is true, this upload will not make the object any more: nobody else would know its parts.
+            with contextlib.suppress(StoreError):
+                self._upload.abort()
             _require_mine(self._store, self._key, size_bytes, self._patience, error)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether parts of it are at the store, under an upload that nobody has ended."""
+        return self._upload is not None and not self._is_ending
 
     def abandon(self) -> None:
         """Let the parts go, in one try: what stays is the collector's, like all that a dead process leaves.
@@ -96,7 +118,10 @@ class ObjectStream:
         if self._upload is None:
             self._upload = self._patience.repeat(lambda: self._store.start_upload(self._key))
         upload = self._upload
-        self._patience.repeat(lambda: upload.write(part))
+        if self._begun is not None and self._begun.keep(part):
+            self.kept_bytes += len(part)
+        else:
+            self._patience.repeat(lambda: upload.write(part))
         self.sent_bytes += len(part)
 
     def _take(self, size_bytes: int) -> bytes:
@@ -131,7 +156,7 @@ def _require_mine(store: ObjectStore, key: str, size_bytes: int, patience: Patie
             raise error from None
         raise UploadLost(key, "was uploaded and is gone: the collector took it from a fenced writer") from error
     if found.size_bytes != size_bytes:
-        raise StoreError(
+        raise NameTaken(
             key,
             f"holds {found.size_bytes} bytes where this writer's {size_bytes} bytes belong",
             hint="object names are never reused; something else writes into this folder",

@@ -1,0 +1,40 @@
+"""A budget of memory for threads that hold bytes: who asks waits until there is room."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Memory:
+    """`limit_bytes` for all. Who wants more than there is altogether gets it alone. Thread-safe."""
+
+    def __init__(self, limit_bytes: int, stopping: threading.Event) -> None:
+        self._limit_bytes = limit_bytes
+        self._stopping = stopping
+        self._free = threading.Condition()
+        self._taken_bytes = 0
+        self.peak_bytes = 0
+
+    @contextmanager
+    def taken(self, n_bytes: int) -> Iterator[None]:
+        """Hold `n_bytes` of the budget; at once, budget or not, when `stopping` is set."""
+        with self._free:
+            self._free.wait_for(lambda: self._has_room(n_bytes) or self._stopping.is_set())
+            self._taken_bytes += n_bytes
+            self.peak_bytes = max(self.peak_bytes, self._taken_bytes)
+        try:
+            yield
+        finally:
+            with self._free:
+                self._taken_bytes -= n_bytes
+                self._free.notify_all()
+
+    def wake(self) -> None:
+        """Let those who wait see that it is over."""
+        with self._free:
+            self._free.notify_all()
+
+    def _has_room(self, n_bytes: int) -> bool:
+        return not self._taken_bytes or self._taken_bytes + n_bytes <= self._limit_bytes
