@@ -55,7 +55,7 @@ def cost(place: Place, pinned: Pinned, verdict: Verdict, settings: TopicSettings
     if verdict.is_merge:
         groups = merges(pinned.manifest.segments, verdict.range.first_dirty, settings)
         return _moved([pinned.manifest.segments[at] for g in groups for at in g.kept], pass_bytes, index_reads=1)
-    if not settings.compact:
+    if verdict.follows or not settings.compact:
         return None
     asked = verdict if verdict.is_due else judge(pinned.manifest, settings, pinned.seen_ms, force=True)
     job = log_job(0, place, pinned, asked, settings, 0)

@@ -27,8 +27,9 @@ from typing import TypeAlias
 
 from keyfold.log.manifest import NO_OFFSET, Manifest, SegmentEntry
 from keyfold.log.names import Place
+from keyfold_compactor.horizon import Purge, purge_of
 from keyfold_compactor.plan import Group, SegmentStats, untouched
-from keyfold_compactor.policy import Reason, Verdict, due_epochs
+from keyfold_compactor.policy import Reason, Verdict
 from keyfold_compactor.settings import TopicSettings
 from keyfold_compactor.work import LogJob
 
@@ -128,8 +129,8 @@ def _is_single(group: Group) -> bool:
     return group.first == group.last and not group.is_unlink and not group.is_remark
 
 
-Signature: TypeAlias = tuple[tuple[str, ...], int, frozenset[int], float]
-"""All that a pass's choice depends on: its segments by name, how far it goes, which marks are due, and the floor."""
+Signature: TypeAlias = tuple[tuple[str, ...], int, frozenset[tuple[str, int]], float]
+"""All that a pass's choice depends on: its segments by name, how far it goes, which marks go, and the floor."""
 
 
 @dataclass(slots=True)
@@ -141,7 +142,7 @@ class Settled:
     def learn(self, manifest: Manifest, job: LogJob, choice: Choice, floor: float) -> None:
         """Note what a pass of `job` has left, given the manifest after it. May be called by many threads."""
         if choice.left:
-            self._known[job.place] = _signature(manifest, job.end, job.due_epochs, floor)
+            self._known[job.place] = _signature(manifest, job.end, job.purge, floor)
         else:
             self._known.pop(job.place, None)
 
@@ -150,11 +151,11 @@ class Settled:
         known = self._known.get(place)
         if known is None or Reason.UNMARKED in verdict.reasons:
             return False
-        due = due_epochs(manifest, settings.delete_retention_ms, now_ms)
-        return known == _signature(manifest, verdict.end, due, floor_of(verdict, settings))
+        purge = purge_of(manifest, settings, now_ms)
+        return known == _signature(manifest, verdict.end, purge, floor_of(verdict, settings))
 
 
-def _signature(manifest: Manifest, end: int, due: frozenset[int], floor: float) -> Signature:
+def _signature(manifest: Manifest, end: int, purge: Purge, floor: float) -> Signature:
     segments = [s for s in manifest.segments if s.next_offset <= end]  # what is appended behind it changes nothing
-    marks = {e for s in segments for e in s.cleaned_epochs}
-    return tuple(s.index_name for s in segments), end, due & marks, floor
+    going = frozenset((s.index_name, epoch) for s in segments for epoch in purge.of_all(s))
+    return tuple(s.index_name for s in segments), end, going, floor

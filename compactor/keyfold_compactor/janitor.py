@@ -3,7 +3,8 @@
 Two kinds of objects go:
 
     replaced    unlinked by a commit whose time is stamped, `file.delete.delay.ms` ago in store time, and needed by no
-                replica's hold. Deleted first, forgotten by a later commit; a crash in between repeats the deletion.
+                round of a replica, which may hold them for another `replica.hold.max.ms`. Deleted first, forgotten by a
+                later commit; a crash in between repeats the deletion.
     orphans     segments, indexes and unfinished uploads that no manifest names. The folder is listed FIRST and the
                 manifest read AFTER, so whatever was committed in between is named. An unnamed object goes only when
                 its epoch is older than the epoch that the role in its name has claimed: then its writer can never
@@ -21,6 +22,7 @@ from keyfold.log.manifest import UNSTAMPED, Manifest, Replaced, is_over
 from keyfold.log.names import INDEX_FOLDER, ObjectName, Place, parse_name
 from keyfold.log.partition_log import CompactorSession
 from keyfold.store.api import ObjectStore, UploadInfo
+from keyfold_compactor.settings import LONG_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +39,19 @@ class Swept:
         return len(self.replaced) + len(self.orphans) + len(self.uploads)
 
 
-def due_names(manifest: Manifest, now_ms: int, delay_ms: int) -> tuple[str, ...]:
+def due_names(manifest: Manifest, now_ms: int, delay_ms: int, hold_max_ms: int = LONG_MAX) -> tuple[str, ...]:
     """Replaced objects that no reader and no replica may still need at the store time `now_ms`."""
-    return tuple(r.name for r in manifest.replaced if _is_due(manifest, r, now_ms, delay_ms))
+    return tuple(
+        r.name
+        for r in manifest.replaced
+        if is_over(r.unlinked_at_ms, delay_ms, now_ms)
+        and not (_is_held(manifest, r, now_ms) and not is_over(r.unlinked_at_ms, delay_ms + hold_max_ms, now_ms))
+    )
 
 
-def _is_due(manifest: Manifest, replaced: Replaced, now_ms: int, delay_ms: int) -> bool:
-    if not is_over(replaced.unlinked_at_ms, delay_ms, now_ms):
-        return False
-    # A hold on version v needs what v names: everything that a later version unlinked.
-    return not any(h.version < replaced.version and h.expires_at_ms > now_ms for h in manifest.holds)
+def _is_held(manifest: Manifest, replaced: Replaced, now_ms: int) -> bool:
+    # A round on version v needs what v names: everything that a later version unlinked. Without one it is NO_VERSION.
+    return any(0 <= h.version < replaced.version and h.expires_at_ms > now_ms for h in manifest.holds)
 
 
 def orphan_names(listed: Iterable[str], manifest: Manifest) -> list[str]:
@@ -79,7 +84,7 @@ def delete_names(store: ObjectStore, place: Place, names: Iterable[str]) -> int:
     return len(ordered)
 
 
-def sweep(store: ObjectStore, session: CompactorSession, delay_ms: int) -> Swept:
+def sweep(store: ObjectStore, session: CompactorSession, delay_ms: int, hold_max_ms: int = LONG_MAX) -> Swept:
     """Delete what may go in a claimed partition. Raises `Fenced` when the claim was lost, and `StoreError`.
 
     With `file.delete.delay.ms` at 0 what this very run replaced goes too: one more commit writes its time first.
@@ -89,7 +94,7 @@ def sweep(store: ObjectStore, session: CompactorSession, delay_ms: int) -> Swept
         session.release()
     names, uploads = list_names(store, place), list(store.list_uploads(place.folder))  # LIST first,
     manifest = session.refresh()  # the manifest after: what was committed in between is named
-    due = due_names(manifest, session.pinned.seen_ms, delay_ms)
+    due = due_names(manifest, session.pinned.seen_ms, delay_ms, hold_max_ms)
     orphans = orphan_names(names, manifest)
     stale = orphan_uploads(uploads, place, manifest)
     delete_names(store, place, (*due, *orphans))

@@ -13,8 +13,10 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
+
+import structlog
 
 from keyfold.backoff import Backoff
 from keyfold.clock import Clock
@@ -26,6 +28,7 @@ from keyfold.store.api import ObjectStore
 from keyfold.store.probe import probe
 from keyfold_compactor.cost import Cost, cost
 from keyfold_compactor.floor import Settled
+from keyfold_compactor.followers import Followers, load_followers
 from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.progress import Progress
 from keyfold_compactor.report import NoWatch, RunReport, Watch
@@ -33,6 +36,8 @@ from keyfold_compactor.run import Look, Run, RunSettings
 from keyfold_compactor.settings import TopicSettings
 from keyfold_compactor.standing import Standing
 from keyfold_compactor.work import Executor
+
+log = structlog.get_logger(__name__)
 
 ExecutorFactory = Callable[[], Executor]
 FAILED_BACKOFF = Backoff(first_ms=30_000, cap_ms=3_600_000)
@@ -107,6 +112,7 @@ class Job:
         self._holder = f"{options.name}-{random.getrandbits(32):08x}"
         self._settled = Settled()
         self._failed_standings: dict[Place, Standing] = {}
+        self._followers = Followers()
         self._runs = 0
 
     def places(self) -> list[Place]:
@@ -212,6 +218,9 @@ class Job:
         return Backoff(first_ms=1_000).delays_s(self._random)
 
     def _run(self) -> Run:
+        self._followers = load_followers(self._store, self._options.topics_dir, self._clock, self._random)
+        for problem in self._followers.problems:
+            log.warning("tombstones are held for a replica that cannot be read", why=problem)
         every = self._options.collect_runs
         collect = self._selection.collect_orphans or (every > 0 and self._runs % every == 0)
         settings = RunSettings(
@@ -230,7 +239,8 @@ class Job:
         )
 
     def _settings_of(self, topic: str, manifest: Manifest) -> TopicSettings:
-        return self._options.settings_of(topic, manifest.settings)
+        settings = self._options.settings_of(topic, manifest.settings)
+        return replace(settings, replicas=self._followers.of(topic))
 
 
 def _executor_failures(before: int, report: RunReport) -> int:

@@ -60,7 +60,7 @@ def read_rows(job: LogJob, entry: SegmentEntry, store: ObjectStore, patience: Pa
 
 def decided(job: LogJob, at: int, rows: pa.Table, superseded: Bools) -> Mapped:
     """What becomes of one segment, given per row whether a later offset of its key is in the dirty range."""
-    found = retain(rows, superseded, due_epochs=job.due_epochs, remove_keyless=job.remove_keyless)
+    found = retain(rows, superseded, purge=job.purge, remove_keyless=job.remove_keyless)
     stats = stats_of(job.entries[at], found)
     return at, stats, packed(found.keep) if stats.has_mask and stats.kept_count else None
 
@@ -74,6 +74,7 @@ def stats_of(entry: SegmentEntry, found: Retention) -> SegmentStats:
         kept_bytes=round(entry.size_bytes * share),
         superseded_count=found.superseded_count,
         purged_count=found.purged_count,
+        held_count=found.held_count,
         keyless_count=found.keyless_count,
         mark_count=found.mark_count,
         tombstone_count=found.tombstone_count,

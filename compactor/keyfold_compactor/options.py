@@ -107,6 +107,13 @@ class CompactOptions(StoreOptions):
         doc="Replaced objects stay this long for readers that still use them.",
         per_topic=True,
     )
+    replica_hold_max_ms: Millis = option(
+        "replica.hold.max.ms",
+        604_800_000,
+        doc="A tombstone past its delete horizon stays this much longer at most for a registered replica that has not "
+        "received it; a replica that is later than that needs a resync. 0: nothing waits for replicas.",
+        per_topic=True,
+    )
     keyless_records: Literal["keep", "remove"] = option(
         "keyless.records", "keep", doc="Records without a key in a compacted log; Kafka removes them.", per_topic=True
     )
@@ -241,6 +248,7 @@ class CompactOptions(StoreOptions):
             merge_span_ms=own.segment_merge_span_ms if own.holds("delete") else 0,
             segment_min_garbage_ratio=own.segment_min_garbage_ratio,
             file_delete_delay_ms=own.file_delete_delay_ms,
+            replica_hold_max_ms=own.replica_hold_max_ms,
             remove_keyless=own.keyless_records == "remove",
             encoding=Encoding(own.avro_codec),
         )

@@ -290,6 +290,7 @@ def _with_counts(report: PartitionReport, each: _Pass, choice: Choice) -> Partit
         made_bytes=each.made_bytes,
         superseded=sum(s.superseded_count for s in stats),
         purged_tombstones=sum(s.purged_count for s in stats),
+        held_tombstones=sum(s.held_count for s in (choice.stats if is_whole else stats)),
         keyless_removed=sum(s.keyless_count for s in stats),
         marked_tombstones=sum(s.mark_count for s in choice.stats) if is_whole else 0,
         segments_written=sum(not g.is_unlink and not g.is_remark for g in groups),

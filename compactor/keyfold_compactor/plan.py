@@ -33,7 +33,8 @@ TASKS_PER_SLOT: Final = 4
 class SegmentStats:
     """What the map says about one segment. `kept_bytes` is an estimate of stored bytes; counts are records.
 
-    `has_mask` is whether some record goes, so that the unit which rewrites the segment must bring its mask.
+    `held_count` are tombstones that stay for a replica alone. `has_mask` is whether some record goes, so that the unit
+    which rewrites the segment must bring its mask.
     """
 
     record_count: int
@@ -41,6 +42,7 @@ class SegmentStats:
     kept_bytes: int
     superseded_count: int = 0
     purged_count: int = 0
+    held_count: int = 0
     keyless_count: int = 0
     mark_count: int = 0
     tombstone_count: int = 0

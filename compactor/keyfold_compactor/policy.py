@@ -10,8 +10,8 @@ Kafka's words and Kafka's formula (LogCleanerManager.cleanableOffsets, LogToClea
 
 Better than Kafka: age is the time of the append (so a record with a future timestamp blocks nothing), logs that are
 overdue by max.compaction.lag.ms come before merely dirty ones, and tombstones whose delete horizon has passed make a
-log due by themselves. A log that is due for its tombstones alone is cleaned up to its first dirty offset only: its
-dirty part is not yet worth the bytes.
+log due by themselves, but for those that a replica holds (`keyfold_compactor.horizon`). A log that is due for its
+tombstones alone is cleaned up to its first dirty offset only: its dirty part is not yet worth the bytes.
 
 Nothing here does anything: a manifest, settings and a store time go in, a `Verdict` comes out. Before the claim it is
 a forecast; after the claim it is asked again with what the claim saw.
@@ -24,6 +24,7 @@ from enum import Enum
 
 from keyfold.log.edits import without_first
 from keyfold.log.manifest import UNSTAMPED, Manifest, SegmentEntry, is_over
+from keyfold_compactor.horizon import Held, Purge, held_by, purge_of
 from keyfold_compactor.janitor import due_names
 from keyfold_compactor.merge import merges
 from keyfold_compactor.retention import Expiry, expiry
@@ -73,7 +74,8 @@ class Verdict:
 
     `end` is how far a pass would go: the first uncleanable offset, or the first dirty one where only tombstones are
     due. `overdue_ms` is by how much the oldest dirty segment exceeds max.compaction.lag.ms. `expiry` is what retention
-    takes, whether the log is cleaned or not.
+    takes, whether the log is cleaned or not. `held` is what of its tombstones replicas hold. `follows` is the source
+    of a log that is a replica itself: nothing is to be done with it here.
     """
 
     range: CleanRange
@@ -83,6 +85,8 @@ class Verdict:
     overdue_ms: int
     why_not: str
     expiry: Expiry
+    held: Held | None = None
+    follows: str = ""
 
     @property
     def is_due(self) -> bool:
@@ -121,13 +125,10 @@ def dirty_segments(manifest: Manifest, first_dirty: int, end: int) -> list[Segme
     return [s for s in manifest.segments if first_dirty < s.next_offset <= end]
 
 
-def due_epochs(manifest: Manifest, delete_retention_ms: int, now_ms: int) -> frozenset[int]:
-    """The passes whose tombstones have been readable for `delete.retention.ms` since that pass was committed."""
-    return frozenset(p.epoch for p in manifest.passes if is_over(p.committed_at_ms, delete_retention_ms, now_ms))
-
-
 def forecast(manifest: Manifest, settings: TopicSettings, now_ms: int, *, force: bool = False) -> Verdict:
     """Decide about one log as a run does: retention first, then cleaning of what it leaves. See `judge`."""
+    if manifest.replica is not None:
+        return judge(manifest, settings, now_ms)
     found = expiry(manifest, settings, now_ms)
     verdict = judge(without_first(manifest, len(found.segments)), settings, now_ms, force=force)
     return replace(verdict, chores=_chores(manifest, settings, now_ms), expiry=found)
@@ -139,6 +140,8 @@ def judge(manifest: Manifest, settings: TopicSettings, now_ms: int, *, force: bo
     Times that are not stamped yet count as `now_ms`: that is what the claim would write.
     """
     parts = clean_range(manifest, settings, now_ms)
+    if manifest.replica is not None:
+        return _followers_verdict(manifest, parts, manifest.replica.source or manifest.replica.name)
     overdue_ms = _overdue_ms(manifest, parts, settings, now_ms)
     chores = _chores(manifest, settings, now_ms)
     expires = expiry(manifest, settings, now_ms)
@@ -154,9 +157,18 @@ def judge(manifest: Manifest, settings: TopicSettings, now_ms: int, *, force: bo
     if parts.dirty_ratio > settings.min_cleanable_dirty_ratio:
         reasons.append(Reason.DIRTY)
     end = parts.end if reasons else parts.first_dirty
-    reasons.extend(_tombstone_reasons(manifest, parts, settings, now_ms))
+    claimed = _as_claimed(manifest, now_ms)
+    purge = purge_of(claimed, settings, now_ms)
+    reasons.extend(_tombstone_reasons(manifest, parts, purge))
     why_not = "" if reasons else _why_not(manifest, parts, settings)
-    return Verdict(parts, end, tuple(reasons), chores, overdue_ms, why_not, expires)
+    held = held_by(claimed, settings, purge)
+    return Verdict(parts, end, tuple(reasons), chores, overdue_ms, why_not, expires, held)
+
+
+def _followers_verdict(manifest: Manifest, parts: CleanRange, source: str) -> Verdict:
+    why_not = f"it is a replica: {source} is cleaned and expired, and what it is then comes here"
+    nothing = Expiry((), 0, 0, manifest.log_start_offset, why_not, is_asked=False)
+    return Verdict(parts, manifest.next_offset, (), (), 0, why_not, nothing, follows=source)
 
 
 def _first_uncleanable(manifest: Manifest, first_dirty: int, lag_ms: int, now_ms: int) -> int:
@@ -178,17 +190,20 @@ def _overdue_ms(manifest: Manifest, parts: CleanRange, settings: TopicSettings, 
     return max(0, now_ms - min(times) - settings.max_compaction_lag_ms) if times else 0
 
 
-def _tombstone_reasons(manifest: Manifest, parts: CleanRange, settings: TopicSettings, now_ms: int) -> list[Reason]:
+def _tombstone_reasons(manifest: Manifest, parts: CleanRange, purge: Purge) -> list[Reason]:
     clean = [s for s in manifest.segments if s.next_offset <= parts.first_dirty]
-    due = due_epochs(manifest, settings.delete_retention_ms, now_ms)
-    if settings.delete_retention_ms <= 0:
-        due |= {p.epoch for p in manifest.passes}  # the claim stamps them, and then they are due at once
     reasons: list[Reason] = []
-    if any(due.intersection(s.cleaned_epochs) for s in clean):
+    if any(map(purge.of_all, clean)):
         reasons.append(Reason.HORIZON)
     if any(s.unmarked_tombstone_count for s in clean):
         reasons.append(Reason.UNMARKED)
     return reasons
+
+
+def _as_claimed(manifest: Manifest, now_ms: int) -> Manifest:
+    """The claim stamps what is not stamped yet: without any `delete.retention.ms` it is due at once then."""
+    passes = tuple(replace(p, committed_at_ms=now_ms) if p.committed_at_ms == UNSTAMPED else p for p in manifest.passes)
+    return replace(manifest, passes=passes)
 
 
 def _chores(manifest: Manifest, settings: TopicSettings, now_ms: int) -> tuple[Chore, ...]:
@@ -200,7 +215,7 @@ def _chores(manifest: Manifest, settings: TopicSettings, now_ms: int) -> tuple[C
         unstamped |= any(s.appended_at_ms == UNSTAMPED for s in manifest.segments)
     if unstamped:
         chores.append(Chore.STAMP)
-    if due_names(manifest, now_ms, settings.file_delete_delay_ms):
+    if due_names(manifest, now_ms, settings.file_delete_delay_ms, settings.replica_hold_max_ms):
         chores.append(Chore.DELETE)
     return tuple(chores)
 

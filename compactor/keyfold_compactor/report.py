@@ -67,7 +67,8 @@ class Expired:
 class PartitionReport:
     """One partition's part of a run. Cleaning removed `superseded + purged + keyless` records, retention `expired`.
 
-    `before` and `after` are the log's sizes before and after both. `segments_left` are those whose garbage was below
+    `before` and `after` are the log's sizes before and after both. `held_tombstones` are past their delete horizon and
+    stay for a replica alone. `segments_left` are those whose garbage was below
     `segment.min.garbage.ratio`. `parts` are the commits that the pass was cut into, and
     `parts_committed` those of them that were made. `kept` are records that cleaning looked at and left. The segments
     that it has replaced had `replaced_bytes`, those in their place have `made_bytes`. `seconds` is how long the pass
@@ -82,6 +83,7 @@ class PartitionReport:
     after: LogSize = LogSize()
     superseded: int = 0
     purged_tombstones: int = 0
+    held_tombstones: int = 0
     keyless_removed: int = 0
     marked_tombstones: int = 0
     segments_written: int = 0
@@ -123,6 +125,7 @@ class PartitionReport:
             "records_removed": self.removed,
             "superseded": self.superseded,
             "tombstones_purged": self.purged_tombstones,
+            "tombstones_held": self.held_tombstones,
             "tombstones_marked": self.marked_tombstones,
             "keyless_removed": self.keyless_removed,
             "segments_expired": self.expired.segments,
@@ -229,6 +232,7 @@ class RunReport:
             "records_expired",
             "bytes_expired",
             "tombstones_purged",
+            "tombstones_held",
             "tombstones_marked",
             "segments_written",
             "segments_unlinked",
@@ -303,6 +307,10 @@ def text_lines(report: RunReport) -> Iterable[str]:
     )
 
 
+def _held_text(part: PartitionReport) -> str:
+    return f", {part.held_tombstones} of them for a replica alone" if part.held_tombstones else ""
+
+
 def _partition_lines(part: PartitionReport) -> Sequence[str]:
     lines: list[str] = []
     expired = part.expired
@@ -317,7 +325,7 @@ def _partition_lines(part: PartitionReport) -> Sequence[str]:
         lines.append(
             f"{part.place}: {part.before.records} -> {part.after.records} records "
             f"({part.superseded} superseded, {part.purged_tombstones} tombstones purged, "
-            f"{part.marked_tombstones} marked, {part.after.tombstones} kept), "
+            f"{part.marked_tombstones} marked, {part.after.tombstones} kept{_held_text(part)}), "
             f"{part.before.segments} -> {part.after.segments} segments, "
             f"{size_text(part.before.bytes)} -> {size_text(part.after.bytes)}"
         )

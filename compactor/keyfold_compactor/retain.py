@@ -3,7 +3,7 @@
 A record of the range that is cleaned is removed when
 
     superseded     it has a key, and the offset map knows a later offset of that key;
-    purged         it is a tombstone, marked by a pass whose delete horizon has passed;
+    purged         it is a tombstone, marked by a pass whose delete horizon has passed, and no replica holds it;
     keyless        it has no key, and the topic asks for Kafka's way with those.
 
 Every tombstone that stays without a mark gets one: after a full pass nothing older of its key is left below it, and
@@ -12,7 +12,6 @@ from the commit of this pass on `delete.retention.ms` runs.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,17 +20,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keyfold.log.manifest import NO_EPOCH, NO_OFFSET
+from keyfold_compactor.horizon import Purge
 
 Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """The answer for one segment: `keep` per row, counts, and what a purge must write into the manifest."""
+    """The answer for one segment: `keep` per row, counts, and what a purge must write into the manifest.
+
+    `held_count` are tombstones that stay for a replica alone.
+    """
 
     keep: Bools
     superseded_count: int
     purged_count: int
+    held_count: int
     keyless_count: int
     mark_count: int
     tombstone_count: int
@@ -46,7 +50,7 @@ class Retention:
         return int(np.count_nonzero(self.keep))
 
 
-def retain(rows: pa.Table, superseded: Bools, *, due_epochs: Collection[int], remove_keyless: bool) -> Retention:
+def retain(rows: pa.Table, superseded: Bools, *, purge: Purge, remove_keyless: bool) -> Retention:
     """Decide about all rows of one index (see `keyfold.log.index`).
 
     `superseded` says per row whether the offset map knows a later offset of its key.
@@ -55,7 +59,8 @@ def retain(rows: pa.Table, superseded: Bools, *, due_epochs: Collection[int], re
     tombstone = rows["is_tombstone"].to_numpy()
     marks = rows["cleaned_epoch"].combine_chunks().fill_null(NO_EPOCH).to_numpy(zero_copy_only=False)
     lengths = rows["length"].to_numpy()
-    purged = tombstone & ~superseded & np.isin(marks, np.fromiter(due_epochs, np.int64, len(due_epochs)))
+    due = tombstone & ~superseded & _is_in(marks, purge.due_epochs)
+    purged = due & ((offsets < purge.held_from) | _is_in(marks, purge.overdue_epochs))
     keep = ~(superseded | purged)
     keyless_count = 0
     if remove_keyless:
@@ -67,6 +72,7 @@ def retain(rows: pa.Table, superseded: Bools, *, due_epochs: Collection[int], re
         keep=keep,
         superseded_count=int(np.count_nonzero(superseded)),
         purged_count=int(np.count_nonzero(purged)),
+        held_count=int(np.count_nonzero(due)) - int(np.count_nonzero(purged)),
         keyless_count=keyless_count,
         mark_count=int(np.count_nonzero(kept_tombstone & (marks == NO_EPOCH))),
         tombstone_count=int(np.count_nonzero(kept_tombstone)),
@@ -75,6 +81,10 @@ def retain(rows: pa.Table, superseded: Bools, *, due_epochs: Collection[int], re
         purged_to=int(offsets[purged].max()) if purged.any() else NO_OFFSET,
         purged_epoch=int(marks[purged].max()) if purged.any() else NO_EPOCH,
     )
+
+
+def _is_in(marks: npt.NDArray[np.int64], epochs: frozenset[int]) -> Bools:
+    return np.isin(marks, np.fromiter(epochs, np.int64, len(epochs)))
 
 
 def old_marks(rows: pa.Table, keep: Bools) -> pa.Array:

@@ -29,9 +29,10 @@ from keyfold.log.partition_log import CompactorSession, PartitionLog, Pinned
 from keyfold.store.api import ObjectStore
 from keyfold_compactor.claims import Claim, LeaseKeeper
 from keyfold_compactor.floor import Settled
+from keyfold_compactor.horizon import purge_of
 from keyfold_compactor.janitor import Swept, sweep
 from keyfold_compactor.passes import Passes, release
-from keyfold_compactor.policy import Chore, Verdict, due_epochs, forecast, judge
+from keyfold_compactor.policy import Chore, Verdict, forecast, judge
 from keyfold_compactor.progress import FIRST_STAGE, NoProgress, Progress
 from keyfold_compactor.report import Expired, LogSize, Outcome, PartitionReport, RunReport, log_size
 from keyfold_compactor.retention import expire
@@ -128,6 +129,8 @@ class Run:
         for look in looks:
             if look.error is not None:
                 self._report.add(PartitionReport(look.place, Outcome.FAILED, why=str(look.error)))
+            elif self._settings.force and look.verdict and look.verdict.follows:
+                self._report.add(PartitionReport(look.place, Outcome.SKIPPED, why=look.verdict.why_not))
         due = [k for k in looks if k.verdict and k.verdict.is_due]
         for batch in batches(due, self._settings):
             if should_stop():
@@ -168,7 +171,7 @@ class Run:
         self._report.standings[place] = standing(place, pinned, verdict, claim.settings)
 
     def _has_chores(self, verdict: Verdict) -> bool:
-        return bool(verdict.chores) or self._settings.collect_orphans
+        return not verdict.follows and (bool(verdict.chores) or self._settings.collect_orphans)
 
     def _log(self, place: Place) -> PartitionLog:
         return PartitionLog(
@@ -302,7 +305,7 @@ class Run:
 
     def _sweep(self, session: CompactorSession, settings: TopicSettings) -> None:
         try:
-            swept = sweep(self._store, session, settings.file_delete_delay_ms)
+            swept = sweep(self._store, session, settings.file_delete_delay_ms, settings.replica_hold_max_ms)
         except CommitRefused:
             return  # another compactor has claimed the partition: its business now
         except KeyfoldError as error:
@@ -341,7 +344,7 @@ def log_job(
         end=verdict.end,
         epoch=epoch,
         sync_marker=manifest.sync_marker,
-        due_epochs=due_epochs(manifest, settings.delete_retention_ms, pinned.seen_ms),
+        purge=purge_of(manifest, settings, pinned.seen_ms),
         remove_keyless=settings.remove_keyless,
         encoding=settings.encoding,
     )

@@ -34,7 +34,8 @@ class TopicSettings:
 
     `compact` is whether `cleanup.policy` holds `compact`. `remove_keyless` is Kafka's way with records without a key
     in a compacted log; by default they are kept and counted. `delete` is whether this configuration's own
-    `cleanup.policy` holds `delete`; `retention_ms` and `retention_bytes` are -1 without limit, as in Kafka.
+    `cleanup.policy` holds `delete`; `retention_ms` and `retention_bytes` are -1 without limit, as in Kafka. `replicas`
+    are the registered ones that take this topic: they hold tombstones that they have not received, so long at most.
     """
 
     compact: bool = True
@@ -50,6 +51,8 @@ class TopicSettings:
     retention_bytes: int = -1
     segment_min_garbage_ratio: float = 0.0
     merge_span_ms: int = 86_400_000
+    replicas: tuple[str, ...] = ()
+    replica_hold_max_ms: int = 604_800_000
     encoding: Encoding = field(default_factory=Encoding)
 
     @property

@@ -6,6 +6,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -17,6 +18,8 @@ from keyfold.clock import Clock
 from keyfold.log.names import Place
 from keyfold_compactor import metrics
 from keyfold_compactor.cost import Cost, total
+from keyfold_compactor.followers import plain_names
+from keyfold_compactor.horizon import Held
 from keyfold_compactor.policy import Chore
 from keyfold_compactor.progress import LoggedProgress, Progress
 from keyfold_compactor.report import RunReport, size_text, text_lines
@@ -111,6 +114,8 @@ def plan_lines(looks: Sequence[Look], costs: Costs | None = None, rate: float | 
         else:
             forced = f" (--force: {_cost_text(costs[look.place], rate)})" if look.place in costs else ""
             yield f"{name}: leave: {found['why_not']}{forced}"
+        if look.verdict is not None and look.verdict.held is not None:
+            yield f"{name}: {_held_text(look.verdict.held)}"
         yield from (f"{name}: {chore}" for chore in found.get("chores", ()) if chore != Chore.EXPIRE.value)
         if look.verdict is not None and look.verdict.expiry.is_asked:
             yield f"{name}: retention: {_retention_text(look.verdict.expiry)}"
@@ -167,8 +172,29 @@ def _document(look: Look) -> dict[str, Any]:
         "cleanable_bytes": parts.cleanable_bytes,
         "dirty_ratio": parts.dirty_ratio,
         "overdue_ms": look.verdict.overdue_ms,
+        "held_tombstones": _held_document(look.verdict.held),
         "retention": _retention_document(look.verdict.expiry),
     }
+
+
+def _held_document(found: Held | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        "from_offset": found.from_offset,
+        "replicas": list(plain_names(found.replicas)),
+        "segments": found.segments,
+        "until_ms": found.until_ms,
+    }
+
+
+def _held_text(found: Held) -> str:
+    who = " and ".join(plain_names(found.replicas))
+    until = datetime.fromtimestamp(found.until_ms / 1000, UTC).isoformat(timespec="seconds")
+    return (
+        f"tombstones past their delete horizon are held from offset {found.from_offset} on: that is what replica "
+        f"{who} has not received; until it has, or {until} (replica.hold.max.ms)"
+    )
 
 
 def _retention_document(found: Expiry) -> dict[str, Any]:

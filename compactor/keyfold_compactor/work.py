@@ -16,6 +16,7 @@ from keyfold.log.manifest import SegmentEntry
 from keyfold.log.names import Place
 from keyfold.store.api import ObjectStore
 from keyfold.store.pace import Pacer
+from keyfold_compactor.horizon import Purge
 from keyfold_compactor.plan import SegmentStats
 from keyfold_compactor.settings import Encoding
 
@@ -38,7 +39,7 @@ class LogJob:
     end: int
     epoch: int
     sync_marker: bytes
-    due_epochs: frozenset[int]
+    purge: Purge
     remove_keyless: bool
     encoding: Encoding
 
@@ -54,9 +55,7 @@ class LogJob:
     def needs_index(self, entry: SegmentEntry) -> bool:
         """Whether a clean segment must be read even though no key of the map could be in it."""
         return bool(
-            entry.unmarked_tombstone_count
-            or self.due_epochs.intersection(entry.cleaned_epochs)
-            or (self.remove_keyless and entry.keyless_count)
+            entry.unmarked_tombstone_count or self.purge.of_some(entry) or (self.remove_keyless and entry.keyless_count)
         )
 
 

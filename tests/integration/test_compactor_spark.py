@@ -20,6 +20,7 @@ from keyfold.clock import SystemClock
 from keyfold.log.names import Place
 from keyfold.log.record import Record
 from keyfold.store.s3 import S3Location, S3Store
+from keyfold_compactor.horizon import Purge
 from keyfold_compactor.run import Run, RunSettings
 from keyfold_compactor.settings import Encoding
 from keyfold_compactor.work import Executor, LogJob
@@ -213,7 +214,7 @@ def test_a_run_with_nothing_to_do_starts_no_spark(location: S3Location, store: S
 def test_jobs_can_be_pickled() -> None:
     import pickle
 
-    job = LogJob(0, Place("t", "u", 0), (), 0, 0, 1, b"x" * 16, frozenset(), False, Encoding())
+    job = LogJob(0, Place("t", "u", 0), (), 0, 0, 1, b"x" * 16, Purge(), False, Encoding())
     assert pickle.loads(pickle.dumps(job)) == job
 
 

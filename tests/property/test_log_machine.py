@@ -404,7 +404,7 @@ SELDOM = "a reader goes on after any purge"  # it takes a tombstone, two passes 
 MISTAKES = {
     "the lag is ignored": ("keyfold_compactor.policy._first_uncleanable", lambda manifest, *_: manifest.next_offset),
     "tombstones go at once": (
-        "keyfold_compactor.run.due_epochs",
+        "keyfold_compactor.horizon.due_epochs",
         lambda manifest, *_: frozenset(p.epoch for p in manifest.passes),
     ),
     "readers get no time": (

@@ -141,7 +141,7 @@ def test_an_idle_partition_costs_one_get() -> None:
     report = job(counted, clock).once()
     assert report.quiet_partitions == 1
     calls = {name: count for name, count in counted.calls.items() if name != "list_folders"}
-    assert calls == {"get": 1}
+    assert calls == {"get": 1, "list": 1}, "and one listing a run: which replicas there are"
 
 
 def test_the_loop_goes_on_after_a_store_that_was_away_and_ends_at_what_cannot_be_retried() -> None:

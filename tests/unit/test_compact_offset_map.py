@@ -14,6 +14,7 @@ from keyfold.clock import ManualClock
 from keyfold.log.index import ROWS
 from keyfold_compactor import offset_map
 from keyfold_compactor.executor import run_map
+from keyfold_compactor.horizon import UNHELD, Purge
 from keyfold_compactor.large_map import Candidates, Superseded, decide, match, split
 from keyfold_compactor.mapping import packed, unpacked
 from keyfold_compactor.retain import new_marks, retain
@@ -79,13 +80,13 @@ def test_every_rule_of_retaining_in_one_segment() -> None:
         (6, b"e", False, None),
     )
     superseded = np.array([True, False, False, False, False, True, False])
-    found = retain(rows, superseded, due_epochs={3}, remove_keyless=False)
+    found = retain(rows, superseded, purge=Purge(frozenset({3})), remove_keyless=False)
     assert found.keep.tolist() == [False, False, True, True, True, False, True]
     assert (found.superseded_count, found.purged_count, found.keyless_count, found.mark_count) == (2, 1, 0, 1)
     assert (found.purged_to, found.purged_epoch) == (1, 3), "a superseded tombstone is not a purged one"
     assert (found.kept_payload_bytes, found.payload_bytes) == (40, 70)
     assert new_marks(rows, found.keep, 9).to_pylist() == [4, 9, None, None]
-    without = retain(rows, superseded, due_epochs=(), remove_keyless=True)
+    without = retain(rows, superseded, purge=Purge(), remove_keyless=True)
     assert (without.keyless_count, without.purged_count, without.purged_to) == (1, 0, -1)
     assert without.keep.tolist() == [False, True, True, True, False, False, True]
 
@@ -117,9 +118,11 @@ def test_a_map_by_buckets_is_the_map_of_one_task(seed: int) -> None:
     end = random.choice([manifest.next_offset, manifest.segments[-1].base_offset])
     first_dirty = min(end, random.choice([random.randrange(end + 1), *(s.base_offset for s in manifest.segments), end]))
     due = frozenset(p.epoch for p in manifest.passes if random.random() < 0.8)
+    overdue = frozenset(epoch for epoch in due if random.random() < 0.3)
+    purge = Purge(due, random.choice([UNHELD, random.randrange(manifest.next_offset + 1)]), overdue)
     entries = tuple(s for s in manifest.segments if s.next_offset <= end)
     job = LogJob(
-        0, PLACE, entries, first_dirty, end, 9, manifest.sync_marker, due, random.random() < 0.3, Encoding()
+        0, PLACE, entries, first_dirty, end, 9, manifest.sync_marker, purge, random.random() < 0.3, Encoding()
     )  # fmt: skip
     waiting = patience(ManualClock(), random)
     whole, masks = run_map(job, store, waiting)

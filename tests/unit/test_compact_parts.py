@@ -11,6 +11,7 @@ import pytest
 from keyfold.log.edits import Replacement, Swap
 from keyfold.log.manifest import NO_OFFSET, SegmentEntry
 from keyfold_compactor.floor import Choice, only_merge
+from keyfold_compactor.horizon import Purge
 from keyfold_compactor.parts import Part, Remark, cut, positions, remarks, replacement, units
 from keyfold_compactor.plan import Group, SegmentStats
 from keyfold_compactor.settings import Encoding
@@ -29,7 +30,7 @@ def log(count: int, *, first_dirty: int = 0, end: int | None = None) -> LogJob:
     """Segments of ten records each."""
     entries = tuple(entry(sink_name(10 * i), 10 * i, 10 * i + 10) for i in range(count))
     end = 10 * count if end is None else end
-    return LogJob(3, PLACE, entries, first_dirty, end, EPOCH, b"s" * 16, frozenset(), False, Encoding())
+    return LogJob(3, PLACE, entries, first_dirty, end, EPOCH, b"s" * 16, Purge(), False, Encoding())
 
 
 def group(first: int, last: int | None = None, *, kept: tuple[int, ...] | None = None, moved: int = 100) -> Group:

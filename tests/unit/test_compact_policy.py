@@ -12,7 +12,8 @@ from keyfold.log.manifest import UNSTAMPED, Manifest, Pass, Replaced
 from keyfold.log.names import Place
 from keyfold.log.partition_log import Pinned
 from keyfold.store.api import STORE_TIME_RESOLUTION_MS
-from keyfold_compactor.policy import Chore, Reason, clean_range, due_epochs, judge
+from keyfold_compactor.horizon import due_epochs
+from keyfold_compactor.policy import Chore, Reason, clean_range, judge
 from keyfold_compactor.run import Look, RunSettings, batches, log_job
 from keyfold_compactor.settings import TopicSettings
 from tests.support.cleaning import EAGER, PLACE, clean, load, memory_log, record

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from keyfold_compactor.horizon import Purge
 from keyfold_compactor.retain import Retention, new_marks, old_marks, retain
 
 Row = tuple[str | None, bool, int | None, bool]
@@ -38,7 +39,7 @@ def table(*rows: Row) -> pa.Table:
 
 def decided(*rows: Row, due: Collection[int] = (), remove_keyless: bool = False) -> Retention:
     superseded = np.array([is_superseded for *_, is_superseded in rows])
-    return retain(table(*rows), superseded, due_epochs=due, remove_keyless=remove_keyless)
+    return retain(table(*rows), superseded, purge=Purge(frozenset(due)), remove_keyless=remove_keyless)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from keyfold.clock import ManualClock
+from keyfold_compactor.horizon import Purge
 from keyfold_compactor.large_map import Candidates, Superseded, split
 from keyfold_compactor.settings import Encoding
 from keyfold_compactor.work import LogJob
@@ -36,7 +37,7 @@ def shuffled(hot_share: float, *, cleaned: bool = False) -> tuple[dict[int, list
         sink.append([record(first_dirty + n, b"hot", b"w") for n in range(RECORDS)])
     manifest = load(store)
     end = manifest.next_offset
-    job = LogJob(0, PLACE, manifest.segments, first_dirty, end, 9, manifest.sync_marker, frozenset(), False, Encoding())
+    job = LogJob(0, PLACE, manifest.segments, first_dirty, end, 9, manifest.sync_marker, Purge(), False, Encoding())
     buckets: dict[int, list[bytes]] = {number: [] for number in range(BUCKETS)}
     judged = 0
     for position in range(len(job.entries)):

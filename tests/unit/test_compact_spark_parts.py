@@ -18,6 +18,7 @@ from keyfold.store.api import ObjectStore
 from keyfold.store.faulty import Fault, FaultyStore, Kind
 from keyfold.store.pace import Pacer
 from keyfold_compactor.floor import Choice
+from keyfold_compactor.horizon import Purge
 from keyfold_compactor.large_map import Candidates
 from keyfold_compactor.parts import cut, units
 from keyfold_compactor.plan import Group, SegmentStats
@@ -44,7 +45,7 @@ def two_segments() -> tuple[ObjectStore, LogJob]:
     store, _ = memory_log([record(0, "a", "1"), record(1, "b", "1")], [record(2, "a", None)], clock=ManualClock())
     manifest = load(store)
     return store, LogJob(
-        0, PLACE, manifest.segments, 0, manifest.next_offset, 9, manifest.sync_marker, frozenset(), False, Encoding()
+        0, PLACE, manifest.segments, 0, manifest.next_offset, 9, manifest.sync_marker, Purge(), False, Encoding()
     )
 
 
@@ -75,7 +76,7 @@ def test_a_map_of_nothing_dirty_reads_only_the_indexes_that_matter() -> None:
     from keyfold_compactor.spark_map import _decide_task, _split_task
 
     store, job = two_segments()
-    clean = LogJob(0, PLACE, job.entries, job.end, job.end, 9, job.sync_marker, frozenset(), False, Encoding())
+    clean = LogJob(0, PLACE, job.entries, job.end, job.end, 9, job.sync_marker, Purge(), False, Encoding())
     read: list[str] = []
     watched = FaultyStore(store, on_call=lambda call: read.append(call.key))
     environment = TaskEnvironment(Source(watched), None, 0.01)
