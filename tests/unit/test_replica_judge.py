@@ -159,10 +159,14 @@ def test_a_refusal_of_a_process_that_has_ended_is_looked_at_again() -> None:
 
 
 def test_copying_is_what_a_process_at_work_does_and_no_other() -> None:
-    source, copying = log(3), PartitionState(PLACE, State.COPYING)
+    source, copying = log(3), PartitionState(PLACE, State.COPYING, pending=Pending(10_000))
     assert judge(seen(source, replica_of(source, 1)), ASKED, copying, is_alive=True).state.state is State.COPYING
     assert judge(seen(source, replica_of(source, 1)), ASKED, copying).state.state is State.PENDING
     assert judge(seen(source, replica_of(source, 3)), ASKED, copying, is_alive=True).state.state is State.IN_SYNC
+    half = replace(copying, pending=Pending(120, 20, 2))
+    found = judge(seen(source, replica_of(source, 1)), ASKED, half, is_alive=True).state
+    assert (found.pending.bytes, found.pending.records) == (120, 20), "180 of 300 bytes have been copied"
+    assert judge(seen(source, replica_of(source, 1)), ASKED, half).state.pending.bytes == 300
 
 
 def test_a_resync_that_was_reported_and_done_is_over() -> None:

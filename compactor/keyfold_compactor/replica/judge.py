@@ -70,6 +70,10 @@ def judge(seen: Seen, asked: Asked, reported: PartitionState | None = None, *, i
     if isinstance(seen.source, KeyfoldError):
         return _blind(base, trouble(seen.source, asked.source_host), asked)
     known = _figures(seen, asked)
+    is_copying = is_alive and base.state is State.COPYING
+    if is_copying and known.pending.bytes > base.pending.bytes:
+        # A round says how much of it is left; what it has copied is in no manifest yet.
+        known = replace(known, pending=replace(known.pending, bytes=base.pending.bytes))
     base = _with_figures(base, seen.source.manifest, known)
     if isinstance(seen.replica, KeyfoldError):
         return replace(_blind(base, trouble(seen.replica, asked.replica_host), asked), is_by_cursor=True)
@@ -81,7 +85,7 @@ def judge(seen: Seen, asked: Asked, reported: PartitionState | None = None, *, i
     state = State.PENDING
     if _is_equal(seen.source.manifest, seen.replica):
         state = State.IN_SYNC
-    elif is_alive and base.state is State.COPYING:
+    elif is_copying:
         state = State.COPYING
     return Standing(_paused(replace(_without_trouble(base), state=state), asked))
 

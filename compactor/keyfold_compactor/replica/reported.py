@@ -130,12 +130,15 @@ class StatusWriter:
     def _put(self, data: bytes) -> str:
         """Over whatever is there. Two that write at once are both right a moment ago: one try more, then let it be."""
         try:
-            return self._put_over(data, self._etag)
+            return self._put_over(data, self._etag) if self._etag else self._create(data)
         except (PreconditionFailed, AlreadyExists):
             return self._put_over(data, self._found_etag(self._key))
         except ObjectNotFound:
-            # Gone with its registration, and then it must not come back; or somebody has tidied up.
-            return self._put_over(data, "") if self._found_etag(self._registration_key) else ""
+            return self._create(data)
+
+    def _create(self, data: bytes) -> str:
+        """It went with its registration, and then it must not come back; or there is none yet."""
+        return self._put_over(data, "") if self._found_etag(self._registration_key) else ""
 
     def _put_over(self, data: bytes, etag: str) -> str:
         return self._store.put(self._key, data, Update(etag) if etag else Create()).etag

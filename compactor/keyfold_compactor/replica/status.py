@@ -66,12 +66,13 @@ def gather(
     reported = load_reported(source.store, source.topics_dir, registration.name)
     is_alive = reported is not None and reported.is_alive(now_ms)
     known = {} if reported is None else reported.partitions
+    host = registration.host if isinstance(replica, KeyfoldError) else replica.host
     enablement, error, replica = _first_question(replica)
     asked = Asked(
         registration.name,
         registration.hold_name,
         source.host,
-        registration.host if isinstance(replica, KeyfoldError) else replica.host,
+        host,
         is_paused=registration.is_paused,
         enablement=enablement,
     )
@@ -84,7 +85,7 @@ def gather(
         standings = tuple(pool.map(judged, places))
     found = summary(standings, is_paused=registration.is_paused)
     if error is not None and not isinstance(replica, KeyfoldError):
-        found = replace(found, errors=(*found.errors, Failing(trouble(error, asked.replica_host), ())))
+        found = replace(found, errors=(*found.errors, Failing(trouble(error, host), ())))
     return ReplicaStatus(registration, source.url, now_ms, found, standings, reported)
 
 

@@ -1,0 +1,344 @@
+"""A replica's status over two stores in memory: from its registration on, with sides that go away, and what is said."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from keyfold.clock import ManualClock
+from keyfold.errors import AccessDenied, ConfigError, StoreUnavailable
+from keyfold.log.names import Place
+from keyfold.store.api import Blob, Create, ObjectStore
+from keyfold.store.counted import CountedStore
+from keyfold.store.faulty import Fault, FaultyStore, every_fault
+from keyfold.store.memory import MemoryStore
+from keyfold_compactor.replica.documents import Registration, registration_key, status_key
+from keyfold_compactor.replica.link import Link, ReplicaSettings, Side
+from keyfold_compactor.replica.opening import RegisteredDesk
+from keyfold_compactor.replica.registry import EnablementBook, Registry
+from keyfold_compactor.replica.reported import HEARTBEAT_MS, Reported, StatusWriter, load_reported, reported_of
+from keyfold_compactor.replica.runner import Runner
+from keyfold_compactor.replica.standing import Lag, Pending
+from keyfold_compactor.replica.states import PartitionState, State
+from keyfold_compactor.replica.status import ReplicaStatus, gather
+from keyfold_compactor.replica.status_text import LINES_MAX, status_document, status_lines
+from keyfold_compactor.replica.tally import Tally, Totals
+from tests.support.cleaning import PLACE, Sink, clean, record
+
+CONFIG = {"s3.bucket.name": "second", "topics.dir": "dr/topics", "store.url": "http://s3.second"}
+
+
+class Scene:
+    """A registered replica of a source with one log."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.first, self.second = MemoryStore("first", self.clock), MemoryStore("second", self.clock)
+        self.registry = Registry(self.first, "topics", self.clock, Random(1))
+        self.registration = self.registry.add(Registration("dr", CONFIG))
+        self.source = Side(self.first, "topics", "s3://first/topics", "s3.first")
+        self.replica = Side(self.second, "dr/topics", "s3://second/dr/topics", "s3.second")
+        self.sink = Sink.open(self.first, clock=self.clock)
+        self.tally = Tally()
+        self.writer = StatusWriter(self.first, "topics", "dr", holder="host:7", clock=self.clock, tally=self.tally)
+
+    def append(self, *offsets: int) -> None:
+        self.clock.advance(10_000)
+        self.sink.append([record(o, f"k{o}", "v" * 50, timestamp=1_000 * o) for o in offsets])
+
+    def replicate(self) -> Runner:
+        desk = RegisteredDesk(self.registration, self.source, self.replica, self.clock, Random(2))
+        link = Link("dr", self.registration.hold_name, self.source, self.replica)
+        settings = ReplicaSettings(threads=1, patience_s=1.0)
+        runner = Runner(
+            link, desk, settings, clock=self.clock, random=Random(3), tally=self.tally, publish=self.writer.publish
+        )
+        with runner:
+            runner.once()
+        return runner
+
+    def status(self, **changes: Any) -> ReplicaStatus:
+        values: dict[str, Any] = {"source": self.source, "replica": self.replica, "now_ms": self.clock.now_ms()}
+        return gather(self.registry.load("dr"), **{**values, **changes})
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+class Refusing:
+    """A store in front of another that answers every GET with an error."""
+
+    def __init__(self, inner: ObjectStore, error: Exception) -> None:
+        self._inner, self._error = inner, error
+        self.asked = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def get(self, key: str) -> Blob:
+        self.asked += 1
+        raise self._error
+
+
+# Both sides
+
+
+def test_a_replica_from_nothing_to_in_sync_and_behind_again(scene: Scene) -> None:
+    scene.append(0, 1, 2)
+    before = scene.status()
+    assert before.summary.state is State.PENDING
+    assert (before.summary.pending.records, before.summary.pending.segments) == (3, 1)
+    assert (before.summary.pending.earliest_ms, before.summary.pending.latest_ms) == (0, 2_000)
+    assert before.reported is None
+    assert "keyfold replica run" in "\n".join(status_lines(before))
+
+    scene.replicate()
+    after = scene.status()
+    assert after.summary.state is State.IN_SYNC
+    assert after.summary.pending == Pending()
+    assert after.is_replicating
+    assert scene.tally.totals.sent_bytes == before.summary.pending.bytes
+
+    scene.append(3)
+    scene.clock.advance(5_000)
+    scene.sink.append([record(4, "k4", "v")])
+    behind = scene.status().summary
+    assert (behind.state, behind.pending.segments, behind.lag.records) == (State.PENDING, 2, 2)
+    assert 5_000 <= behind.lag.ms <= 7_000
+
+
+def test_the_story_of_the_rule_is_told_without_a_process(scene: Scene) -> None:
+    scene.append(0, 1)
+    scene.append(2, 3)
+    scene.replicate()
+    assert scene.status().summary.state is State.IN_SYNC
+    clean(scene.first, clock=scene.clock)
+    refused = scene.status()
+    assert refused.summary.state is State.WAITING
+    (failing,) = refused.summary.errors
+    assert (failing.trouble.code, failing.trouble.host) == ("CompactionNotEnabled", "s3.second")
+    assert any("keyfold replica enable-compaction" in line for line in status_lines(refused))
+    EnablementBook(scene.second, "dr/topics", scene.clock, Random(4)).enable(1)
+    assert scene.status().summary.state is State.PENDING
+
+
+def test_a_paused_replica_and_topics_that_it_does_not_take(scene: Scene) -> None:
+    scene.append(0)
+    scene.registry.pause("dr")
+    paused = scene.status()
+    assert (paused.summary.state, paused.summary.pending.segments) == (State.PAUSED, 1)
+    assert status_document(paused)["paused"] is True
+    scene.registry.edit("dr", {"topics": "others"})
+    assert scene.status().summary.partitions == 0
+    scene.registry.resume("dr")
+    none = scene.status()
+    assert none.summary.state is State.IN_SYNC
+    assert any("no partition" in line for line in status_lines(none))
+
+
+def test_it_takes_two_requests_a_partition_and_some_more(scene: Scene) -> None:
+    for topic in ("a", "b", "c"):
+        Sink.open(scene.first, Place("topics", topic, 0), clock=scene.clock).append([record(0, "k", "v")])
+    source, replica = CountedStore(scene.first), CountedStore(scene.second)
+    found = scene.status(source=replace(scene.source, store=source), replica=replace(scene.replica, store=replica))
+    assert found.summary.partitions == 4
+    assert replica.calls == {"get": 1 + 4}
+    assert source.calls == {"get": 1 + 4, "list_folders": 1 + 4}, "what the process says, and the manifests"
+
+
+# One side
+
+
+def test_a_replica_that_is_away_is_asked_once_and_judged_by_the_cursor(scene: Scene) -> None:
+    scene.append(0)
+    scene.replicate()
+    scene.append(1)
+    Sink.open(scene.first, Place("topics", "orders", 0), clock=scene.clock).append([record(0, "k", "v")])
+    away = Refusing(scene.second, StoreUnavailable("k", "timed out"))
+    found = scene.status(replica=replace(scene.replica, store=away))
+    assert away.asked == 1
+    assert (found.summary.state, found.summary.is_by_cursor) == (State.WAITING, True)
+    assert found.summary.pending.segments == 2
+    (failing,) = found.summary.errors
+    assert (failing.trouble.code, failing.trouble.host, len(failing.places)) == ("StoreUnavailable", "s3.second", 2)
+    assert any("not asked everywhere" in line for line in status_lines(found))
+
+
+def test_a_replica_whose_rights_are_missing_here_is_broken_for_who_asks(scene: Scene) -> None:
+    scene.append(0)
+    denied = Refusing(scene.second, AccessDenied("k", "403", code="AccessDenied"))
+    found = scene.status(replica=replace(scene.replica, store=denied))
+    assert found.summary.state is State.BROKEN
+    assert {f.trouble.code for f in found.summary.errors} == {"AccessDenied"}
+
+
+def test_a_replica_that_cannot_even_be_opened_is_an_error_with_its_reason(scene: Scene) -> None:
+    scene.append(0)
+    found = scene.status(replica=ConfigError("aws.access.key.id", "the variable DR_KEY is not set"))
+    (failing,) = found.summary.errors
+    assert (failing.trouble.code, failing.trouble.host) == ("ConfigError", "http://s3.second")
+    assert "DR_KEY" in failing.trouble.message
+
+
+def test_a_source_without_rights_to_one_manifest_shows_that_partition_as_broken(scene: Scene) -> None:
+    scene.append(0)
+    scene.first.delete(PLACE.manifest_key)
+    found = scene.status()
+    assert found.summary.partitions == 1
+    assert found.summary.errors[0].trouble.host == "s3.first"
+
+
+# What the process says
+
+
+def state(partition: int, kind: State = State.IN_SYNC, **changes: Any) -> PartitionState:
+    return PartitionState(Place("topics", "users", partition), kind, **changes)
+
+
+def test_what_was_written_down_is_read_back(scene: Scene) -> None:
+    waiting = state(
+        1, State.WAITING, code="SlowDown", host="h", message="m", hint="i", attempts=3, backoff_ms=400,
+        last_attempt_ms=5, next_attempt_ms=6, last_success_ms=4, pending=Pending(1, 2, 3, 4, 5), lag=Lag(6, 7),
+        source_version=8, source_next_offset=9, replica_version=7, replica_next_offset=3,
+    )  # fmt: skip
+    scene.tally.add(Totals(commits=3))
+    scene.writer.publish([state(0), waiting])
+    found = load_reported(scene.first, "topics", "dr")
+    assert found is not None
+    assert (found.holder, found.written_at_ms) == ("host:7", scene.clock.now_ms())
+    assert found.totals["commits"] == 3
+    assert found.partitions == {s.place: s for s in (state(0), waiting)}
+    data = scene.first.get(status_key("topics", "dr")).data
+    assert json.loads(data)["partitions"][0] == {"topic": "users", "partition": 0, "state": "in-sync"}, "few words"
+
+
+def test_a_process_is_alive_while_it_writes_now_and_then(scene: Scene) -> None:
+    scene.writer.publish([state(0)])
+    found = load_reported(scene.first, "topics", "dr")
+    assert found is not None
+    assert found.is_alive(scene.clock.now_ms() + 2 * HEARTBEAT_MS)
+    assert not found.is_alive(scene.clock.now_ms() + 3 * HEARTBEAT_MS)
+    scene.writer.ended("the bucket is gone")
+    ended = load_reported(scene.first, "topics", "dr")
+    assert ended is not None
+    assert not ended.is_alive(scene.clock.now_ms())
+    assert ended.partitions == found.partitions, "its last words on each partition stay"
+    assert any("the bucket is gone" in line for line in status_lines(scene.status()))
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"partitions": 3}', b"\xff"])
+def test_what_no_version_wrote_is_as_if_it_were_not_there(data: bytes, scene: Scene) -> None:
+    assert reported_of(data, "topics") is None
+    scene.first.put(status_key("topics", "dr"), data, Create())
+    scene.append(0)
+    assert scene.status().summary.state is State.PENDING
+    scene.writer.publish([state(0)])
+    assert load_reported(scene.first, "topics", "dr") is not None, "and is written over"
+
+
+def test_a_state_of_a_newer_version_is_pending() -> None:
+    document = {
+        "holder": "h",
+        "written_at_ms": 1,
+        "running": True,
+        "new": 1,
+        "partitions": [{"topic": "users", "partition": 0, "state": "dancing", "steps": 3}],
+    }
+    found = reported_of(json.dumps(document).encode(), "topics")
+    assert found == Reported("h", 1, is_running=True, partitions={state(0).place: state(0, State.PENDING)})
+
+
+def test_two_processes_write_over_each_other_and_none_fails(scene: Scene) -> None:
+    other = StatusWriter(scene.first, "topics", "dr", holder="host:8", clock=scene.clock, tally=Tally())
+    for writer, holder in ((scene.writer, "host:7"), (other, "host:8"), (scene.writer, "host:7")):
+        writer.publish([])
+        found = load_reported(scene.first, "topics", "dr")
+        assert found is not None
+        assert found.holder == holder
+
+
+def test_a_replica_that_was_removed_does_not_come_back_by_what_is_said_of_it(scene: Scene) -> None:
+    scene.writer.publish([state(0)])
+    scene.registry.remove("dr")
+    scene.writer.publish([state(0)])
+    scene.writer.ended()
+    keys = [info.key for info in scene.first.list("topics/_replicas/")]
+    assert keys == []
+
+
+def test_what_somebody_has_tidied_up_is_written_again(scene: Scene) -> None:
+    scene.writer.publish([state(0)])
+    scene.first.delete(status_key("topics", "dr"))
+    assert scene.first.head(registration_key("topics", "dr"))
+    scene.writer.publish([state(0)])
+    assert load_reported(scene.first, "topics", "dr") is not None
+
+
+def test_whatever_a_request_comes_to_the_status_is_written_by_the_next_ones(scene: Scene) -> None:
+    def published(faults: list[Fault]) -> FaultyStore:
+        scene.first.delete(status_key("topics", "dr"))
+        store = FaultyStore(scene.first, faults)
+        writer = StatusWriter(store, "topics", "dr", holder="h", clock=scene.clock, tally=Tally())
+        for partition in range(3):
+            writer.publish([state(partition)])
+            store.land()
+        writer.publish([state(7)])
+        found = load_reported(scene.first, "topics", "dr")
+        assert found is not None, faults
+        assert list(found.partitions) == [state(7).place], faults
+        return store
+
+    calls = published([]).calls[:3]
+    assert [call.operation for call in calls] == ["head", "put", "put"]
+    for fault in every_fault(calls):
+        if not fault.kind.name.startswith("CRASH"):
+            published([fault])
+
+
+# How it is shown
+
+
+def test_the_document_has_what_there_is_and_no_more_than_json(scene: Scene) -> None:
+    scene.append(0, 1)
+    scene.replicate()
+    scene.append(2)
+    found = json.loads(json.dumps(status_document(scene.status())))
+    assert (found["name"], found["state"], found["is_up_to_date"]) == ("dr", "pending", False)
+    assert (found["source"], found["replica"]) == ("s3://first/topics", "s3://second/dr/topics")
+    assert found["process"]["holder"] == "host:7"
+    assert found["partitions_by_state"] == {"pending": 1}
+    (partition,) = found["partitions"]
+    assert (partition["topic"], partition["partition"], partition["state"]) == ("users", 0, "pending")
+    assert partition["pending_segments"] == 1
+    assert partition["errors"] == []
+    assert found["pending_bytes"] == partition["pending_bytes"] > 0
+
+
+def test_the_lines_name_errors_once_and_the_worst_partitions(scene: Scene) -> None:
+    for topic in range(LINES_MAX + 3):
+        place = Place("topics", f"t{topic:02}", 0)
+        Sink.open(scene.first, place, clock=scene.clock).append([record(0, "k", "v")])
+    lines = list(status_lines(scene.status(replica=AccessDenied("k", "403"))))
+    assert sum("AccessDenied at" in line for line in lines) == 1
+    assert lines[-1].strip() == "... and 4 more that are not in sync (--json has all)"
+    everything = list(status_lines(scene.status(), all_partitions=True))
+    assert sum(": pending: " in line for line in everything) == LINES_MAX + 4 + 1
+
+
+def test_waits_are_told(scene: Scene) -> None:
+    scene.append(0)
+    now_ms = scene.clock.now_ms()
+    scene.writer.publish(
+        [state(0, State.WAITING, code="SlowDown", host="h", message="m", hint="do", attempts=2, backoff_ms=30_000,
+               last_attempt_ms=now_ms, next_attempt_ms=now_ms + 25_000)]
+    )  # fmt: skip
+    text = "\n".join(status_lines(scene.status()))
+    assert "next attempt in 25 s, longest backoff 30 s" in text
+    assert "SlowDown at h (1 partitions: users-0): m" in text
+    assert "try 3 in 25 s" in text
