@@ -94,10 +94,11 @@ class ObjectStream:
             self._patience.repeat(self._upload.complete)
         except (AlreadyExists, UploadLost) as error:
             # A `complete` whose answer was lost may have been under way when it was repeated; then nothing is lost.
-            # Whatever is true, this upload will not make the object any more: nobody else would know its parts.
-            with contextlib.suppress(StoreError):
-                self._upload.abort()
-            _require_mine(self._store, self._key, size_bytes, self._patience, error)
+            try:
+                _require_mine(self._store, self._key, size_bytes, self._patience, error)
+            finally:  # whatever is true: this upload makes the object no more, and nobody would ever end it
+                with contextlib.suppress(StoreError):
+                    self._upload.abort()
 
     @property
     def has_begun(self) -> bool:

@@ -140,7 +140,7 @@ def test_an_upload_that_is_refused_because_it_has_landed_already_is_no_loss() ->
     sent = stream(store)
     sent.write([b"x" * 25])
     sent.finish()
-    assert [call.operation for call in store.calls][-3:] == ["upload.complete", "upload.complete", "head"]
+    assert [call.operation for call in store.calls][-3:] == ["upload.complete", "head", "upload.abort"]
 
 
 def test_a_lost_upload_is_told() -> None:
