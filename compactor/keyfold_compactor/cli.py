@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import threading
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -55,13 +53,14 @@ def run(
     from keyfold_compactor.options import CompactOptions
     from keyfold_compactor.outlets import measuring
     from keyfold_compactor.show import print_report, progress
+    from keyfold_compactor.signals import stop_on_signals
     from keyfold_compactor.spark_keeper import SparkKeeper
     from keyfold_compactor.spark_versions import check_pyspark, found_pyspark
 
     options = CompactOptions.parse({**_read(config), **_spark_values(master, conf)})
     check_pyspark(found_pyspark())
     configure(json=as_json, level=options.log_level)
-    stop = _stop_on_signals()
+    stop = stop_on_signals()
     with (
         measuring(options, world.clock, is_once=once) as watch,
         SparkKeeper(options) as keeper,
@@ -140,20 +139,3 @@ def _spark_values(master: str | None, pairs: tuple[str, ...]) -> dict[str, str]:
     if master is not None:
         values["spark.master"] = master
     return values
-
-
-def _stop_on_signals() -> threading.Event:
-    """SIGTERM and SIGINT end the loop after the batch under way; a second one ends the process."""
-    stop = threading.Event()
-
-    def handle(number: int, _frame: object) -> None:
-        if stop.is_set():
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
-        stop.set()
-
-    if threading.current_thread() is not threading.main_thread():
-        return stop  # a notebook's runner may be such a caller; it ends its process by itself
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, handle)
-    return stop

@@ -28,6 +28,8 @@ from keyfold.errors import ConfigError, KeyfoldError
 
 if TYPE_CHECKING:
     from keyfold.store.api import ObjectStore
+    from keyfold.store.pace import Pacer
+    from keyfold.store.s3 import S3Location
 
 COMMANDS_GROUP = "keyfold.commands"
 
@@ -35,11 +37,15 @@ COMMANDS_GROUP = "keyfold.commands"
 SUMMARIES = {
     "sink": "Append Kafka topics to the log, exactly once.",
     "compact": "Clean logs as Kafka's log cleaner cleans a compacted topic.",
+    "replica": "Carry logs to another bucket, and make that one the source when it has to be.",
     "demo": "Show the whole story on this machine, self-contained.",
 }
 
 OpenStore = Callable[[str], "tuple[ObjectStore, str]"]
 """URL -> (store, topics.dir)."""
+
+OpenLocation = Callable[["S3Location", "Pacer | None"], "ObjectStore"]
+"""A bucket with its endpoint and credentials, and who paces its bytes -> store."""
 
 
 def open_by_url(url: str) -> tuple[ObjectStore, str]:
@@ -49,6 +55,11 @@ def open_by_url(url: str) -> tuple[ObjectStore, str]:
     return open_store(url), parse_url(url)[1]
 
 
+def open_by_location(location: S3Location, pacer: Pacer | None = None) -> ObjectStore:
+    """The bucket at a location that a configuration describes."""
+    return location.open(pacer)
+
+
 @dataclass(slots=True)
 class Surroundings:
     """What commands need of the world; `ctx.obj` of every command."""
@@ -56,6 +67,7 @@ class Surroundings:
     open_store: OpenStore
     clock: Clock
     random: Random
+    open_location: OpenLocation = open_by_location
 
 
 class RoomGroup(click.Group):

@@ -134,10 +134,15 @@ class Registration:
         return replace(self, config=config, cursor_id=new_cursor_id if moved else self.cursor_id)
 
 
+def require_name(name: str) -> None:
+    """Raise `ConfigError` where a replica cannot be called so: names are parts of keys."""
+    if _NAME.fullmatch(name) is None:
+        raise ConfigError("name", f"{name!r} must be letters, digits, `.`, `_` or `-`, at most 64")
+
+
 def require_sound(registration: Registration) -> None:
     """Raise `ConfigError` where a registration cannot be written down as it is."""
-    if _NAME.fullmatch(registration.name) is None:
-        raise ConfigError("name", f"{registration.name!r} must be letters, digits, `.`, `_` or `-`, at most 64")
+    require_name(registration.name)
     for key in registration.config:
         value = registration.config[key]
         if key in CREDENTIAL_KEYS:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from keyfold.errors import ConfigError
@@ -82,16 +83,20 @@ class ReplicaOptions(StoreOptions):
 
     def location(self, *, max_connections: int = 16) -> S3Location:
         """Where the bucket is. Only of options whose placeholders are filled in."""
-        secret = self.secret_access_key
-        return S3Location(
-            bucket=self.bucket,
-            region=self.region,
-            endpoint_url=self.store_url,
-            access_key_id=self.access_key_id,
-            secret_access_key=None if secret is None else secret.get_secret_value(),
-            profile=self.profile,
-            path_style=self.path_style,
-            encryption=self.encryption or None,
-            kms_key_id=self.kms_key_id or None,
-            max_connections=max_connections,
-        )
+        return replace(location_of(self, max_connections=max_connections), profile=self.profile)
+
+
+def location_of(options: StoreOptions, *, max_connections: int = 16) -> S3Location:
+    """Where a bucket is that a configuration describes."""
+    secret = options.secret_access_key
+    return S3Location(
+        bucket=options.bucket,
+        region=options.region,
+        endpoint_url=options.store_url,
+        access_key_id=options.access_key_id,
+        secret_access_key=None if secret is None else secret.get_secret_value(),
+        path_style=options.path_style,
+        encryption=options.encryption or None,
+        kms_key_id=options.kms_key_id or None,
+        max_connections=max_connections,
+    )

@@ -80,14 +80,19 @@ class Registry:
                 continue  # removed meanwhile
         return tuple(found)
 
+    def check(self, registration: Registration) -> None:
+        """Whether it could be written down as it is. Raises `ConfigError`, `AlreadyRegistered`."""
+        require_sound(registration)
+        _require_own_place(registration, self.all())
+
     def add(self, registration: Registration) -> Registration:
         """Register a replica. Raises `ConfigError`, `AlreadyRegistered`."""
+        require_sound(registration)
         others = self.all()
         if len(others) >= REPLICAS_MAX:
             raise AlreadyRegistered(f"there are {len(others)} replicas already, {REPLICAS_MAX} at most")
         now_ms = self._clock.now_ms()
         made = replace(registration, cursor_id=self._cursor_id(), added_at_ms=now_ms, changed_at_ms=now_ms)
-        require_sound(made)
         _require_own_place(made, others)
 
         def create(body: Body | None) -> Body:
