@@ -158,6 +158,32 @@ def test_a_refusal_of_a_process_that_has_ended_is_looked_at_again() -> None:
     assert judge(seen(source, replica_of(log(3), 2)), blind, reported).state.state is State.WAITING
 
 
+def test_what_could_not_be_done_beside_a_round_is_shown_and_changes_no_state() -> None:
+    source = log(3)
+    reported = failed("AccessDenied", State.IN_SYNC, attempts=0, backoff_ms=0)
+    for replica, state in ((3, State.IN_SYNC), (2, State.PENDING)):
+        found = judge(seen(source, replica_of(source, replica)), ASKED, reported, is_alive=True)
+        assert (found.state.state, found.state.code) == (state, "")
+        assert [e.code for e in found.errors] == ["AccessDenied"]
+
+
+def test_the_error_of_a_replica_that_was_paused_stays_and_counts_again_after_it() -> None:
+    source = log(3)
+    reported = failed("AccessDenied", State.PAUSED)
+    paused = judge(seen(source, replica_of(source, 1)), replace(ASKED, is_paused=True), reported, is_alive=True)
+    assert (paused.state.state, [e.code for e in paused.errors]) == (State.PAUSED, ["AccessDenied"])
+    assert judge(seen(source, replica_of(source, 1)), ASKED, reported, is_alive=True).state.state is State.WAITING
+
+
+def test_a_try_under_way_after_a_failure_is_copying_and_shows_the_failure() -> None:
+    source = log(3)
+    again = failed(state=State.COPYING, pending=Pending(50))
+    found = judge(seen(source, replica_of(source, 1)), ASKED, again, is_alive=True)
+    assert (found.state.state, found.state.pending.bytes) == (State.COPYING, 50)
+    assert [e.code for e in found.errors] == ["SlowDown"]
+    assert judge(seen(source, replica_of(source, 1)), ASKED, again).state.state is State.WAITING
+
+
 def test_copying_is_what_a_process_at_work_does_and_no_other() -> None:
     source, copying = log(3), PartitionState(PLACE, State.COPYING, pending=Pending(10_000))
     assert judge(seen(source, replica_of(source, 1)), ASKED, copying, is_alive=True).state.state is State.COPYING

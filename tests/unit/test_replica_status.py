@@ -263,6 +263,24 @@ def test_two_processes_write_over_each_other_and_none_fails(scene: Scene) -> Non
         assert found.holder == holder
 
 
+def test_what_an_earlier_process_has_said_is_not_lost(scene: Scene) -> None:
+    scene.writer.publish([state(0, last_success_ms=5), state(1, State.BROKEN, code="Corrupt", last_success_ms=6)])
+    scene.writer.ended()
+
+    def next_one() -> StatusWriter:
+        return StatusWriter(scene.first, "topics", "dr", holder="host:8", clock=scene.clock, tally=Tally())
+
+    next_one().ended("the variable DR_KEY is not set")
+    found = load_reported(scene.first, "topics", "dr")
+    assert found is not None
+    assert found.error == "the variable DR_KEY is not set"
+    assert [s.code for s in found.partitions.values()] == ["", "Corrupt"], "it never came to know better"
+    next_one().publish([state(0), state(1, last_success_ms=9)])
+    found = load_reported(scene.first, "topics", "dr")
+    assert found is not None
+    assert [s.last_success_ms for s in found.partitions.values()] == [5, 9]
+
+
 def test_a_replica_that_was_removed_does_not_come_back_by_what_is_said_of_it(scene: Scene) -> None:
     scene.writer.publish([state(0)])
     scene.registry.remove("dr")
@@ -294,8 +312,8 @@ def test_whatever_a_request_comes_to_the_status_is_written_by_the_next_ones(scen
         assert list(found.partitions) == [state(7).place], faults
         return store
 
-    calls = published([]).calls[:3]
-    assert [call.operation for call in calls] == ["head", "put", "put"]
+    calls = published([]).calls[:4]
+    assert [call.operation for call in calls] == ["get", "head", "put", "put"]
     for fault in every_fault(calls):
         if not fault.kind.name.startswith("CRASH"):
             published([fault])

@@ -25,9 +25,6 @@ from keyfold_compactor.replica.rule import refusal
 from keyfold_compactor.replica.standing import Figures, figures, figures_by_cursor
 from keyfold_compactor.replica.states import PartitionState, State, Trouble, trouble
 
-_BY_PROCESS: Final = frozenset({State.WAITING, State.BROKEN})
-"""What only the process that replicates may know the reason of."""
-
 _BY_RULE: Final = frozenset({"CompactionNotEnabled", "ReplicaFormatTooOld"})
 
 
@@ -67,27 +64,40 @@ class Standing:
 def judge(seen: Seen, asked: Asked, reported: PartitionState | None = None, *, is_alive: bool = False) -> Standing:
     """`reported` is what the process that replicates has said last, `is_alive` whether it is still at work."""
     base = replace(PartitionState(seen.place) if reported is None else reported, place=seen.place)
+    said = _said(base, is_alive=is_alive)
+    if said is not None and said.state is State.IN_SYNC:
+        # All has come; something else could not be done, such as deleting what the replica no longer names.
+        standing = _judged(seen, asked, _without_trouble(base), None, is_alive=is_alive)
+        return replace(standing, errors=(*standing.errors, said))
+    return _judged(seen, asked, base, said, is_alive=is_alive)
+
+
+def _judged(seen: Seen, asked: Asked, base: PartitionState, said: Trouble | None, *, is_alive: bool) -> Standing:
     if isinstance(seen.source, KeyfoldError):
-        return _blind(base, trouble(seen.source, asked.source_host), asked)
-    known = _figures(seen, asked)
+        return _blind(base, said, trouble(seen.source, asked.source_host), asked)
     is_copying = is_alive and base.state is State.COPYING
-    if is_copying and known.pending.bytes > base.pending.bytes:
-        # A round says how much of it is left; what it has copied is in no manifest yet.
-        known = replace(known, pending=replace(known.pending, bytes=base.pending.bytes))
-    base = _with_figures(base, seen.source.manifest, known)
+    base = _with_figures(base, seen.source.manifest, _figures(seen, asked), is_copying=is_copying)
     if isinstance(seen.replica, KeyfoldError):
-        return replace(_blind(base, trouble(seen.replica, asked.replica_host), asked), is_by_cursor=True)
+        found = _blind(base, said, trouble(seen.replica, asked.replica_host), asked)
+        return replace(found, is_by_cursor=True)
     if seen.replica is not None:
         base = _with_replica(base, seen.replica)
-    found = _trouble(seen.source.manifest, seen.replica, asked, base, is_alive=is_alive)
-    if found is not None:
-        return _in_trouble(base, found, asked)
-    state = State.PENDING
+    blocking = _trouble(seen.source.manifest, seen.replica, asked, said, is_alive=is_alive)
+    if blocking is not None:
+        return _in_trouble(base, blocking, asked)
+    state = State.COPYING if is_copying else State.PENDING
     if _is_equal(seen.source.manifest, seen.replica):
         state = State.IN_SYNC
-    elif is_copying:
-        state = State.COPYING
     return Standing(_paused(replace(_without_trouble(base), state=state), asked))
+
+
+def _said(state: PartitionState, *, is_alive: bool) -> Trouble | None:
+    """The error that a process has reported. Whether a resync is required is seen by the manifests, as of now."""
+    if not state.has_failed or state.state is State.RESYNC_REQUIRED:
+        return None
+    is_over = state.state is State.PAUSED or (not is_alive and state.state in {State.COPYING, State.PENDING})
+    kind = State.WAITING if is_over else state.state
+    return Trouble(kind, state.code, state.host, state.message, state.hint)
 
 
 def _is_equal(source: Manifest, replica: Manifest | None) -> bool:
@@ -102,10 +112,14 @@ def _figures(seen: Seen, asked: Asked) -> Figures:
     return figures(seen.source, seen.replica, received_at_ms=hold.received_at_ms)
 
 
-def _with_figures(base: PartitionState, source: Manifest, known: Figures) -> PartitionState:
+def _with_figures(base: PartitionState, source: Manifest, known: Figures, *, is_copying: bool) -> PartitionState:
+    pending = known.pending
+    if is_copying:
+        # A round says how much of it is left; what it has copied is in no manifest yet.
+        pending = replace(pending, bytes=min(pending.bytes, base.pending.bytes))
     return replace(
         base,
-        pending=known.pending,
+        pending=pending,
         lag=known.lag,
         source_version=source.version,
         source_next_offset=source.next_offset,
@@ -118,29 +132,22 @@ def _with_replica(base: PartitionState, replica: Manifest) -> PartitionState:
 
 
 def _trouble(
-    source: Manifest, replica: Manifest | None, asked: Asked, base: PartitionState, *, is_alive: bool
+    source: Manifest, replica: Manifest | None, asked: Asked, said: Trouble | None, *, is_alive: bool
 ) -> Trouble | None:
-    """What keeps the next round from being done: by the manifests, then by what was reported, then by the rule."""
+    """What keeps the next round from being done: by the manifests, then by what was said, then by the rule."""
     is_equal = _is_equal(source, replica)
     mismatch = None if is_equal or replica is None else _mismatch(source, replica)
     if mismatch is not None:
         return trouble(mismatch, asked.replica_host)
-    reported = _reported(base)
-    if reported is not None and (is_alive or not is_equal):
+    if said is not None and (is_alive or not is_equal):
         # Compaction may have been enabled since a process that is gone has said that it was not.
-        is_known_better = not is_alive and reported.code in _BY_RULE and asked.enablement is not None
+        is_known_better = not is_alive and said.code in _BY_RULE and asked.enablement is not None
         if not is_known_better:
-            return reported
+            return said
     if is_equal or asked.enablement is None:
         return None
     refused = refusal(source, asked.enablement, asked.name)
     return None if refused is None else trouble(refused, asked.replica_host)
-
-
-def _reported(state: PartitionState) -> Trouble | None:
-    if not state.has_failed or state.state not in _BY_PROCESS:
-        return None
-    return Trouble(state.state, state.code, state.host, state.message, state.hint)
 
 
 def _mismatch(source: Manifest, replica: Manifest) -> KeyfoldError | None:
@@ -154,13 +161,12 @@ def _mismatch(source: Manifest, replica: Manifest) -> KeyfoldError | None:
     return None
 
 
-def _blind(base: PartitionState, seen: Trouble, asked: Asked) -> Standing:
+def _blind(base: PartitionState, said: Trouble | None, seen: Trouble, asked: Asked) -> Standing:
     """One side did not answer who asks. What the process says counts; figures of then, or by the cursor, stay."""
-    reported = _reported(base)
-    if reported is None:
+    if said is None:
         return _in_trouble(base, seen, asked)
-    is_same = (reported.code, reported.host) == (seen.code, seen.host)
-    return Standing(_paused(base, asked), errors=(reported,) if is_same else (reported, seen))
+    is_same = (said.code, said.host) == (seen.code, seen.host)
+    return replace(_in_trouble(base, said, asked), errors=(said,) if is_same else (said, seen))
 
 
 def _in_trouble(base: PartitionState, found: Trouble, asked: Asked) -> Standing:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import structlog
@@ -19,7 +19,7 @@ from keyfold.errors import AlreadyExists, KeyfoldError, ObjectNotFound, Precondi
 from keyfold.log.names import Place
 from keyfold.store.api import Create, ObjectStore, Update
 from keyfold_compactor.replica.documents import registration_key, status_key
-from keyfold_compactor.replica.states import PartitionState
+from keyfold_compactor.replica.states import NEVER_MS, PartitionState
 from keyfold_compactor.replica.tally import Tally
 
 HEARTBEAT_MS: Final = 60_000
@@ -93,7 +93,9 @@ def load_reported(store: ObjectStore, topics_dir: str, name: str) -> Reported | 
 class StatusWriter:
     """Writes the object for a process. What cannot be written is a warning: replication goes on without it.
 
-    `publish` is what a `Runner` calls, at most each 2 s while something changes; `ended` comes last.
+    `publish` is what a `Runner` calls, at most each 2 s while something changes; `ended` comes last. What an earlier
+    process has said is not lost by that: when a partition's last success was, and how all stood if this one never came
+    to know.
     """
 
     def __init__(
@@ -105,7 +107,10 @@ class StatusWriter:
         self._holder = holder
         self._clock = clock
         self._tally = tally
-        self._states: tuple[PartitionState, ...] = ()
+        self._topics_dir = topics_dir
+        self._name = name
+        self._states: tuple[PartitionState, ...] | None = None
+        self._earlier: Mapping[Place, PartitionState] | None = None
         self._etag = ""
 
     def publish(self, states: Sequence[PartitionState]) -> None:
@@ -118,14 +123,26 @@ class StatusWriter:
         self._write(is_running=False, error=error)
 
     def _write(self, *, is_running: bool, error: str = "") -> None:
-        partitions = {state.place: state for state in self._states}
         now_ms, totals = self._clock.now_ms(), self._tally.totals.document()
-        reported = Reported(self._holder, now_ms, is_running, error, totals, partitions)
-        data = json.dumps(reported_document(reported), separators=(",", ":"), ensure_ascii=False).encode()
         try:
+            reported = Reported(self._holder, now_ms, is_running, error, totals, self._partitions())
+            data = json.dumps(reported_document(reported), separators=(",", ":"), ensure_ascii=False).encode()
             self._etag = self._put(data)
         except KeyfoldError as failure:
             log.warning("replica status was not written", key=self._key, error=str(failure))
+
+    def _partitions(self) -> Mapping[Place, PartitionState]:
+        if self._earlier is None:
+            earlier = load_reported(self._store, self._topics_dir, self._name)
+            self._earlier = {} if earlier is None else earlier.partitions
+        if self._states is None:
+            return self._earlier
+        return {state.place: self._with_success(state, self._earlier.get(state.place)) for state in self._states}
+
+    def _with_success(self, state: PartitionState, earlier: PartitionState | None) -> PartitionState:
+        if earlier is None or state.last_success_ms != NEVER_MS:
+            return state
+        return replace(state, last_success_ms=earlier.last_success_ms)
 
     def _put(self, data: bytes) -> str:
         """Over whatever is there. Two that write at once are both right a moment ago: one try more, then let it be."""
