@@ -25,7 +25,8 @@ from keyfold.store.memory import MemoryStore
 from tests.support.cleaning import PLACE, latest, object_names, read_all
 from tests.support.log_machine import SpecStore
 
-NAME = "second"
+NAME = "second@1"
+"""What the replica's hold is called."""
 REPLICA_PLACE = Place("mirror/of", PLACE.topic, PLACE.partition)
 OWN = frozenset({"version", "holds", "replaced", "replica", "unknown", "writer_schema"})
 """What each side has of its own. All other fields are the source's, also those that a later format brings."""
