@@ -69,7 +69,8 @@ def folder() -> str:
 def test_a_copy_says_its_sum_before_it_is_visible(pair: Pair, folder: str) -> None:
     data = os.urandom(6_000_000)
     pair.source.put(folder + "a b=1%", data, Create())
-    assert isinstance(pair.target, CopyingStore)
+    can: bool = isinstance(pair.target, CopyingStore)
+    assert can
     assert pair.target.copies_from(pair.source)
     copied = pair.target.start_copy(pair.source, folder + "a b=1%", folder + "ü", len(data))
     with pytest.raises(ObjectNotFound):
@@ -114,21 +115,20 @@ def test_a_copy_of_what_is_not_there(pair: Pair, folder: str) -> None:
     assert list(pair.target.list_uploads(folder)) == []
 
 
+def opened(port: int = 9, secret: str = "s", bucket: str = "b") -> S3Store:
+    url = f"http://127.0.0.1:{port}"
+    return S3Store(bucket, endpoint_url=url, access_key_id="k", secret_access_key=secret)
+
+
 def test_other_stores_are_not_asked() -> None:
-    one = {"endpoint_url": "http://127.0.0.1:9", "access_key_id": "k", "secret_access_key": "s"}
-    here, there = S3Store("b", **one), S3Store("b2", **one)  # type: ignore[arg-type]
-    others = [
-        MemoryStore(),
-        S3Store("b", **{**one, "secret_access_key": "t"}),  # type: ignore[arg-type]
-        S3Store("b", **{**one, "endpoint_url": "http://127.0.0.1:10"}),  # type: ignore[arg-type]
-    ]
+    here, there, others = opened(), opened(bucket="b2"), [opened(secret="t"), opened(port=10)]
     assert here.copies_from(there)
     assert here.copies_from(FaultyStore(CountedStore(there)))
     assert FaultyStore(CountedStore(here)).copies_from(there)
-    assert not any(here.copies_from(other) for other in others)
-    assert not any(MemoryStore().copies_from(other) for other in (*others, here))
-    for store in (here, there, *others[1:]):
-        store.close()  # type: ignore[attr-defined]
+    assert not any(here.copies_from(other) for other in (*others, MemoryStore()))
+    assert not any(MemoryStore().copies_from(other) for other in (MemoryStore(), *others, here))
+    for store in (here, there, *others):
+        store.close()
 
 
 # Uploads that go on
@@ -138,7 +138,8 @@ PARTS = [os.urandom(MIN_PART_BYTES), os.urandom(MIN_PART_BYTES), b"the end"]
 
 
 def test_an_upload_goes_on_where_it_was_left(pair: Pair, folder: str) -> None:
-    assert isinstance(pair.target, ResumingStore)
+    can: bool = isinstance(pair.target, ResumingStore)
+    assert can
     begun = pair.target.start_upload(folder + "a b=1%")
     begun.write(PARTS[0])
     resumed = pair.target.resume_upload(folder + "a b=1%")
