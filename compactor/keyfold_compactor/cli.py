@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from keyfold.cli.app import Surroundings
+
+if TYPE_CHECKING:
+    from keyfold_compactor.job import Replicate
+    from keyfold_compactor.options import CompactOptions
+    from keyfold_compactor.report import Watch
 
 
 @click.group()
@@ -64,6 +70,7 @@ def run(
     with (
         measuring(options, world.clock, is_once=once) as watch,
         SparkKeeper(options) as keeper,
+        _replicas(world, options, topic, partition, watch) as replicate,
         progress(world.clock, as_json=as_json) as shown,
     ):
         job = Job(
@@ -76,6 +83,7 @@ def run(
             progress=shown,
             look_after=keeper.look_after,
             watch=watch,
+            replicate=replicate,
         )
         job.prove_store()
         if once:
@@ -95,6 +103,7 @@ def plan(
     world: Surroundings, config: str, topic: str | None, partition: int | None, *, force: bool, as_json: bool
 ) -> None:
     """What the next run would clean, why or why not, and what it would cost. Changes nothing and starts no Spark."""
+    from keyfold.logs import configure
     from keyfold_compactor.job import Job, Selection
     from keyfold_compactor.options import CompactOptions
     from keyfold_compactor.show import plan_document, plan_lines
@@ -103,6 +112,7 @@ def plan(
         raise AssertionError("a plan executes nothing")
 
     options = CompactOptions.parse(_read(config))
+    configure(json=as_json, level=options.log_level)
     job = Job(
         options,
         Selection(topic, partition, force),
@@ -119,6 +129,29 @@ def plan(
         for line in plan_lines(looks, costs, rate):
             click.echo(line)
     raise click.exceptions.Exit(1 if any(look.error for look in looks) else 0)
+
+
+@contextlib.contextmanager
+def _replicas(
+    world: Surroundings, options: CompactOptions, topic: str | None, partition: int | None, watch: Watch
+) -> Iterator[Replicate]:
+    """What carries new things to the replicas after a run; nothing, where that is not asked for."""
+    if not options.replicas_run:
+        yield lambda _: ()
+        return
+    from keyfold_compactor.outlets import replicas_watch
+    from keyfold_compactor.replica.service import Narrowed
+    from keyfold_compactor.replicating import replicating
+
+    with replicating(
+        options,
+        Narrowed(topic, partition),
+        clock=world.clock,
+        random=Random(world.random.getrandbits(64)),
+        watch=replicas_watch(watch),
+        opener=world.open_location,
+    ) as replicate:
+        yield replicate
 
 
 def _read(config: str) -> dict[str, str]:

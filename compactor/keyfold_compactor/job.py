@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -31,7 +31,7 @@ from keyfold_compactor.floor import Settled
 from keyfold_compactor.followers import Followers, load_followers
 from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.progress import Progress
-from keyfold_compactor.report import NoWatch, RunReport, Watch
+from keyfold_compactor.report import NoWatch, Replicated, RunReport, Watch
 from keyfold_compactor.run import Look, Run, RunSettings
 from keyfold_compactor.settings import TopicSettings
 from keyfold_compactor.standing import Standing
@@ -40,6 +40,8 @@ from keyfold_compactor.work import Executor
 log = structlog.get_logger(__name__)
 
 ExecutorFactory = Callable[[], Executor]
+Replicate = Callable[[Callable[[], bool]], Sequence[Replicated]]
+"""Carries to the replicas what is new, unless it is asked to stop; what became of it, replica by replica."""
 FAILED_BACKOFF = Backoff(first_ms=30_000, cap_ms=3_600_000)
 EXECUTOR_FAILURES_MAX = 3
 
@@ -97,8 +99,12 @@ class Job:
         progress: Progress | None = None,
         look_after: Callable[[], None] = lambda: None,
         watch: Watch | None = None,
+        replicate: Replicate = lambda _: (),
     ) -> None:
-        """`look_after` is called between runs, to see to the executor; what it raises ends the loop."""
+        """`look_after` is called between runs, to see to the executor; what it raises ends the loop.
+
+        `replicate` is called when a run is over, and says what it has carried to replicas.
+        """
         self._options = options
         self._selection = selection
         self._store = store
@@ -108,6 +114,7 @@ class Job:
         self._progress = progress
         self._look_after = look_after
         self._watch: Watch = watch or NoWatch()
+        self._replicate = replicate
         self._penalties = Penalties(clock, random)
         self._holder = f"{options.name}-{random.getrandbits(32):08x}"
         self._settled = Settled()
@@ -162,6 +169,7 @@ class Job:
         with self._watched():
             report = self._clean(run, should_stop)
         self._watch.end(report)
+        report.replicas = tuple(self._replicate(should_stop))
         return report
 
     @contextlib.contextmanager

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from pydantic import model_validator
 
 from keyfold.errors import ConfigError
-from keyfold.options import Count, Millis, Names, Overrides, StoreOptions, option
+from keyfold.options import Count, Flag, Millis, Names, Overrides, StoreOptions, option
 from keyfold.store.s3 import S3Location
 from keyfold_compactor.settings import LONG_MAX, Encoding, TopicSettings
 
@@ -164,6 +164,12 @@ class CompactOptions(StoreOptions):
     )
     threads: int = option(
         "log.cleaner.driver.threads", 16, doc="Manifests read and committed at once.", importance="low", ge=1
+    )
+    replicas_run: Flag = option(
+        "replicas.run",
+        False,
+        doc="After each run carry what is new to all registered replicas, within the same rate. Not beside "
+        "`keyfold replica run`, which does it all the time.",
     )
     metrics_port: int = option(
         "metrics.port",

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from keyfold.clock import Clock
 from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.report import NoWatch, Watch
+
+if TYPE_CHECKING:
+    from keyfold_compactor.replica.service import Watch as ReplicasWatch
 
 
 @contextlib.contextmanager
@@ -36,3 +40,16 @@ def measuring(options: CompactOptions, clock: Clock, *, is_once: bool) -> Iterat
         finally:
             if is_pushed:
                 push(meter.registry, options.metrics_push_url, options.name)
+
+
+def replicas_watch(watch: Watch) -> ReplicasWatch | None:
+    """Whoever keeps the figures of replicas: they go where those of the runs go; None where these go nowhere."""
+    if isinstance(watch, NoWatch):
+        return None
+    from keyfold_compactor.metrics_registry import Meter
+    from keyfold_compactor.replica.metrics import ReplicaMeter
+
+    assert isinstance(watch, Meter)
+    meter = ReplicaMeter()
+    watch.registry.register(meter)
+    return meter

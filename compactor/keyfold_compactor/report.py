@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any, Protocol
@@ -149,6 +149,20 @@ class PartitionReport:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Replicated:
+    """What a round after the run has done for one replica: as JSON, and as lines for people.
+
+    `is_news`: something was carried there, or could not be.
+    """
+
+    name: str
+    is_failure: bool
+    is_news: bool
+    document: Mapping[str, Any]
+    lines: tuple[str, ...]
+
+
 @dataclass(slots=True)
 class RunReport:
     """A whole run. `quiet_partitions` had nothing to do in any respect and are only counted.
@@ -156,7 +170,8 @@ class RunReport:
     `by_retention` is what retention did before the rest of the run, and is part of `partitions`. `executor_error` is
     why Spark failed a whole batch; its partitions say it too. `under_way` are passes of which a part is committed and
     more are to come. `standings` is how every log stood when it was last looked at. `uncleanable` are partitions whose
-    last try failed, in this run or in one before.
+    last try failed, in this run or in one before. `replicas`: what was carried to them after the run, where that is
+    asked for.
     """
 
     by_place: dict[Place, PartitionReport] = field(default_factory=dict)
@@ -167,6 +182,7 @@ class RunReport:
     under_way: dict[Place, PartitionReport] = field(default_factory=dict)
     standings: dict[Place, Standing] = field(default_factory=dict)
     uncleanable: frozenset[Place] = frozenset()
+    replicas: tuple[Replicated, ...] = ()
 
     @property
     def partitions(self) -> list[PartitionReport]:
@@ -213,8 +229,13 @@ class RunReport:
 
     @property
     def exit_code(self) -> int:
-        """0, or 1 when a partition failed."""
-        return 1 if self.failed else 0
+        """0, or 1 when a partition failed, here or at a replica."""
+        return 1 if self.failed or any(r.is_failure for r in self.replicas) else 0
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether there is nothing to tell."""
+        return not self.partitions and not any(r.is_news for r in self.replicas)
 
     def swept(self, place: Place, swept: Swept, error: str) -> None:
         """Add what the janitor did in a partition that is already in the report."""
@@ -249,6 +270,7 @@ class RunReport:
             "partitions_cleaned": sum(p.outcome is Outcome.CLEANED for p in parts),
             "partitions_failed": len(self.failed),
             "totals": {name: round(sum(d[name] for d in documents), 3) for name in summed},
+            "replicas": [dict(r.document) for r in self.replicas],
             "partitions": documents,
         }
 
@@ -305,6 +327,8 @@ def text_lines(report: RunReport) -> Iterable[str]:
         f"{total['objects_deleted']} objects and {total['orphans_deleted']} orphans deleted, "
         f"{report.seconds:.1f} s ({total['throttle_wait_s']:.1f} s waited for the throttle)"
     )
+    for replica in report.replicas:
+        yield from replica.lines
 
 
 def _held_text(part: PartitionReport) -> str:

@@ -60,7 +60,9 @@ def retain(rows: pa.Table, superseded: Bools, *, purge: Purge, remove_keyless: b
     marks = rows["cleaned_epoch"].combine_chunks().fill_null(NO_EPOCH).to_numpy(zero_copy_only=False)
     lengths = rows["length"].to_numpy()
     due = tombstone & ~superseded & _is_in(marks, purge.due_epochs)
-    purged = due & ((offsets < purge.held_from) | _is_in(marks, purge.overdue_epochs))
+    purged = due
+    if len(offsets) and offsets[-1] >= purge.held_from:
+        purged = due & ((offsets < purge.held_from) | _is_in(marks, purge.overdue_epochs))
     keep = ~(superseded | purged)
     keyless_count = 0
     if remove_keyless:

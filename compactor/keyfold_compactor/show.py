@@ -63,7 +63,7 @@ def print_report(report: RunReport, *, as_json: bool, is_quiet_silent: bool = Fa
     As JSON it is one line unless a person looks: spark-submit sends what Python says on standard error to standard
     output too, and the last line is then the report still.
     """
-    if is_quiet_silent and not report.partitions:
+    if is_quiet_silent and report.is_quiet:
         return
     if as_json:
         is_for_people = sys.stdout.isatty() and not is_quiet_silent

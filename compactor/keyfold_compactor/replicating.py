@@ -1,0 +1,140 @@
+"""Replicas follow by themselves when the compactor is told to run them (`replicas.run`): one round after each run.
+
+What a run has made goes on at once, and tombstones that it holds for a replica are received before the next run looks.
+It comes after the run and not beside it, so both stay within the one rate of the configuration, and a first copy of
+large logs keeps the next run waiting: for that, and for thousands of partitions, `keyfold replica run` is a process of
+its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from random import Random
+from typing import NamedTuple
+
+from keyfold.clock import Clock
+from keyfold.errors import KeyfoldError
+from keyfold.store.api import ObjectStore
+from keyfold.store.pace import Pacer
+from keyfold_compactor.job import Replicate
+from keyfold_compactor.options import CompactOptions
+from keyfold_compactor.replica.link import ReplicaSettings
+from keyfold_compactor.replica.opening import OpenLocation, close, open_location, side
+from keyfold_compactor.replica.runner import RunSummary
+from keyfold_compactor.replica.service import Means, Narrowed, NoWatch, Replication, Watch
+from keyfold_compactor.replica.show import run_json, run_lines
+from keyfold_compactor.replica.states import PartitionState
+from keyfold_compactor.replica.tally import Tally, Totals
+from keyfold_compactor.report import Replicated, size_text
+from keyfold_compactor.throttle import BudgetPacer, TokenBucket, slice_bytes
+
+
+@contextlib.contextmanager
+def replicating(
+    options: CompactOptions,
+    narrowed: Narrowed,
+    *,
+    clock: Clock,
+    random: Random,
+    watch: Watch | None = None,
+    opener: OpenLocation = open_location,
+) -> Iterator[Replicate]:
+    """What is to be called after each run; its store is open as long as the context. `watch` keeps figures."""
+    pacer = _pacer(options, clock)
+    location = replace(options.location(), max_connections=4 * options.threads)
+    store = opener(location, pacer)
+    means = Means(
+        ReplicaSettings(threads=options.threads),
+        clock,
+        random,
+        holder=f"{socket.gethostname()}:{os.getpid()}",
+        opener=opener,
+        pacer=pacer,
+    )
+    try:
+        yield Rounds(store, options.topics_dir, means, narrowed, watch)
+    finally:
+        close(store)
+
+
+class Rounds:
+    """One round of every replica each time that it is called. Raises nothing of the stores."""
+
+    def __init__(
+        self, store: ObjectStore, topics_dir: str, means: Means, narrowed: Narrowed, watch: Watch | None = None
+    ) -> None:
+        self._counted = _Counted(watch or NoWatch())
+        self._replication = Replication(side(store, topics_dir), means, watch=self._counted)
+        self._narrowed = narrowed
+
+    def __call__(self, should_stop: Callable[[], bool]) -> Sequence[Replicated]:
+        """See `Replicate`."""
+        if should_stop():
+            return ()
+        try:
+            found = self._replication.once(should_stop, self._narrowed)
+        except KeyfoldError as error:
+            text = f"replicas: nothing was carried to them: {error}"
+            return (Replicated("", is_failure=True, is_news=True, document={"error": str(error)}, lines=(text,)),)
+        return tuple(_replicated(name, each, self._counted.done(name)) for name, each in found.items())
+
+
+class _Counted:
+    """Another's `Watch`, and what was done for each replica since it was last begun with."""
+
+    def __init__(self, inner: Watch) -> None:
+        self._inner = inner
+        self._begun: dict[str, tuple[Tally, Totals]] = {}
+
+    def begin(self, name: str) -> Tally:
+        """See `Watch.begin`."""
+        tally = self._inner.begin(name)
+        self._begun[name] = (tally, tally.totals)
+        return tally
+
+    def publish(self, name: str, states: Sequence[PartitionState]) -> None:
+        """See `Watch.publish`."""
+        self._inner.publish(name, states)
+
+    def end(self, name: str) -> None:
+        """See `Watch.end`."""
+        self._inner.end(name)
+
+    def done(self, name: str) -> Done:
+        """What was done; nothing for a replica that could not be begun with."""
+        tally, before = self._begun.get(name, (Tally(), Totals()))
+        now = tally.totals
+        return Done(
+            now.commits - before.commits,
+            now.objects_sent + now.objects_copied - before.objects_sent - before.objects_copied,
+            now.sent_bytes + now.copied_bytes - before.sent_bytes - before.copied_bytes,
+        )
+
+
+class Done(NamedTuple):
+    """Commits at a replica, objects that were carried there, and their stored bytes."""
+
+    commits: int
+    objects: int
+    bytes: int
+
+
+def _replicated(name: str, found: RunSummary, done: Done) -> Replicated:
+    is_failure = bool(found.error or found.failed)
+    carried = f"{name}: {done.commits} commits, {done.objects} objects with {size_text(done.bytes)} carried"
+    return Replicated(
+        name,
+        is_failure=is_failure,
+        is_news=is_failure or any(done),
+        document={**run_json(name, found), "carried": done._asdict()},
+        lines=(*run_lines(name, found), carried) if any(done) else tuple(run_lines(name, found)),
+    )
+
+
+def _pacer(options: CompactOptions, clock: Clock) -> Pacer | None:
+    rate = options.io_max_bytes_per_second
+    return None if rate is None else BudgetPacer(TokenBucket(rate, clock), clock, slice_bytes(rate))

@@ -1,0 +1,321 @@
+"""The compactor beside replicas: for whom it holds tombstones, what it says of that, and rounds after its runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+
+from keyfold.clock import ManualClock
+from keyfold.errors import AccessDenied, StoreUnavailable
+from keyfold.log.manifest import Manifest
+from keyfold.log.partition_log import PartitionLog
+from keyfold.store.api import ObjectInfo, ObjectStore, Update
+from keyfold.store.memory import MemoryStore
+from keyfold.store.pace import Pacer
+from keyfold.store.s3 import S3Location
+from keyfold_compactor.executor import LocalExecutor
+from keyfold_compactor.followers import UNKNOWN, Followers, load_followers
+from keyfold_compactor.job import Job, Selection
+from keyfold_compactor.options import CompactOptions
+from keyfold_compactor.policy import Reason
+from keyfold_compactor.replica.documents import Registration, registration_key
+from keyfold_compactor.replica.metrics import ReplicaMeter
+from keyfold_compactor.replica.registry import EnablementBook, Registry
+from keyfold_compactor.replica.service import Narrowed
+from keyfold_compactor.replicating import replicating
+from keyfold_compactor.report import Outcome, RunReport, text_lines
+from keyfold_compactor.show import plan_document, plan_lines, report_document
+from tests.support.cleaning import FAST, PLACE, Sink, load, memory_log, patience, read_all, record
+from tests.support.held import tell
+
+CONFIG = {
+    "s3.bucket.name": "b",
+    "min.cleanable.dirty.ratio": "0",
+    "delete.retention.ms": "1000",
+    "replica.hold.max.ms": "60000",
+    "file.delete.delay.ms": "0",
+}
+
+
+def job(store: ObjectStore, clock: ManualClock, selection: Selection | None = None, **others: object) -> Job:
+    options = CompactOptions.parse(CONFIG)
+    return Job(
+        options,
+        selection or Selection(),
+        store,
+        lambda: LocalExecutor(store, patience(clock, Random(1))),
+        clock=clock,
+        random=Random(2),
+        **others,  # type: ignore[arg-type]
+    )
+
+
+def register(store: ObjectStore, name: str = "eu", **config: str) -> Registration:
+    values = {"s3.bucket.name": f"bucket-{name}", **{key.replace("_", "."): value for key, value in config.items()}}
+    return Registry(store, "topics", ManualClock(), Random(name)).add(Registration(name, values))
+
+
+def deleted_log(clock: ManualClock) -> tuple[MemoryStore, Sink]:
+    """A clean log whose tombstones, at 2 and 3, are past their delete horizon."""
+    first = [record(0, "a", "1"), record(1, "b", "1"), record(2, "a", None), record(3, "b", None)]
+    store, sink = memory_log(first, [record(4, "c", "1")], clock=clock)
+    job(store, clock).once()
+    clock.advance(500)
+    job(store, clock).once()  # stamps the first
+    clock.advance(5_000)
+    return store, sink
+
+
+def tombstones(store: ObjectStore) -> list[int]:
+    return [r.offset for r in read_all(store) if r.is_tombstone]
+
+
+def test_tombstones_go_when_the_last_registered_replica_has_received_them() -> None:
+    clock = ManualClock()
+    store, _ = deleted_log(clock)
+    eu, us = register(store, "eu"), register(store, "us")
+    assert job(store, clock).once().quiet_partitions == 1
+    tell(store, eu.hold_name, received_to=5)
+    tell(store, us.hold_name, received_to=2)
+    version = load(store).version
+    assert job(store, clock).once().quiet_partitions == 1
+    assert (tombstones(store), load(store).version) == ([2, 3], version), "and nothing was claimed for it"
+    tell(store, us.hold_name, received_to=5)
+    report = job(store, clock).once()
+    assert report.partitions[0].reasons == (Reason.HORIZON.value,)
+    assert (tombstones(store), load(store).purged_to) == ([], 3)
+
+
+def test_a_tombstone_does_not_wait_longer_for_a_replica_than_it_may() -> None:
+    clock = ManualClock()
+    store, _ = deleted_log(clock)
+    register(store)
+    clock.advance(50_000)
+    assert job(store, clock).once().quiet_partitions == 1
+    clock.advance(10_000)
+    assert job(store, clock).once().partitions[0].purged_tombstones == 2
+    assert load(store).purged_to == 3, "by which the replica knows that it needs a resync"
+
+
+def test_a_pass_for_another_reason_takes_what_was_received_and_says_what_is_held() -> None:
+    clock = ManualClock()
+    store, sink = deleted_log(clock)
+    tell(store, register(store).hold_name, received_to=3)
+    assert job(store, clock).once().quiet_partitions == 1, "the segment of both is not received to its end"
+    sink.session.refresh()
+    sink.append([record(5, "c", "2")])
+    report = job(store, clock).once()
+    (part,) = report.partitions
+    assert (part.purged_tombstones, part.held_tombstones) == (1, 1)
+    assert (tombstones(store), load(store).purged_to) == ([3], 2)
+    assert "1 kept, 1 of them for a replica alone" in " ".join(text_lines(report))
+    assert report_document(report)["totals"]["tombstones_held"] == 1
+
+
+def test_a_plan_says_what_is_held_and_for_whom() -> None:
+    clock = ManualClock()
+    store, _ = deleted_log(clock)
+    tell(store, register(store).hold_name, received_to=2)
+    looks = job(store, clock).look()
+    (line,) = [line for line in plan_lines(looks) if "held" in line]
+    assert "from offset 2 on" in line
+    assert "replica eu has not received" in line
+    (found,) = plan_document(looks)["partitions"]
+    (stamp,) = load(store).passes
+    until_ms = stamp.committed_at_ms + 61_000
+    assert found["held_tombstones"] == {"from_offset": 2, "replicas": ["eu"], "segments": 1, "until_ms": until_ms}
+    tell(store, register(store, "us", topics="orders").hold_name, received_to=0)
+    assert plan_document(job(store, clock).look())["partitions"] == [found], "it takes another topic"
+
+
+@pytest.mark.parametrize("command", ["pause", "resume"])
+def test_a_paused_replica_holds_and_a_removed_one_does_not(command: str) -> None:
+    clock = ManualClock()
+    store, _ = deleted_log(clock)
+    register(store)
+    registry = Registry(store, "topics", clock, Random(4))
+    getattr(registry, command)("eu")
+    assert job(store, clock).once().quiet_partitions == 1
+    registry.remove("eu")
+    assert job(store, clock).once().partitions[0].purged_tombstones == 2
+
+
+def test_what_another_place_has_received_under_the_same_name_does_not_count() -> None:
+    clock = ManualClock()
+    store, _ = deleted_log(clock)
+    tell(store, register(store).hold_name, received_to=5)
+    Registry(store, "topics", clock, Random(5)).edit("eu", {"s3.bucket.name": "elsewhere"})
+    assert job(store, clock).once().quiet_partitions == 1
+    assert tombstones(store) == [2, 3]
+
+
+def test_a_registration_that_cannot_be_read_holds_the_tombstones_of_all_topics() -> None:
+    clock = ManualClock()
+    store, _ = deleted_log(clock)
+    tell(store, register(store).hold_name, received_to=5)
+    key = registration_key("topics", "eu")
+    store.put(key, b"{", Update(store.get(key).etag))
+    found = load_followers(store, "topics", clock, Random(0))
+    assert (found.of("any"), found.unreadable) == (("eu",), ("eu",))
+    assert "the registration of replica eu cannot be read" in found.problems[0]
+    assert job(store, clock).once().quiet_partitions == 1
+    assert "replica eu has not received" in " ".join(plan_lines(job(store, clock).look()))
+
+
+class Unlistable(MemoryStore):
+    """A store that does not list everything."""
+
+    error: Exception = AccessDenied("s3://b/topics/_replicas/", "ListBucket is not allowed")
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        if prefix.endswith("_replicas/"):
+            raise self.error
+        return super().list(prefix)
+
+
+def test_replicas_that_cannot_be_listed_hold_everything_and_stop_no_run() -> None:
+    clock = ManualClock()
+    store = Unlistable("test", clock)
+    sink = Sink.open(store, clock=clock)
+    sink.append([record(0, "a", "1"), record(1, "a", None)])
+    for _ in range(2):
+        assert job(store, clock).once().exit_code == 0
+        clock.advance(5_000)
+    assert load_followers(store, "topics", clock, Random(0)).of("any") == (UNKNOWN,)
+    assert tombstones(store) == [1]
+    clock.advance(60_000)
+    job(store, clock).once()
+    assert tombstones(store) == []
+
+
+def test_a_store_that_is_away_fails_the_run_as_it_always_does() -> None:
+    clock = ManualClock()
+    store, _ = deleted_log(clock)
+    away = Unlistable("test", clock)
+    away.error = StoreUnavailable("s3://b/topics/_replicas/", "503")
+    with pytest.raises(StoreUnavailable):
+        load_followers(away, "topics", clock, Random(0))
+    assert load_followers(store, "topics", clock, Random(0)) == Followers()
+
+
+# Replicas in the compactor's hands
+
+
+class Buckets:
+    """Stores by bucket, as they are opened."""
+
+    def __init__(self, clock: ManualClock, **stores: ObjectStore) -> None:
+        self.clock = clock
+        self.stores: dict[str, ObjectStore] = dict(stores)
+        self.pacers: list[Pacer | None] = []
+
+    def open(self, location: S3Location, pacer: Pacer | None = None) -> ObjectStore:
+        self.pacers.append(pacer)
+        return self.stores.setdefault(location.bucket, MemoryStore(location.bucket, self.clock))
+
+
+def replica_of(buckets: Buckets, name: str = "eu") -> Manifest:
+    store = buckets.stores[f"bucket-{name}"]
+    return PartitionLog(store, PLACE, clock=buckets.clock, random=Random(0), backoff=FAST).load().manifest
+
+
+def run_with_replicas(
+    buckets: Buckets, *, narrowed: Narrowed | None = None, meter: ReplicaMeter | None = None
+) -> RunReport:
+    options = CompactOptions.parse({**CONFIG, "replicas.run": "true", "log.cleaner.driver.threads": "2"})
+    with replicating(
+        options,
+        narrowed or Narrowed(),
+        clock=buckets.clock,
+        random=Random(3),
+        watch=meter,
+        opener=buckets.open,
+    ) as replicate:
+        return job(buckets.stores["b"], buckets.clock, replicate=replicate).once()
+
+
+def test_what_a_run_has_cleaned_is_at_the_replica_when_it_is_over() -> None:
+    clock = ManualClock()
+    store, sink = memory_log([record(0, "a", "1"), record(1, "a", None)], clock=clock)
+    buckets = Buckets(clock, b=store)
+    register(store)
+    report = run_with_replicas(buckets)
+    assert (report.partitions[0].outcome, report.exit_code) == (Outcome.CLEANED, 1)
+    (replica,) = report_document(report)["replicas"]
+    assert replica["partitions"][0]["code"] == "CompactionNotEnabled"
+    EnablementBook(buckets.stores["bucket-eu"], "topics", clock, Random(0)).enable(1)
+    meter = ReplicaMeter()
+    report = run_with_replicas(buckets, meter=meter)
+    assert (report.exit_code, report.is_quiet) == (0, False)
+    assert json.loads(json.dumps(report_document(report)))["replicas"][0]["carried"]["commits"] == 1
+    assert "1 of 1 partitions in sync" in " ".join(text_lines(report))
+    assert read_all(buckets.stores["bucket-eu"], replica_of(buckets)) == read_all(store)
+    assert meter.values(), "figures are kept"
+    report = run_with_replicas(buckets)
+    assert (report.exit_code, report.is_quiet) == (0, True)
+    clock.advance(10_000)
+    report = run_with_replicas(buckets)
+    assert report.partitions[0].purged_tombstones == 1, "received, so nobody holds it any more"
+    assert read_all(buckets.stores["bucket-eu"], replica_of(buckets)) == []
+    sink.session.refresh()
+    sink.append([record(2, "b", "1")])
+    run_with_replicas(buckets, narrowed=Narrowed("other"))
+    assert replica_of(buckets).next_offset == 2
+    run_with_replicas(buckets)
+    assert replica_of(buckets).next_offset == 3
+
+
+def test_a_replica_that_is_away_fails_the_run_and_not_the_cleaning() -> None:
+    clock = ManualClock()
+    store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")], clock=clock)
+    register(store, aws_access_key_id="${env:KEYFOLD_NOT_SET}", aws_secret_access_key="${env:KEYFOLD_NOT_SET}")
+    report = run_with_replicas(Buckets(clock, b=store))
+    assert report.partitions[0].outcome is Outcome.CLEANED
+    assert report.exit_code == 1
+    assert "KEYFOLD_NOT_SET" in " ".join(report.replicas[0].lines)
+
+
+def test_both_ends_are_paced_by_the_one_rate_of_the_configuration() -> None:
+    clock = ManualClock()
+    store, _ = memory_log([record(0, "a", "1")], clock=clock)
+    register(store)
+    buckets = Buckets(clock, b=store)
+    options = CompactOptions.parse({**CONFIG, "log.cleaner.io.max.bytes.per.second": "1000000"})
+    with replicating(options, Narrowed(), clock=clock, random=Random(3), opener=buckets.open) as replicate:
+        replicate(lambda: False)
+    first, second = buckets.pacers
+    assert first is second is not None
+
+
+def test_nothing_is_carried_when_the_run_was_told_to_stop() -> None:
+    clock = ManualClock()
+    store, _ = memory_log([record(0, "a", "1")], clock=clock)
+    register(store)
+    buckets = Buckets(clock, b=store)
+    options = CompactOptions.parse(CONFIG)
+    with replicating(options, Narrowed(), clock=clock, random=Random(3), opener=buckets.open) as replicate:
+        assert replicate(lambda: True) == ()
+    assert list(buckets.stores) == ["b"]
+
+
+def test_the_compactor_leaves_a_replica_alone_and_says_so_where_it_was_forced() -> None:
+    clock = ManualClock()
+    store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")], clock=clock)
+    buckets = Buckets(clock, b=store)
+    register(store)
+    options = CompactOptions.parse(CONFIG)
+    with replicating(options, Narrowed(), clock=clock, random=Random(3), opener=buckets.open) as replicate:
+        assert not replicate(lambda: False)[0].is_failure
+    there = buckets.stores["bucket-eu"]
+    assert isinstance(there, MemoryStore)
+    version = replica_of(buckets).version
+    assert job(there, clock).once().quiet_partitions == 1
+    assert job(there, clock, Selection(collect_orphans=True)).once().quiet_partitions == 1
+    (part,) = job(there, clock, Selection(force=True)).once().partitions
+    assert (part.outcome, replica_of(buckets).version) == (Outcome.SKIPPED, version)
+    assert "it is a replica" in part.why
+    assert job(there, clock).costs(job(there, clock).look()) == {}
+    assert load(there).replica is not None
