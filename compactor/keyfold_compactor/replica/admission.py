@@ -61,7 +61,7 @@ def admit(
     found = [(mine, theirs) for mine, theirs in pairs if mine is not None]
     for mine, theirs in found:
         if theirs is not None:
-            require_follows(mine, theirs)
+            require_follows(mine, theirs, registration.name)
     compacted = sorted({mine.topic for mine, _ in found if was_compacted(mine)})
     return Admission(
         partitions=len(found),
@@ -72,8 +72,8 @@ def admit(
     )
 
 
-def require_follows(source: Manifest, replica: Manifest) -> None:
-    """Raise `ReplicaDiverged` where what is at the replica is not a replica of this log."""
+def require_follows(source: Manifest, replica: Manifest, name: str) -> None:
+    """Raise `ReplicaDiverged` where what is at the replica is not the replica of this name of this log."""
     state = replica.replica
     if state is None:
         raise ReplicaDiverged(
@@ -88,6 +88,13 @@ def require_follows(source: Manifest, replica: Manifest) -> None:
             source.partition,
             f"the replica's folder follows another log: {state.source_log_id} at {state.source}, not {source.log_id}",
             hint="take an empty folder",
+        )
+    if state.name != name:
+        raise ReplicaDiverged(
+            source.topic,
+            source.partition,
+            f"the replica's folder holds the replica `{state.name}` of this source",
+            hint=f"register it as `{state.name}`, if nothing is any more, or take an empty folder for `{name}`",
         )
 
 

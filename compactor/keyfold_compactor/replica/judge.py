@@ -33,6 +33,7 @@ class Asked:
     """What a state is judged by beside the manifests: the registration, and what its two sides are called.
 
     `hold_name` is the replica's name in the source's holds. `enablement` is None where it could not be read.
+    `replica_url` is what commands about the replica's bucket are given.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Asked:
     replica_host: str
     is_paused: bool = False
     enablement: Enablement | None = None
+    replica_url: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +148,7 @@ def _trouble(
             return said
     if is_equal or asked.enablement is None:
         return None
-    refused = refusal(source, asked.enablement, asked.name)
+    refused = refusal(source, asked.enablement, asked.replica_url or asked.name)
     return None if refused is None else trouble(refused, asked.replica_host)
 
 

@@ -224,7 +224,7 @@ class Rounds:
         if replica is not None and replica.replica is not None:
             require_follows(replica, source, resync=resync)  # what the commit would refuse, before anything is sent
         if was_compacted(source):
-            refused = refusal(source, self._tools.enablement(), self._link.name)
+            refused = refusal(source, self._tools.enablement(), self._link.replica.url)
             if refused is not None:
                 raise refused
 

@@ -14,7 +14,7 @@ from keyfold_compactor.replica.documents import Enablement
 
 
 def refusal(source: Manifest, enablement: Enablement, replica: str) -> KeyfoldError | None:
-    """Why this version of the source may not go to the replica with this name; None where it may."""
+    """Why this version of the source may not go to the replica at this URL; None where it may."""
     if not was_compacted(source):
         return None
     entry = enablement.entry(source.topic)

@@ -75,6 +75,7 @@ def gather(
         host,
         is_paused=registration.is_paused,
         enablement=enablement,
+        replica_url=registration.url,
     )
 
     def judged(place: Place) -> Standing:

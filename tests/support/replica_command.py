@@ -1,0 +1,115 @@
+"""`keyfold replica` against buckets in memory: a source and a replica, one of which may be away."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import pytest
+
+from keyfold.cli.app import Surroundings, run
+from keyfold.clock import Clock, ManualClock
+from keyfold.log.names import Place
+from keyfold.log.record import Record
+from keyfold.read.log import Log
+from keyfold.store.api import ObjectStore
+from keyfold.store.faulty import Call, Fault, FaultyStore, Kind
+from keyfold.store.memory import MemoryStore
+from keyfold.store.pace import Pacer
+from keyfold.store.s3 import S3Location
+from tests.support.logs import MadeLog, records
+
+SOURCE = "s3://log/topics"
+REPLICA = "s3://dr/topics"
+
+
+class Bucket(MemoryStore):
+    """A bucket that says it is one of S3."""
+
+    def __init__(self, name: str, clock: Clock) -> None:
+        super().__init__(name, clock=clock, content_etags=True)
+        self._bucket = name
+
+    @property
+    def url(self) -> str:
+        """`s3://<bucket>`."""
+        return f"s3://{self._bucket}"
+
+
+@dataclass(slots=True)
+class Buckets:
+    """All buckets there are; those in `away` answer 503 to everything."""
+
+    clock: ManualClock = field(default_factory=ManualClock)
+    away: set[str] = field(default_factory=set)
+    locations: list[S3Location] = field(default_factory=list)
+    stores: dict[str, FaultyStore] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> FaultyStore:
+        if name not in self.stores:
+
+            def is_away(_call: Call) -> bool:
+                return name in self.away
+
+            self.stores[name] = FaultyStore(Bucket(name, self.clock), [Fault(is_away, Kind.UNAVAILABLE, times=10**9)])
+        return self.stores[name]
+
+    def open(self, location: S3Location, pacer: Pacer | None) -> ObjectStore:
+        """What a command opens."""
+        del pacer
+        self.locations.append(location)
+        return self[location.bucket]
+
+
+class Keyfold:
+    """The command, in these buckets."""
+
+    def __init__(self, buckets: Buckets, capture: pytest.CaptureFixture[str]) -> None:
+        self.buckets = buckets
+        self._world = Surroundings(
+            lambda url: (buckets[url.split("/")[2]], "topics"), buckets.clock, Random(11), buckets.open
+        )
+        self._capture = capture
+        self.errors: list[str] = []
+
+    def __call__(self, *args: str, code: int = 0) -> list[str]:
+        """Run `keyfold replica <args>`; what it printed."""
+        ended = run(["replica", *args], self._world)
+        captured = self._capture.readouterr()
+        self.errors = captured.err.splitlines()
+        assert ended == code, captured.out + captured.err
+        return captured.out.splitlines()
+
+    def json(self, *args: str, code: int = 0) -> list[dict[str, Any]]:
+        """The same with --json."""
+        return [json.loads(line) for line in self(*args, "--json", code=code)]
+
+
+def made_log(buckets: Buckets, bucket: str = "log", topic: str = "users", text: str = "a=1 b=1 a=2") -> MadeLog:
+    """A log of one partition."""
+    made = MadeLog(buckets[bucket], Place("topics", topic, 0), buckets.clock, Random(f"{bucket}{topic}"))
+    if text:
+        made.append(records(text))
+    return made
+
+
+def read(buckets: Buckets, bucket: str, topic: str = "users") -> list[Record]:
+    """All records that a reader sees there."""
+    return [*Log(buckets[bucket].inner, "topics", topic, clock=buckets.clock, random=Random(1)).read(0)]
+
+
+def objects(buckets: Buckets, *names: str) -> dict[str, bytes]:
+    """Every object, by bucket and key."""
+    return {
+        f"{name}/{info.key}": buckets[name].inner.get(info.key).data
+        for name in names
+        for info in buckets[name].inner.list("")
+    }
+
+
+def latest(batch: Iterable[Record]) -> dict[bytes | None, bytes | None]:
+    """The last value of each key."""
+    return {record.key: record.value for record in batch}
