@@ -88,6 +88,7 @@ class Runner:
         self._random = random
         self._publish_states = publish
         self.tally = Tally() if tally is None else tally
+        self._patience = Patience(clock, Random(random.getrandbits(64)), patience_s=settings.patience_s)
         self._board = Board()
         self._enablement = _Kept(desk.enablement, clock)
         courier = SchemaCourier(link, self._transfer, self.tally)
@@ -132,7 +133,7 @@ class Runner:
             if orders.paused:
                 self._pause()
                 return RunSummary(self.states(), is_paused=True)
-            self._discover(orders)
+            self._patience.repeat(lambda: self._discover(orders))
         except KeyfoldError as error:
             return RunSummary(self.states(), str(error))
         chosen = {
@@ -150,7 +151,9 @@ class Runner:
         with ThreadPoolExecutor(min(self._settings.threads, len(workers)), "keyfold-replica") as pool:
             left: set[Future[None]] = {pool.submit(w.run, resync=resync) for w in workers}
             while left:
-                left = wait(left, timeout=TICK_S).not_done
+                done, left = wait(left, timeout=TICK_S)
+                for future in done:
+                    future.result()  # no error gets out of a worker; what does ends the process
                 self._publish_if_changed()
                 if left and should_stop():
                     pool.shutdown(wait=False, cancel_futures=True)
@@ -167,7 +170,8 @@ class Runner:
             while not stop.is_set():
                 if not self._look_at_orders():
                     return
-                under_way = {place: future for place, future in under_way.items() if not future.done()}
+                for place in [p for p, future in under_way.items() if future.done()]:
+                    under_way.pop(place).result()  # no error gets out of a worker; what does ends the process
                 self._drop_uncovered(under_way)
                 for place, worker in self._due(under_way):
                     under_way[place] = pool.submit(worker.run)

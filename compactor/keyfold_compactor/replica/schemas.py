@@ -7,14 +7,17 @@ many partitions share a listing: whoever asks while one is under way waits for t
 
 from __future__ import annotations
 
+import re
 import threading
+from typing import Final
 
 from keyfold.log.names import SCHEMAS_FOLDER
 from keyfold_compactor.replica.link import Link, Side
 from keyfold_compactor.replica.tally import Tally, Totals
 from keyfold_compactor.replica.transfer import Transfer
 
-_SUFFIX = ".avsc"
+_SUFFIX: Final = ".avsc"
+_MD5: Final = re.compile(r"[0-9a-f]{32}")
 
 
 class SchemaCourier:
@@ -48,17 +51,24 @@ class SchemaCourier:
 
     def _carry(self) -> None:
         kept = _stems(self._link.source)
-        if not kept - self._there:
+        if kept.keys() <= self._there:
             return
-        self._there |= _stems(self._link.replica)
-        missing = sorted(kept - self._there)
-        if missing:
-            sent = self._transfer.copy_schemas(self._link.source.topics_dir, missing)
-            self._tally.add(Totals(schemas_sent=sent))
-            self._there.update(missing)
+        there = _stems(self._link.replica)
+        missing = sorted(kept.keys() - there.keys())
+        # Those that look alike are alike; of the others the bytes are compared, once.
+        doubtful = sorted(s for s in kept.keys() & there.keys() - self._there if not kept[s] or kept[s] != there[s])
+        sent = self._transfer.copy_schemas(self._link.source.topics_dir, missing)
+        self._tally.add(Totals(schemas_sent=sent))
+        self._transfer.copy_schemas(self._link.source.topics_dir, doubtful)
+        self._there |= kept.keys()
 
 
-def _stems(side: Side) -> set[str]:
+def _stems(side: Side) -> dict[str, str]:
+    """Ids, each with its object's ETag where that is the MD5 of its bytes by the look of it."""
     prefix = f"{side.topics_dir}/{SCHEMAS_FOLDER}" if side.topics_dir else SCHEMAS_FOLDER
-    names = (info.key.removeprefix(prefix) for info in side.store.list(prefix))
-    return {name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX) and "/" not in name}
+    listed = ((info.key.removeprefix(prefix), info.etag.strip('"')) for info in side.store.list(prefix))
+    return {
+        name.removesuffix(_SUFFIX): etag if _MD5.fullmatch(etag) else ""
+        for name, etag in listed
+        if name.endswith(_SUFFIX) and "/" not in name
+    }

@@ -1,0 +1,157 @@
+"""A small log, its replica, and a runner between them; every call of the runner is counted, by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from keyfold.clock import ManualClock
+from keyfold.log.edits_replica import same_content
+from keyfold.log.manifest import Manifest
+from keyfold.log.names import Place
+from keyfold.log.partition_log import PartitionLog
+from keyfold.log.record import Record
+from keyfold.store.api import ObjectStore
+from keyfold.store.faulty import FaultyStore
+from keyfold.store.memory import MemoryStore
+from keyfold_compactor.replica.documents import CompactionEntry, Enablement
+from keyfold_compactor.replica.link import Link, Orders, ReplicaSettings, Side
+from keyfold_compactor.replica.retry import Retry
+from keyfold_compactor.replica.runner import Runner
+from keyfold_compactor.replica.states import PartitionState
+from tests.support.cleaning import read_all
+from tests.support.logs import MadeLog
+
+ENABLED = Enablement({"*": CompactionEntry(enabled=True, format=1)})
+HOLD = "far@1"
+SETTINGS = ReplicaSettings(
+    threads=2,
+    poll_ms=1_000,
+    discover_ms=5_000,
+    pin_min_bytes=1 << 60,
+    retry=Retry(100, 60_000),
+    file_delete_delay_ms=60_000,
+    collect_ms=3_600_000,
+    patience_s=1.0,
+)
+
+
+@dataclass
+class Desk:
+    """Says what a test wants."""
+
+    orders_: Orders | None = field(default_factory=Orders)
+    allowed: Enablement = ENABLED
+
+    def orders(self) -> Orders | None:
+        return self.orders_
+
+    def enablement(self) -> Enablement:
+        return self.allowed
+
+
+@dataclass
+class Worlds:
+    """Two stores with clocks years apart, and the logs in the first."""
+
+    source: MemoryStore
+    replica: MemoryStore
+    clock: ManualClock
+    far_clock: ManualClock
+    desk: Desk = field(default_factory=Desk)
+    published: list[tuple[PartitionState, ...]] = field(default_factory=list)
+    seed: int = 0
+
+    @staticmethod
+    def new() -> Worlds:
+        clock, far_clock = ManualClock(), ManualClock(1_500_000_000_000)
+        return Worlds(MemoryStore("source", clock=clock), MemoryStore("replica", clock=far_clock), clock, far_clock)
+
+    def log(self, topic: str = "users", partition: int = 0) -> MadeLog:
+        self.seed += 1
+        return MadeLog(self.source, Place("topics", topic, partition), clock=self.clock, random=Random(self.seed))
+
+    @contextmanager
+    def running(self, settings: ReplicaSettings = SETTINGS, **changes: object) -> Iterator[Running]:
+        self.seed += 1
+        source, replica = FaultyStore(self.source), FaultyStore(self.replica)
+        made = replace(settings, **changes)  # type: ignore[arg-type]
+        with Runner(
+            link(source, replica),
+            self.desk,
+            made,
+            clock=self.clock,
+            random=Random(self.seed),
+            publish=lambda states: self.published.append(tuple(states)),
+        ) as runner:
+            yield Running(runner, source, replica)
+
+    def manifests(self, topic: str = "users", partition: int = 0) -> tuple[Manifest, Manifest]:
+        return (
+            loaded(self.source, Place("topics", topic, partition)),
+            loaded(self.replica, Place("far/logs", topic, partition)),
+        )
+
+    def manifests_of_source(self, topic: str = "users", partition: int = 0) -> Manifest:
+        return loaded(self.source, Place("topics", topic, partition))
+
+    def is_equal(self, topic: str = "users", partition: int = 0) -> bool:
+        return same_content(*self.manifests(topic, partition))
+
+    def read(self, topic: str = "users", partition: int = 0) -> list[Record]:
+        """What a reader of the replica finds."""
+        place = Place("far/logs", topic, partition)
+        return read_all(self.replica, loaded(self.replica, place), place)
+
+    def folder(self, topic: str = "users", partition: int = 0) -> set[str]:
+        """Objects of the replica's folder, the manifest apart."""
+        place = Place("far/logs", topic, partition)
+        names = {info.key.removeprefix(place.folder) for info in self.replica.list(place.folder)}
+        return names - {"_manifest.avro"}
+
+    def later(self, by_ms: int) -> None:
+        self.clock.advance(by_ms)
+        self.far_clock.advance(by_ms)
+
+
+@dataclass
+class Running:
+    """A runner, and what it asked of both stores."""
+
+    runner: Runner
+    source: FaultyStore
+    replica: FaultyStore
+
+    def once(self, **options: object) -> Sequence[PartitionState]:
+        summary = self.runner.once(**options)  # type: ignore[arg-type]
+        assert not summary.error, summary.error
+        return summary.states
+
+    def state(self) -> PartitionState:
+        (state,) = self.once()
+        return state
+
+    @contextmanager
+    def asked(self) -> Iterator[tuple[list[str], list[str]]]:
+        """The calls made in between: of the source without listings of topics, and of the replica."""
+        at = len(self.source.calls), len(self.replica.calls)
+        source: list[str] = []
+        replica: list[str] = []
+        yield source, replica
+        source += [c.operation for c in self.source.calls[at[0] :] if c.operation != "list_folders"]
+        replica += [c.operation for c in self.replica.calls[at[1] :]]
+
+
+def link(source: ObjectStore, replica: ObjectStore) -> Link:
+    return Link(
+        "far",
+        HOLD,
+        Side(source, "topics", "s3://near/topics", "near.test"),
+        Side(replica, "far/logs", "s3://far/far/logs", "far.test"),
+    )
+
+
+def loaded(store: ObjectStore, place: Place) -> Manifest:
+    return PartitionLog(store, place, clock=ManualClock(), random=Random(0)).load().manifest

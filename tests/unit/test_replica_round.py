@@ -1,0 +1,464 @@
+"""Rounds of one partition: what they ask, what they send, and what stays as it was."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from keyfold.errors import StoreUnavailable
+from keyfold.log.manifest import NO_VERSION
+from keyfold.log.names import Place
+from keyfold.store.api import Create
+from keyfold.store.faulty import Call, Fault, Kind
+from keyfold_compactor.replica.documents import CompactionEntry, Enablement
+from keyfold_compactor.replica.link import Orders
+from keyfold_compactor.replica.states import State
+from tests.support.logs import records
+from tests.support.replica_rounds import HOLD, Worlds
+
+FAR = Place("far/logs", "users", 0)
+
+
+def written(text: str = "a=1 b=2 a= c=3") -> Worlds:
+    worlds = Worlds.new()
+    log = worlds.log()
+    log.append(records(text))
+    return worlds
+
+
+def test_a_round_makes_the_replica_what_the_source_is():
+    worlds = written()
+    with worlds.running() as running:
+        state = running.state()
+    assert worlds.is_equal()
+    assert [r.offset for r in worlds.read()] == [0, 1, 2, 3]
+    assert (state.state, state.pending.bytes, state.lag.records) == (State.IN_SYNC, 0, 0)
+    source, replica = worlds.manifests()
+    assert (state.source_next_offset, state.replica_next_offset) == (4, 4)
+    assert replica.replica is not None
+    assert (replica.replica.name, replica.replica.source) == ("far", "s3://near/topics")
+    hold = source.hold(HOLD)
+    assert hold is not None
+    assert (hold.received_to, hold.version) == (4, NO_VERSION)
+
+
+def test_nothing_new_costs_one_head_and_commits_nothing_on_either_side():
+    worlds = written()
+    with worlds.running() as running:
+        running.once()
+        before = worlds.manifests()
+        running.once()
+        with running.asked() as (source, replica):
+            running.once()
+        assert (source, replica) == (["head"], [])
+        assert worlds.manifests() == before
+
+
+def test_another_process_that_finds_nothing_new_reads_two_manifests_and_commits_nothing():
+    worlds = written()
+    with worlds.running() as running:
+        running.once()
+        running.once()
+    before = worlds.manifests()
+    with worlds.running() as running, running.asked() as (source, replica):
+        assert running.state().state is State.IN_SYNC
+    assert (source, replica) == (["get"], ["get"])
+    assert worlds.manifests() == before
+
+
+def test_a_new_segment_costs_one_get_and_one_put_for_each_of_its_two_objects():
+    worlds = Worlds.new()
+    log = worlds.log()
+    log.append(records("a=1"))
+    with worlds.running() as running:
+        running.once()
+        running.once()
+        log.append(records("b=1", 1))
+        with running.asked() as (source, replica):
+            running.once()
+        assert source == ["head", "get", "list", "get", "get", "put"]  # manifest twice, schemas, objects, cursor
+        assert replica == ["put", "put", "put"]
+
+
+def test_bytes_sent_are_each_object_once():
+    worlds = Worlds.new()
+    log = worlds.log()
+    with worlds.running() as running:
+        for number in range(5):
+            log.append(records("a=1 b=2", 2 * number))
+            running.once()
+        log.compact(merge=True)
+        running.once()
+        totals = running.runner.tally.totals
+    assert totals.objects_sent == 12
+    assert totals.sent_bytes == sum(
+        info.size_bytes for info in worlds.replica.list(FAR.folder) if "_manifest" not in info.key
+    )
+
+
+def test_a_crash_between_commit_and_cursor_is_repaired_by_the_next_look_with_one_put():
+    worlds = written()
+    with worlds.running() as running:
+        running.source.add(Fault(lambda c: c.operation == "put", Kind.UNAVAILABLE, times=1000))
+        state = running.state()
+        assert (state.state, state.code, state.host) == (State.WAITING, "CommitUnknown", "near.test")
+    assert worlds.is_equal()
+    assert worlds.manifests()[0].hold(HOLD) is None
+    with worlds.running() as running, running.asked() as (source, replica):
+        running.once()
+    assert source[:2] == ["get", "put"]
+    hold = worlds.manifests()[0].hold(HOLD)
+    assert hold is not None
+    assert hold.received_to == 4
+    assert worlds.is_equal()
+
+
+def test_what_an_interrupted_round_has_sent_is_listed_and_not_sent_again():
+    worlds = Worlds.new()
+    log = worlds.log()
+    for number in range(4):
+        log.append(records("a=1", number))
+    with worlds.running(threads=1) as running:
+        sent = 0
+
+        def few(call: Call) -> bool:
+            nonlocal sent
+            sent += call.operation == "put"
+            return call.operation == "put" and sent > 3
+
+        running.replica.add(Fault(few, Kind.UNAVAILABLE, times=1 << 40))
+        running.once()
+    there = worlds.folder()
+    assert len(there) == 3
+    with worlds.running(threads=1) as running:
+        running.once()
+        totals = running.runner.tally.totals
+        assert totals.objects_found == len(there)
+        assert totals.objects_sent == 8 - len(there)
+    assert worlds.is_equal()
+
+
+def test_a_large_round_pins_its_version_and_takes_the_pin_off():
+    worlds = written()
+    seen = []
+    with worlds.running(pin_min_bytes=1) as running:
+
+        def look(call: Call) -> None:
+            if call.operation == "put" and call.key.endswith(".avro") and "_manifest" not in call.key:
+                seen.append(worlds.manifests_of_source().hold(HOLD))
+
+        running.replica.on_call = look
+        running.once()
+        assert running.runner.tally.totals.pins == 1
+    assert [h.version for h in seen if h is not None] == [3]
+    hold = worlds.manifests()[0].hold(HOLD)
+    assert hold is not None
+    assert (hold.version, hold.received_to) == (NO_VERSION, 4)
+
+
+def test_a_pin_that_a_crash_left_goes_with_the_next_look():
+    worlds = written()
+    log = worlds.log()
+    with worlds.running() as running:
+        running.once()
+    log.log.hold(HOLD, 2, 600_000)
+    with worlds.running() as running:
+        running.once()
+    hold = worlds.manifests()[0].hold(HOLD)
+    assert hold is not None
+    assert hold.version == NO_VERSION
+
+
+def test_an_object_that_goes_away_under_the_copy_makes_a_new_plan_that_is_pinned():
+    worlds = Worlds.new()
+    log = worlds.log()
+    log.append(records("a=1 b=1"))
+    log.append(records("a=2 b=2", 2))
+    with worlds.running(threads=1) as running:
+
+        def overtake(call: Call) -> None:
+            if call.operation == "get" and call.key.endswith(".parquet"):
+                running.source.on_call = None
+                log.compact(merge=True)
+                log.collect()
+
+        running.source.on_call = overtake
+        state = running.state()
+        totals = running.runner.tally.totals
+        assert (state.state, totals.plans_repeated, totals.pins) == (State.IN_SYNC, 1, 1)
+    assert worlds.is_equal()
+    assert [r.value for r in worlds.read()] == [b"2", b"2"]
+
+
+def test_an_object_that_the_source_names_and_has_not_is_damage_and_not_a_race():
+    worlds = written()
+    (entry,) = worlds.manifests_of_source().segments
+    worlds.source.delete(Place("topics", "users", 0).key(entry.name))
+    with worlds.running() as running:
+        state = running.state()
+    assert (state.state, state.code) == (State.BROKEN, "Corrupt")
+    assert entry.name in state.message
+    assert "log verify" in state.hint
+
+
+def test_the_rule_is_waited_for_with_backoff_and_ends_by_itself():
+    worlds = written()
+    worlds.desk.allowed = Enablement()
+    log = worlds.log()
+    with worlds.running() as running:
+        assert running.state().state is State.IN_SYNC
+        log.compact()
+        before = worlds.manifests()
+        waits = [running.state() for _ in range(6)]
+        assert {s.code for s in waits} == {"CompactionNotEnabled"}
+        assert {s.state for s in waits} == {State.WAITING}
+        assert {s.host for s in waits} == {"far.test"}
+        assert "keyfold replica enable-compaction" in waits[0].hint
+        assert [s.attempts for s in waits] == [1, 2, 3, 4, 5, 6]
+        for number, state in enumerate(waits):
+            assert 50 * 2**number <= state.backoff_ms <= 100 * 2**number
+            assert state.next_attempt_ms == state.last_attempt_ms + state.backoff_ms
+        assert waits[0].pending.bytes > 0
+        assert worlds.manifests() == before
+        worlds.desk.allowed = Enablement({"users": CompactionEntry(enabled=True, format=1)})
+        worlds.later(2_000)
+        state = running.state()
+        assert (state.state, state.attempts, state.code) == (State.IN_SYNC, 0, "")
+    assert worlds.is_equal()
+
+
+def test_a_log_compacted_before_the_first_round_is_refused_before_anything_is_there():
+    worlds = written()
+    worlds.log().compact()
+    worlds.desk.allowed = Enablement()
+    with worlds.running() as running:
+        assert running.state().code == "CompactionNotEnabled"
+    assert list(worlds.replica.list("")) == []
+
+
+def test_a_replica_that_was_overtaken_needs_a_resync_sends_nothing_before_and_goes_on_after():
+    worlds = Worlds.new()
+    log = worlds.log()
+    log.append(records("a=1 b=1"))
+    with worlds.running() as running:
+        running.once()
+        log.append(records("a= b=2 c=1", 2))
+        log.compact()
+        log.compact(purge=True)
+        assert worlds.manifests_of_source().purged_to == 2
+        before = worlds.folder()
+        state = running.state()
+        assert (state.state, state.code) == (State.RESYNC_REQUIRED, "ResyncRequired")
+        assert state.backoff_ms >= 30_000
+        assert worlds.folder() == before
+        (state,) = running.once(resync=True)
+        assert state.state is State.IN_SYNC
+        assert running.state().state is State.IN_SYNC
+    assert worlds.is_equal()
+
+
+def test_two_that_replicate_end_in_sync_and_the_slower_one_is_told():
+    worlds = written()
+    with worlds.running() as one, worlds.running(threads=1) as two:
+        one.once()
+        worlds.log().append(records("d=1", 4))
+
+        def slower(call: Call) -> None:
+            if call.operation == "put" and call.key == FAR.manifest_key:
+                one.replica.on_call = None
+                two.once()
+
+        one.replica.on_call = slower
+        state = one.state()
+        assert two.state().state is State.IN_SYNC
+        assert state.code in {"", "Fenced"}
+        assert one.state().state is State.IN_SYNC
+    assert worlds.is_equal()
+
+
+def test_what_is_replaced_at_the_replica_goes_after_its_own_delay_by_its_own_stores_time():
+    worlds = Worlds.new()
+    log = worlds.log()
+    log.append(records("a=1 b=1"))
+    log.append(records("a=2 b=2", 2))
+    with worlds.running() as running:
+        running.once()
+        old = worlds.folder()
+        log.compact(merge=True)
+        running.once()
+        assert worlds.folder() > old
+        worlds.clock.advance(10_000_000)  # of the machine and the source
+        running.once()
+        assert worlds.folder() > old
+        worlds.far_clock.advance(61_000)
+        worlds.clock.advance(61_000)
+        running.once()
+        worlds.far_clock.advance(61_000)
+        worlds.clock.advance(61_000)
+        running.once()
+        assert not worlds.folder() & old
+        assert worlds.manifests()[1].replaced == ()
+
+
+def test_a_later_process_deletes_what_an_earlier_one_replaced():
+    worlds = Worlds.new()
+    log = worlds.log()
+    log.append(records("a=1 b=1"))
+    log.append(records("a=2 b=2", 2))
+    with worlds.running() as running:
+        running.once()
+        log.compact(merge=True)
+        running.once()
+    for _ in range(3):
+        worlds.later(100_000)
+        with worlds.running() as running:
+            running.once()
+    assert worlds.folder() == worlds.manifests()[1].object_names()
+    assert worlds.manifests()[1].replaced == ()
+
+
+def test_what_an_interrupted_round_copied_and_nobody_wants_any_more_is_collected():
+    worlds = Worlds.new()
+    log = worlds.log()
+    log.append(records("a=1 b=1"))
+    log.append(records("a=2 b=2", 2))
+    with worlds.running() as running:
+        running.replica.add(
+            Fault(lambda c: c.key == FAR.manifest_key and c.operation == "put", Kind.UNAVAILABLE, times=99)
+        )
+        assert running.state().state is State.WAITING
+    assert len(worlds.folder()) == 4
+    log.compact(merge=True)
+    with worlds.running() as running:
+        running.once()
+        assert running.runner.tally.totals.orphans_deleted == 4
+    assert worlds.folder() == worlds.manifests()[1].object_names()
+
+
+def test_a_right_to_delete_that_is_missing_is_shown_and_holds_up_nothing():
+    worlds = Worlds.new()
+    log = worlds.log()
+    log.append(records("a=1 b=1"))
+    log.append(records("a=2 b=2", 2))
+    with worlds.running(file_delete_delay_ms=0) as running:
+        running.once()
+        log.compact(merge=True)
+        running.replica.add(Fault(lambda c: c.operation == "delete", Kind.UNAVAILABLE, times=1 << 40))
+        state = running.state()
+        assert (state.state, state.code, state.host) == (State.IN_SYNC, "StoreUnavailable", "far.test")
+        log.append(records("d=1", 4))
+        assert running.state().state is State.IN_SYNC
+    assert worlds.is_equal()
+
+
+def test_kept_schemas_come_before_the_records():
+    worlds = written()
+    worlds.source.put("topics/_schemas/7.avsc", b'"long"', Create())
+    worlds.source.put("topics/_schemas/aa-bb.avsc", b'"int"', Create())
+    order = []
+    with worlds.running() as running:
+        running.replica.on_call = lambda c: order.append(c.key) if c.operation == "put" else None
+        running.once()
+        assert running.runner.tally.totals.schemas_sent == 2
+    assert order.index("far/logs/_schemas/7.avsc") < order.index(FAR.manifest_key)
+    assert worlds.replica.get("far/logs/_schemas/aa-bb.avsc").data == b'"int"'
+
+
+def test_another_schema_under_an_id_breaks_the_replica_and_says_which():
+    worlds = written()
+    worlds.source.put("topics/_schemas/7.avsc", b'"long"', Create())
+    worlds.replica.put("far/logs/_schemas/7.avsc", b'"int"', Create())
+    with worlds.running() as running:
+        state = running.state()
+    assert state.state is State.BROKEN
+    assert "far/logs/_schemas/7.avsc" in state.message
+    assert list(worlds.replica.list(FAR.folder)) == []
+
+
+def test_a_log_of_other_writers_is_never_written_over():
+    worlds = written()
+    other = worlds.log()
+    other.store, other.place = worlds.replica, FAR
+    other.append(records("x=1"))
+    with worlds.running() as running:
+        state = running.state()
+    assert (state.state, state.code) == (State.BROKEN, "ReplicaDiverged")
+    assert [r.key for r in worlds.read()] == [b"x"]
+
+
+def test_a_source_whose_manifest_is_lost_is_broken_and_the_replica_stays():
+    worlds = written()
+    with worlds.running() as running:
+        running.once()
+        worlds.source.delete("topics/users/partition=0/_manifest.avro")
+        state = running.state()
+    assert (state.state, state.code, state.host) == (State.BROKEN, "ManifestLost", "near.test")
+    assert len(worlds.read()) == 4
+
+
+@pytest.mark.parametrize("side", ["source", "replica"])
+def test_a_side_that_is_away_is_waited_for(side):
+    worlds = written()
+    with worlds.running() as running:
+        store = getattr(running, side)
+        away = Fault(lambda c: c.operation != "list_folders", Kind.UNAVAILABLE, times=1 << 40)
+        store.add(away)
+        states = [running.state() for _ in range(3)]
+        assert {s.state for s in states} == {State.WAITING}
+        assert {s.host for s in states} == {"near.test" if side == "source" else "far.test"}
+        assert [s.attempts for s in states] == [1, 2, 3]
+    with worlds.running() as running:
+        assert running.state().state is State.IN_SYNC
+
+
+def test_a_paused_replica_is_left_alone_and_says_so():
+    worlds = written()
+    worlds.desk.orders_ = Orders(paused=True)
+    with worlds.running() as running:
+        assert running.runner.once().is_paused
+    assert list(worlds.replica.list("")) == []
+
+
+def test_an_unregistered_replica_is_left_alone():
+    worlds = written()
+    worlds.desk.orders_ = None
+    with worlds.running() as running:
+        assert "not registered" in running.runner.once().error
+
+
+def test_topics_that_are_not_covered_are_left_alone():
+    worlds = written()
+    worlds.log("orders").append(records("a=1"))
+    worlds.desk.orders_ = replace(Orders(), covers=lambda topic: topic == "orders")
+    with worlds.running() as running:
+        assert [s.place.topic for s in running.once()] == ["orders"]
+
+
+def test_one_partition_that_fails_holds_up_no_other():
+    worlds = written()
+    for partition in range(1, 4):
+        worlds.log(partition=partition).append(records("a=1"))
+    worlds.source.delete("topics/users/partition=2/_manifest.avro")
+    with worlds.running() as running:
+        states = running.once()
+        assert [s.state for s in states] == [State.IN_SYNC, State.IN_SYNC, State.BROKEN, State.IN_SYNC]
+        assert not running.runner.once().is_in_sync
+
+
+def test_a_listing_that_fails_is_the_runs_error():
+    worlds = written()
+    with worlds.running() as running:
+        running.source.add(Fault(lambda c: c.operation == "list_folders", Kind.UNAVAILABLE, times=1 << 40))
+        assert "topics/" in running.runner.once().error
+
+
+def test_orders_that_cannot_be_read_are_the_runs_error():
+    worlds = written()
+
+    def away() -> Orders:
+        raise StoreUnavailable("k", "time-out")
+
+    with worlds.running() as running:
+        worlds.desk.orders = away  # type: ignore[method-assign]
+        assert "time-out" in running.runner.once().error
