@@ -122,11 +122,12 @@ def opened(port: int = 9, secret: str = "s", bucket: str = "b") -> S3Store:
 
 def test_other_stores_are_not_asked() -> None:
     here, there, others = opened(), opened(bucket="b2"), [opened(secret="t"), opened(port=10)]
+    strangers: list[ObjectStore] = [*others, MemoryStore()]
     assert here.copies_from(there)
     assert here.copies_from(FaultyStore(CountedStore(there)))
     assert FaultyStore(CountedStore(here)).copies_from(there)
-    assert not any(here.copies_from(other) for other in (*others, MemoryStore()))
-    assert not any(MemoryStore().copies_from(other) for other in (MemoryStore(), *others, here))
+    assert not any(here.copies_from(other) for other in strangers)
+    assert not any(MemoryStore().copies_from(other) for other in (*strangers, here))
     for store in (here, there, *others):
         store.close()
 

@@ -1,0 +1,193 @@
+"""Objects on their way between two S3 servers that misbehave, and by a process that is killed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import pytest
+
+from keyfold.backoff import Backoff
+from keyfold.clock import SystemClock
+from keyfold.errors import Corrupt, KeyfoldError
+from keyfold.log.commit import Patience
+from keyfold.log.names import Place
+from keyfold.log.objects import PART_BYTES
+from keyfold.store.api import Create
+from keyfold.store.counted import CountedStore
+from keyfold.store.s3 import S3Location, S3Store
+from keyfold_compactor.replica.transfer import CopyJob, Transfer, Way
+from tests.support.moto import DROP, Fault, LocalS3Process
+from tests.support.versitygw import Versitygw
+
+PLACE: Final = Place("topics", "users", 0)
+ROOT: Final = Path(__file__).parents[2]
+BIG: Final = 2 * PART_BYTES + 11
+
+
+def store_at(server: Any) -> S3Store:
+    bucket = server.create_bucket(f"t-{uuid.uuid4().hex[:12]}")
+    location = S3Location(
+        bucket, endpoint_url=server.url, access_key_id="testkey", secret_access_key="testsecret", read_attempts=2
+    )
+    return location.open()
+
+
+def made(store: S3Store, name: str, size_bytes: int) -> CopyJob:
+    data = Random(name).randbytes(size_bytes)
+    store.put(PLACE.key(name), data, Create())
+    return CopyJob(PLACE, name, size_bytes, hashlib.sha256(data).digest())
+
+
+def transfer(source: Any, target: Any, *, seed: int = 0, patience_s: float = 5, threads: int = 4) -> Transfer:
+    patience = Patience(SystemClock(), Random(seed), Backoff(10, 200), patience_s)
+    return Transfer(source, target, topics_dir="topics", patience=patience, threads=threads)
+
+
+def is_whole(target: S3Store, job: CopyJob) -> bool:
+    return hashlib.sha256(target.get(job.key).data).digest() == job.sha256
+
+
+@pytest.fixture(params=["moto", pytest.param("versitygw", marks=pytest.mark.real)])
+def servers(request: pytest.FixtureRequest) -> Iterator[tuple[Any, Any]]:
+    """Two servers that know nothing of each other."""
+    if request.param == "moto":
+        with LocalS3Process() as one, LocalS3Process() as other:
+            yield one, other
+    else:
+        with Versitygw() as one, Versitygw() as other:
+            yield one, other
+
+
+@pytest.fixture
+def source(servers: tuple[Any, Any]) -> Iterator[S3Store]:
+    store = store_at(servers[0])
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def target(servers: tuple[Any, Any]) -> Iterator[S3Store]:
+    store = store_at(servers[1])
+    yield store
+    store.close()
+
+
+def test_small_and_large_objects_arrive_as_they_are(source: S3Store, target: S3Store) -> None:
+    jobs = [made(source, f"{n}.avro", 1000 + n) for n in range(20)] + [made(source, "big.avro", BIG)]
+    with transfer(source, target) as carrying:
+        results = list(carrying.copy(jobs))
+    assert {r.way for r in results} == {Way.SENT}
+    assert all(is_whole(target, job) for job in jobs)
+    assert list(target.list_uploads("")) == []
+
+
+def test_damage_at_the_source_is_told_and_nothing_is_visible(source: S3Store, target: S3Store) -> None:
+    for size_bytes in (1000, BIG):
+        job = made(source, f"{size_bytes}.avro", size_bytes)
+        damaged = CopyJob(job.place, job.name, size_bytes, bytes(32))
+        with transfer(source, target) as carrying, pytest.raises(Corrupt) as raised:
+            list(carrying.copy([damaged]))
+        assert raised.value.host
+    assert list(target.list("")) == []
+    assert list(target.list_uploads("")) == []
+
+
+CHAOS: Final = [
+    Fault(r"^(GET|HEAD|PUT|POST) /t-", status=DROP, times=-1, chance=0.06),
+    Fault(r"^(PUT|POST) /t-", status=DROP, applied=True, times=-1, chance=0.06),
+    Fault(r"^(PUT|POST) /t-", status=500, applied=True, times=-1, chance=0.05),
+    Fault(r"^(GET|HEAD|PUT|POST) /t-", status=503, times=-1, chance=0.05),
+    Fault(r"^(PUT|POST) /t-", status=409, times=-1, chance=0.03),
+    Fault(r"^PUT /t-", status=DROP, late_ms=120, times=-1, chance=0.03),
+]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_two_servers_that_misbehave(seed: int) -> None:
+    with LocalS3Process() as one, LocalS3Process() as other:
+        source, target = store_at(one), store_at(other)
+        jobs = [made(source, f"{n}.avro", 1000 + n) for n in range(40)]
+        jobs += [made(source, f"big-{n}.avro", BIG + n) for n in range(3)]
+        one.set_faults(*CHAOS, seed=seed)
+        other.set_faults(*CHAOS, seed=seed + 100)
+        left, told = jobs, set[str]()
+        for number in range(30):
+            done: set[str] = set()
+            try:
+                with transfer(source, target, seed=number, patience_s=1) as carrying:
+                    done.update(result.job.name for result in carrying.copy(left))
+            except KeyfoldError as error:
+                told.add(error.host)
+            left = [job for job in left if job.name not in done]
+            if not left:
+                break
+        assert not left
+        assert told <= {one.url.removeprefix("http://"), other.url.removeprefix("http://")}
+        one.set_faults()
+        other.set_faults()
+        assert all(is_whole(target, job) for job in jobs)
+        source.close()
+        target.close()
+
+
+ONE_JOB: Final = """
+import pickle, sys
+from random import Random
+from keyfold.clock import SystemClock
+from keyfold.log.commit import Patience
+from keyfold_compactor.replica.transfer import Transfer
+source, target, job = pickle.load(sys.stdin.buffer)
+patience = Patience(SystemClock(), Random(3))
+with Transfer(source.open(), target.open(), topics_dir="topics", patience=patience) as carrying:
+    list(carrying.copy([job]))
+"""
+
+
+def test_a_process_that_is_killed_again_and_again_sends_nothing_twice(source: S3Store, target: S3Store) -> None:
+    size_bytes = 14 * PART_BYTES + 3
+    job = made(source, "big.avro", size_bytes)
+    asked = pickle.dumps((source.location, target.location, job))
+    parts_seen = 0
+    for _ in range(2):
+        process = subprocess.Popen(
+            [sys.executable, "-c", ONE_JOB], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, cwd=ROOT
+        )
+        assert process.stdin is not None
+        process.stdin.write(asked)
+        process.stdin.close()
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and process.poll() is None:
+            there = parts_there(target, job)
+            if there >= parts_seen + 3:
+                break
+            time.sleep(0.005)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        before, parts_seen = parts_seen, parts_there(target, job)
+        assert parts_seen >= before + 3
+        assert list(target.list("")) == []
+    counted = CountedStore(target)
+    with transfer(source, counted) as carrying:
+        [result] = carrying.copy([job])
+    assert result.sent_bytes == counted.bytes_written == size_bytes - parts_seen * PART_BYTES
+    assert is_whole(target, job)
+    assert list(target.list_uploads("")) == []
+
+
+def parts_there(store: S3Store, job: CopyJob) -> int:
+    """Parts of the one unfinished upload."""
+    uploads = list(store.list_uploads(job.key))
+    assert len(uploads) <= 1
+    found = store.resume_upload(job.key) if uploads else None
+    return 0 if found is None else len(found._there)
