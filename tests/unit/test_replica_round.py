@@ -27,7 +27,7 @@ def written(text: str = "a=1 b=2 a= c=3") -> Worlds:
     return worlds
 
 
-def test_a_round_makes_the_replica_what_the_source_is():
+def test_a_round_makes_the_replica_what_the_source_is() -> None:
     worlds = written()
     with worlds.running() as running:
         state = running.state()
@@ -43,7 +43,7 @@ def test_a_round_makes_the_replica_what_the_source_is():
     assert (hold.received_to, hold.version) == (4, NO_VERSION)
 
 
-def test_nothing_new_costs_one_head_and_commits_nothing_on_either_side():
+def test_nothing_new_costs_one_head_and_commits_nothing_on_either_side() -> None:
     worlds = written()
     with worlds.running() as running:
         running.once()
@@ -55,7 +55,7 @@ def test_nothing_new_costs_one_head_and_commits_nothing_on_either_side():
         assert worlds.manifests() == before
 
 
-def test_another_process_that_finds_nothing_new_reads_two_manifests_and_commits_nothing():
+def test_another_process_that_finds_nothing_new_reads_two_manifests_and_commits_nothing() -> None:
     worlds = written()
     with worlds.running() as running:
         running.once()
@@ -67,7 +67,7 @@ def test_another_process_that_finds_nothing_new_reads_two_manifests_and_commits_
     assert worlds.manifests() == before
 
 
-def test_a_new_segment_costs_one_get_and_one_put_for_each_of_its_two_objects():
+def test_a_new_segment_costs_one_get_and_one_put_for_each_of_its_two_objects() -> None:
     worlds = Worlds.new()
     log = worlds.log()
     log.append(records("a=1"))
@@ -81,7 +81,7 @@ def test_a_new_segment_costs_one_get_and_one_put_for_each_of_its_two_objects():
         assert replica == ["put", "put", "put"]
 
 
-def test_bytes_sent_are_each_object_once():
+def test_bytes_sent_are_each_object_once() -> None:
     worlds = Worlds.new()
     log = worlds.log()
     with worlds.running() as running:
@@ -97,7 +97,7 @@ def test_bytes_sent_are_each_object_once():
     )
 
 
-def test_a_crash_between_commit_and_cursor_is_repaired_by_the_next_look_with_one_put():
+def test_a_crash_between_commit_and_cursor_is_repaired_by_the_next_look_with_one_put() -> None:
     worlds = written()
     with worlds.running() as running:
         running.source.add(Fault(lambda c: c.operation == "put", Kind.UNAVAILABLE, times=1000))
@@ -105,7 +105,7 @@ def test_a_crash_between_commit_and_cursor_is_repaired_by_the_next_look_with_one
         assert (state.state, state.code, state.host) == (State.WAITING, "CommitUnknown", "near.test")
     assert worlds.is_equal()
     assert worlds.manifests()[0].hold(HOLD) is None
-    with worlds.running() as running, running.asked() as (source, replica):
+    with worlds.running() as running, running.asked() as (source, _):
         running.once()
     assert source[:2] == ["get", "put"]
     hold = worlds.manifests()[0].hold(HOLD)
@@ -114,7 +114,7 @@ def test_a_crash_between_commit_and_cursor_is_repaired_by_the_next_look_with_one
     assert worlds.is_equal()
 
 
-def test_what_an_interrupted_round_has_sent_is_listed_and_not_sent_again():
+def test_what_an_interrupted_round_has_sent_is_listed_and_not_sent_again() -> None:
     worlds = Worlds.new()
     log = worlds.log()
     for number in range(4):
@@ -139,7 +139,7 @@ def test_what_an_interrupted_round_has_sent_is_listed_and_not_sent_again():
     assert worlds.is_equal()
 
 
-def test_a_large_round_pins_its_version_and_takes_the_pin_off():
+def test_a_large_round_pins_its_version_and_takes_the_pin_off() -> None:
     worlds = written()
     seen = []
     with worlds.running(pin_min_bytes=1) as running:
@@ -157,7 +157,7 @@ def test_a_large_round_pins_its_version_and_takes_the_pin_off():
     assert (hold.version, hold.received_to) == (NO_VERSION, 4)
 
 
-def test_a_pin_that_a_crash_left_goes_with_the_next_look():
+def test_a_pin_that_a_crash_left_goes_with_the_next_look() -> None:
     worlds = written()
     log = worlds.log()
     with worlds.running() as running:
@@ -170,7 +170,7 @@ def test_a_pin_that_a_crash_left_goes_with_the_next_look():
     assert hold.version == NO_VERSION
 
 
-def test_an_object_that_goes_away_under_the_copy_makes_a_new_plan_that_is_pinned():
+def test_an_object_that_goes_away_under_the_copy_makes_a_new_plan_that_is_pinned() -> None:
     worlds = Worlds.new()
     log = worlds.log()
     log.append(records("a=1 b=1"))
@@ -191,7 +191,7 @@ def test_an_object_that_goes_away_under_the_copy_makes_a_new_plan_that_is_pinned
     assert [r.value for r in worlds.read()] == [b"2", b"2"]
 
 
-def test_an_object_that_the_source_names_and_has_not_is_damage_and_not_a_race():
+def test_an_object_that_the_source_names_and_has_not_is_damage_and_not_a_race() -> None:
     worlds = written()
     (entry,) = worlds.manifests_of_source().segments
     worlds.source.delete(Place("topics", "users", 0).key(entry.name))
@@ -202,7 +202,7 @@ def test_an_object_that_the_source_names_and_has_not_is_damage_and_not_a_race():
     assert "log verify" in state.hint
 
 
-def test_the_rule_is_waited_for_with_backoff_and_ends_by_itself():
+def test_the_rule_is_waited_for_with_backoff_and_ends_by_itself() -> None:
     worlds = written()
     worlds.desk.allowed = Enablement()
     log = worlds.log()
@@ -228,7 +228,7 @@ def test_the_rule_is_waited_for_with_backoff_and_ends_by_itself():
     assert worlds.is_equal()
 
 
-def test_a_log_compacted_before_the_first_round_is_refused_before_anything_is_there():
+def test_a_log_compacted_before_the_first_round_is_refused_before_anything_is_there() -> None:
     worlds = written()
     worlds.log().compact()
     worlds.desk.allowed = Enablement()
@@ -237,7 +237,7 @@ def test_a_log_compacted_before_the_first_round_is_refused_before_anything_is_th
     assert list(worlds.replica.list("")) == []
 
 
-def test_a_replica_that_was_overtaken_needs_a_resync_sends_nothing_before_and_goes_on_after():
+def test_a_replica_that_was_overtaken_needs_a_resync_sends_nothing_before_and_goes_on_after() -> None:
     worlds = Worlds.new()
     log = worlds.log()
     log.append(records("a=1 b=1"))
@@ -258,7 +258,7 @@ def test_a_replica_that_was_overtaken_needs_a_resync_sends_nothing_before_and_go
     assert worlds.is_equal()
 
 
-def test_two_that_replicate_end_in_sync_and_the_slower_one_is_told():
+def test_two_that_replicate_end_in_sync_and_the_slower_one_is_told() -> None:
     worlds = written()
     with worlds.running() as one, worlds.running(threads=1) as two:
         one.once()
@@ -277,7 +277,7 @@ def test_two_that_replicate_end_in_sync_and_the_slower_one_is_told():
     assert worlds.is_equal()
 
 
-def test_what_is_replaced_at_the_replica_goes_after_its_own_delay_by_its_own_stores_time():
+def test_what_is_replaced_at_the_replica_goes_after_its_own_delay_by_its_own_stores_time() -> None:
     worlds = Worlds.new()
     log = worlds.log()
     log.append(records("a=1 b=1"))
@@ -301,7 +301,7 @@ def test_what_is_replaced_at_the_replica_goes_after_its_own_delay_by_its_own_sto
         assert worlds.manifests()[1].replaced == ()
 
 
-def test_a_later_process_deletes_what_an_earlier_one_replaced():
+def test_a_later_process_deletes_what_an_earlier_one_replaced() -> None:
     worlds = Worlds.new()
     log = worlds.log()
     log.append(records("a=1 b=1"))
@@ -318,7 +318,7 @@ def test_a_later_process_deletes_what_an_earlier_one_replaced():
     assert worlds.manifests()[1].replaced == ()
 
 
-def test_what_an_interrupted_round_copied_and_nobody_wants_any_more_is_collected():
+def test_what_an_interrupted_round_copied_and_nobody_wants_any_more_is_collected() -> None:
     worlds = Worlds.new()
     log = worlds.log()
     log.append(records("a=1 b=1"))
@@ -336,7 +336,7 @@ def test_what_an_interrupted_round_copied_and_nobody_wants_any_more_is_collected
     assert worlds.folder() == worlds.manifests()[1].object_names()
 
 
-def test_a_right_to_delete_that_is_missing_is_shown_and_holds_up_nothing():
+def test_a_right_to_delete_that_is_missing_is_shown_and_holds_up_nothing() -> None:
     worlds = Worlds.new()
     log = worlds.log()
     log.append(records("a=1 b=1"))
@@ -352,7 +352,7 @@ def test_a_right_to_delete_that_is_missing_is_shown_and_holds_up_nothing():
     assert worlds.is_equal()
 
 
-def test_kept_schemas_come_before_the_records():
+def test_kept_schemas_come_before_the_records() -> None:
     worlds = written()
     worlds.source.put("topics/_schemas/7.avsc", b'"long"', Create())
     worlds.source.put("topics/_schemas/aa-bb.avsc", b'"int"', Create())
@@ -365,7 +365,7 @@ def test_kept_schemas_come_before_the_records():
     assert worlds.replica.get("far/logs/_schemas/aa-bb.avsc").data == b'"int"'
 
 
-def test_another_schema_under_an_id_breaks_the_replica_and_says_which():
+def test_another_schema_under_an_id_breaks_the_replica_and_says_which() -> None:
     worlds = written()
     worlds.source.put("topics/_schemas/7.avsc", b'"long"', Create())
     worlds.replica.put("far/logs/_schemas/7.avsc", b'"int"', Create())
@@ -376,7 +376,7 @@ def test_another_schema_under_an_id_breaks_the_replica_and_says_which():
     assert list(worlds.replica.list(FAR.folder)) == []
 
 
-def test_a_log_of_other_writers_is_never_written_over():
+def test_a_log_of_other_writers_is_never_written_over() -> None:
     worlds = written()
     other = worlds.log()
     other.store, other.place = worlds.replica, FAR
@@ -387,7 +387,7 @@ def test_a_log_of_other_writers_is_never_written_over():
     assert [r.key for r in worlds.read()] == [b"x"]
 
 
-def test_a_source_whose_manifest_is_lost_is_broken_and_the_replica_stays():
+def test_a_source_whose_manifest_is_lost_is_broken_and_the_replica_stays() -> None:
     worlds = written()
     with worlds.running() as running:
         running.once()
@@ -398,7 +398,7 @@ def test_a_source_whose_manifest_is_lost_is_broken_and_the_replica_stays():
 
 
 @pytest.mark.parametrize("side", ["source", "replica"])
-def test_a_side_that_is_away_is_waited_for(side):
+def test_a_side_that_is_away_is_waited_for(side: str) -> None:
     worlds = written()
     with worlds.running() as running:
         store = getattr(running, side)
@@ -412,7 +412,7 @@ def test_a_side_that_is_away_is_waited_for(side):
         assert running.state().state is State.IN_SYNC
 
 
-def test_a_paused_replica_is_left_alone_and_says_so():
+def test_a_paused_replica_is_left_alone_and_says_so() -> None:
     worlds = written()
     worlds.desk.orders_ = Orders(paused=True)
     with worlds.running() as running:
@@ -420,14 +420,14 @@ def test_a_paused_replica_is_left_alone_and_says_so():
     assert list(worlds.replica.list("")) == []
 
 
-def test_an_unregistered_replica_is_left_alone():
+def test_an_unregistered_replica_is_left_alone() -> None:
     worlds = written()
     worlds.desk.orders_ = None
     with worlds.running() as running:
         assert "not registered" in running.runner.once().error
 
 
-def test_topics_that_are_not_covered_are_left_alone():
+def test_topics_that_are_not_covered_are_left_alone() -> None:
     worlds = written()
     worlds.log("orders").append(records("a=1"))
     worlds.desk.orders_ = replace(Orders(), covers=lambda topic: topic == "orders")
@@ -435,7 +435,7 @@ def test_topics_that_are_not_covered_are_left_alone():
         assert [s.place.topic for s in running.once()] == ["orders"]
 
 
-def test_one_partition_that_fails_holds_up_no_other():
+def test_one_partition_that_fails_holds_up_no_other() -> None:
     worlds = written()
     for partition in range(1, 4):
         worlds.log(partition=partition).append(records("a=1"))
@@ -446,14 +446,14 @@ def test_one_partition_that_fails_holds_up_no_other():
         assert not running.runner.once().is_in_sync
 
 
-def test_a_listing_that_fails_is_the_runs_error():
+def test_a_listing_that_fails_is_the_runs_error() -> None:
     worlds = written()
     with worlds.running() as running:
         running.source.add(Fault(lambda c: c.operation == "list_folders", Kind.UNAVAILABLE, times=1 << 40))
         assert "topics/" in running.runner.once().error
 
 
-def test_orders_that_cannot_be_read_are_the_runs_error():
+def test_orders_that_cannot_be_read_are_the_runs_error() -> None:
     worlds = written()
 
     def away() -> Orders:

@@ -7,9 +7,10 @@ from random import Random
 import pytest
 
 from keyfold.errors import CompactionNotEnabled, ReplicaFormatTooOld
+from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
 from keyfold_compactor.replica.documents import CompactionEntry, Enablement
-from keyfold_compactor.replica.plan import plan
+from keyfold_compactor.replica.plan import Plan, plan
 from keyfold_compactor.replica.retry import Retry
 from keyfold_compactor.replica.rule import refusal
 from keyfold_compactor.replica.states import State
@@ -25,18 +26,18 @@ ON = CompactionEntry(enabled=True, format=1)
 OFF = CompactionEntry(enabled=False, format=1)
 
 
-def test_a_log_that_was_never_compacted_goes_either_way():
+def test_a_log_that_was_never_compacted_goes_either_way() -> None:
     for enablement in (Enablement(), Enablement({"*": OFF}), Enablement({"*": ON}), Enablement({"users": OFF})):
         assert refusal(RAW, enablement, "far") is None
 
 
-def test_a_log_whose_start_has_only_moved_is_not_compacted():
+def test_a_log_whose_start_has_only_moved_is_not_compacted() -> None:
     expired = empty_manifest(next_offset=10, log_start_offset=5, first_dirty_offset=5)
     assert refusal(expired, Enablement(), "far") is None
 
 
 @pytest.mark.parametrize("source", COMPACTED.values(), ids=COMPACTED)
-def test_a_compacted_log_goes_only_where_compaction_is_enabled(source):
+def test_a_compacted_log_goes_only_where_compaction_is_enabled(source: Manifest) -> None:
     assert refusal(source, Enablement({"*": ON}), "far") is None
     for enablement in (Enablement(), Enablement({"*": OFF}), Enablement({"orders": ON})):
         error = refusal(source, enablement, "far")
@@ -46,13 +47,13 @@ def test_a_compacted_log_goes_only_where_compaction_is_enabled(source):
         assert error.code == "CompactionNotEnabled"
 
 
-def test_a_topics_own_entry_wins_over_that_for_all_in_both_directions():
+def test_a_topics_own_entry_wins_over_that_for_all_in_both_directions() -> None:
     source = COMPACTED["a pass"]
     assert refusal(source, Enablement({"*": OFF, "users": ON}), "far") is None
     assert isinstance(refusal(source, Enablement({"*": ON, "users": OFF}), "far"), CompactionNotEnabled)
 
 
-def test_a_format_that_the_replicas_readers_do_not_know_is_refused():
+def test_a_format_that_the_replicas_readers_do_not_know_is_refused() -> None:
     source = empty_manifest(next_offset=10, last_pass_epoch=3, min_reader=2)
     error = refusal(source, Enablement({"*": ON}), "far")
     assert isinstance(error, ReplicaFormatTooOld)
@@ -67,43 +68,43 @@ ONE, TWO = entry(sink_name(0), 0, 5), entry(sink_name(5), 5, 9)
 SOURCE = empty_manifest(next_offset=9, segments=(ONE, TWO))
 
 
-def names(found):
+def names(found: Plan) -> list[str]:
     return [job.name for job in found.jobs]
 
 
-def test_all_of_a_log_is_missing_where_nothing_is_yet_indexes_first():
+def test_all_of_a_log_is_missing_where_nothing_is_yet_indexes_first() -> None:
     found = plan(PLACE, SOURCE, None)
     assert names(found) == [ONE.index_name, ONE.name, TWO.index_name, TWO.name]
     assert found.size_bytes == 300
     assert {(job.place, job.sha256) for job in found.jobs} == {(PLACE, ONE.checksum), (PLACE, ONE.index_checksum)}
 
 
-def test_what_the_replica_names_is_not_copied():
+def test_what_the_replica_names_is_not_copied() -> None:
     found = plan(PLACE, SOURCE, empty_manifest(next_offset=5, segments=(ONE,)))
     assert names(found) == [TWO.index_name, TWO.name]
 
 
-def test_a_segment_with_a_new_index_costs_the_index_only():
+def test_a_segment_with_a_new_index_costs_the_index_only() -> None:
     marked = entry(sink_name(0), 0, 5, index_name=str(compactor_name(0, 2).index))
     found = plan(PLACE, empty_manifest(next_offset=9, segments=(marked, TWO)), SOURCE)
     assert names(found) == [marked.index_name]
 
 
-def test_what_lies_there_with_its_size_is_left_out_and_with_another_size_is_not():
+def test_what_lies_there_with_its_size_is_left_out_and_with_another_size_is_not() -> None:
     listed = {ONE.name: 100, ONE.index_name: 49, "foreign": 1}
     found = plan(PLACE, SOURCE, None, listed)
     assert names(found) == [ONE.index_name, TWO.index_name, TWO.name]
     assert found.left_out == 1
 
 
-def test_equal_logs_need_nothing():
+def test_equal_logs_need_nothing() -> None:
     assert plan(PLACE, SOURCE, SOURCE).jobs == ()
 
 
 # Retry
 
 
-def test_backoff_doubles_with_jitter_up_to_its_cap():
+def test_backoff_doubles_with_jitter_up_to_its_cap() -> None:
     retry, dice = Retry(100, 60_000), Random(1)
     for attempts, step_ms in [(1, 100), (2, 200), (5, 1_600), (10, 51_200), (11, 60_000), (500_000, 60_000)]:
         waits = [retry.backoff_ms(attempts, State.WAITING, dice) for _ in range(200)]
@@ -112,5 +113,5 @@ def test_backoff_doubles_with_jitter_up_to_its_cap():
 
 
 @pytest.mark.parametrize("state", [State.BROKEN, State.RESYNC_REQUIRED])
-def test_what_does_not_pass_by_itself_waits_long_at_once_but_not_for_ever(state):
+def test_what_does_not_pass_by_itself_waits_long_at_once_but_not_for_ever(state: State) -> None:
     assert 30_000 <= Retry(100, 60_000).backoff_ms(1, state, Random(1)) <= 60_000

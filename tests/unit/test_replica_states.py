@@ -17,6 +17,7 @@ from keyfold.errors import (
     Fenced,
     FormatTooNew,
     IsReplica,
+    KeyfoldError,
     ManifestLost,
     ObjectNotFound,
     ReplicaDiverged,
@@ -35,7 +36,7 @@ from keyfold_compactor.replica.transfer import TransferStopped
 PLACE = Place("topics", "users", 3)
 LOG = ("users", 3, "what happened")
 
-WAITING = [
+WAITING: list[KeyfoldError] = [
     StoreUnavailable("k", "time-out"),
     ConditionUndecided("k", "409"),
     ObjectNotFound("k", "404"),
@@ -46,7 +47,7 @@ WAITING = [
     ReplicaFormatTooOld(*LOG),
     TransferStopped("closed"),
 ]
-BROKEN = [
+BROKEN: list[Exception] = [
     AccessDenied("k", "403"),
     BucketMissing("k", "no bucket"),
     ConditionsIgnored("k", "unusable"),
@@ -61,7 +62,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize("error", WAITING, ids=lambda e: type(e).__name__)
-def test_what_passes_or_is_to_be_allowed_is_waited_for(error):
+def test_what_passes_or_is_to_be_allowed_is_waited_for(error: KeyfoldError) -> None:
     found = trouble(error, "far.test")
     assert found.state is State.WAITING
     assert found.code == type(error).__name__
@@ -69,28 +70,28 @@ def test_what_passes_or_is_to_be_allowed_is_waited_for(error):
 
 
 @pytest.mark.parametrize("error", BROKEN, ids=lambda e: type(e).__name__)
-def test_what_does_not_pass_is_broken(error):
+def test_what_does_not_pass_is_broken(error: Exception) -> None:
     assert trouble(error, "far.test").state is State.BROKEN
 
 
-def test_a_resync_has_a_state_of_its_own():
+def test_a_resync_has_a_state_of_its_own() -> None:
     found = trouble(ResyncRequired(*LOG, hint="keyfold replica resync"), "far.test")
     assert (found.state, found.code, found.hint) == (State.RESYNC_REQUIRED, "ResyncRequired", "keyfold replica resync")
 
 
-def test_the_stores_own_word_is_the_code_if_it_is_one():
+def test_the_stores_own_word_is_the_code_if_it_is_one() -> None:
     assert trouble(StoreUnavailable("k", "slow", code="SlowDown"), "h").code == "SlowDown"
     assert trouble(StoreUnavailable("k", "slow", code="503 SlowDown"), "h").code == "StoreUnavailable"
     assert trouble(AccessDenied("k", "no"), "h").code == "AccessDenied"
 
 
-def test_an_error_that_knows_its_host_is_believed():
+def test_an_error_that_knows_its_host_is_believed() -> None:
     error = StoreUnavailable("k", "slow")
     error.host = "near.test:9000"
     assert trouble(error, "far.test").host == "near.test:9000"
 
 
-def test_an_error_that_is_nobodys_is_called_a_defect():
+def test_an_error_that_is_nobodys_is_called_a_defect() -> None:
     found = trouble(ZeroDivisionError("x"), "h")
     assert (found.code, "ZeroDivisionError" in found.message, "report" in found.hint) == ("Internal", True, True)
 
@@ -103,16 +104,16 @@ def full() -> PartitionState:
     )  # fmt: skip
 
 
-def test_a_state_survives_json():
+def test_a_state_survives_json() -> None:
     assert PartitionState.of_json(json.loads(json.dumps(full().as_json())), "topics") == full()
 
 
-def test_a_state_of_another_release_is_read_as_far_as_it_is_known():
+def test_a_state_of_another_release_is_read_as_far_as_it_is_known() -> None:
     found = {"topic": "users", "partition": 3, "state": "dreaming", "backoff_ms": 7, "dreams": [1]}
     assert PartitionState.of_json(found, "topics") == PartitionState(PLACE, State.PENDING, backoff_ms=7)
 
 
-def test_failures_count_up_and_a_success_forgets_them():
+def test_failures_count_up_and_a_success_forgets_them() -> None:
     found = trouble(StoreUnavailable("k", "slow"), "h")
     state = PartitionState(PLACE).failed(found, now_ms=1000, backoff_ms=90).failed(found, now_ms=1100, backoff_ms=190)
     assert (state.attempts, state.backoff_ms, state.last_attempt_ms, state.next_attempt_ms) == (2, 190, 1100, 1290)
@@ -123,7 +124,7 @@ def test_failures_count_up_and_a_success_forgets_them():
     assert good.last_success_ms == 1300
 
 
-def test_a_board_says_whether_anything_worth_writing_has_changed():
+def test_a_board_says_whether_anything_worth_writing_has_changed() -> None:
     board = Board()
     board.change(PLACE, lambda s: s.succeeded(now_ms=1, next_attempt_ms=2))
     assert board.take_changes()
