@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from keyfold.clock import ManualClock
+from keyfold.clock import Clock, ManualClock
 from keyfold.log.edits_replica import same_content
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
@@ -74,7 +74,9 @@ class Worlds:
         return MadeLog(self.source, Place("topics", topic, partition), clock=self.clock, random=Random(self.seed))
 
     @contextmanager
-    def running(self, settings: ReplicaSettings = SETTINGS, **changes: object) -> Iterator[Running]:
+    def running(
+        self, settings: ReplicaSettings = SETTINGS, *, clock: Clock | None = None, **changes: object
+    ) -> Iterator[Running]:
         self.seed += 1
         source, replica = FaultyStore(self.source), FaultyStore(self.replica)
         made = replace(settings, **changes)  # type: ignore[arg-type]
@@ -82,7 +84,7 @@ class Worlds:
             link(source, replica),
             self.desk,
             made,
-            clock=self.clock,
+            clock=clock or self.clock,
             random=Random(self.seed),
             publish=lambda states: self.published.append(tuple(states)),
         ) as runner:

@@ -1,0 +1,230 @@
+"""A replica that runs for ever: what it takes in, what it is told, and that it ends when it should."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from keyfold.clock import SystemClock
+from keyfold.errors import StoreUnavailable
+from keyfold.log.manifest import NO_VERSION
+from keyfold.store.faulty import Call, Fault, Kind
+from keyfold_compactor.replica.link import Orders
+from keyfold_compactor.replica.pins import Pin
+from keyfold_compactor.replica.runner import Runner
+from keyfold_compactor.replica.schemas import SchemaCourier
+from keyfold_compactor.replica.states import State
+from keyfold_compactor.replica.tally import Tally
+from tests.support.logs import records
+from tests.support.replica_rounds import HOLD, SETTINGS, Running, Worlds, link
+
+QUICK = replace(SETTINGS, poll_ms=20, discover_ms=20, patience_s=0.05)
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline_s = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+@contextmanager
+def looping(running: Running) -> Iterator[threading.Event]:
+    stop = threading.Event()
+    thread = threading.Thread(target=running.runner.loop, args=(stop,))
+    thread.start()
+    try:
+        yield stop
+    finally:
+        stop.set()
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+@pytest.fixture
+def worlds(monkeypatch: pytest.MonkeyPatch) -> Worlds:
+    monkeypatch.setattr("keyfold_compactor.replica.runner.LOOK_AT_ORDERS_S", 0.02)
+    monkeypatch.setattr("keyfold_compactor.replica.runner.PUBLISH_S", 0.02)
+    found = Worlds.new()
+    found.log().append(records("a=1"))
+    return found
+
+
+def states(running: Running) -> set[State]:
+    return {s.state for s in running.runner.states()}
+
+
+def test_a_loop_follows_the_source_and_takes_in_topics_that_appear(worlds: Worlds) -> None:
+    with worlds.running(QUICK, clock=SystemClock()) as running, looping(running):
+        until(lambda: states(running) == {State.IN_SYNC})
+        worlds.log().append(records("b=1", 1))
+        until(lambda: [s.replica_next_offset for s in running.runner.states()] == [2])
+        worlds.log("orders").append(records("x=1"))
+        until(lambda: len(running.runner.states()) == 2 and states(running) == {State.IN_SYNC})
+    assert worlds.is_equal()
+    assert worlds.is_equal("orders")
+    assert worlds.published[-1] == running.runner.states()
+
+
+def test_a_loop_pauses_resumes_and_leaves_out_topics_as_it_is_told(worlds: Worlds) -> None:
+    worlds.log("orders").append(records("x=1"))
+    with worlds.running(QUICK, clock=SystemClock()) as running, looping(running):
+        until(lambda: states(running) == {State.IN_SYNC} and len(running.runner.states()) == 2)
+        worlds.desk.orders_ = Orders(paused=True)
+        until(lambda: states(running) == {State.PAUSED})
+        worlds.log().append(records("b=1", 1))
+        time.sleep(0.2)
+        assert worlds.manifests()[1].next_offset == 1
+        worlds.desk.orders_ = Orders(covers=lambda topic: topic == "users")
+        until(lambda: [s.replica_next_offset for s in running.runner.states()] == [2])
+        assert {s.place.topic for s in running.runner.states()} == {"users"}
+
+
+def test_a_loop_ends_when_the_registration_is_gone(worlds: Worlds) -> None:
+    with worlds.running(QUICK, clock=SystemClock()) as running:
+        thread = threading.Thread(target=running.runner.loop, args=(threading.Event(),))
+        thread.start()
+        until(lambda: states(running) == {State.IN_SYNC})
+        worlds.desk.orders_ = None
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def test_orders_that_cannot_be_read_leave_what_is_known(worlds: Worlds) -> None:
+    with worlds.running(QUICK, clock=SystemClock()) as running, looping(running):
+        until(lambda: states(running) == {State.IN_SYNC})
+
+        def away() -> Orders:
+            raise StoreUnavailable("k", "time-out")
+
+        worlds.desk.orders = away  # type: ignore[method-assign]
+        worlds.log().append(records("b=1", 1))
+        until(lambda: [s.replica_next_offset for s in running.runner.states()] == [2])
+
+
+def test_one_side_that_is_away_is_waited_for_and_comes_back_by_itself(worlds: Worlds) -> None:
+    settings = replace(QUICK, retry=replace(QUICK.retry, first_ms=5, cap_ms=50))
+    with worlds.running(settings, clock=SystemClock()) as running, looping(running):
+        until(lambda: states(running) == {State.IN_SYNC})
+        is_away = threading.Event()
+        is_away.set()
+        running.replica.add(Fault(lambda _c: is_away.is_set(), Kind.UNAVAILABLE, times=1 << 40))
+        worlds.log().append(records("b=1", 1))
+        until(lambda: any(s.attempts > 3 for s in running.runner.states()))
+        (state,) = running.runner.states()
+        assert (state.state, state.code, state.host) == (State.WAITING, "StoreUnavailable", "far.test")
+        is_away.clear()
+        until(lambda: states(running) == {State.IN_SYNC})
+        (state,) = running.runner.states()
+        assert (state.attempts, state.code) == (0, "")
+    assert worlds.is_equal()
+
+
+def test_stopping_does_not_wait_for_a_long_copy(worlds: Worlds) -> None:
+    """Objects come slowly; told to stop, the run ends after those that are under way."""
+    log = worlds.log()
+    for number in range(1, 40):
+        log.append(records("a=1", number))
+    with worlds.running(QUICK, clock=SystemClock()) as running:
+        running.source.on_call = lambda c: time.sleep(0.05) if c.operation == "get" else None
+        began_s = time.monotonic()
+        running.runner.once(lambda: time.monotonic() > began_s + 0.3)
+        assert time.monotonic() - began_s < 3
+    assert 0 < len(worlds.folder()) < 80
+    with worlds.running(QUICK) as running:
+        running.once()
+    assert worlds.is_equal()
+
+
+def test_states_are_published_while_copying(worlds: Worlds) -> None:
+    log = worlds.log()
+    for number in range(1, 10):
+        log.append(records("a=1", number))
+    with worlds.running(QUICK, clock=SystemClock()) as running:
+        running.source.on_call = lambda c: time.sleep(0.03) if c.operation == "get" else None
+        running.once()
+    copying = [s for states in worlds.published for s in states if s.state is State.COPYING]
+    assert len({s.pending.bytes for s in copying}) > 1
+
+
+def test_an_end_of_the_process_in_a_round_is_not_swallowed(worlds: Worlds) -> None:
+    class Ended(BaseException):
+        pass
+
+    def end(_call: Call) -> None:
+        raise Ended
+
+    with worlds.running(QUICK) as running:
+        running.replica.on_call = end
+        with pytest.raises(Ended):
+            running.runner.once()
+
+
+# Pins
+
+
+def test_a_pin_is_renewed_and_never_after_its_round(worlds: Worlds) -> None:
+    log = worlds.log()
+    with Pin(log.log, HOLD, log.log.load(), 60_000) as pin:
+        first = worlds.manifests_of_source().hold(HOLD)
+        worlds.later(30_000)
+        pin.renew()
+        second = worlds.manifests_of_source().hold(HOLD)
+        assert first is not None
+        assert second is not None
+        assert second.expires_at_ms == first.expires_at_ms + 30_000
+    log.log.hold(HOLD, None, received_to=1)
+    pin.renew()
+    third = worlds.manifests_of_source().hold(HOLD)
+    assert third is not None
+    assert third.version == NO_VERSION
+
+
+def test_a_pin_holds_what_its_version_names_although_the_source_is_cleaned(worlds: Worlds) -> None:
+    log = worlds.log()
+    log.append(records("a=2", 1))
+    pin = Pin(log.log, HOLD, log.log.load(), 60_000)
+    log.compact(merge=True)
+    manifest = worlds.manifests_of_source()
+    hold = manifest.hold(HOLD)
+    assert hold is not None
+    assert {r.name for r in manifest.replaced} == pin.pinned.manifest.object_names()
+    assert all(hold.version < r.version for r in manifest.replaced)
+
+
+# Schemas
+
+
+def test_rounds_at_once_share_listings_and_none_takes_one_that_began_before_it_asked(worlds: Worlds) -> None:
+    asked, listed = 40, []
+    with worlds.running(QUICK, clock=SystemClock()) as running:
+
+        def slow(call: Call) -> None:
+            if call.operation == "list" and "_schemas" in call.key:
+                listed.append(call)
+                time.sleep(0.02)
+
+        running.source.on_call = slow
+        courier = SchemaCourier(link(running.source, running.replica), running.runner._transfer, Tally())
+        threads = [threading.Thread(target=courier.carry) for _ in range(asked)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert 1 <= len(listed) < asked / 2
+
+
+def test_a_runner_is_deterministic_by_its_random(worlds: Worlds) -> None:
+    clock = worlds.clock
+    waits = []
+    for _ in range(2):
+        source = Runner(link(worlds.source, worlds.replica), worlds.desk, QUICK, clock=clock, random=Random(5))
+        with source:
+            waits.append(source._worker("users", 0)._random.random())
+    assert waits[0] == waits[1]
