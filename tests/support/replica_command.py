@@ -50,12 +50,20 @@ class Buckets:
 
     def __getitem__(self, name: str) -> FaultyStore:
         if name not in self.stores:
-
-            def is_away(_call: Call) -> bool:
-                return name in self.away
-
-            self.stores[name] = FaultyStore(Bucket(name, self.clock), [Fault(is_away, Kind.UNAVAILABLE, times=10**9)])
+            self.stores[name] = self._opened(name, Bucket(name, self.clock))
         return self.stores[name]
+
+    def restart(self) -> None:
+        """What was under way lands, and a process that died is followed by another one."""
+        for name, store in self.stores.items():
+            store.land()
+            self.stores[name] = self._opened(name, store.inner)
+
+    def _opened(self, name: str, inner: ObjectStore) -> FaultyStore:
+        def is_away(_call: Call) -> bool:
+            return name in self.away
+
+        return FaultyStore(inner, [Fault(is_away, Kind.UNAVAILABLE, times=10**9)])
 
     def open(self, location: S3Location, pacer: Pacer | None) -> ObjectStore:
         """What a command opens."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -162,9 +162,9 @@ class _Switch:
             registry.pause(self.name)
         is_over = False
         try:
-            failed = self._last_round()
-            if failed:
-                return [_with_error(found, failed) for found in looked]
+            looked = self._brought_up_to_date(looked)
+            if not all(found.is_fit for found in looked):
+                return [*looked]
             done: list[Outcome] = self._over().carry_out(looked)
             is_over = all(found.is_fit for found in done) and not self.topics
             if is_over and self.registration is not None:
@@ -174,6 +174,14 @@ class _Switch:
         finally:
             if was_running and not is_over:
                 registry.resume(self.name)
+
+    def _brought_up_to_date(self, looked: Sequence[Outcome]) -> Sequence[Outcome]:
+        """Before anybody is shut out, so that the last round is short, and what cannot be replicated is known."""
+        from keyfold_compactor.replica.promotion import Step, with_errors
+
+        if all(found.step is Step.DONE for found in looked):
+            return looked
+        return with_errors(looked, self._last_round())
 
     def say_what_is_next(self) -> None:
         """How the old source follows the new one."""
@@ -320,13 +328,6 @@ def _replica_name(name: str | None, side: Side) -> str:
     )
     require_name(called)
     return called
-
-
-def _with_error(found: Outcome, failed: dict[tuple[str, int], str]) -> Outcome:
-    from keyfold_compactor.replica.promotion import EVERYTHING, Step
-
-    error = failed.get(EVERYTHING, "") or failed.get((found.topic, found.partition), "")
-    return replace(found, step=Step.FAILED, error=error, hint="nothing was changed") if error else found
 
 
 def _say_how_to_go_on(new_url: str, name: str, old_url: str) -> None:

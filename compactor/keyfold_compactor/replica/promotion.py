@@ -19,7 +19,7 @@ are not fenced: `Demotion` makes it a replica, and says what it has that nobody 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -120,22 +120,16 @@ class SwitchOver:
         fenced = _each(self._fence, looked)
         if not all(found.is_fit for found in fenced):
             return fenced
-        errors = self._last_round()
-        everywhere = errors.get(EVERYTHING, "")
-
-        def promoted(found: Outcome) -> Outcome:
-            return self._promote(found, everywhere or errors.get((found.topic, found.partition), ""))
-
-        return _each(promoted, fenced)
+        if all(found.step is Step.DONE for found in fenced):
+            return fenced
+        return _each(self._promote, with_errors(fenced, self._last_round()))
 
     def _look_at(self, wanted: tuple[str, int]) -> Outcome:
         source, replica = self._load_source(*wanted), self._load_replica(*wanted)
         base = _outcome(wanted, replica.manifest)
         state = replica.manifest.replica
         if state is None:
-            if replica.manifest.ancestor(source.manifest.log_id) is not None:
-                return replace(base, step=Step.DONE)
-            raise _own_log(wanted, self._replica)
+            return self._found_promoted(base, source.manifest, replica.manifest)
         if source.manifest.log_id != state.source_log_id and source.manifest.ancestor(state.source_log_id) is None:
             raise ReplicaDiverged(
                 *wanted,
@@ -151,6 +145,20 @@ class SwitchOver:
             f"the source is itself a replica, of {source.manifest.replica.source}",
             hint="promote that replica; this one then follows it",
         )
+
+    def _found_promoted(self, base: Outcome, source: Manifest, replica: Manifest) -> Outcome:
+        """A log that is no replica (any more): was it this source's, and does that know it?"""
+        wanted = base.topic, base.partition
+        follows = source.replica is not None and source.log_id == replica.log_id
+        if not follows and replica.ancestor(source.log_id) is None:
+            raise _own_log(wanted, self._replica)
+        if source.replica is None:
+            raise ReplicaDiverged(
+                *wanted,
+                "the replica was promoted without the source, which takes writes still",
+                hint=f"keyfold replica demote {self._source.url} --to-replica-of {self._replica.url} --dry-run",
+            )
+        return replace(base, step=Step.DONE)
 
     def _fence(self, found: Outcome) -> Outcome:
         if found.step is not Step.READY:
@@ -170,11 +178,9 @@ class SwitchOver:
             raise ReplicaDiverged(found.topic, found.partition, "the source was made another log's replica meanwhile")
         return replace(found, step=Step.FENCED)
 
-    def _promote(self, found: Outcome, error: str) -> Outcome:
-        if found.step is Step.DONE:
+    def _promote(self, found: Outcome) -> Outcome:
+        if found.step in {Step.DONE, Step.FAILED}:
             return found
-        if error:
-            return replace(found, step=Step.FAILED, error=error, hint=_AGAIN)
         log = self._replica_log(found.topic, found.partition)
         for tries_left in reversed(range(_CLAIMS_MAX)):
             try:
@@ -314,6 +320,20 @@ def is_handed_over(manifest: Manifest, replica_url: str) -> bool:
     """
     state = manifest.replica
     return state is not None and state.source_log_id == manifest.log_id and state.source == replica_url
+
+
+def with_errors(outcomes: Iterable[Outcome], errors: Mapping[tuple[str, int], str]) -> list[Outcome]:
+    """What a round did not bring up to date cannot be gone on with; what is done is done."""
+    everywhere = errors.get(EVERYTHING, "")
+
+    def judged(found: Outcome) -> Outcome:
+        error = everywhere or errors.get((found.topic, found.partition), "")
+        if not error or found.step is Step.DONE:
+            return found
+        hint = _AGAIN if found.step is Step.FENCED else "nothing was changed"
+        return replace(found, step=Step.FAILED, error=error, hint=hint)
+
+    return [judged(found) for found in outcomes]
 
 
 _AGAIN: Final = "the source takes no writes now; run the same command again when the cause is gone"

@@ -1,0 +1,285 @@
+"""Who is the source: switch-over without loss, fail-over without the source, and the way back."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from keyfold.errors import IsReplica
+from keyfold.log.manifest import Manifest
+from keyfold.log.names import Place
+from keyfold.store.faulty import Call, Fault, Kind, SimulatedCrash
+from tests.support.logs import MadeLog, records
+from tests.support.replica_command import REPLICA, SOURCE, Buckets, Keyfold, made_log, objects, read
+
+
+@pytest.fixture
+def buckets() -> Buckets:
+    return Buckets()
+
+
+@pytest.fixture
+def keyfold(buckets: Buckets, capsys: pytest.CaptureFixture[str]) -> Keyfold:
+    return Keyfold(buckets, capsys)
+
+
+@pytest.fixture
+def made(keyfold: Keyfold) -> MadeLog:
+    """A log that is replicated, with a segment that the replica has not."""
+    return followed(keyfold)
+
+
+def followed(keyfold: Keyfold) -> MadeLog:
+    made = made_log(keyfold.buckets)
+    keyfold("add", SOURCE, "dr", "--to", REPLICA)
+    keyfold("enable-compaction", REPLICA)
+    keyfold("run", SOURCE, "--once")
+    made.append(records("c=1 d=1", 3))
+    return made
+
+
+def at(buckets: Buckets, bucket: str) -> MadeLog:
+    """The log in a bucket, for a new writer."""
+    return MadeLog(buckets[bucket], Place("topics", "users", 0), buckets.clock, Random(f"new writer at {bucket}"))
+
+
+def manifest(buckets: Buckets, bucket: str) -> Manifest:
+    return at(buckets, bucket).manifest
+
+
+# Switch-over
+
+
+def test_a_switch_over_loses_nothing_and_shuts_the_old_writers_out(keyfold: Keyfold, made: MadeLog) -> None:
+    before = read(keyfold.buckets, "log")
+    old = made.manifest
+    lines = keyfold("promote", SOURCE, "dr")
+    assert lines[0] == "users-0: promoted, ends at offset 5"
+    assert read(keyfold.buckets, "dr") == before
+    new = manifest(keyfold.buckets, "dr")
+    assert new.replica is None
+    assert new.log_id != old.log_id
+    assert [(a.log_id, a.next_offset) for a in new.lineage] == [(old.log_id, 5)]
+    with pytest.raises(IsReplica):
+        made.append(records("e=1", 5))
+    with pytest.raises(IsReplica):
+        made.compact()
+    at(keyfold.buckets, "dr").append(records("e=1", 5))
+    assert len(read(keyfold.buckets, "dr")) == 6
+
+
+def test_what_is_printed_at_the_end_leads_the_old_source_after_the_new_one(keyfold: Keyfold, made: MadeLog) -> None:
+    del made
+    lines = keyfold("promote", SOURCE, "dr")
+    assert keyfold.json("list", SOURCE) == []
+    assert f"      keyfold replica add {REPLICA} log --to {SOURCE}" in lines
+    assert f"      keyfold replica enable-compaction {SOURCE}" in lines
+    new = at(keyfold.buckets, "dr")
+    new.append(records("e=1 a=", 5))
+    new.compact()
+    keyfold("add", REPLICA, "log", "--to", SOURCE)
+    keyfold("enable-compaction", SOURCE)
+    keyfold("run", REPLICA, "--once")
+    assert read(keyfold.buckets, "log") == read(keyfold.buckets, "dr")
+    assert manifest(keyfold.buckets, "log").log_id == manifest(keyfold.buckets, "dr").log_id
+
+
+def test_the_source_can_be_switched_back(keyfold: Keyfold, made: MadeLog) -> None:
+    del made
+    keyfold("promote", SOURCE, "dr")
+    at(keyfold.buckets, "dr").append(records("e=1", 5))
+    keyfold("add", REPLICA, "log", "--to", SOURCE)
+    keyfold("promote", REPLICA, "log")
+    assert len(read(keyfold.buckets, "log")) == 6
+    at(keyfold.buckets, "log").append(records("f=1", 6))
+    keyfold("add", SOURCE, "dr", "--to", REPLICA)
+    keyfold("run", SOURCE, "--once")
+    assert read(keyfold.buckets, "dr") == read(keyfold.buckets, "log")
+    assert len(manifest(keyfold.buckets, "dr").lineage) == 2
+
+
+def test_a_replica_can_be_promoted_by_its_own_url(keyfold: Keyfold, made: MadeLog) -> None:
+    del made
+    before = read(keyfold.buckets, "log")
+    keyfold("promote", REPLICA)
+    assert read(keyfold.buckets, "dr") == before
+    assert manifest(keyfold.buckets, "log").is_replica
+    assert keyfold.json("list", SOURCE) == []
+    assert keyfold("promote", REPLICA, "--force")[0].startswith("users-0: promoted")
+
+
+def test_a_dry_run_changes_nothing(keyfold: Keyfold, made: MadeLog) -> None:
+    del made
+    before = objects(keyfold.buckets, "log", "dr")
+    (found,) = keyfold.json("promote", SOURCE, "dr", "--dry-run")
+    assert found["step"] == "ready"
+    assert objects(keyfold.buckets, "log", "dr") == before
+
+
+def test_nothing_is_changed_where_one_partition_cannot_be_promoted(keyfold: Keyfold, made: MadeLog) -> None:
+    made_log(keyfold.buckets, topic="orders")
+    before = objects(keyfold.buckets, "log", "dr")
+    found = {row["topic"]: row for row in keyfold.json("promote", SOURCE, "dr", code=1)}
+    assert found["orders"]["step"] == "failed"
+    assert "nothing has been received" in found["orders"]["error"]
+    assert objects(keyfold.buckets, "log", "dr") == before
+    made.append(records("e=1", 5))
+
+
+def test_a_replica_that_cannot_be_brought_up_to_date_is_not_promoted(keyfold: Keyfold, made: MadeLog) -> None:
+    keyfold("disable-compaction", REPLICA)
+    made.compact()
+    (found,) = keyfold.json("promote", SOURCE, "dr", code=1)
+    assert "CompactionNotEnabled" in found["error"]
+    made.append(records("e=1", 5))
+    assert keyfold.json("list", SOURCE)[0]["paused"] is False
+
+
+def test_one_topic_is_promoted_and_the_others_go_on(keyfold: Keyfold, made: MadeLog) -> None:
+    del made
+    orders = made_log(keyfold.buckets, topic="orders")
+    keyfold("run", SOURCE, "--once")
+    keyfold("promote", SOURCE, "dr", "--topic", "users")
+    assert manifest(keyfold.buckets, "dr").replica is None
+    orders.append(records("z=1", 3))
+    (ran,) = keyfold.json("run", SOURCE, "--once", code=1)  # users has gone its own way
+    states = {row["topic"]: row["state"] for row in ran["partitions"]}
+    assert states["orders"] == "in-sync"
+    keyfold("edit", SOURCE, "dr", "--topics", "orders")
+    keyfold("run", SOURCE, "--once")
+
+
+def test_a_replica_that_is_nobodys_is_not_promoted(keyfold: Keyfold) -> None:
+    made_log(keyfold.buckets, "dr")
+    keyfold("promote", REPLICA, "--force", code=1)
+    keyfold("promote", REPLICA, "--force", "--topic", "users", code=1)
+    keyfold("promote", "s3://empty/topics", "--force", code=1)
+    keyfold("promote", SOURCE, "nobody", code=1)
+
+
+@pytest.mark.parametrize("bucket", ["log", "dr"])
+@pytest.mark.parametrize("kind", [Kind.CRASH_BEFORE, Kind.CRASH_AFTER, Kind.CRASH_LATE, Kind.LOST_ANSWER])
+def test_a_switch_over_that_dies_anywhere_is_gone_on_with(
+    capsys: pytest.CaptureFixture[str], bucket: str, kind: Kind
+) -> None:
+    """Killed at each write of either store in turn: the same command, run again, ends it, and nothing is lost."""
+    for number in range(1, 100):
+        buckets = Buckets()
+        keyfold = Keyfold(buckets, capsys)
+        followed(keyfold)
+        before = read(buckets, "log")
+        store = buckets[bucket]
+        store.add(_nth_write(number, kind))
+        seen = len(store.calls)
+        try:
+            keyfold("promote", SOURCE, "dr")
+        except (SimulatedCrash, AssertionError):
+            _promote_again(keyfold)
+        assert read(buckets, "dr") == before, f"{kind} at write {number} of {bucket}"
+        new, old = manifest(buckets, "dr"), manifest(buckets, "log")
+        assert new.replica is None
+        assert old.is_replica
+        assert len(new.lineage) == 1
+        if sum(call.operation == "put" for call in store.calls[seen:]) < number:
+            assert number > 3
+            return
+    raise AssertionError("a switch-over has no hundred writes")
+
+
+def _nth_write(number: int, kind: Kind) -> Fault:
+    left = [number]
+
+    def is_it(call: Call) -> bool:
+        left[0] -= call.operation == "put"
+        return call.operation == "put" and left[0] == 0
+
+    return Fault(is_it, kind)
+
+
+def _promote_again(keyfold: Keyfold) -> None:
+    """The same command, by a new process; by the replica's URL where the registration has gone already."""
+    keyfold.buckets.restart()
+    is_registered = bool(keyfold.json("list", SOURCE))
+    keyfold(*(("promote", SOURCE, "dr") if is_registered else ("promote", REPLICA)))
+
+
+# Fail-over
+
+
+def test_without_its_source_a_replica_is_promoted_only_by_force(keyfold: Keyfold, made: MadeLog) -> None:
+    del made
+    keyfold.buckets.away.add("log")
+    keyfold("promote", SOURCE, "dr", code=1)
+    keyfold("promote", REPLICA, code=1)
+    assert "--force" in "".join(keyfold.errors)
+    assert manifest(keyfold.buckets, "dr").is_replica
+    lines = keyfold("promote", REPLICA, "--force")
+    assert lines[0].startswith("users-0: promoted, ends at offset 3")
+    assert any("not asked" in line for line in lines)
+    at(keyfold.buckets, "dr").append(records("x=1", 3))
+    assert [record.offset for record in read(keyfold.buckets, "dr")] == [0, 1, 2, 3]
+
+
+def test_the_way_back_says_what_would_be_lost(keyfold: Keyfold, made: MadeLog) -> None:
+    """The old source has two records that its replica never got; they are shown, kept, and only then given up."""
+    keyfold.buckets.away.add("log")
+    keyfold("promote", REPLICA, "--force")
+    at(keyfold.buckets, "dr").append(records("x=1 y=1", 3))
+    keyfold.buckets.away.clear()
+    before = objects(keyfold.buckets, "log", "dr")
+    (found,) = keyfold.json("demote", SOURCE, "--to-replica-of", REPLICA, code=1)
+    assert (found["lost_from"], found["lost_to"]) == (3, 5)
+    assert "3 to 4" in found["error"]
+    assert objects(keyfold.buckets, "log", "dr") == before
+    keyfold("demote", SOURCE, "--to-replica-of", REPLICA, "--discard", "--dry-run")
+    assert objects(keyfold.buckets, "log", "dr") == before
+    lines = keyfold("demote", SOURCE, "--to-replica-of", REPLICA, "--discard")
+    assert lines[0].startswith("users-0: demoted")
+    assert any("keyfold replica remove s3://log/topics dr" in line for line in lines)
+    with pytest.raises(IsReplica):
+        made.append(records("e=1", 5))
+    keyfold("remove", SOURCE, "dr")
+    keyfold("add", REPLICA, "log", "--to", SOURCE)
+    keyfold("run", REPLICA, "--once")
+    assert read(keyfold.buckets, "log") == read(keyfold.buckets, "dr")
+    assert keyfold("demote", SOURCE, "--to-replica-of", REPLICA)[0].startswith("users-0: demoted")
+
+
+def test_an_old_source_that_has_nothing_of_its_own_is_demoted_at_once(keyfold: Keyfold) -> None:
+    made_log(keyfold.buckets)
+    keyfold("add", SOURCE, "dr", "--to", REPLICA)
+    keyfold("run", SOURCE, "--once")
+    keyfold.buckets.away.add("log")
+    keyfold("promote", REPLICA, "--force")
+    keyfold.buckets.away.clear()
+    at(keyfold.buckets, "dr").append(records("x=1", 3))
+    keyfold("demote", SOURCE, "--to-replica-of", REPLICA, "--name", "old")
+    keyfold("add", REPLICA, "log", "--to", SOURCE, code=1)
+    assert "`old`" in keyfold.errors[0]
+    keyfold("add", REPLICA, "old", "--to", SOURCE)
+    keyfold("run", REPLICA, "--once")
+    assert read(keyfold.buckets, "log") == read(keyfold.buckets, "dr")
+
+
+def test_a_log_becomes_a_replica_only_of_the_log_that_goes_on_with_it(keyfold: Keyfold, made: MadeLog) -> None:
+    del made
+    made_log(keyfold.buckets, "other")
+    keyfold("demote", SOURCE, "--to-replica-of", "s3://other/topics", "--discard", code=1)
+    keyfold("demote", SOURCE, "--to-replica-of", REPLICA, code=1)  # that one is a replica still
+    keyfold("demote", SOURCE, "--to-replica-of", "s3://empty/topics", code=1)
+    keyfold("demote", "s3://empty/topics", "--to-replica-of", REPLICA, code=1)
+    keyfold("demote", SOURCE, "--to-replica-of", REPLICA, "--name", "a/b", code=2)
+    assert not manifest(keyfold.buckets, "log").is_replica
+
+
+def test_a_source_that_came_back_is_found_by_a_second_promotion(keyfold: Keyfold, made: MadeLog) -> None:
+    """After a fail-over the switch-over's command says what is to be done instead."""
+    keyfold.buckets.away.add("log")
+    keyfold("promote", REPLICA, "--force")
+    keyfold.buckets.away.clear()
+    before = manifest(keyfold.buckets, "dr")
+    (found,) = keyfold.json("promote", SOURCE, "dr", code=1)
+    assert f"keyfold replica demote {SOURCE} --to-replica-of {REPLICA}" in found["hint"]
+    assert manifest(keyfold.buckets, "dr") == before
+    assert not made.manifest.is_replica
