@@ -68,6 +68,9 @@ def run(
     pacer = _pacer(ctx, options)
     ours = _source(ctx, source, options, pacer)
     means = means_of(ctx, options.settings, pacer)
+    registry = registry_of(ctx, ours)
+    for name in names:
+        registry.load(name)  # raises where there is none: a loop would wait for it
     stop = stop_on_signals()
     with _measuring(options) as watch:
         replication = Replication(ours, means, names or options.replicas, watch=watch)

@@ -20,8 +20,9 @@ import structlog
 
 from keyfold.backoff import Backoff
 from keyfold.clock import Clock
-from keyfold.errors import KeyfoldError
+from keyfold.errors import ConditionsIgnored, KeyfoldError
 from keyfold.store.pace import Pacer
+from keyfold.store.probe import probe
 from keyfold_compactor.replica.documents import Registration
 from keyfold_compactor.replica.link import Desk, Link, ReplicaSettings, Side
 from keyfold_compactor.replica.opening import (
@@ -105,11 +106,21 @@ EVERYTHING: Final = Narrowed()
 class Replication:
     """The replicas of one source, or those of them with certain names."""
 
-    def __init__(self, source: Side, means: Means, names: Sequence[str] = (), *, watch: Watch | None = None) -> None:
+    def __init__(
+        self,
+        source: Side,
+        means: Means,
+        names: Sequence[str] = (),
+        *,
+        watch: Watch | None = None,
+        look_s: float = LOOK_S,
+    ) -> None:
         self._source = source
         self._means = means
         self._names = frozenset(names)
         self._watch: Watch = watch or NoWatch()
+        self._look_s = look_s
+        self._proven: set[str] = set()
         self._registry = Registry(source.store, source.topics_dir, means.clock, means.dice())
 
     def once(
@@ -129,7 +140,8 @@ class Replication:
         due_s: dict[str, float] = {}
         while not stop.is_set():
             names = self._look(threads)
-            threads = {name: thread for name, thread in threads.items() if thread.is_alive()}
+            if names is not None:
+                threads = {name: thread for name, thread in threads.items() if thread.is_alive()}
             for name in names or ():
                 if name in threads or due_s.get(name, 0.0) > self._means.clock.monotonic_s():
                     continue
@@ -140,7 +152,7 @@ class Replication:
                     target=self._serve, args=(name, stop, delays), name=f"keyfold-replica-{name}"
                 )
                 threads[name].start()
-            stop.wait(LOOK_S)
+            stop.wait(self._look_s)
         for thread in threads.values():
             thread.join()
 
@@ -203,11 +215,24 @@ class Replication:
             writer.ended(str(error))
             raise
         try:
+            self._prove(registration, replica)
             desk = RegisteredDesk(registration, source, replica, means.clock, means.dice())
             with runner_of(link(registration, source, replica), desk, going_by, means, tally, publish) as runner:
                 yield runner, writer
         finally:
             close(replica.store)
+
+    def _prove(self, registration: Registration, replica: Side) -> None:
+        """Refuse a store that ignores conditional writes, once for each replica. All else its rounds will tell."""
+        if registration.cursor_id in self._proven:
+            return
+        try:
+            probe(replica.store, replica.topics_dir, self._means.dice(), rounds=1)
+        except ConditionsIgnored:
+            raise
+        except KeyfoldError:
+            return
+        self._proven.add(registration.cursor_id)
 
 
 def open_replica(registration: Registration, means: Means) -> Side:

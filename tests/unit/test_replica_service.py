@@ -1,0 +1,188 @@
+"""All replicas of a source in one process: registered, edited and removed while it runs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from random import Random
+
+import pytest
+
+from keyfold.clock import SystemClock
+from keyfold.store.api import Bytes, Create, PutMode, PutResult
+from keyfold.store.memory import MemoryStore
+from keyfold_compactor.replica.documents import Registration
+from keyfold_compactor.replica.link import ReplicaSettings
+from keyfold_compactor.replica.opening import side
+from keyfold_compactor.replica.registry import Registry
+from keyfold_compactor.replica.reported import load_reported
+from keyfold_compactor.replica.service import Means, Replication
+from keyfold_compactor.replica.states import PartitionState, State
+from keyfold_compactor.replica.tally import Tally
+from tests.support.logs import records
+from tests.support.replica_command import Buckets, made_log, read
+
+SETTINGS = ReplicaSettings(threads=2, poll_ms=20, discover_ms=50, patience_s=1)
+
+
+class Seen:
+    """A watch that remembers."""
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self.ended: list[str] = []
+        self.states: dict[str, tuple[PartitionState, ...]] = {}
+
+    def begin(self, name: str) -> Tally:
+        self.begun.append(name)
+        return Tally()
+
+    def publish(self, name: str, states: Sequence[PartitionState]) -> None:
+        self.states[name] = tuple(states)
+
+    def end(self, name: str) -> None:
+        self.ended.append(name)
+
+
+@pytest.fixture
+def buckets() -> Buckets:
+    return Buckets()
+
+
+def means(buckets: Buckets) -> Means:
+    return Means(SETTINGS, SystemClock(), Random(5), "here:1", opener=buckets.open, environ={})
+
+
+def replication(buckets: Buckets, *names: str, watch: Seen | None = None) -> Replication:
+    return Replication(side(buckets["log"], "topics"), means(buckets), names, watch=watch, look_s=0.05)
+
+
+def registry(buckets: Buckets) -> Registry:
+    return Registry(buckets["log"], "topics", SystemClock(), Random(6))
+
+
+def registered(name: str, bucket: str, **more: str) -> Registration:
+    return Registration(name, {"s3.bucket.name": bucket, **{key.replace("_", "."): more[key] for key in more}})
+
+
+@contextmanager
+def running(one: Replication) -> Iterator[None]:
+    stop = threading.Event()
+    thread = threading.Thread(target=one.loop, args=(stop,))
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(timeout=30)
+        assert not thread.is_alive()
+
+
+def until(is_so: Callable[[], bool], within_s: float = 30) -> None:
+    deadline_s = time.monotonic() + within_s
+    while not is_so():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+
+def has_all(buckets: Buckets, bucket: str) -> bool:
+    return bool(buckets[bucket].inner.list_folders("topics/")) and _read(buckets, bucket) == read(buckets, "log")
+
+
+def _read(buckets: Buckets, bucket: str) -> list[object]:
+    try:
+        return [*read(buckets, bucket)]
+    except Exception:  # noqa: BLE001 - nothing is there yet
+        return []
+
+
+def test_replicas_come_and_go_while_it_runs(buckets: Buckets) -> None:
+    made = made_log(buckets)
+    known, watch = registry(buckets), Seen()
+    known.add(registered("dr", "dr"))
+    with running(replication(buckets, watch=watch)):
+        until(lambda: has_all(buckets, "dr"))
+        known.add(registered("archive", "archive"))
+        until(lambda: has_all(buckets, "archive"))
+        made.append(records("c=1", 3))
+        until(lambda: has_all(buckets, "dr") and has_all(buckets, "archive"))
+        known.remove("dr")
+        until(lambda: "dr" in watch.ended)
+        made.append(records("d=1", 4))
+        until(lambda: has_all(buckets, "archive"))
+        assert len(read(buckets, "dr")) == 4
+    assert [s.state for s in watch.states["archive"]] == [State.IN_SYNC]
+    reported = load_reported(buckets["log"], "topics", "archive")
+    assert reported is not None
+    assert not reported.is_running
+    assert load_reported(buckets["log"], "topics", "dr") is None
+
+
+def test_a_replica_that_is_edited_is_opened_anew(buckets: Buckets) -> None:
+    made_log(buckets)
+    known = registry(buckets)
+    known.add(registered("dr", "dr"))
+    with running(replication(buckets)):
+        until(lambda: has_all(buckets, "dr"))
+        known.edit("dr", {"s3.bucket.name": "elsewhere"})
+        until(lambda: has_all(buckets, "elsewhere"))
+
+
+def test_what_one_replica_cannot_do_holds_up_no_other(buckets: Buckets) -> None:
+    """One has a credential that this machine has not, one is away."""
+    made_log(buckets)
+    known = registry(buckets)
+    config = {"s3.bucket.name": "b", "aws.access.key.id": "${env:NO_ID}", "aws.secret.access.key": "${env:NO_KEY}"}
+    known.add(Registration("nobody", config))
+    known.add(registered("gone", "gone"))
+    known.add(registered("dr", "dr"))
+    buckets.away.add("gone")
+    with running(replication(buckets)):
+        until(lambda: has_all(buckets, "dr"))
+
+        def has_said() -> bool:
+            reported = load_reported(buckets["log"], "topics", "nobody")
+            return reported is not None and "NO_ID" in reported.error
+
+        until(has_said)
+        buckets.away.clear()
+        until(lambda: has_all(buckets, "gone"))
+
+
+def test_a_source_that_is_away_is_waited_for(buckets: Buckets) -> None:
+    made_log(buckets)
+    registry(buckets).add(registered("dr", "dr"))
+    buckets.away.add("log")
+    with running(replication(buckets)):
+        time.sleep(0.2)
+        buckets.away.clear()
+        until(lambda: has_all(buckets, "dr"), within_s=60)
+
+
+def test_only_the_replicas_that_are_named_are_run(buckets: Buckets) -> None:
+    made_log(buckets)
+    known = registry(buckets)
+    known.add(registered("dr", "dr"))
+    known.add(registered("archive", "archive"))
+    assert set(replication(buckets, "dr").once()) == {"dr"}
+    assert [*buckets["archive"].inner.list("")] == []
+
+
+class Careless(MemoryStore):
+    """A store that ignores conditions."""
+
+    def put(self, key: str, data: Bytes, mode: PutMode) -> PutResult:
+        del mode
+        self.delete(key)
+        return super().put(key, data, Create())
+
+
+def test_a_store_without_conditional_writes_is_refused(buckets: Buckets) -> None:
+    made_log(buckets)
+    registry(buckets).add(registered("dr", "dr"))
+    buckets["dr"].inner = Careless("dr")
+    found = replication(buckets).once()["dr"]
+    assert "If-None-Match" in found.error
+    assert [*buckets["dr"].inner.list("topics/users")] == []
