@@ -74,26 +74,38 @@ class ReplicaLog:
         following = Following(name, source_url)
         base = self.load()
         if base is None:
-            return ReplicaSession(self, following, None, source)
+            # Before the source is loaded: then every object that was copied here has an epoch that the source knows.
+            return ReplicaSession(self, following, None, source, self.newest_epoch())
         state = base.manifest.replica
         if state is None:
             raise own_log(base.manifest, source)
         edit = edits.claim_replica(state.epoch, following)
         return ReplicaSession(self, following, self.committer.commit(base, edit, _REPLICATOR), source)
 
+    def newest_epoch(self) -> int:
+        """The newest epoch in any name of the folder; 0 where there is none."""
+        names = self.patience.repeat(
+            lambda: [info.key.removeprefix(self.place.folder) for info in self.store.list(self.place.folder)]
+        )
+        return max((parsed.epoch for name in names if (parsed := parse_name(name)) is not None), default=0)
+
 
 class ReplicaSession:
     """A replicator's claim on a partition, and the newest manifest there that it has seen."""
 
-    def __init__(self, log: ReplicaLog, following: Following, pinned: Pinned | None, claimed: Manifest) -> None:
+    def __init__(
+        self, log: ReplicaLog, following: Following, pinned: Pinned | None, claimed: Manifest, found_epoch: int = 0
+    ) -> None:
         self._log = log
         self._following = following
         self._claimed = claimed
+        self._found_epoch = found_epoch
         self.pinned = pinned
         state = None if pinned is None else edits.require_replica(pinned.manifest)
         self.epoch = 1 if state is None else state.epoch
         self._mirroring: tuple[tuple[object, ...], set[str]] = ((), set())
         self._log_id = ""
+        self._is_parked = False
 
     @property
     def place(self) -> Place:
@@ -109,14 +121,20 @@ class ReplicaSession:
         """Read the newest manifest. Raises `Fenced` when the claim was lost, `ManifestLost` when it is gone."""
         pinned = self._log.load()
         if pinned is None:
-            if self.pinned is not None:
+            if self.pinned is not None or self._is_parked:
                 raise manifest_lost(self.place, "was there and is gone")
             return None
-        if self.pinned is None:
+        if self.pinned is None and not self._is_parked:
             raise Fenced(self.place.topic, self.place.partition, "another replicator has made the first manifest")
         edits.require_epoch(pinned.manifest, self.epoch)
         self.pinned = pinned
+        self._is_parked = False
         return pinned.manifest
+
+    def park(self) -> None:
+        """Let go of the manifest, which may be large; the claim stays. `refresh` comes before all else then."""
+        self._is_parked = self._is_parked or self.pinned is not None
+        self.pinned = None
 
     def mirror(self, source: Manifest, *, resync: bool = False) -> Manifest:
         """Commit `source` here: it was loaded after the claim, and all its objects are in the folder.
@@ -127,6 +145,7 @@ class ReplicaSession:
         """
         assert source is not self._claimed, "the source's manifest must be loaded again after the claim"
         require_writable(source)
+        assert not self._is_parked
         if self.pinned is None:
             self.pinned = self._create(source)
             return self.pinned.manifest
@@ -157,7 +176,7 @@ class ReplicaSession:
         """
         self._manifest()
         self._log_id = self._log_id or str(UUID(int=self._log.patience.random.getrandbits(128), version=4))
-        edit = edits.promote(self.epoch, self._log_id, epochs_above=self._newest_epoch(), source=source)
+        edit = edits.promote(self.epoch, self._log_id, epochs_above=self._log.newest_epoch(), source=source)
         assert self.pinned is not None
         try:
             self.pinned = self._log.committer.commit(self.pinned, edit, None)
@@ -187,11 +206,11 @@ class ReplicaSession:
     def _create(self, source: Manifest) -> Pinned:
         """The first manifest. It carries a commit id like any other, so that a lost answer can be told."""
         _, tried = self._mirroring
-        if not tried and (newest := self._newest_epoch()) > source.last_epoch:
+        if self._found_epoch > source.last_epoch:
             raise ReplicaDiverged(
                 self.place.topic,
                 self.place.partition,
-                f"`{self.place.folder}` holds objects of epoch {newest}, and the source knows epochs up to "
+                f"`{self.place.folder}` holds objects of epoch {self._found_epoch}, and the source knows epochs up to "
                 f"{source.last_epoch}: they are another log's",
                 hint="give the replica an empty folder",
             )
@@ -219,11 +238,6 @@ class ReplicaSession:
         if pinned is None or state is None or state.commit_id not in tried:
             raise Fenced(self.place.topic, self.place.partition, "another replicator has made the first manifest")
         return pinned
-
-    def _newest_epoch(self) -> int:
-        log, folder = self._log, self.place.folder
-        names = log.patience.repeat(lambda: [info.key.removeprefix(folder) for info in log.store.list(folder)])
-        return max((parsed.epoch for name in names if (parsed := parse_name(name)) is not None), default=0)
 
 
 def own_log(manifest: Manifest, source: Manifest) -> ReplicaDiverged:

@@ -78,7 +78,7 @@ def test_a_new_segment_costs_one_get_and_one_put_for_each_of_its_two_objects() -
         with running.asked() as (source, replica):
             running.once()
         assert source == ["head", "get", "list", "get", "get", "put"]  # manifest twice, schemas, objects, cursor
-        assert replica == ["put", "put", "put"]
+        assert replica == ["get", "put", "put", "put"]
 
 
 def test_bytes_sent_are_each_object_once() -> None:

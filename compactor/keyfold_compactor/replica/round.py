@@ -33,6 +33,7 @@ from keyfold.log.replica_log import ReplicaLog, ReplicaSession
 from keyfold_compactor.janitor import Swept
 from keyfold_compactor.replica.collect import collect_orphans, collect_replaced, due_in_ms, has_strays
 from keyfold_compactor.replica.documents import Enablement
+from keyfold_compactor.replica.glance import Glance
 from keyfold_compactor.replica.link import Link, ReplicaSettings, Side
 from keyfold_compactor.replica.pins import Pin
 from keyfold_compactor.replica.plan import Plan, plan
@@ -44,8 +45,8 @@ from keyfold_compactor.replica.transfer import Transfer, Way
 LOST_PLANS_MAX: Final = 3
 """A round gives up after so many plans whose objects went away; with a pin it should not happen once."""
 
-WHOLE_LOOK_S: Final = 60.0
-"""So often both manifests are read, although nothing is new at the source."""
+CHORES_AGAIN_S: Final = 60.0
+"""Chores that could not be done are tried again after this, whatever the partition's own backoff is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +104,8 @@ class Rounds:
             patience_s=settings.patience_s,
         )
         self._session: ReplicaSession | None = None
-        self._settled_etag = ""
-        self._whole_look_at_s = 0.0
+        self._glance = Glance(link.source, link.replica, topic, partition, self._source.patience)
+        self._replica_etag = ""
         self._has_leftovers = True
         self._replaced_at_s: float | None = None
         self._orphans_at_s = tools.clock.monotonic_s() + settings.collect_ms / 1000
@@ -125,19 +126,21 @@ class Rounds:
         try:
             ended = self._round(watch, resync=resync)
         except BaseException as error:
-            self._settled_etag = ""
-            self._whole_look_at_s = 0.0
+            self._glance.forget()
             self._has_leftovers = True
             if isinstance(error, ReplicaError):
                 self._chores()  # a replica that cannot go on may be waiting for just that
             raise
-        return replace(ended, chore_error=self._chores())
+        ended = replace(ended, chore_error=self._chores())
+        self._park()
+        return ended
 
     def _round(self, watch: Watch, *, resync: bool) -> Ended:
         if not resync and self._is_unchanged():
             return Ended()
-        source = self._load_source()
+        # The source is read last: what is there then is not older than what the replica had taken from it.
         replica = self._load_replica()
+        source = self._load_source()
         if not _is_same(source.manifest, replica):
             watch(Seen(source, replica))
             source = self._bring(source, replica, watch, resync=resync)
@@ -145,45 +148,43 @@ class Rounds:
         assert replica is not None
         source = self._cursor(source, replica)
         is_settled = _is_same(source.manifest, replica)
-        self._settled_etag = source.etag if is_settled else ""
+        if is_settled:
+            self._settle(source)
         return Ended(Seen(source, replica), is_settled)
 
     # Looking
 
     def _is_unchanged(self) -> bool:
-        """Whether the source is as the last round left it: ETags never come back, so a HEAD is enough."""
-        if not self._settled_etag or self._now_s() >= self._whole_look_at_s:
-            return False
-        self.side = self._link.source
-        key = self._place.manifest_key
         try:
-            found = self._source.patience.repeat(lambda: self._link.source.store.head(key))
-        except ObjectNotFound:
-            return False  # reading it says what that means
-        return found.etag == self._settled_etag
+            return self._glance.is_unchanged()
+        finally:
+            self.side = self._glance.side
 
     def _load_source(self) -> Pinned:
         self.side = self._link.source
         return self._source.load()
 
     def _load_replica(self) -> Manifest | None:
-        """What the replica has; by the session alone, if it was looked at not long ago."""
-        now_s = self._now_s()
-        if self._session is not None and now_s < self._whole_look_at_s:
-            return self._session.manifest
+        """What the replica has, by the session's own look, or by anybody's where nothing is claimed."""
         self.side = self._link.replica
         if self._session is not None:
             try:
-                found = self._session.refresh()
+                return self._session.refresh()
             except CommitRefused:
-                self._session = None  # another replicator was there, or it was promoted: look as anybody does
-        if self._session is None:
-            pinned = self._replica.load()
-            found = None if pinned is None else pinned.manifest
-            if pinned is not None:
-                self._expect_chores(pinned)
-        self._whole_look_at_s = now_s + WHOLE_LOOK_S
-        return found
+                self._session = None  # another replicator was there, or it was promoted
+        pinned = self._replica.load()
+        if pinned is None:
+            return None
+        self._replica_etag = pinned.etag
+        self._expect_chores(pinned)
+        return pinned.manifest
+
+    def _settle(self, source: Pinned) -> None:
+        """Remember that both sides are equal: a HEAD is enough the next time."""
+        session = self._session
+        if session is not None and session.pinned is not None:
+            self._replica_etag = session.pinned.etag
+        self._glance.settle(source.etag, self._replica_etag)
 
     # Bringing
 
@@ -230,7 +231,9 @@ class Rounds:
 
     def _claim(self, source: Manifest) -> ReplicaSession:
         self.side = self._link.replica
-        self._session = self._replica.claim(source, name=self._link.name, source_url=self._link.source.url)
+        # The session remembers what it was claimed for: not the segments of a log that is in sync for weeks.
+        claimed = replace(source, segments=(), replaced=())
+        self._session = self._replica.claim(claimed, name=self._link.name, source_url=self._link.source.url)
         self._has_leftovers = True
         self._orphans_at_s = self._now_s()
         return self._session
@@ -322,19 +325,34 @@ class Rounds:
         now_s = self._now_s()
         is_replaced_due = self._replaced_at_s is not None and now_s >= self._replaced_at_s
         are_orphans_due = now_s >= self._orphans_at_s
+        if not is_replaced_due and not are_orphans_due:
+            return None
         try:
+            self._unpark()
             if is_replaced_due:
                 self._collect_replaced()
             if are_orphans_due:
                 self._collect_orphans()
+            self._park()
         except KeyfoldError as error:
             self._session = None
-            self._whole_look_at_s = 0.0
-            self._replaced_at_s = now_s + WHOLE_LOOK_S if is_replaced_due else self._replaced_at_s
-            self._orphans_at_s = now_s + WHOLE_LOOK_S if are_orphans_due else self._orphans_at_s
+            self._glance.forget()
+            self._replaced_at_s = now_s + CHORES_AGAIN_S if is_replaced_due else self._replaced_at_s
+            self._orphans_at_s = now_s + CHORES_AGAIN_S if are_orphans_due else self._orphans_at_s
             # Another replicator is there: these are its chores now.
             return None if isinstance(error, CommitRefused) else error
         return None
+
+    def _park(self) -> None:
+        """Let go of the replica's manifest, which may be large; the claim stays."""
+        if self._session is not None and self._session.pinned is not None:
+            self._glance.committed(self._session.pinned.etag)
+            self._session.park()
+
+    def _unpark(self) -> None:
+        if self._session is not None and self._session.manifest is None:
+            self.side = self._link.replica
+            self._session.refresh()
 
     def _collect_replaced(self) -> None:
         session = self._session or self._claim(self._load_source().manifest)
