@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -222,12 +224,20 @@ def test_a_process_is_alive_while_it_writes_now_and_then(scene: Scene) -> None:
     scene.writer.publish([state(0)])
     found = load_reported(scene.first, "topics", "dr")
     assert found is not None
-    assert found.is_alive(scene.clock.now_ms() + 2 * HEARTBEAT_MS)
-    assert not found.is_alive(scene.clock.now_ms() + 3 * HEARTBEAT_MS)
+    assert found.is_alive
+    scene.clock.advance(2 * HEARTBEAT_MS)
+    late = load_reported(scene.first, "topics", "dr")
+    assert late is not None
+    assert late.is_alive
+    scene.clock.advance(HEARTBEAT_MS + 2_000)
+    late = load_reported(scene.first, "topics", "dr")
+    assert late is not None
+    assert not late.is_alive
+    assert any("was last heard of 3 min ago" in line for line in status_lines(scene.status()))
     scene.writer.ended("the bucket is gone")
     ended = load_reported(scene.first, "topics", "dr")
     assert ended is not None
-    assert not ended.is_alive(scene.clock.now_ms())
+    assert not ended.is_alive
     assert ended.partitions == found.partitions, "its last words on each partition stay"
     assert any("the bucket is gone" in line for line in status_lines(scene.status()))
 
@@ -338,6 +348,21 @@ def test_the_document_has_what_there_is_and_no_more_than_json(scene: Scene) -> N
     assert found["pending_bytes"] == partition["pending_bytes"] > 0
 
 
+def test_the_page_has_every_field_of_the_document_and_no_other(scene: Scene) -> None:
+    scene.append(0, 1)
+    scene.replicate()
+    found = status_document(scene.status(replica=AccessDenied("k", "403")))
+    page = (Path(__file__).parents[2] / "docs" / "metrics-replica.md").read_text(encoding="utf-8")
+    table = page.partition("## In the status")[2].partition("##")[0]
+    rows = [line.split("|")[1:-1] for line in table.splitlines() if line.startswith("| `")]
+    fields = [name for cells in rows for name in re.findall(r"`([a-z_]+)`", cells[0])]
+    assert sorted(fields) == sorted(found)
+    told = set(re.findall(r"`([a-z_]+)`", "".join(cells[2] for cells in rows))) | set(fields)
+    assert set(found["partitions"][0]) <= told, "of a partition too"
+    assert set(found["process"]) <= told
+    assert set(found["errors"][0]) <= told
+
+
 def test_the_lines_name_errors_once_and_the_worst_partitions(scene: Scene) -> None:
     for topic in range(LINES_MAX + 3):
         place = Place("topics", f"t{topic:02}", 0)
@@ -349,9 +374,12 @@ def test_the_lines_name_errors_once_and_the_worst_partitions(scene: Scene) -> No
     assert sum(": pending: " in line for line in everything) == LINES_MAX + 4 + 1
 
 
-def test_waits_are_told(scene: Scene) -> None:
+@pytest.mark.parametrize("skew_ms", [0, -86_400_000, 86_400_000])
+def test_waits_are_told_whatever_the_clock_of_the_process_is(skew_ms: int, scene: Scene) -> None:
     scene.append(0)
-    now_ms = scene.clock.now_ms()
+    now_ms = scene.clock.now_ms() + skew_ms
+    clock = ManualClock(now_ms)
+    scene.writer = StatusWriter(scene.first, "topics", "dr", holder="host:7", clock=clock, tally=scene.tally)
     scene.writer.publish(
         [state(0, State.WAITING, code="SlowDown", host="h", message="m", hint="do", attempts=2, backoff_ms=30_000,
                last_attempt_ms=now_ms, next_attempt_ms=now_ms + 25_000)]

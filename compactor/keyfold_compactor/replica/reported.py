@@ -30,9 +30,10 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """One such object. `holder` is the process (`host:pid`), `written_at_ms` is by its clock.
+    """One such object. `holder` is the process (`host:pid`), `written_at_ms` is by its clock, as all times in states.
 
-    `is_running` is False in the last one of a process that ended as it should. `error`: why a run as a whole failed.
+    `age_ms` is how long ago it was written, by the store's clock: nobody's own clock has to be right. `is_running` is
+    False in the last one of a process that ended as it should. `error`: why a run as a whole failed.
     """
 
     holder: str = ""
@@ -41,10 +42,16 @@ class Reported:
     error: str = ""
     totals: Mapping[str, Any] = field(default_factory=dict)
     partitions: Mapping[Place, PartitionState] = field(default_factory=dict)
+    age_ms: int = 0
 
-    def is_alive(self, now_ms: int) -> bool:
-        """Whether a process still replicates, by what it last said; a clock may be off by a minute."""
-        return self.is_running and now_ms - self.written_at_ms < 3 * HEARTBEAT_MS
+    @property
+    def is_alive(self) -> bool:
+        """Whether a process still replicates, by what it last said."""
+        return self.is_running and self.age_ms < 3 * HEARTBEAT_MS
+
+    def in_ms(self, time_ms: int) -> int:
+        """How long it is until a time that the process has named; 0 where it has passed."""
+        return max(0, time_ms - self.written_at_ms - self.age_ms)
 
 
 def reported_document(reported: Reported) -> dict[str, Any]:
@@ -65,7 +72,7 @@ def _short(state: PartitionState) -> dict[str, Any]:
     return {key: value for key, value in state.as_json().items() if key in keys or value != usual[key]}
 
 
-def reported_of(data: bytes, topics_dir: str) -> Reported | None:
+def reported_of(data: bytes, topics_dir: str, age_ms: int = 0) -> Reported | None:
     """Read one; None where the object is not what some version of keyfold writes. `topics_dir` is the source's."""
     try:
         found = json.loads(data)
@@ -77,6 +84,7 @@ def reported_of(data: bytes, topics_dir: str) -> Reported | None:
             error=str(found.get("error", "")),
             totals=dict(found.get("totals", {})),
             partitions={state.place: state for state in states},
+            age_ms=age_ms,
         )
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
@@ -85,9 +93,10 @@ def reported_of(data: bytes, topics_dir: str) -> Reported | None:
 def load_reported(store: ObjectStore, topics_dir: str, name: str) -> Reported | None:
     """What the process that replicates `name` has said last; None where there is nothing. One GET."""
     try:
-        return reported_of(store.get(status_key(topics_dir, name)).data, topics_dir)
+        blob = store.get(status_key(topics_dir, name))
     except ObjectNotFound:
         return None
+    return reported_of(blob.data, topics_dir, max(0, blob.date_ms - blob.last_modified_ms))
 
 
 class StatusWriter:

@@ -47,7 +47,7 @@ class ReplicaStatus:
     @property
     def is_replicating(self) -> bool:
         """Whether a process is at work, by what it said last."""
-        return self.reported is not None and self.reported.is_alive(self.seen_ms)
+        return self.reported is not None and self.reported.is_alive
 
 
 def gather(
@@ -64,7 +64,7 @@ def gather(
     Raises what the source answers to a listing, and to the GET of what the process that replicates has said.
     """
     reported = load_reported(source.store, source.topics_dir, registration.name)
-    is_alive = reported is not None and reported.is_alive(now_ms)
+    is_alive = reported is not None and reported.is_alive
     known = {} if reported is None else reported.partitions
     host = registration.host if isinstance(replica, KeyfoldError) else replica.host
     enablement, error, replica = _first_question(replica)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
 
+from keyfold.cli.show import iso
 from keyfold.log.names import Place
 from keyfold_compactor.replica.judge import Standing
+from keyfold_compactor.replica.reported import Reported
 from keyfold_compactor.replica.standing import Lag, Pending
 from keyfold_compactor.replica.states import NEVER_MS, State, Trouble
 from keyfold_compactor.replica.status import ReplicaStatus
@@ -39,6 +40,7 @@ def status_document(status: ReplicaStatus) -> dict[str, Any]:
             "holder": reported.holder,
             "running": status.is_replicating,
             "written_at_ms": reported.written_at_ms,
+            "age_ms": reported.age_ms,
             "error": reported.error,
             "totals": dict(reported.totals),
         },
@@ -95,12 +97,12 @@ def status_lines(status: ReplicaStatus, *, all_partitions: bool = False) -> Iter
     yield f"  {pending_text(found.pending)}; {lag_text(found.lag)}"
     if found.is_by_cursor:
         yield "  the replica was not asked everywhere: what passes have rewritten is missing from these figures"
-    if found.next_attempt_ms != NEVER_MS:
-        wait_s = max(0, found.next_attempt_ms - status.seen_ms) / 1000
+    if status.reported is not None and status.is_replicating and found.next_attempt_ms != NEVER_MS:
+        wait_s = status.reported.in_ms(found.next_attempt_ms) / 1000
         yield f"  next attempt in {_duration(wait_s)}, longest backoff {_duration(found.backoff_ms / 1000)}"
     for failing in found.errors:
         yield from _error_lines(failing)
-    yield from _partition_lines(status.partitions, status.seen_ms, all_partitions=all_partitions)
+    yield from _partition_lines(status, all_partitions=all_partitions)
 
 
 def _counts(found: Summary) -> str:
@@ -112,7 +114,7 @@ def _process(status: ReplicaStatus) -> str:
     reported = status.reported
     if reported is None:
         return f"nothing has replicated yet; run `keyfold replica run ... {status.registration.name}`"
-    ago = _duration(max(0, status.seen_ms - reported.written_at_ms) / 1000)
+    ago = _duration(reported.age_ms / 1000)
     if status.is_replicating:
         return f"replicated by {reported.holder}, which wrote this down {ago} ago"
     ended = "ended" if not reported.is_running else "was last heard of"
@@ -127,7 +129,7 @@ def pending_text(pending: Pending) -> str:
     what = f"{size_text(pending.bytes)}, {pending.records:,} records, {pending.segments:,} segments pending"
     if pending.earliest_ms == NEVER_MS:
         return what
-    return f"{what}, of {_time(pending.earliest_ms)} to {_time(pending.latest_ms)}"
+    return f"{what}, of {iso(pending.earliest_ms)} to {iso(pending.latest_ms)}"
 
 
 def lag_text(lag: Lag) -> str:
@@ -149,32 +151,25 @@ def _places_text(places: Sequence[Place]) -> str:
     return f" ({len(places)} partitions: {shown}{', ...' if len(places) > 3 else ''})"
 
 
-def _partition_lines(standings: Sequence[Standing], now_ms: int, *, all_partitions: bool) -> Iterable[str]:
-    wanted = [s for s in standings if all_partitions or s.state.state is not State.IN_SYNC]
+def _partition_lines(status: ReplicaStatus, *, all_partitions: bool) -> Iterable[str]:
+    wanted = [s for s in status.partitions if all_partitions or s.state.state is not State.IN_SYNC]
     if not all_partitions:
         wanted.sort(key=lambda s: (_RANK[s.state.state], -s.state.lag.ms, str(s.state.place)))
     for standing in wanted if all_partitions else wanted[:LINES_MAX]:
-        yield f"  {_partition_text(standing, now_ms)}"
+        yield f"  {_partition_text(standing, status.reported if status.is_replicating else None)}"
     if not all_partitions and len(wanted) > LINES_MAX:
         yield f"  ... and {len(wanted) - LINES_MAX} more that are not in sync (--json has all)"
 
 
-def _partition_text(standing: Standing, now_ms: int) -> str:
+def _partition_text(standing: Standing, process: Reported | None) -> str:
     found = standing.state
     text = f"{found.place}: {found.state.value}"
     if found.code:
         text += f" ({found.code})"
     text += f": {pending_text(found.pending)}; {lag_text(found.lag)}"
-    if found.backoff_ms and found.next_attempt_ms != NEVER_MS:
-        text += f"; try {found.attempts + 1} in {_duration(max(0, found.next_attempt_ms - now_ms) / 1000)}"
+    if process is not None and found.backoff_ms and found.next_attempt_ms != NEVER_MS:
+        text += f"; try {found.attempts + 1} in {_duration(process.in_ms(found.next_attempt_ms) / 1000)}"
     return text
-
-
-def _time(time_ms: int) -> str:
-    try:
-        return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-    except (OverflowError, ValueError, OSError):
-        return f"{time_ms} ms"  # a record's timestamp may be anything
 
 
 def _duration(seconds: float) -> str:
