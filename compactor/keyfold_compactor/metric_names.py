@@ -79,6 +79,7 @@ UNCLEANED_AGE: Final = _gauge("uncleaned_record_age_seconds", "Time since the ol
 PARTITIONS: Final = _gauge("partitions", "Compacted partitions that were looked at.")
 CLEAN_BYTES: Final = _gauge("clean_bytes", "Stored bytes below the first dirty offset, over all compacted logs.")
 CLEANABLE_BYTES: Final = _gauge("cleanable_bytes", "Stored bytes that may be cleaned now, over all compacted logs.")
+HELD: Final = _gauge("partitions_held", "Partitions with tombstones that wait for a replica alone.")
 IN_PROGRESS: Final = _gauge("run_in_progress", "1 while a run is at work.")
 LAST_RUN_SECONDS: Final = _gauge("last_run_duration_seconds", "How long the last whole run took.")
 LAST_RUN_TIME: Final = _gauge("last_run_timestamp_seconds", "Unix time of the end of the last whole run.")
@@ -111,7 +112,7 @@ FAILED: Final = _counter("failures", "What failed, by kind.", ("kind",))
 
 METRICS: Final[tuple[Metric, ...]] = (
     *(UNCLEANABLE_COUNT, UNCLEANABLE_BYTES, MAX_DIRTY, SINCE_LAST_RUN, MAX_CLEAN_TIME, MAX_DELAY, RECOPY),
-    *(MOVED_PER_FREED, UNCLEANED_AGE, PARTITIONS, CLEAN_BYTES, CLEANABLE_BYTES),
+    *(MOVED_PER_FREED, UNCLEANED_AGE, PARTITIONS, CLEAN_BYTES, CLEANABLE_BYTES, HELD),
     *(IN_PROGRESS, LAST_RUN_SECONDS, LAST_RUN_TIME, WORST_DIRTY, WORST_OVERDUE, WORST_AGE, UNCLEANABLE),
     *(RUNS, PASSES, PARTS, READ, WRITTEN, FREED, THROTTLED, KEPT, REMOVED, TOMBSTONES_REMOVED, TOMBSTONES_MARKED),
     *(SEGMENTS_EXPIRED, RECORDS_EXPIRED, BYTES_EXPIRED, OBJECTS_DELETED, ORPHANS_DELETED),

@@ -129,6 +129,7 @@ class Backlog:
     partitions: int = 0
     clean_bytes: int = 0
     cleanable_bytes: int = 0
+    held_count: int = 0
     max_dirty_percent: float = 0.0
     max_delay_s: float = 0.0
     uncleaned_age_s: float = 0.0
@@ -152,6 +153,7 @@ def backlog(standings: Iterable[Standing], uncleanable: Collection[Place]) -> Ba
         partitions=len(logs),
         clean_bytes=sum(s.clean_bytes for s in logs),
         cleanable_bytes=sum(s.cleanable_bytes for s in logs),
+        held_count=sum(s.is_held for s in logs),
         max_dirty_percent=max((s.dirty_percent for s in idle), default=0.0),
         max_delay_s=max((s.overdue_ms for s in logs), default=0) / 1000,
         uncleaned_age_s=max((s.uncleaned_age_ms for s in logs), default=0) / 1000,
@@ -253,6 +255,7 @@ def _backlog_values(left: Backlog) -> Values:
         names.PARTITIONS: left.partitions,
         names.CLEAN_BYTES: left.clean_bytes,
         names.CLEANABLE_BYTES: left.cleanable_bytes,
+        names.HELD: left.held_count,
         names.WORST_DIRTY: left.worst_dirty,
         names.WORST_OVERDUE: left.worst_overdue,
         names.WORST_AGE: left.worst_age,

@@ -21,7 +21,8 @@ class Standing:
 
     `overdue_ms` is by how much the oldest dirty segment exceeds `max.compaction.lag.ms`; `uncleaned_age_ms` is how
     long ago the oldest record above the first dirty offset was appended. Both are 0 where there is none, or where the
-    log is not compacted. `is_in_progress`: another compactor holds the lease.
+    log is not compacted, a replica for one. `is_in_progress`: another compactor holds the lease. `is_held`: a replica
+    holds some of its tombstones beyond their delete horizon.
     """
 
     place: Place
@@ -31,6 +32,7 @@ class Standing:
     cleanable_bytes: int = 0
     overdue_ms: int = 0
     uncleaned_age_ms: int = 0
+    is_held: bool = False
 
     @property
     def dirty_percent(self) -> float:
@@ -43,7 +45,7 @@ def standing(place: Place, pinned: Pinned, verdict: Verdict, settings: TopicSett
     """The standing of a log whose version `pinned` was judged as `verdict` says, at the time it was seen."""
     lease_until_ms = pinned.manifest.compactor.lease_until_ms
     is_in_progress = lease_until_ms > pinned.seen_ms
-    if not settings.compact:
+    if verdict.follows or not settings.compact:
         return Standing(place, is_compacted=False, is_in_progress=is_in_progress)
     # What the verdict lets retention take is as good as gone.
     left = [s for s in pinned.manifest.segments if s.base_offset >= verdict.range.log_start]
@@ -56,6 +58,7 @@ def standing(place: Place, pinned: Pinned, verdict: Verdict, settings: TopicSett
         cleanable_bytes=verdict.range.cleanable_bytes,
         overdue_ms=verdict.overdue_ms,
         uncleaned_age_ms=max(0, pinned.seen_ms - born_ms),
+        is_held=verdict.held is not None,
     )
 
 

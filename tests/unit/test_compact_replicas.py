@@ -16,9 +16,11 @@ from keyfold.store.api import ObjectInfo, ObjectStore, Update
 from keyfold.store.memory import MemoryStore
 from keyfold.store.pace import Pacer
 from keyfold.store.s3 import S3Location
+from keyfold_compactor import metric_names as names
 from keyfold_compactor.executor import LocalExecutor
 from keyfold_compactor.followers import UNKNOWN, Followers, load_followers
 from keyfold_compactor.job import Job, Selection
+from keyfold_compactor.metrics import run_values
 from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.policy import Reason
 from keyfold_compactor.replica.documents import Registration, registration_key
@@ -170,10 +172,10 @@ class Unlistable(MemoryStore):
 
     error: Exception = AccessDenied("s3://b/topics/_replicas/", "ListBucket is not allowed")
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
         if prefix.endswith("_replicas/"):
             raise self.error
-        return super().list(prefix)
+        return super().list(prefix, start_after=start_after)
 
 
 def test_replicas_that_cannot_be_listed_hold_everything_and_stop_no_run() -> None:
@@ -319,3 +321,22 @@ def test_the_compactor_leaves_a_replica_alone_and_says_so_where_it_was_forced() 
     assert "it is a replica" in part.why
     assert job(there, clock).costs(job(there, clock).look()) == {}
     assert load(there).replica is not None
+
+
+def test_metrics_count_partitions_whose_tombstones_are_held_and_no_replica() -> None:
+    clock = ManualClock()
+    store, _ = deleted_log(clock)
+    assert job(store, clock).once().exit_code == 0
+    store, _ = deleted_log(clock)
+    register(store)
+    buckets = Buckets(clock, b=store)
+    EnablementBook(buckets.open(S3Location("bucket-eu")), "topics", clock, Random(0)).enable(1)
+    run = job(store, clock)
+    values = run_values(run.once())
+    assert (values[names.HELD], values[names.PARTITIONS]) == (1, 1)
+    report = run_with_replicas(buckets)
+    assert not any(r.is_failure for r in report.replicas)
+    values = run_values(run.once())
+    assert values[names.HELD] == 0
+    there = run_values(job(buckets.stores["bucket-eu"], clock).once())
+    assert (there[names.HELD], there[names.PARTITIONS]) == (0, 0), "a replica is not cleaned where it is"
