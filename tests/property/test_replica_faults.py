@@ -87,6 +87,16 @@ def littered(pair: Pair) -> None:
     pair.compact(EAGER)
 
 
+@cache
+def prepared(prepare: Callable[[Pair], None]) -> Pair:
+    with Pair.new() as pair:
+        pair.source.in_force = [EAGER]
+        prepare(pair)
+        pair.unbroken()
+    pair.replica.sent.clear()
+    return pair
+
+
 @dataclass(frozen=True)
 class Case:
     """What has happened before the round, and how the round is made."""
@@ -95,12 +105,7 @@ class Case:
     pin_min_bytes: int = 1 << 60
 
     def pair(self) -> Pair:
-        pair = Pair.new()
-        pair.source.in_force = [EAGER]
-        self.prepare(pair)
-        pair.unbroken()
-        pair.replica.sent.clear()
-        return pair
+        return prepared(self.prepare).twin()
 
     def process(self, pair: Pair, source: list[Fault] | None = None, replica: list[Fault] | None = None) -> Process:
         return pair.process(source or [], replica or [], pin_min_bytes=self.pin_min_bytes)

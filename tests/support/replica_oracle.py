@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, field, fields
 
 from keyfold.clock import ManualClock
@@ -42,6 +43,14 @@ def differences(source: Manifest, replica: Manifest) -> list[str]:
     """The fields in which a replica's version is not what its source had."""
     had, has = copied(source), copied(replica)
     return [f"{name}: {had[name]} at the source, {has[name]} at the replica" for name in had if had[name] != has[name]]
+
+
+def twin_of(store: MemoryStore, made: MemoryStore) -> None:
+    """Make `made` what `store` is now: objects, ETags to come, and what its judge remembers."""
+    made._objects, made._numbers = dict(store._objects), copy(store._numbers)
+    for f in fields(store):  # type: ignore[arg-type]
+        if f.name not in {"clock", "source", "replica"}:
+            setattr(made, f.name, copy(getattr(store, f.name)))
 
 
 @dataclass

@@ -26,7 +26,7 @@ from keyfold_compactor.replica.link import Desk, Link, Orders, ReplicaSettings, 
 from keyfold_compactor.replica.runner import Runner, RunSummary
 from keyfold_compactor.settings import TopicSettings
 from tests.support.cleaning import PLACE, Sink, clean, load, object_names, read_all
-from tests.support.replica_oracle import NAME, REPLICA_PLACE, ReplicaStore, SourceStore, differences
+from tests.support.replica_oracle import NAME, REPLICA_PLACE, ReplicaStore, SourceStore, differences, twin_of
 
 FORMAT = 1
 ENABLED = Enablement({"*": CompactionEntry(enabled=True, format=FORMAT)})
@@ -116,6 +116,15 @@ class Pair:
     def new(clock: Clock | None = None) -> Pair:
         source = SourceStore(clock=ManualClock())
         return Pair(source, ReplicaStore(source, is_registered=True), clock or source.clock)
+
+    def twin(self) -> Pair:
+        """Another one in the same state, for a test that is one of many that begin there."""
+        pair = Pair.new()
+        pair.source.clock.time_ms, pair.replica.clock.time_ms = self.source.clock.time_ms, self.replica.clock.time_ms
+        twin_of(self.source, pair.source)
+        twin_of(self.replica, pair.replica)
+        pair.seed, pair.delay_ms = self.seed, self.delay_ms
+        return pair
 
     def append(self, batch: Sequence[Record]) -> None:
         """One segment at the source."""
