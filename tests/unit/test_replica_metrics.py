@@ -6,18 +6,26 @@ import re
 import urllib.request
 from dataclasses import fields
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from keyfold.clock import SystemClock
 from keyfold.log.names import Place
 from keyfold.metrics_server import serving
 from keyfold_compactor.replica import metric_names as names
+from keyfold_compactor.replica.documents import Registration
+from keyfold_compactor.replica.link import ReplicaSettings
 from keyfold_compactor.replica.metric_names import MAPR_NAMES, METRICS, PARTITIONS_SHOWN
 from keyfold_compactor.replica.metrics import Known, ReplicaMeter, values
+from keyfold_compactor.replica.opening import side
+from keyfold_compactor.replica.registry import Registry
+from keyfold_compactor.replica.service import Means, Replication
 from keyfold_compactor.replica.standing import Lag, Pending
 from keyfold_compactor.replica.states import PartitionState, State
 from keyfold_compactor.replica.tally import Tally, Totals
+from tests.support.replica_command import Buckets, made_log
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics-replica.md"
 
@@ -90,10 +98,26 @@ def _order(numbers: list[str]) -> list[int]:
 
 
 def test_a_replica_without_partitions_has_zeros_and_no_times() -> None:
-    found = values({"dr": Known()})
+    found = values({"dr": Known((), is_running=True)})
     assert found[names.PENDING_BYTES] == {("dr",): 0}
+    assert found[names.RUNNING] == {("dr",): 1}
     assert found[names.LAST_ATTEMPT] == {}
     assert list(found) == list(METRICS)
+
+
+def test_a_replica_that_could_not_be_opened_does_not_look_well() -> None:
+    meter = ReplicaMeter()
+    meter.begin("dr")
+    found = meter.values()
+    assert found[names.RUNNING] == {("dr",): 0}
+    assert found[names.PARTITIONS] == found[names.PENDING_BYTES] == {}
+    assert found[names.ROUNDS] == {("dr",): 0}
+    meter.publish("dr", [state(0)])
+    assert meter.values()[names.RUNNING] == {("dr",): 1}
+    meter.begin("dr")
+    again = meter.values()
+    assert again[names.RUNNING] == {("dr",): 0}, "it was edited, and is opened anew"
+    assert again[names.LAG_RECORDS] == {("dr",): 0}
 
 
 def test_what_is_served_is_what_was_published_last() -> None:
@@ -110,6 +134,32 @@ def test_what_is_served_is_what_was_published_last() -> None:
         assert meter.begin("dr") is tally, "a process that opens the replica anew goes on counting"
         meter.end("dr")
         assert not _scraped(port)
+
+
+def test_a_process_for_two_replicas_shows_the_one_that_works_and_the_one_that_it_cannot_open() -> None:
+    buckets = Buckets()
+    made_log(buckets)
+    registry = Registry(buckets["log"], "topics", SystemClock(), Random(1))
+    registry.add(Registration("dr", {"s3.bucket.name": "dr"}))
+    credentials = {"aws.access.key.id": "${env:NOBODY_KNOWS}", "aws.secret.access.key": "${env:NOBODY_KNOWS}"}
+    registry.add(Registration("eu", {"s3.bucket.name": "eu", **credentials}))
+    means = Means(
+        ReplicaSettings(threads=2, patience_s=1), SystemClock(), Random(2), "h:1", opener=buckets.open, environ={}
+    )
+    meter = ReplicaMeter()
+    found = Replication(side(buckets["log"], "topics"), means, watch=meter).once()
+    assert (found["dr"].is_in_sync, bool(found["eu"].error)) == (True, True)
+    shown = meter.values()
+    assert shown[names.RUNNING] == {("dr",): 1, ("eu",): 0}
+    in_sync = shown[names.PARTITIONS]
+    assert isinstance(in_sync, dict)
+    assert in_sync["dr", "in-sync"] == 1
+    assert ("eu", "in-sync") not in in_sync
+    sent = shown[names.SENT_BYTES]
+    assert isinstance(sent, dict)
+    assert sent["dr",] > 0 == sent["eu",]
+    commits = shown[names.COMMITS]
+    assert commits == {("dr",): 1, ("eu",): 0}
 
 
 def _scraped(port: int) -> dict[tuple[str, frozenset[str]], float]:

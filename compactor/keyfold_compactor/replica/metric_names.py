@@ -26,6 +26,7 @@ def _counter(name: str, text: str, labels: tuple[str, ...] = _REPLICA) -> Metric
 
 
 PARTITIONS: Final = _gauge("partitions", "Partitions in each state.", ("replica", "state"))
+RUNNING: Final = _gauge("running", "1 when both sides are open and work is done, 0 when one could not be opened.")
 PAUSED: Final = _gauge("paused", "1 while the replica is paused.")
 PENDING_BYTES: Final = _gauge("pending_bytes", "Stored bytes that the replica has not, indexes included.")
 PENDING_RECORDS: Final = _gauge("pending_records", "Records in segments that the replica has not.")
@@ -69,7 +70,7 @@ DELETED_ORPHANS: Final = _counter("deleted_orphans", "Objects of interrupted rou
 FAILURES: Final = _counter("failures", "Rounds that failed, by code.", ("replica", "code"))
 
 METRICS: Final[tuple[Metric, ...]] = (
-    *(PARTITIONS, PAUSED, PENDING_BYTES, PENDING_RECORDS, PENDING_SEGMENTS, EARLIEST, LATEST),
+    *(RUNNING, PARTITIONS, PAUSED, PENDING_BYTES, PENDING_RECORDS, PENDING_SEGMENTS, EARLIEST, LATEST),
     *(LAG_RECORDS, LAG_SECONDS, ERRORS, BACKOFF, LAST_ATTEMPT, NEXT_ATTEMPT, LAST_SUCCESS),
     *(WORST_LAG, WORST_PENDING, FAILING),
     *(ROUNDS, COMMITS, PINS, PLANS_REPEATED, SENT_BYTES, SENT_OBJECTS, COPIED_BYTES, COPIED_OBJECTS, FOUND_OBJECTS),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from keyfold_compactor.metric_names import Metric
@@ -28,17 +28,23 @@ _FAILING: Final = frozenset({State.WAITING, State.BROKEN, State.RESYNC_REQUIRED}
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """One replica: how its partitions stood last, and what was done for it since the process began."""
+    """One replica: how its partitions stood last, and what was done for it since the process began.
 
-    states: tuple[PartitionState, ...] = ()
+    `states` is None as long as nobody has said it; then there are no gauges, rather than some that look well.
+    """
+
+    states: tuple[PartitionState, ...] | None = None
     totals: Totals = field(default_factory=Totals)
+    is_running: bool = False
 
 
 def values(replicas: Mapping[str, Known]) -> Values:
     """All metrics of these replicas, by name."""
     found: dict[Metric, dict[tuple[str, ...], float]] = {metric: {} for metric in METRICS}
     for name, known in replicas.items():
-        for metric, value in (*_gauges(known.states).items(), *_counters(known.totals).items()):
+        gauges = {} if known.states is None else _gauges(known.states)
+        running = {names.RUNNING: int(known.is_running)}
+        for metric, value in (*running.items(), *gauges.items(), *_counters(known.totals).items()):
             if isinstance(value, Mapping):
                 found[metric].update({(name, *labels): figure for labels, figure in value.items()})
             elif value is not None:
@@ -108,33 +114,33 @@ def _labels(state: PartitionState) -> tuple[str, str]:
 
 
 class ReplicaMeter(Served):
-    """Keeps the newest figures of the replicas of a process. Thread-safe."""
+    """Keeps the newest figures of the replicas of a process (`service.Watch`). Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._states: dict[str, tuple[PartitionState, ...]] = {}
+        self._known: dict[str, Known] = {}
         self._tallies: dict[str, Tally] = {}
         super().__init__(METRICS)
 
     def begin(self, name: str) -> Tally:
-        """A replica is replicated to from now on: count here. One that is begun again goes on, no counter goes back."""
+        """A replica is about to be opened: count here. One that is begun again goes on, no counter goes back."""
         with self._lock:
-            self._states.setdefault(name, ())
+            self._known[name] = replace(self._known.get(name, Known()), is_running=False)
             return self._tallies.setdefault(name, Tally())
 
     def publish(self, name: str, states: Sequence[PartitionState]) -> None:
-        """How its partitions stand."""
+        """How its partitions stand: so it is open."""
         with self._lock:
-            self._states[name] = tuple(states)
+            self._known[name] = Known(tuple(states), is_running=True)
 
     def end(self, name: str) -> None:
         """The replica was removed: it has no samples any more."""
         with self._lock:
-            self._states.pop(name, None)
+            self._known.pop(name, None)
             self._tallies.pop(name, None)
 
     def values(self) -> Values:
         """See `Served.values`."""
         with self._lock:
-            known = {name: Known(self._states[name], tally.totals) for name, tally in self._tallies.items()}
+            known = {name: replace(self._known[name], totals=tally.totals) for name, tally in self._tallies.items()}
         return values(known)
