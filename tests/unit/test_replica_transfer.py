@@ -617,7 +617,7 @@ class Drain(MemoryStore):
 
 @pytest.mark.parametrize(("objects", "threads", "limit_bytes"), [(1, 1, 32 * MIB), (6, 6, 96 * MIB)])
 def test_memory_follows_neither_size_nor_number(objects: int, threads: int, limit_bytes: int) -> None:
-    source, target = Endless(256 * MIB), Drain()
+    source, target = Endless(96 * MIB), Drain()
     jobs = [source.job(f"{n}.avro") for n in range(objects)]
     tracemalloc.start()
     try:
@@ -671,3 +671,65 @@ def test_real_time_is_not_needed() -> None:
     job = made(source, "a.avro", 10)
     with Transfer(source, target, topics_dir="copy/of", patience=Patience(SystemClock(), Random(2))) as carrying:
         assert len(list(carrying.copy([job]))) == 1
+
+
+# More ways to break
+
+
+def test_the_source_drops_an_object_while_it_is_copied(source: MemoryStore, target: MemoryStore) -> None:
+    job = made(source, "a.avro", 6 * PART_BYTES)
+
+    def on_call(call: Call) -> None:
+        if call.operation == "upload.write":
+            source.delete(job.key)
+
+    with pytest.raises(ObjectNotFound) as raised:
+        copy(source, FaultyStore(target, on_call=on_call), job)
+    assert raised.value.key == job.key
+    assert list(target.list("")) == []
+    assert list(target.list_uploads("")) == []
+
+
+def test_an_upload_that_cannot_be_looked_up_is_begun_anew(source: MemoryStore) -> None:
+    class Forbids(MemoryStore):
+        def resume_upload(self, key: str) -> None:
+            raise AccessDenied(key, "s3:ListMultipartUploadParts answered 403")
+
+    job, target = made(source, "a.avro", BIG), Forbids("target", ManualClock())
+    assert [r.sent_bytes for r in copy(source, target, job)] == [BIG]
+    assert is_there(target, job)
+
+
+def test_a_store_that_fails_to_copy_again_and_again_is_not_asked_for_ever() -> None:
+    class Fails(MemoryStore):
+        def start_copy(self, source: ObjectStore, source_key: str, key: str, size_bytes: int) -> None:
+            raise AccessDenied(key, "s3:GetObject answered 403")
+
+    source, target = MemoryStore("a", ManualClock(), server="s"), Fails("b", ManualClock(), server="s")
+    jobs = [made(source, f"{n}.avro", 2 * MIB) for n in range(8)]
+    there = CountedStore(target)
+    assert [r.way for r in copy(source, there, *jobs)] == [Way.SENT] * 8
+    assert there.calls["start_copy"] == 3
+
+
+def test_waiting_for_a_store_that_is_away_ends_when_it_is_closed(source: MemoryStore, target: MemoryStore) -> None:
+    job = made(source, "a.avro", 10)
+    gate = threading.Event()
+    away = FaultyStore(target, [Fault(lambda _call: True, Kind.UNAVAILABLE, times=10**9)])
+    away.on_call = lambda _call: gate.set()
+    slow = Patience(SystemClock(), Random(1), Backoff(30_000, 60_000), 3600)
+    carrying = Transfer(source, away, topics_dir="copy/of", patience=slow)
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            list(carrying.copy([job]))
+        except KeyfoldError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert gate.wait(10)
+    carrying.close()
+    thread.join(10)
+    assert [type(error) for error in errors] == [TransferStopped]

@@ -17,11 +17,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
+from keyfold.clock import Clock
 from keyfold.errors import (
     AccessDenied,
     AlreadyExists,
@@ -47,6 +48,8 @@ STORE_COPY_BYTES_MIN: Final = 1024 * 1024
 LARGE_BYTES: Final = 4 * PART_BYTES
 """Of an object of this size it is asked first whether it is there: a request is less than sending it in vain."""
 
+_COPY_FAILURES_MAX: Final = 3
+_SLEEP_S: Final = 0.25
 _SMALL_HELD_PARTS: Final = 2  # as it came, and as boto3 sends it
 _LARGE_HELD_PARTS: Final = 4  # fetched ahead, come, being sent, and that in boto3's hands
 
@@ -111,26 +114,25 @@ class Carrier:
         *,
         pacer: Pacer | None = None,
     ) -> None:
-        self._source = source
-        self._target = target
-        self._topics_dir = topics_dir
-        self._patience = patience
+        self.source = source
+        self.target = target
+        self.topics_dir = topics_dir
+        self.patience = patience
         self.memory = memory
-        self._stopping = stopping
+        self.stopping = stopping
         self._pacer = pacer
-        self._store_copies = isinstance(target, CopyingStore) and target.copies_from(source)
+        self._may_copy = isinstance(target, CopyingStore) and target.copies_from(source)
+        self._copy_failures = 0
 
     def carry(self, job: CopyJob, stop: threading.Event) -> CopyResult:
         """See to it that the object is at the replica. Raises what `Transfer.copy` says."""
-        target_key = replace(job.place, topics_dir=self._topics_dir).key(job.name)
+        carriage = _Carriage(self, job, stop)
         with self.memory.taken(_held_bytes(job)):
             try:
-                self._go_on(job, stop)
                 try:
-                    return self._carry(job, target_key, stop, is_first=True)
+                    return carriage.run(is_first=True)
                 except (UploadLost, _Disagrees):
-                    self._go_on(job, stop)
-                return self._carry(job, target_key, stop, is_first=False)
+                    return carriage.run(is_first=False)
             except _Disagrees as error:
                 raise self._corrupt(job, str(error)) from None
             except NameTaken as error:
@@ -138,16 +140,16 @@ class Carrier:
 
     def carry_schema(self, topics_dir: str, schema: int | str) -> bool:
         """See `Transfer.copy_schemas`; whether it was sent."""
-        source_key, target_key = schema_key(topics_dir, schema), schema_key(self._topics_dir, schema)
-        with _about(self._source):
+        source_key, target_key = schema_key(topics_dir, schema), schema_key(self.topics_dir, schema)
+        with about(self.source):
             try:
-                data = self._patience.repeat(lambda: self._source.get(source_key)).data
+                data = self.patience.repeat(lambda: self.source.get(source_key)).data
             except ObjectNotFound:
                 return False
-        with _about(self._target):
+        with about(self.target):
             with contextlib.suppress(NameTaken):
-                create_object(self._target, target_key, data, self._patience)
-            if self._patience.repeat(lambda: self._target.get(target_key)).data == data:
+                create_object(self.target, target_key, data, self.patience)
+            if self.patience.repeat(lambda: self.target.get(target_key)).data == data:
                 return True
             raise NameTaken(
                 target_key,
@@ -155,94 +157,148 @@ class Carrier:
                 hint="give the replica a topics directory that no other registry's schemas are in",
             )
 
-    # The ways
+    def copying_target(self) -> CopyingStore | None:
+        """The target, where it is worth asking it to copy by itself."""
+        may = self._may_copy and self._copy_failures < _COPY_FAILURES_MAX
+        return self.target if may and isinstance(self.target, CopyingStore) else None
 
-    def _carry(self, job: CopyJob, target_key: str, stop: threading.Event, *, is_first: bool) -> CopyResult:
+    def count_copy(self, *, has_failed: bool) -> None:
+        """A target that fails to copy several times in a row is not asked again: each time may have taken minutes."""
+        self._copy_failures = self._copy_failures + 1 if has_failed else 0
+
+    def cannot_copy(self) -> None:
+        """The target has said that it does not copy by itself, or not in a way that can be trusted."""
+        self._may_copy = False
+
+    def pace(self, n_bytes: int) -> None:
+        """Return when so many bytes may be fetched."""
+        if self._pacer is not None:
+            for start in range(0, n_bytes, CHUNK_BYTES):
+                self._pacer.acquire(min(CHUNK_BYTES, n_bytes - start))
+
+    def _corrupt(self, job: CopyJob, what: str) -> Corrupt:
+        error = Corrupt(
+            job.place.topic,
+            job.place.partition,
+            f"`{job.key}` in {self.source.url} {what}",
+            hint=f"nothing was copied; run `keyfold log verify <url of the source> {job.place.topic}`",
+        )
+        error.host = self.source.url
+        return error
+
+    def _diverged(self, job: CopyJob, error: NameTaken) -> ReplicaDiverged:
+        told = ReplicaDiverged(
+            job.place.topic,
+            job.place.partition,
+            f"in {self.target.url} {error.message}",
+            hint="names are never reused: something else writes into the replica's folder; stop it, delete the object",
+        )
+        told.host = error.host
+        return told
+
+
+class _Carriage:
+    """One object under way, in one thread."""
+
+    def __init__(self, carrier: Carrier, job: CopyJob, stop: threading.Event) -> None:
+        self._carrier = carrier
+        self._source = carrier.source
+        self._target = carrier.target
+        self._job = job
+        self._key = replace(job.place, topics_dir=carrier.topics_dir).key(job.name)
+        self._stop = stop
+        patience = carrier.patience
+        self._patience = replace(patience, clock=_StoppableClock(patience.clock, self._go_on))
+
+    def run(self, *, is_first: bool) -> CopyResult:
         """One attempt. The second one makes no use of what was begun before."""
-        if (job.size_bytes >= LARGE_BYTES or not is_first) and self._is_there(job, target_key):
+        self._go_on()
+        job = self._job
+        if (job.size_bytes >= LARGE_BYTES or not is_first) and self._is_there():
             return CopyResult(job, Way.WAS_THERE, 0)
-        if is_first and self._copied_by_store(job, target_key):
+        if is_first and job.size_bytes >= STORE_COPY_BYTES_MIN and self._is_copied_by_store():
             return CopyResult(job, Way.COPIED_BY_STORE, 0)
         if job.size_bytes <= PART_BYTES:
-            return self._carry_small(job, target_key)
-        return self._carry_large(job, target_key, self._left_by_others(target_key) if is_first else None, stop)
+            return CopyResult(job, Way.SENT, self._send_small())
+        return CopyResult(job, Way.SENT, self._send_large(self._left_by_others() if is_first else None))
 
-    def _is_there(self, job: CopyJob, target_key: str) -> bool:
-        with _about(self._target):
+    def _is_there(self) -> bool:
+        with about(self._target):
             try:
-                found = self._patience.repeat(lambda: self._target.head(target_key))
+                found = self._patience.repeat(lambda: self._target.head(self._key))
             except ObjectNotFound:
                 return False
-            if found.size_bytes != job.size_bytes:
-                raise NameTaken(target_key, f"holds {found.size_bytes} bytes where {job.size_bytes} belong")
+            if found.size_bytes != self._job.size_bytes:
+                raise NameTaken(self._key, f"holds {found.size_bytes} bytes where {self._job.size_bytes} belong")
         return True
 
-    def _carry_small(self, job: CopyJob, target_key: str) -> CopyResult:
-        self._pace(job.size_bytes)
-        with _about(self._source):
+    def _send_small(self) -> int:
+        job = self._job
+        self._carrier.pace(job.size_bytes)
+        with about(self._source):
             data = self._patience.repeat(lambda: self._source.get(job.key)).data
         if len(data) != job.size_bytes:
             raise _Disagrees(f"has {len(data)} bytes, the manifest says {job.size_bytes}")
-        _require_sum(hashlib.sha256(data).digest(), job)
-        with _about(self._target):
-            create_object(self._target, target_key, data, self._patience)
-        return CopyResult(job, Way.SENT, job.size_bytes)
+        self._require_sum(hashlib.sha256(data).digest())
+        with about(self._target):
+            create_object(self._target, self._key, data, self._patience)
+        return job.size_bytes
 
-    def _carry_large(
-        self, job: CopyJob, target_key: str, begun: ResumedUpload | None, stop: threading.Event
-    ) -> CopyResult:
-        stream = ObjectStream(self._target, target_key, self._patience, begun=begun)
+    def _send_large(self, begun: ResumedUpload | None) -> int:
+        stream = ObjectStream(self._target, self._key, self._patience, begun=begun)
         digest = hashlib.sha256()
         try:
-            with contextlib.closing(self._pieces(job, stop)) as pieces:
+            with contextlib.closing(self._pieces()) as pieces:
                 for piece in pieces:
                     digest.update(piece)
-                    with _about(self._target):
+                    with about(self._target):
                         stream.write((piece,))
-            _require_sum(digest.digest(), job)
-            with _about(self._target):
+            self._require_sum(digest.digest())
+            with about(self._target):
                 stream.finish()
         except _NEVER_AGAIN:
             stream.abandon()
             raise
-        return CopyResult(job, Way.SENT, job.size_bytes - stream.kept_bytes)
+        return self._job.size_bytes - stream.kept_bytes
 
-    def _copied_by_store(self, job: CopyJob, target_key: str) -> bool:
+    def _is_copied_by_store(self) -> bool:
         """Whether the store has done it; not where it cannot, or tells another sum: sending shows what is wrong."""
-        target = self._target
-        if not self._store_copies or job.size_bytes < STORE_COPY_BYTES_MIN or not isinstance(target, CopyingStore):
+        job, target = self._job, self._carrier.copying_target()
+        if target is None:
             return False
         try:
-            copied = self._patience.repeat(lambda: target.start_copy(self._source, job.key, target_key, job.size_bytes))
+            copied = self._patience.repeat(lambda: target.start_copy(self._source, job.key, self._key, job.size_bytes))
         except ObjectNotFound as error:
             error.host = error.host or self._source.url
             raise
-        except StoreError as error:
-            self._store_copies = error.retriable
+        except StoreError:
+            self._carrier.count_copy(has_failed=True)
             return False
         if copied is None:
-            self._store_copies = False
+            self._carrier.cannot_copy()
             return False
         if copied.sha256 != job.sha256:
             with contextlib.suppress(StoreError):
                 copied.abort()
             return False
-        with _about(target):
+        with about(self._target):
             try:
                 self._patience.repeat(copied.complete)
             except (AlreadyExists, UploadLost):
                 with contextlib.suppress(StoreError):
                     copied.abort()
-                return self._is_there(job, target_key)
+                return self._is_there()
+        self._carrier.count_copy(has_failed=False)
         return True
 
-    # What they are made of
+    def _pieces(self) -> Generator[Bytes, None, None]:
+        """The object's bytes, cut as its parts will be; the next ones come while these are used."""
+        job = self._job
 
-    def _pieces(self, job: CopyJob, stop: threading.Event) -> Generator[Bytes, None, None]:
         def fetch(start: int, length: int) -> Bytes:
-            self._go_on(job, stop)
-            self._pace(length)
-            with _about(self._source):
+            self._go_on()
+            self._carrier.pace(length)
+            with about(self._source):
                 return self._patience.repeat(lambda: self._source.get_range(job.key, start, length))
 
         try:
@@ -252,50 +308,49 @@ class Carrier:
         except StoreError as error:
             if error.retriable or isinstance(error, ObjectNotFound | AccessDenied | BucketMissing):
                 raise
-            with _about(self._source):
+            with about(self._source):
                 found = self._patience.repeat(lambda: self._source.head(job.key))
             if found.size_bytes == job.size_bytes:
                 raise
             raise _Disagrees(f"has {found.size_bytes} bytes, the manifest says {job.size_bytes}") from error
 
-    def _left_by_others(self, target_key: str) -> ResumedUpload | None:
-        """An upload of this object that nobody has ended."""
+    def _left_by_others(self) -> ResumedUpload | None:
+        """An upload of this object that nobody has ended. Where that is not to be learned it is begun anew."""
         target = self._target
         if not isinstance(target, ResumingStore):
             return None
-        with _about(target):
-            return self._patience.repeat(lambda: target.resume_upload(target_key))
+        with about(target):
+            try:
+                return self._patience.repeat(lambda: target.resume_upload(self._key))
+            except StoreError as error:
+                if error.retriable:
+                    raise
+                return None
 
-    def _pace(self, n_bytes: int) -> None:
-        if self._pacer is not None:
-            for start in range(0, n_bytes, CHUNK_BYTES):
-                self._pacer.acquire(min(CHUNK_BYTES, n_bytes - start))
+    def _require_sum(self, found: bytes) -> None:
+        if found != self._job.sha256:
+            raise _Disagrees("has another SHA-256 than the manifest says")
 
-    def _go_on(self, job: CopyJob, stop: threading.Event) -> None:
-        if stop.is_set() or self._stopping.is_set():
-            raise TransferStopped(f"{job.place}: copying of {job.name} was stopped")
+    def _go_on(self) -> None:
+        if self._stop.is_set() or self._carrier.stopping.is_set():
+            raise TransferStopped(f"{self._job.place}: copying of {self._job.name} was stopped")
 
-    # What is said
 
-    def _corrupt(self, job: CopyJob, what: str) -> Corrupt:
-        error = Corrupt(
-            job.place.topic,
-            job.place.partition,
-            f"`{job.key}` in {self._source.url} {what}",
-            hint=f"nothing was copied; run `keyfold log verify <url of the source> {job.place.topic}`",
-        )
-        error.host = self._source.url
-        return error
+class _StoppableClock:
+    """A clock whose sleeps end when `go_on` raises."""
 
-    def _diverged(self, job: CopyJob, error: NameTaken) -> ReplicaDiverged:
-        told = ReplicaDiverged(
-            job.place.topic,
-            job.place.partition,
-            f"in {self._target.url} {error.message}",
-            hint="names are never reused: something else writes into the replica's folder; stop it, delete the object",
-        )
-        told.host = error.host
-        return told
+    def __init__(self, inner: Clock, go_on: Callable[[], None]) -> None:
+        self._inner = inner
+        self._go_on = go_on
+        self.now_ms = inner.now_ms
+        self.monotonic_s = inner.monotonic_s
+
+    def sleep(self, seconds: float) -> None:
+        """See `Clock.sleep`."""
+        while seconds > 0:
+            self._go_on()
+            self._inner.sleep(min(seconds, _SLEEP_S))
+            seconds -= _SLEEP_S
 
 
 def _parts(size_bytes: int) -> Iterator[tuple[int, int]]:
@@ -313,13 +368,8 @@ def _held_bytes(job: CopyJob) -> int:
     return min(_LARGE_HELD_PARTS * part_bytes(job.size_bytes), _SMALL_HELD_PARTS * job.size_bytes)
 
 
-def _require_sum(found: bytes, job: CopyJob) -> None:
-    if found != job.sha256:
-        raise _Disagrees("has another SHA-256 than the manifest says")
-
-
 @contextlib.contextmanager
-def _about(store: ObjectStore) -> Iterator[None]:
+def about(store: ObjectStore) -> Iterator[None]:
     """Says in an error which store it is about, where the store itself has not."""
     try:
         yield
