@@ -40,7 +40,7 @@ from keyfold_compactor.replica.plan import Plan, plan
 from keyfold_compactor.replica.rule import refusal
 from keyfold_compactor.replica.schemas import SchemaCourier
 from keyfold_compactor.replica.tally import Tally, Totals
-from keyfold_compactor.replica.transfer import Transfer, Way
+from keyfold_compactor.replica.transfer import Transfer, TransferStopped, Way
 
 LOST_PLANS_MAX: Final = 3
 """A round gives up after so many plans whose objects went away; with a pin it should not happen once."""
@@ -51,12 +51,13 @@ CHORES_AGAIN_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What the rounds of all partitions share."""
+    """What the rounds of all partitions share. `is_wanted` is asked between objects: False ends a copy until later."""
 
     transfer: Transfer
     courier: SchemaCourier
     tally: Tally
     enablement: Callable[[], Enablement]
+    is_wanted: Callable[[], bool]
     clock: Clock
 
 
@@ -276,6 +277,8 @@ class Rounds:
             self._tools.tally.add(_counted(result.way, result.sent_bytes, result.job.size_bytes))
             left_bytes -= result.job.size_bytes
             watch(Seen(source, self._claimed.manifest, left_bytes))
+            if not self._tools.is_wanted():
+                raise TransferStopped(f"{self._place}: the replica was paused")
 
     def _plan_again(self, error: ObjectNotFound, lost: int) -> Pinned:
         """An object went away before it was copied: the source as it is now, if that explains it."""

@@ -16,7 +16,7 @@ from typing import Final, Self
 import structlog
 
 from keyfold.clock import Clock
-from keyfold.errors import KeyfoldError
+from keyfold.errors import CompactionNotEnabled, KeyfoldError, LogNotFound, ReplicaFormatTooOld
 from keyfold.log import catalog
 from keyfold.log.commit import Patience
 from keyfold.log.names import Place
@@ -32,14 +32,26 @@ from keyfold_compactor.replica.worker import Worker
 
 Publish = Callable[[Sequence[PartitionState]], None]
 
-LOOK_AT_ORDERS_S: Final = 2.0
+LOOK_S: Final = 2.0
 PUBLISH_S: Final = 2.0
 PUBLISH_ANYWAY_S: Final = 60.0
 """States are published so often although nothing has changed: whoever reads them sees that somebody is there."""
 ENABLEMENT_KEPT_S: Final = 1.0
 TICK_S: Final = 0.1
 
+RULE_CODES: Final = frozenset({CompactionNotEnabled.code, ReplicaFormatTooOld.code})
+
 log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What a look beside the rounds has found; None for what was not asked, or not answered."""
+
+    orders: Orders | None = None
+    is_gone: bool = False
+    places: frozenset[Place] | None = None
+    enablement: Enablement | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +104,12 @@ class Runner:
         self._board = Board()
         self._enablement = _Kept(desk.enablement, clock)
         courier = SchemaCourier(link, self._transfer, self.tally)
-        self._tools = Tools(self._transfer, courier, self.tally, self._enablement.read, clock)
+        self._tools = Tools(self._transfer, courier, self.tally, self._enablement.read, self._is_wanted, clock)
         self._workers: dict[Place, Worker] = {}
         self._orders: Orders | None = None
-        self._orders_at_s = self._places_at_s = self._published_at_s = float("-inf")
+        self._listed: frozenset[Place] = frozenset()
+        self._enablement_seen: Enablement | None = None
+        self._looked_at_s = self._listed_at_s = self._published_at_s = float("-inf")
 
     def __enter__(self) -> Self:
         return self
@@ -133,7 +147,7 @@ class Runner:
             if orders.paused:
                 self._pause()
                 return RunSummary(self.states(), is_paused=True)
-            self._patience.repeat(lambda: self._discover(orders))
+            self._take_in(self._patience.repeat(lambda: self._list(orders)))
         except KeyfoldError as error:
             return RunSummary(self.states(), str(error))
         chosen = {
@@ -166,13 +180,21 @@ class Runner:
         """Rounds until `stop`, or until the registration is removed or stands for something else."""
         under_way: dict[Place, Future[None]] = {}
         pool = ThreadPoolExecutor(self._settings.threads, "keyfold-replica")
+        # Whatever rounds do, and however long they take, orders are read.
+        lookout = ThreadPoolExecutor(1, "keyfold-replica-look")
+        looking: Future[Looked] | None = None
         try:
             while not stop.is_set():
-                if not self._look_at_orders():
-                    return
                 for place in [p for p, future in under_way.items() if future.done()]:
                     under_way.pop(place).result()  # no error gets out of a worker; what does ends the process
-                self._drop_uncovered(under_way)
+                if looking is not None and looking.done():
+                    if not self._follow(looking.result()):
+                        return
+                    looking = None
+                if looking is None and self._clock.monotonic_s() >= self._looked_at_s + LOOK_S:
+                    self._looked_at_s = self._clock.monotonic_s()
+                    looking = lookout.submit(self._look)
+                self._let_go(under_way)
                 for place, worker in self._due(under_way):
                     under_way[place] = pool.submit(worker.run)
                 self._publish_if_changed()
@@ -182,41 +204,61 @@ class Runner:
             if stop.is_set():
                 self.close()
             pool.shutdown(wait=True)
+            lookout.shutdown(wait=True)
             self._publish()
 
-    def _look_at_orders(self) -> bool:
-        """Read what was asked, if it is time, and follow it. False: there is nothing to do here any more."""
-        now_s = self._clock.monotonic_s()
-        if now_s < self._orders_at_s + LOOK_AT_ORDERS_S:
-            return True
-        self._orders_at_s = now_s
+    def _look(self) -> Looked:
+        """What was asked, and which partitions there are; None for what cannot be read, or need not be now."""
         try:
             orders = self._desk.orders()
         except KeyfoldError as error:
             log.warning("orders were not read", replica=self._link.name, error=str(error))
-            return True
-        if orders is None:
-            return False
-        was_paused = self._orders is not None and self._orders.paused
-        self._orders = orders
-        if orders.paused:
-            self._pause()
-        else:
-            self._keep_discovering(orders, at_once=was_paused)
-        return True
+            return Looked()
+        if orders is None or orders.paused:
+            return Looked(orders, is_gone=orders is None)
+        return Looked(orders, places=self._listed_if_due(orders), enablement=self._enablement_if_missed())
 
-    def _keep_discovering(self, orders: Orders, *, at_once: bool) -> None:
+    def _listed_if_due(self, orders: Orders) -> frozenset[Place] | None:
         now_s = self._clock.monotonic_s()
-        if at_once:
-            for worker in self._workers.values():
-                worker.due_at_s = now_s
-        if not at_once and now_s < self._places_at_s + self._settings.discover_ms / 1000:
-            return
+        if now_s < self._listed_at_s + self._settings.discover_ms / 1000:
+            return None
         try:
-            self._discover(orders)
-            self._places_at_s = now_s
+            found = self._list(orders)
         except KeyfoldError as error:
             log.warning("topics were not listed", replica=self._link.name, error=str(error))
+            return None
+        self._listed_at_s = now_s
+        return found
+
+    def _enablement_if_missed(self) -> Enablement | None:
+        """What the replica allows now, if somebody waits for it to allow more."""
+        if all(state.code not in RULE_CODES for state in self.states()):
+            return None
+        try:
+            return self._enablement.read()
+        except KeyfoldError:
+            return None  # the rounds say so
+
+    def _follow(self, looked: Looked) -> bool:
+        """Do what was found. False: there is nothing to do here any more."""
+        if looked.is_gone:
+            return False
+        if looked.orders is None:
+            return True
+        is_resumed = self._orders is not None and self._orders.paused and not looked.orders.paused
+        if self._orders is not None and self._orders.covers != looked.orders.covers:
+            self._listed_at_s = float("-inf")  # which topics it takes may have changed
+        self._orders = looked.orders
+        if looked.orders.paused:
+            self._pause()
+        if looked.places is not None:
+            self._take_in(looked.places)
+        is_allowed = looked.enablement is not None and looked.enablement != self._enablement_seen
+        self._enablement_seen = looked.enablement or self._enablement_seen
+        for worker in self._workers.values():
+            if is_resumed or (is_allowed and worker.state.code in RULE_CODES):
+                worker.due_at_s = self._clock.monotonic_s()
+        return True
 
     def _due(self, under_way: dict[Place, Future[None]]) -> list[tuple[Place, Worker]]:
         if self._orders is None or self._orders.paused:
@@ -225,26 +267,32 @@ class Runner:
         found = [(p, w) for p, w in self._workers.items() if p not in under_way and w.due_at_s <= now_s]
         return sorted(found, key=lambda pair: pair[1].due_at_s)
 
-    def _drop_uncovered(self, under_way: dict[Place, Future[None]]) -> None:
-        if self._orders is None:
-            return
-        for place in [p for p in self._workers if p not in under_way and not self._orders.covers(p.topic)]:
-            del self._workers[place]
-            self._board.drop(place)
+    def _let_go(self, under_way: dict[Place, Future[None]]) -> None:
+        """Of partitions that are not covered any more, and of those whose log was removed, folder and all."""
+        for place in [p for p in self._workers if p not in under_way]:
+            is_uncovered = self._orders is not None and not self._orders.covers(place.topic)
+            # A round has looked and it was not there, and the newest listing has it neither.
+            is_removed = place not in self._listed and self._board.state(place).code == LogNotFound.__name__
+            if is_uncovered or is_removed:
+                del self._workers[place]
+                self._board.drop(place)
 
     # Both
 
-    def _discover(self, orders: Orders) -> None:
-        """Take in the partitions that there are; one that has gone stays, and its round says what is wrong."""
+    def _list(self, orders: Orders) -> frozenset[Place]:
         source = self._link.source
-        for topic in catalog.topics(source.store, source.topics_dir):
-            if not orders.covers(topic):
-                continue
-            for partition in catalog.partitions(source.store, source.topics_dir, topic):
-                place = source.place(topic, partition)
-                if place not in self._workers:
-                    self._workers[place] = self._worker(topic, partition)
-                    self._board.change(place, lambda state: state)
+        return frozenset(
+            source.place(topic, partition)
+            for topic in catalog.topics(source.store, source.topics_dir)
+            if orders.covers(topic)
+            for partition in catalog.partitions(source.store, source.topics_dir, topic)
+        )
+
+    def _take_in(self, places: frozenset[Place]) -> None:
+        self._listed = places
+        for place in sorted(places - self._workers.keys(), key=lambda p: (p.topic, p.partition)):
+            self._workers[place] = self._worker(place.topic, place.partition)
+            self._board.change(place, lambda state: state)
 
     def _worker(self, topic: str, partition: int) -> Worker:
         def dice() -> Random:
@@ -260,6 +308,9 @@ class Runner:
             clock=self._clock,
             random=dice(),
         )
+
+    def _is_wanted(self) -> bool:
+        return self._orders is None or not self._orders.paused
 
     def _pause(self) -> None:
         for state in self.states():

@@ -20,6 +20,7 @@ from keyfold_compactor.replica.round import Ended, Rounds, Seen
 from keyfold_compactor.replica.standing import figures
 from keyfold_compactor.replica.states import PartitionState, State, Trouble, trouble
 from keyfold_compactor.replica.tally import Tally, Totals
+from keyfold_compactor.replica.transfer import TransferStopped
 
 ROUNDS_IN_A_ROW: Final = 4
 
@@ -60,6 +61,9 @@ class Worker:
         for _ in range(ROUNDS_IN_A_ROW):
             try:
                 ended = self._rounds.round(self._watch, resync=resync)
+            except TransferStopped:
+                self._stopped()
+                return
             except Exception as error:  # noqa: BLE001 - whatever it is, it is this partition's state and nobody else's
                 self._failed(error)
                 return
@@ -128,6 +132,10 @@ class Worker:
             self._rounds.place,
             lambda s: replace(s, code=found.code, host=found.host, message=found.message, hint=found.hint),
         )
+
+    def _stopped(self) -> None:
+        """The process is ending: nothing is wrong, and what was copied is found by the next one."""
+        self._board.change(self._rounds.place, lambda state: replace(state, state=State.PENDING))
 
     def _failed(self, error: Exception) -> None:
         found = trouble(error, self._rounds.side.host)
