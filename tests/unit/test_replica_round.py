@@ -15,7 +15,7 @@ from keyfold_compactor.replica.documents import CompactionEntry, Enablement
 from keyfold_compactor.replica.link import Orders
 from keyfold_compactor.replica.states import State
 from tests.support.logs import records
-from tests.support.replica_rounds import HOLD, Worlds
+from tests.support.replica_rounds import HOLD, SETTINGS, Worlds
 
 FAR = Place("far/logs", "users", 0)
 
@@ -334,6 +334,18 @@ def test_what_an_interrupted_round_copied_and_nobody_wants_any_more_is_collected
         running.once()
         assert running.runner.tally.totals.orphans_deleted == 4
     assert worlds.folder() == worlds.manifests()[1].object_names()
+
+
+def test_an_upload_of_what_is_there_already_is_collected() -> None:
+    worlds = written()
+    with worlds.running() as running:
+        running.once()
+        there = min(worlds.manifests()[1].object_names())
+        worlds.replica.start_upload(FAR.key(there)).write(b"a part that a rival left")
+        worlds.clock.advance(2 * SETTINGS.collect_ms)
+        running.once()
+        assert running.runner.tally.totals.orphans_deleted == 1
+    assert list(worlds.replica.list_uploads("")) == []
 
 
 def test_a_right_to_delete_that_is_missing_is_shown_and_holds_up_nothing() -> None:

@@ -48,7 +48,8 @@ def collect_orphans(store: ObjectStore, session: ReplicaSession, source: Partiti
     kept = wanted.object_names() | manifest.object_names() | {r.name for r in manifest.replaced}
     orphans = tuple(name for name in names if name not in kept)
     delete_names(store, place, orphans)
-    stale = [u for u in uploads if u.key.removeprefix(place.folder) not in kept]
+    # An upload of what is wanted goes on another day; of what is there already it can make nothing.
+    stale = [u for u in uploads if _name(u.key, place) not in kept.difference(names)]
     for upload in stale:
         store.abort_upload(upload.key, upload.upload_id)
     return Swept(orphans=orphans, uploads=tuple(_name(u.key, place) for u in stale))
