@@ -147,6 +147,7 @@ class Job:
 
     def look(self) -> list[Look]:
         """What the next run would do, and why. Changes nothing and starts no Spark."""
+        self._load_followers()
         return self._run().look(self.places())
 
     def costs(self, looks: Iterable[Look]) -> dict[Place, Cost]:
@@ -181,6 +182,7 @@ class Job:
             raise
 
     def _clean(self, run: Run, should_stop: Callable[[], bool]) -> RunReport:
+        self._load_followers()
         # Who rests is not looked at, and stands as when he failed.
         run.report.uncleanable = self._penalties.failing
         run.report.standings.update(self._failed_standings)
@@ -226,9 +228,6 @@ class Job:
         return Backoff(first_ms=1_000).delays_s(self._random)
 
     def _run(self) -> Run:
-        self._followers = load_followers(self._store, self._options.topics_dir, self._clock, self._random)
-        for problem in self._followers.problems:
-            log.warning("tombstones are held for a replica that cannot be read", why=problem)
         every = self._options.collect_runs
         collect = self._selection.collect_orphans or (every > 0 and self._runs % every == 0)
         settings = RunSettings(
@@ -245,6 +244,11 @@ class Job:
         return Run(
             self._store, settings, self._executor, clock=self._clock, random=self._random, progress=self._progress
         )
+
+    def _load_followers(self) -> None:
+        self._followers = load_followers(self._store, self._options.topics_dir, self._clock, self._random)
+        for problem in self._followers.problems:
+            log.warning("tombstones are held for a replica that cannot be read", why=problem)
 
     def _settings_of(self, topic: str, manifest: Manifest) -> TopicSettings:
         settings = self._options.settings_of(topic, manifest.settings)

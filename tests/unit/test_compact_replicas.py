@@ -21,6 +21,7 @@ from keyfold_compactor.executor import LocalExecutor
 from keyfold_compactor.followers import UNKNOWN, Followers, load_followers
 from keyfold_compactor.job import Job, Selection
 from keyfold_compactor.metrics import run_values
+from keyfold_compactor.metrics_registry import Meter
 from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.policy import Reason
 from keyfold_compactor.replica.documents import Registration, registration_key
@@ -340,3 +341,13 @@ def test_metrics_count_partitions_whose_tombstones_are_held_and_no_replica() -> 
     assert values[names.HELD] == 0
     there = run_values(job(buckets.stores["bucket-eu"], clock).once())
     assert (there[names.HELD], there[names.PARTITIONS]) == (0, 0), "a replica is not cleaned where it is"
+
+
+def test_a_run_that_cannot_ask_for_replicas_is_a_run_that_failed() -> None:
+    clock = ManualClock()
+    away = Unlistable("test", clock)
+    away.error = StoreUnavailable("topics/_replicas/", "503")
+    meter = Meter(clock)
+    with pytest.raises(StoreUnavailable):
+        job(away, clock, watch=meter).once()
+    assert meter.values()[names.FAILED]["run",] == 1  # type: ignore[index]
