@@ -147,6 +147,11 @@ class S3Store:
         """`s3://<bucket>`."""
         return f"s3://{self.bucket}"
 
+    @property
+    def host(self) -> str:
+        """Where requests go, for messages: `host:port`."""
+        return str(urlsplit(self._patient.meta.endpoint_url).netloc)
+
     def renew(self, location: S3Location) -> None:
         """Go on with clients that are made anew, so that credentials are looked up again; uploads go on by them.
 
@@ -355,7 +360,7 @@ class S3Store:
 
     def _failure(self, error: Exception, key: str, action: str, mode: PutMode | None = None) -> StoreError:
         failure = translate(error, bucket=self.bucket, key=key, action=action, mode=mode)
-        failure.host = urlsplit(self._patient.meta.endpoint_url).netloc
+        failure.host = self.host
         return failure
 
     def _read(self, key: str, **arguments: Any) -> tuple[dict[str, Any], bytes]:

@@ -92,13 +92,15 @@ def test_small_and_large_objects_arrive_as_they_are(source: S3Store, target: S3S
     assert list(target.list_uploads("")) == []
 
 
-def test_damage_at_the_source_is_told_and_nothing_is_visible(source: S3Store, target: S3Store) -> None:
+def test_damage_at_the_source_is_told_and_nothing_is_visible(
+    source: S3Store, target: S3Store, servers: tuple[Any, Any]
+) -> None:
     for size_bytes in (1000, BIG):
         job = made(source, f"{size_bytes}.avro", size_bytes)
         damaged = CopyJob(job.place, job.name, size_bytes, bytes(32))
         with transfer(source, target) as carrying, pytest.raises(Corrupt) as raised:
             list(carrying.copy([damaged]))
-        assert raised.value.host
+        assert raised.value.host == servers[0].url.removeprefix("http://")
     assert list(target.list("")) == []
     assert list(target.list_uploads("")) == []
 

@@ -39,6 +39,7 @@ from keyfold.log.names import Place, schema_key
 from keyfold.log.objects import PART_BYTES, NameTaken, ObjectStream, create_object, part_bytes
 from keyfold.store.api import Bytes, CopyingStore, ObjectStore, ResumedUpload, ResumingStore
 from keyfold.store.pace import CHUNK_BYTES, Pacer
+from keyfold.store.wrapped import unwrapped
 from keyfold_compactor.overlap import FetchAhead
 from keyfold_compactor.replica.memory import Memory
 
@@ -183,7 +184,7 @@ class Carrier:
             f"`{job.key}` in {self.source.url} {what}",
             hint=f"nothing was copied; run `keyfold log verify <url of the source> {job.place.topic}`",
         )
-        error.host = self.source.url
+        error.host = host_of(self.source)
         return error
 
     def _diverged(self, job: CopyJob, error: NameTaken) -> ReplicaDiverged:
@@ -269,7 +270,7 @@ class _Carriage:
         try:
             copied = self._patience.repeat(lambda: target.start_copy(self._source, job.key, self._key, job.size_bytes))
         except ObjectNotFound as error:
-            error.host = error.host or self._source.url
+            error.host = error.host or host_of(self._source)
             raise
         except StoreError:
             self._carrier.count_copy(has_failed=True)
@@ -374,5 +375,10 @@ def about(store: ObjectStore) -> Iterator[None]:
     try:
         yield
     except KeyfoldError as error:
-        error.host = error.host or store.url
+        error.host = error.host or host_of(store)
         raise
+
+
+def host_of(store: ObjectStore) -> str:
+    """`host:port` of a store, or the URL of one that is nowhere."""
+    return str(getattr(unwrapped(store), "host", store.url))
