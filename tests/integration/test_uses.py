@@ -48,7 +48,7 @@ class Reader:
             capture_output=True,
             text=True,
             check=False,
-            timeout=200,
+            timeout=500,  # against a hang; a machine that does other things takes its time
         )
         seen = "".join(f"{file.name}:\n{file.read_text()}" for file in self._folder.glob("*.txt"))
         assert answer.returncode == 0, f"{text}\n{answer.stdout}{answer.stderr}{seen}"
