@@ -202,6 +202,53 @@ def test_an_object_that_the_source_names_and_has_not_is_damage_and_not_a_race() 
     assert "log verify" in state.hint
 
 
+def test_damage_is_not_copied_again_and_again_until_the_source_has_something_new() -> None:
+    worlds = written()
+    (entry,) = worlds.manifests_of_source().segments
+    key = Place("topics", "users", 0).key(entry.name)
+    whole = worlds.source.get(key).data
+    worlds.source.delete(key)
+    worlds.source.put(key, bytes(len(whole)), Create())
+    with worlds.running() as running:
+        assert running.state().code == "Corrupt"
+        with running.asked() as (source, _):
+            for _ in range(5):
+                state = running.state()
+                assert (state.state, state.code) == (State.BROKEN, "Corrupt")
+        assert set(source) == {"get"}
+        assert len(source) == 5
+        worlds.source.delete(key)
+        worlds.source.put(key, whole, Create())
+        worlds.later(1_900_000)
+        assert running.state().state is State.IN_SYNC
+    assert worlds.is_equal()
+
+
+def test_a_long_copy_stops_when_another_replicator_has_claimed() -> None:
+    worlds = Worlds.new()
+    log = worlds.log()
+    log.append(records("z=1"))
+    with worlds.running() as running:
+        running.once()
+    for number in range(1, 30):
+        log.append(records("a=1", number))
+    with worlds.running(threads=1) as one, worlds.running() as two:
+
+        def slow(call: Call) -> None:
+            worlds.clock.advance(10_000)
+            if call.key.endswith(".parquet") and call.operation == "put":
+                one.replica.on_call = lambda _call: worlds.clock.advance(10_000)
+                two.once()
+
+        one.replica.on_call = slow
+        state = one.state()
+        assert (state.state, state.code) == (State.WAITING, "Fenced")
+        assert state.backoff_ms >= 30_000
+        assert sum(c.operation == "put" for c in one.replica.calls) < 20
+        assert one.state().state is State.IN_SYNC
+    assert worlds.is_equal()
+
+
 def test_the_rule_is_waited_for_with_backoff_and_ends_by_itself() -> None:
     worlds = written()
     worlds.desk.allowed = Enablement()

@@ -6,14 +6,22 @@ from random import Random
 
 import pytest
 
-from keyfold.errors import CompactionNotEnabled, ReplicaFormatTooOld
+from keyfold.errors import (
+    AccessDenied,
+    CompactionNotEnabled,
+    Fenced,
+    KeyfoldError,
+    ReplicaFormatTooOld,
+    ResyncRequired,
+    StoreUnavailable,
+)
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
 from keyfold_compactor.replica.documents import CompactionEntry, Enablement
 from keyfold_compactor.replica.plan import Plan, plan
 from keyfold_compactor.replica.retry import Retry
 from keyfold_compactor.replica.rule import refusal
-from keyfold_compactor.replica.states import State
+from keyfold_compactor.replica.states import trouble
 from tests.support.manifests import compactor_name, empty_manifest, entry, sink_name
 
 RAW = empty_manifest(next_offset=10)
@@ -103,15 +111,18 @@ def test_equal_logs_need_nothing() -> None:
 
 # Retry
 
+LOG = ("users", 0, "what happened")
+PASSING = trouble(StoreUnavailable("k", "503"), "far.test")
+
 
 def test_backoff_doubles_with_jitter_up_to_its_cap() -> None:
     retry, dice = Retry(100, 60_000), Random(1)
     for attempts, step_ms in [(1, 100), (2, 200), (5, 1_600), (10, 51_200), (11, 60_000), (500_000, 60_000)]:
-        waits = [retry.backoff_ms(attempts, State.WAITING, dice) for _ in range(200)]
+        waits = [retry.backoff_ms(attempts, PASSING, dice) for _ in range(200)]
         assert step_ms / 2 <= min(waits) < max(waits) <= step_ms
         assert len(set(waits)) > 20
 
 
-@pytest.mark.parametrize("state", [State.BROKEN, State.RESYNC_REQUIRED])
-def test_what_does_not_pass_by_itself_waits_long_at_once_but_not_for_ever(state: State) -> None:
-    assert 30_000 <= Retry(100, 60_000).backoff_ms(1, state, Random(1)) <= 60_000
+@pytest.mark.parametrize("error", [AccessDenied("k", "403"), ResyncRequired(*LOG), Fenced(*LOG)])
+def test_what_does_not_pass_by_itself_waits_long_at_once_but_not_for_ever(error: KeyfoldError) -> None:
+    assert 30_000 <= Retry(100, 60_000).backoff_ms(1, trouble(error, "far.test"), Random(1)) <= 60_000

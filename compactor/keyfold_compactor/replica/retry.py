@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from keyfold_compactor.replica.states import State
+from keyfold.errors import Fenced
+from keyfold_compactor.replica.states import State, Trouble
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +20,14 @@ class Retry:
     first_ms: int = 100
     cap_ms: int = 60_000
 
-    def backoff_ms(self, attempts: int, state: State, random: Random) -> int:
-        """How long to wait after `attempts` failures in a row (at least 1), the last of which led to `state`.
+    def backoff_ms(self, attempts: int, found: Trouble, random: Random) -> int:
+        """How long to wait after `attempts` failures in a row (at least 1), the last of which was `found`.
 
-        Each step is drawn from its upper half, so the wait is never longer than `cap_ms`.
+        Each step is drawn from its upper half, so the wait is never longer than `cap_ms`. Who was fenced waits long
+        too: another replicator is at work, and it should not be fenced in its turn.
         """
-        step_ms = self.cap_ms if state is not State.WAITING else self._step_ms(attempts)
+        is_long = found.state is not State.WAITING or found.code == Fenced.__name__
+        step_ms = self.cap_ms if is_long else self._step_ms(attempts)
         return max(1, round(step_ms * (0.5 + random.random() / 2)))
 
     def _step_ms(self, attempts: int) -> int:

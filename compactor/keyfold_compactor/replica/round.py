@@ -18,6 +18,7 @@ read after the claim.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
@@ -44,6 +45,12 @@ from keyfold_compactor.replica.transfer import Transfer, TransferStopped, Way
 
 LOST_PLANS_MAX: Final = 3
 """A round gives up after so many plans whose objects went away; with a pin it should not happen once."""
+
+CLAIM_LOOK_S: Final = 30.0
+"""So often a copy looks whether another replicator has taken over."""
+
+DAMAGE_AGAIN_S: Final = 1800.0
+"""A version whose objects were damaged is copied again after this, or when the source has another."""
 
 CHORES_AGAIN_S: Final = 60.0
 """Chores that could not be done are tried again after this, whatever the partition's own backoff is."""
@@ -108,6 +115,7 @@ class Rounds:
         self._glance = Glance(link.source, link.replica, topic, partition, self._source.patience)
         self._replica_etag = ""
         self._has_leftovers = True
+        self._damage: tuple[str, float, Corrupt | None] = ("", 0.0, None)
         self._replaced_at_s: float | None = None
         self._orphans_at_s = tools.clock.monotonic_s() + settings.collect_ms / 1000
         self.side: Side = link.source
@@ -207,6 +215,7 @@ class Rounds:
                 continue
             if _is_same(source.manifest, self._session.manifest):
                 return source  # another replicator had done it before the claim
+            self._require_sound(source)
             found = self._plan(source.manifest)
             if pin is None and found.jobs and (lost or found.size_bytes >= self._settings.pin_min_bytes):
                 pin = self._pin(source)
@@ -218,7 +227,16 @@ class Rounds:
                 lost += 1
                 source, pin = self._plan_again(error, lost), None
                 continue
+            except Corrupt as error:
+                self._damage = (source.etag, self._now_s() + DAMAGE_AGAIN_S, error)
+                raise
             return self._commit(source, resync=resync)
+
+    def _require_sound(self, source: Pinned) -> None:
+        """Raise what was wrong with this very version a while ago: to find it again would cost its bytes again."""
+        etag, until_s, error = self._damage
+        if error is not None and etag == source.etag and self._now_s() < until_s:
+            raise error
 
     def _admit(self, source: Manifest, replica: Manifest | None, *, resync: bool) -> None:
         """Raise why this version may not go to the replica."""
@@ -226,7 +244,8 @@ class Rounds:
         if replica is not None and replica.replica is not None:
             require_follows(replica, source, resync=resync)  # what the commit would refuse, before anything is sent
         if was_compacted(source):
-            refused = refusal(source, self._tools.enablement(), self._link.replica.url)
+            named = f"{self._link.source.url} {self._link.name}"
+            refused = refusal(source, self._tools.enablement(), self._link.replica.url, named)
             if refused is not None:
                 raise refused
 
@@ -272,13 +291,28 @@ class Rounds:
             self._send(found, source, watch)
 
     def _send(self, found: Plan, source: Pinned, watch: Watch) -> None:
-        left_bytes = found.size_bytes
-        for result in self._tools.transfer.copy(found.jobs):
-            self._tools.tally.add(_counted(result.way, result.sent_bytes, result.job.size_bytes))
-            left_bytes -= result.job.size_bytes
-            watch(Seen(source, self._claimed.manifest, left_bytes))
-            if not self._tools.is_wanted():
-                raise TransferStopped(f"{self._place}: the replica was paused")
+        left_bytes, looked_at_s = found.size_bytes, self._now_s()
+        with closing(self._tools.transfer.copy(found.jobs)) as results:
+            for result in results:
+                self._tools.tally.add(_counted(result.way, result.sent_bytes, result.job.size_bytes))
+                left_bytes -= result.job.size_bytes
+                watch(Seen(source, self._claimed.manifest, left_bytes))
+                if not self._tools.is_wanted():
+                    raise TransferStopped(f"{self._place}: the replica was paused")
+                if self._now_s() >= looked_at_s + CLAIM_LOOK_S:
+                    looked_at_s = self._now_s()
+                    self._require_claim()
+
+    def _require_claim(self) -> None:
+        """Raise `Fenced` where another replicator has claimed: it copies the same objects."""
+        session, key = self._claimed, self._replica.place.manifest_key
+        self.side = self._link.replica
+        try:
+            etag = self._replica.patience.repeat(lambda: self._link.replica.store.head(key)).etag
+        except ObjectNotFound:
+            etag = ""
+        if etag != ("" if session.pinned is None else session.pinned.etag):
+            session.refresh()
 
     def _plan_again(self, error: ObjectNotFound, lost: int) -> Pinned:
         """An object went away before it was copied: the source as it is now, if that explains it."""

@@ -141,7 +141,7 @@ class Worker:
         found = trouble(error, self._rounds.side.host)
         self._tally.add(Totals(failures={found.code: 1}))
         before = self.state
-        backoff_ms = self._settings.retry.backoff_ms(before.attempts + 1, found.state, self._random)
+        backoff_ms = self._settings.retry.backoff_ms(before.attempts + 1, found, self._random)
         self.due_at_s = self._clock.monotonic_s() + backoff_ms / 1000
         now_ms = self._clock.now_ms()
         self._board.change(self._rounds.place, lambda state: state.failed(found, now_ms=now_ms, backoff_ms=backoff_ms))
