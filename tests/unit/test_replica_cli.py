@@ -130,7 +130,7 @@ def test_a_replica_that_does_not_answer_is_registered_only_unseen(keyfold: Keyfo
 def test_add_says_which_topics_wait_for_compaction(keyfold: Keyfold, made: MadeLog) -> None:
     made.compact()
     lines = keyfold("add", SOURCE, "dr", "--to", REPLICA)
-    assert "    keyfold replica enable-compaction s3://dr/topics" in "\n".join(lines)
+    assert "    keyfold replica enable-compaction s3://log/topics dr" in "\n".join(lines)
     assert any("users" in line and "compacted" in line for line in lines)
 
 
@@ -207,7 +207,7 @@ def test_the_story_of_the_rule(keyfold: Keyfold, made: MadeLog) -> None:
     (shown,) = keyfold.json("status", SOURCE, "dr")
     (error,) = shown["errors"]
     assert (shown["state"], error["code"]) == ("waiting", "CompactionNotEnabled")
-    assert f"keyfold replica enable-compaction {REPLICA}" in error["hint"]
+    assert f"keyfold replica enable-compaction {SOURCE} dr --topic users" in error["hint"]
     assert len(read(keyfold.buckets, "dr")) == 3
     keyfold("enable-compaction", REPLICA, "--topic", "users")
     keyfold("run", SOURCE, "--once")

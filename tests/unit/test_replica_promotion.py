@@ -74,7 +74,7 @@ def test_what_is_printed_at_the_end_leads_the_old_source_after_the_new_one(keyfo
     lines = keyfold("promote", SOURCE, "dr")
     assert keyfold.json("list", SOURCE) == []
     assert f"      keyfold replica add {REPLICA} log --to {SOURCE}" in lines
-    assert f"      keyfold replica enable-compaction {SOURCE}" in lines
+    assert f"      keyfold replica enable-compaction {REPLICA} log" in lines
     new = at(keyfold.buckets, "dr")
     new.append(records("e=1 a=", 5))
     new.compact()

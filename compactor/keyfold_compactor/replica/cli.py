@@ -95,7 +95,7 @@ def add(
         return
     click.echo(f"{made.name} is registered: {made.url}, {topics_text(made.config)}")
     if found is not None:
-        _print(admission_lines(found, made.url))
+        _print(admission_lines(found, f"{source} {name}"))
     click.echo(f"next: keyfold replica {'resume' if paused else 'run'} {source}{f' {name}' if paused else ''}")
 
 
@@ -143,7 +143,7 @@ def edit(
         return
     _print(registration_lines(made))
     if found is not None:
-        _print(admission_lines(found, made.url))
+        _print(admission_lines(found, f"{source} {name}"))
 
 
 @replica.command(

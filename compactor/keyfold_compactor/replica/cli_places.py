@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from keyfold_compactor.replica.link import Side
     from keyfold_compactor.replica.registry import EnablementBook, Registry
 
-CONNECTIONS = 32
+CONNECTIONS = 40
 
 
 class PlaceType(click.ParamType[str]):
@@ -62,13 +62,15 @@ def world_of(ctx: click.Context) -> Surroundings:
 
 def where(place: str) -> tuple[S3Location, str]:
     """Where a URL or a configuration file points to, and the topics.dir. Raises `ConfigError`."""
+    from dataclasses import replace
+
     from keyfold.options import StoreOptions, read_config
     from keyfold.store.location import location_of as location_of_url
     from keyfold.store.location import parse_url
     from keyfold_compactor.replica.options import location_of
 
     if "://" in place:
-        return location_of_url(place), parse_url(place)[1]
+        return replace(location_of_url(place), max_connections=CONNECTIONS), parse_url(place)[1]
     options = StoreOptions.parse(about_the_store(read_config(place)))
     return location_of(options, max_connections=CONNECTIONS), options.topics_dir
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -17,9 +18,12 @@ from keyfold_compactor.replica.cli_means import means_of
 from keyfold_compactor.replica.cli_places import PlaceType, open_replica, open_side, registry_of, world_of
 
 if TYPE_CHECKING:
+    from keyfold.log.commit import Pinned
     from keyfold_compactor.replica.documents import Registration
     from keyfold_compactor.replica.link import Side
     from keyfold_compactor.replica.promotion import Outcome, Surroundings
+
+_AT_ONCE = 16
 
 topics_option = click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Only this one.")
 dry_run_option = click.option("--dry-run", is_flag=True, help="Look at everything, change nothing.")
@@ -291,10 +295,16 @@ def _replicas_at(
     from keyfold.log.replica_log import ReplicaLog
 
     world = world_of(ctx)
+
+    def load(pair: tuple[str, int]) -> Pinned | None:
+        random = Random(world.random.getrandbits(64))
+        return ReplicaLog(theirs.store, theirs.place(*pair), clock=world.clock, random=random).load()
+
+    pairs = _pairs(theirs, lambda topic: not topics or topic in topics)
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="keyfold-places") as pool:
+        manifests = list(zip(pairs, pool.map(load, pairs), strict=True))
     found: dict[tuple[str, int], tuple[str, str] | None] = {}
-    for topic, partition in _pairs(theirs, lambda topic: not topics or topic in topics):
-        place = theirs.place(topic, partition)
-        pinned = ReplicaLog(theirs.store, place, clock=world.clock, random=world.random).load()
+    for (topic, partition), pinned in manifests:
         if pinned is None:
             continue
         state = pinned.manifest.replica
@@ -333,7 +343,7 @@ def _replica_name(name: str | None, side: Side) -> str:
 def _say_how_to_go_on(new_url: str, name: str, old_url: str) -> None:
     click.echo(f"next: run the sink and the compactor with {new_url}; to carry what they write to the old source:")
     click.echo(f"      keyfold replica add {new_url} {name} --to {old_url}")
-    click.echo(f"      keyfold replica enable-compaction {old_url}")
+    click.echo(f"      keyfold replica enable-compaction {new_url} {name}")
 
 
 def _tell(outcomes: Sequence[Outcome], done: str, *, as_json: bool) -> None:

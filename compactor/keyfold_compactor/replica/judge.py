@@ -33,7 +33,7 @@ class Asked:
     """What a state is judged by beside the manifests: the registration, and what its two sides are called.
 
     `hold_name` is the replica's name in the source's holds. `enablement` is None where it could not be read.
-    `replica_url` is what commands about the replica's bucket are given.
+    `named` is the replica as commands take it: its source's URL and its name.
     """
 
     name: str
@@ -43,6 +43,7 @@ class Asked:
     is_paused: bool = False
     enablement: Enablement | None = None
     replica_url: str = ""
+    named: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +149,7 @@ def _trouble(
             return said
     if is_equal or asked.enablement is None:
         return None
-    refused = refusal(source, asked.enablement, asked.replica_url or asked.name)
+    refused = refusal(source, asked.enablement, asked.replica_url or asked.name, asked.named)
     return None if refused is None else trouble(refused, asked.replica_host)
 
 

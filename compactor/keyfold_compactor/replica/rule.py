@@ -13,8 +13,11 @@ from keyfold.log.manifest import Manifest, was_compacted
 from keyfold_compactor.replica.documents import Enablement
 
 
-def refusal(source: Manifest, enablement: Enablement, replica: str) -> KeyfoldError | None:
-    """Why this version of the source may not go to the replica at this URL; None where it may."""
+def refusal(source: Manifest, enablement: Enablement, replica: str, named: str = "") -> KeyfoldError | None:
+    """Why this version of the source may not go to the replica at this URL; None where it may.
+
+    `named` is the replica as commands take it: its source and its name, which say also how it is reached.
+    """
     if not was_compacted(source):
         return None
     entry = enablement.entry(source.topic)
@@ -23,14 +26,15 @@ def refusal(source: Manifest, enablement: Enablement, replica: str) -> KeyfoldEr
             source.topic,
             source.partition,
             f"the log was compacted, and compaction is not enabled at replica {replica}",
-            hint=f"run `keyfold replica enable-compaction {replica} --topic {source.topic}`; replication resumes then",
+            hint=f"run `keyfold replica enable-compaction {named or replica} --topic {source.topic}`; "
+            "replication resumes then",
         )
     if entry.format < source.min_reader:
         return ReplicaFormatTooOld(
             source.topic,
             source.partition,
             f"the log needs readers of format {source.min_reader}, those of replica {replica} read {entry.format}",
-            hint=f"upgrade what reads the replica, then run `keyfold replica enable-compaction {replica} "
+            hint=f"upgrade what reads the replica, then run `keyfold replica enable-compaction {named or replica} "
             f"--topic {source.topic}` with the new version",
         )
     return None

@@ -62,13 +62,13 @@ def admission_json(found: Admission) -> Json:
     }
 
 
-def admission_lines(found: Admission, replica_url: str) -> Iterator[str]:
-    """The same for people."""
+def admission_lines(found: Admission, named: str) -> Iterator[str]:
+    """The same for people; `named` is the replica as commands take it."""
     there = f", {found.partitions_there} of them are at the replica already" if found.partitions_there else ""
     yield f"{found.partitions} partitions with {size_text(found.size_bytes)}{there}"
     if found.not_enabled:
         yield f"note: compacted, and not replicated before compaction is enabled there: {names_text(found.not_enabled)}"
-        yield f"      keyfold replica enable-compaction {replica_url}"
+        yield f"      keyfold replica enable-compaction {named}"
     yield from (f"note: {note}" for note in found.notes)
 
 

@@ -76,6 +76,7 @@ def gather(
         is_paused=registration.is_paused,
         enablement=enablement,
         replica_url=registration.url,
+        named=f"{source.url} {registration.name}",
     )
 
     def judged(place: Place) -> Standing:
