@@ -118,6 +118,23 @@ def test_a_pass_for_another_reason_takes_what_was_received_and_says_what_is_held
     assert report_document(report)["totals"]["tombstones_held"] == 1
 
 
+def test_a_pass_for_received_tombstones_takes_them_from_segments_that_were_received_in_part_too() -> None:
+    clock = ManualClock()
+    store, sink = deleted_log(clock)
+    replica = register(store)
+    sink.session.refresh()
+    sink.append([record(5, "d", None), record(6, "e", "x" * 10_000), record(7, "f", None)])
+    for _ in range(2):
+        job(store, clock).once()
+        clock.advance(5_000)
+    assert [s.tombstone_count for s in load(store).segments] == [2, 0, 2]
+    tell(store, replica.hold_name, received_to=6)
+    (part,) = job(store, clock).once().partitions
+    assert (part.purged_tombstones, part.held_tombstones) == (3, 1)
+    assert tombstones(store) == [7]
+    assert job(store, clock).once().quiet_partitions == 1
+
+
 def test_a_plan_says_what_is_held_and_for_whom() -> None:
     clock = ManualClock()
     store, _ = deleted_log(clock)
