@@ -10,13 +10,16 @@ import json
 import os
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Final, Self
 
 ROLES: Final = ("driver", "JVM", "worker")
 _SAMPLE_S: Final = 0.1
+_CPU_SAMPLE_S: Final = 0.5
 
 
 def children() -> Iterator[int]:
@@ -36,16 +39,42 @@ def children() -> Iterator[int]:
             pending.append(pid)
 
 
+class _CpuMeter:
+    """CPU of all processes below this one, those that have died meanwhile too: pyspark's daemon disowns its workers,
+    and with an idle one that Spark ends goes all that it had used.
+    """
+
+    def __init__(self) -> None:
+        self._ticks: dict[tuple[int, str], int] = {}
+        self._lock = threading.Lock()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def look(self) -> int:
+        """Ticks so far."""
+        with self._lock:
+            for pid in (os.getpid(), *children()):
+                try:
+                    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+                except OSError:
+                    continue
+                began = fields[19]  # a number is given again
+                self._ticks[pid, began] = int(fields[11]) + int(fields[12])
+            return sum(self._ticks.values())
+
+    def _watch(self) -> None:
+        while True:
+            self.look()
+            time.sleep(_CPU_SAMPLE_S)
+
+
+@cache
+def _meter() -> _CpuMeter:
+    return _CpuMeter()
+
+
 def cpu_s() -> float:
-    """CPU seconds of this process and all below it, the dead ones included."""
-    ticks = 0
-    for pid in (os.getpid(), *children()):
-        try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-        except OSError:
-            continue
-        ticks += sum(map(int, fields[11:15]))
-    return ticks / os.sysconf("SC_CLK_TCK")
+    """CPU seconds of this process and all below it since the first call, the dead ones included."""
+    return _meter().look() / os.sysconf("SC_CLK_TCK")
 
 
 def peak_bytes(pid: int | str) -> int:
