@@ -7,7 +7,7 @@
     copy        kept schemas, then what the replica has not, several objects at a time
     commit      the replica's manifest: this version of the source, if the epoch is still ours
     cursor      the source learns up to which offset the replica has everything, and the pin goes
-    chores      what the replica may delete (`keyfold_compactor.replica.collect`)
+    chores      what the replica may delete (`keyfold_compactor.replica.chores`)
 
 A round may end anywhere. What it copied stays and is found by the next one, which lists the replica's folder for it; a
 commit without its cursor is a version in sync whose cursor the next look repairs. The order of claim and second look is
@@ -24,15 +24,14 @@ from random import Random
 from typing import Final
 
 from keyfold.clock import Clock
-from keyfold.errors import CommitRefused, Corrupt, KeyfoldError, ObjectNotFound, ReplicaError
+from keyfold.errors import Corrupt, KeyfoldError, ObjectNotFound, ReplicaError
 from keyfold.log.commit import Pinned
 from keyfold.log.edits_replica import require_follows, same_content
 from keyfold.log.manifest import NO_VERSION, Manifest, was_compacted
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
-from keyfold.log.replica_log import ReplicaLog, ReplicaSession
-from keyfold_compactor.janitor import Swept
-from keyfold_compactor.replica.collect import collect_orphans, collect_replaced, due_in_ms, has_strays
+from keyfold_compactor.replica.chores import Chores
+from keyfold_compactor.replica.claim import Claim, Speaking
 from keyfold_compactor.replica.documents import Enablement
 from keyfold_compactor.replica.glance import Glance
 from keyfold_compactor.replica.link import Link, ReplicaSettings, Side
@@ -51,9 +50,6 @@ CLAIM_LOOK_S: Final = 30.0
 
 DAMAGE_AGAIN_S: Final = 1800.0
 """A version whose objects were damaged is copied again after this, or when the source has another."""
-
-CHORES_AGAIN_S: Final = 60.0
-"""Chores that could not be done are tried again after this, whatever the partition's own backoff is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,23 +98,21 @@ class Rounds:
         self._settings = settings
         self._tools = tools
         self._random = random
+        self._speaking = Speaking(link.source)
         self._place = link.source.place(topic, partition)
         self._source = self._source_log()
-        self._replica = ReplicaLog(
-            link.replica.store,
-            link.replica.place(topic, partition),
-            clock=tools.clock,
-            random=random,
-            patience_s=settings.patience_s,
+        self._claim = Claim(
+            link, topic, partition, self._speaking, clock=tools.clock, random=random, patience_s=settings.patience_s
         )
-        self._session: ReplicaSession | None = None
+        self._chores = Chores(self._claim, self._source, settings, clock=tools.clock, tally=tools.tally)
         self._glance = Glance(link.source, link.replica, topic, partition, self._source.patience)
-        self._replica_etag = ""
         self._has_leftovers = True
         self._damage: tuple[str, float, Corrupt | None] = ("", 0.0, None)
-        self._replaced_at_s: float | None = None
-        self._orphans_at_s = tools.clock.monotonic_s() + settings.collect_ms / 1000
-        self.side: Side = link.source
+
+    @property
+    def side(self) -> Side:
+        """With whom the last call was speaking."""
+        return self._speaking.side
 
     @property
     def place(self) -> Place:
@@ -138,27 +132,27 @@ class Rounds:
             self._glance.forget()
             self._has_leftovers = True
             if isinstance(error, ReplicaError):
-                self._chores()  # a replica that cannot go on may be waiting for just that
+                self._do_chores()  # a replica that cannot go on may be waiting for just that
             raise
-        ended = replace(ended, chore_error=self._chores())
-        self._park()
+        ended = replace(ended, chore_error=self._do_chores())
+        self._claim.park()
         return ended
 
     def _round(self, watch: Watch, *, resync: bool) -> Ended:
         if not resync and self._is_unchanged():
             return Ended()
         # The source is read last: what is there then is not older than what the replica had taken from it.
-        replica = self._load_replica()
+        replica = self._look_at_replica()
         source = self._load_source()
         if not _is_same(source.manifest, replica):
             watch(Seen(source, replica))
             source = self._bring(source, replica, watch, resync=resync)
-            replica = self._claimed.manifest
+            replica = self._claim.held.manifest
         assert replica is not None
         source = self._cursor(source, replica)
         is_settled = _is_same(source.manifest, replica)
         if is_settled:
-            self._settle(source)
+            self._glance.settle(source.etag, self._claim.etag)
         return Ended(Seen(source, replica), is_settled)
 
     # Looking
@@ -167,40 +161,20 @@ class Rounds:
         try:
             return self._glance.is_unchanged()
         finally:
-            self.side = self._glance.side
+            self._speaking.side = self._glance.side
 
     def _load_source(self) -> Pinned:
-        self.side = self._link.source
+        self._speaking.side = self._link.source
         return self._source.load()
 
-    def _load_replica(self) -> Manifest | None:
-        """What the replica has, by the session's own look, or by anybody's where nothing is claimed."""
-        self.side = self._link.replica
-        if self._session is not None:
-            try:
-                return self._session.refresh()
-            except CommitRefused:
-                self._session = None  # another replicator was there, or it was promoted
-        pinned = self._replica.load()
+    def _look_at_replica(self) -> Manifest | None:
+        pinned = self._claim.look()
         if pinned is None:
             return None
-        self._replica_etag = pinned.etag
-        self._expect_chores(pinned)
+        self._chores.expect(pinned)
         return pinned.manifest
 
-    def _settle(self, source: Pinned) -> None:
-        """Remember that both sides are equal: a HEAD is enough the next time."""
-        session = self._session
-        if session is not None and session.pinned is not None:
-            self._replica_etag = session.pinned.etag
-        self._glance.settle(source.etag, self._replica_etag)
-
     # Bringing
-
-    @property
-    def _claimed(self) -> ReplicaSession:
-        assert self._session is not None
-        return self._session
 
     def _bring(self, source: Pinned, replica: Manifest | None, watch: Watch, *, resync: bool) -> Pinned:
         """Make the replica what the source is; the source's version that it is now."""
@@ -208,12 +182,11 @@ class Rounds:
         pin: Pin | None = None
         while True:
             self._admit(source.manifest, replica, resync=resync)
-            if self._session is None:
-                self._claim(source.manifest)
+            if self._claim.session is None:
+                replica = self._take_claim(source.manifest)
                 source = self._load_source()  # what is relied on from here on was read after the claim
-                replica = self._claimed.manifest
                 continue
-            if _is_same(source.manifest, self._session.manifest):
+            if _is_same(source.manifest, self._claim.session.manifest):
                 return source  # another replicator had done it before the claim
             self._require_sound(source)
             found = self._plan(source.manifest)
@@ -240,7 +213,7 @@ class Rounds:
 
     def _admit(self, source: Manifest, replica: Manifest | None, *, resync: bool) -> None:
         """Raise why this version may not go to the replica."""
-        self.side = self._link.replica
+        self._speaking.side = self._link.replica
         if replica is not None and replica.replica is not None:
             require_follows(replica, source, resync=resync)  # what the commit would refuse, before anything is sent
         if was_compacted(source):
@@ -249,23 +222,20 @@ class Rounds:
             if refused is not None:
                 raise refused
 
-    def _claim(self, source: Manifest) -> ReplicaSession:
-        self.side = self._link.replica
-        # The session remembers what it was claimed for: not the segments of a log that is in sync for weeks.
-        claimed = replace(source, segments=(), replaced=())
-        self._session = self._replica.claim(claimed, name=self._link.name, source_url=self._link.source.url)
+    def _take_claim(self, source: Manifest) -> Manifest | None:
+        session = self._claim.take(source)
         self._has_leftovers = True
-        self._orphans_at_s = self._now_s()
-        return self._session
+        self._chores.claimed()
+        return session.manifest
 
     def _plan(self, source: Manifest) -> Plan:
-        there = self._claimed.manifest
+        there = self._claim.held.manifest
         found = plan(self._place, source, there)
         if not found.jobs or not self._has_leftovers:
             return found
-        self.side = self._link.replica
-        folder = self._replica.place.folder
-        listed = self._replica.patience.repeat(
+        self._speaking.side = self._link.replica
+        folder = self._claim.log.place.folder
+        listed = self._claim.log.patience.repeat(
             lambda: {i.key.removeprefix(folder): i.size_bytes for i in self._link.replica.store.list(folder)}
         )
         found = plan(self._place, source, there, listed)
@@ -273,16 +243,16 @@ class Rounds:
         return found
 
     def _pin(self, source: Pinned) -> Pin:
-        self.side = self._link.source
+        self._speaking.side = self._link.source
         self._tools.tally.add(Totals(pins=1))
         return Pin(self._source_log(), self._link.hold_name, source, self._settings.pin_ms)
 
     def _copy(self, found: Plan, source: Pinned, pin: Pin | None, watch: Watch) -> None:
         left_bytes = found.size_bytes
-        watch(Seen(source, self._claimed.manifest, left_bytes))
+        watch(Seen(source, self._claim.held.manifest, left_bytes))
         if not found.jobs:
             return
-        self.side = self._link.replica
+        self._speaking.side = self._link.replica
         self._tools.courier.carry()
         if pin is None:
             self._send(found, source, watch)
@@ -296,23 +266,12 @@ class Rounds:
             for result in results:
                 self._tools.tally.add(_counted(result.way, result.sent_bytes, result.job.size_bytes))
                 left_bytes -= result.job.size_bytes
-                watch(Seen(source, self._claimed.manifest, left_bytes))
+                watch(Seen(source, self._claim.held.manifest, left_bytes))
                 if not self._tools.is_wanted():
                     raise TransferStopped(f"{self._place}: the replica was paused")
                 if self._now_s() >= looked_at_s + CLAIM_LOOK_S:
                     looked_at_s = self._now_s()
-                    self._require_claim()
-
-    def _require_claim(self) -> None:
-        """Raise `Fenced` where another replicator has claimed: it copies the same objects."""
-        session, key = self._claimed, self._replica.place.manifest_key
-        self.side = self._link.replica
-        try:
-            etag = self._replica.patience.repeat(lambda: self._link.replica.store.head(key)).etag
-        except ObjectNotFound:
-            etag = ""
-        if etag != ("" if session.pinned is None else session.pinned.etag):
-            session.refresh()
+                    self._claim.require()
 
     def _plan_again(self, error: ObjectNotFound, lost: int) -> Pinned:
         """An object went away before it was copied: the source as it is now, if that explains it."""
@@ -332,15 +291,16 @@ class Rounds:
         return source
 
     def _commit(self, source: Pinned, *, resync: bool) -> Pinned:
-        self.side = self._link.replica
-        session = self._claimed
+        self._speaking.side = self._link.replica
+        session = self._claim.held
         # Whatever it fails by, what the session knows may be wrong then: the commit may have landed all the same.
-        self._session = None
+        self._claim.drop()
         session.mirror(source.manifest, resync=resync)
-        self._session = session
+        self._claim.session = session
         self._tools.tally.add(Totals(commits=1))
         self._has_leftovers = False
-        self._expect_chores(session.pinned)
+        assert session.pinned is not None
+        self._chores.expect(session.pinned)
         return source
 
     # After it
@@ -350,66 +310,12 @@ class Rounds:
         held = source.manifest.hold(self._link.hold_name)
         if held is not None and held.version == NO_VERSION and held.received_to >= replica.next_offset:
             return source
-        self.side = self._link.source
+        self._speaking.side = self._link.source
         return self._source.hold(self._link.hold_name, None, received_to=replica.next_offset, pinned=source)
 
-    def _expect_chores(self, replica: Pinned) -> None:
-        wait_ms = due_in_ms(replica, self._settings.file_delete_delay_ms)
-        self._replaced_at_s = None if wait_ms is None else self._now_s() + wait_ms / 1000
-
-    def _chores(self) -> KeyfoldError | None:
-        """Delete at the replica what may go, when it is time to look. What could not be done is tried again later."""
-        now_s = self._now_s()
-        is_replaced_due = self._replaced_at_s is not None and now_s >= self._replaced_at_s
-        are_orphans_due = now_s >= self._orphans_at_s
-        if not is_replaced_due and not are_orphans_due:
-            return None
-        try:
-            self._unpark()
-            if is_replaced_due:
-                self._collect_replaced()
-            if are_orphans_due:
-                self._collect_orphans()
-            self._park()
-        except KeyfoldError as error:
-            self._session = None
-            self._glance.forget()
-            self._replaced_at_s = now_s + CHORES_AGAIN_S if is_replaced_due else self._replaced_at_s
-            self._orphans_at_s = now_s + CHORES_AGAIN_S if are_orphans_due else self._orphans_at_s
-            # Another replicator is there: these are its chores now.
-            return None if isinstance(error, CommitRefused) else error
-        return None
-
-    def _park(self) -> None:
-        """Let go of the replica's manifest, which may be large; the claim stays."""
-        if self._session is not None and self._session.pinned is not None:
-            self._glance.committed(self._session.pinned.etag)
-            self._session.park()
-
-    def _unpark(self) -> None:
-        if self._session is not None and self._session.manifest is None:
-            self.side = self._link.replica
-            self._session.refresh()
-
-    def _collect_replaced(self) -> None:
-        session = self._session or self._claim(self._load_source().manifest)
-        self.side = self._link.replica
-        self._count(collect_replaced(self._link.replica.store, session, self._settings.file_delete_delay_ms))
-        assert session.pinned is not None
-        self._expect_chores(session.pinned)
-
-    def _collect_orphans(self) -> None:
-        """Where nothing was claimed, only if there seem to be any: a claim is a commit."""
-        self.side = self._link.replica
-        if self._session is not None or has_strays(self._link.replica.store, self._replica):
-            session = self._session or self._claim(self._load_source().manifest)
-            self.side = self._link.replica
-            self._count(collect_orphans(self._link.replica.store, session, self._source))
-        self._orphans_at_s = self._now_s() + self._settings.collect_ms / 1000
-
-    def _count(self, swept: Swept) -> None:
-        orphans = len(swept.orphans) + len(swept.uploads)
-        self._tools.tally.add(Totals(objects_deleted=len(swept.replaced), orphans_deleted=orphans))
+    def _do_chores(self) -> KeyfoldError | None:
+        self._speaking.side = self._link.replica
+        return self._chores.do(lambda: self._glance.committed(self._claim.etag))
 
     def _source_log(self) -> PartitionLog:
         return PartitionLog(
