@@ -78,6 +78,9 @@ def figures(source: Pinned, replica: Manifest | None, *, received_at_ms: int = U
     """
     manifest = source.manifest
     received_to = manifest.log_start_offset if replica is None else replica.next_offset
+    if replica is not None and replica.replica is not None:
+        # By the other store's clock; but it tells of rounds, too, that brought no new offsets and moved no cursor.
+        received_at_ms = max(received_at_ms, replica.replica.received_at_ms)
     there = frozenset[str]() if replica is None else replica.object_names()
     missing = [s for s in manifest.segments if s.name not in there or s.index_name not in there]
     since_ms = [
