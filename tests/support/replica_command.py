@@ -46,6 +46,7 @@ class Buckets:
     clock: ManualClock = field(default_factory=ManualClock)
     away: set[str] = field(default_factory=set)
     locations: list[S3Location] = field(default_factory=list)
+    pacers: list[Pacer | None] = field(default_factory=list)
     stores: dict[str, FaultyStore] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> FaultyStore:
@@ -67,8 +68,8 @@ class Buckets:
 
     def open(self, location: S3Location, pacer: Pacer | None) -> ObjectStore:
         """What a command opens."""
-        del pacer
         self.locations.append(location)
+        self.pacers.append(pacer)
         return self[location.bucket]
 
 

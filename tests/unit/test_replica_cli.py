@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,13 @@ def keyfold(buckets: Buckets, capsys: pytest.CaptureFixture[str]) -> Keyfold:
 @pytest.fixture
 def made(buckets: Buckets) -> MadeLog:
     return made_log(buckets)
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
 
 
 # Registrations
@@ -302,6 +310,31 @@ def test_a_replica_takes_no_sink(keyfold: Keyfold, made: MadeLog) -> None:
     there = made_log(keyfold.buckets, "dr", text="")
     with pytest.raises(IsReplica, match="keyfold replica promote"):
         there.log.claim_sink()
+
+
+def test_a_run_goes_by_its_configuration(keyfold: Keyfold, made: MadeLog, tmp_path: Path) -> None:
+    del made
+    keyfold("add", SOURCE, "dr", "--to", REPLICA)
+    keyfold("add", SOURCE, "archive", "--to", "s3://archive/topics")
+    path = tmp_path / "replicate.json"
+    config = {"s3.bucket.name": "log", "replicas": "archive", "replica.io.max.bytes.per.second": "1000000"}
+    path.write_text(json.dumps({**config, "metrics.port": free_port()}))
+    keyfold.buckets.pacers.clear()
+    assert [row["name"] for row in keyfold.json("run", str(path), "--once")] == ["archive"]
+    assert len({id(pacer) for pacer in keyfold.buckets.pacers}) == 1
+    assert None not in keyfold.buckets.pacers
+    path.write_text(json.dumps({**config, "replica.treads": "3"}))
+    keyfold("run", str(path), "--once", code=2)
+    assert "replica.threads" in "".join(keyfold.errors)
+
+
+def test_topics_that_are_not_there_are_named(keyfold: Keyfold, made: MadeLog) -> None:
+    del made
+    lines = keyfold("add", SOURCE, "dr", "--to", REPLICA, "--topics", "users,user,orders")
+    assert "note: not at the source yet: orders, user" in lines
+    keyfold("remove", SOURCE, "dr")
+    lines = keyfold("add", SOURCE, "dr", "--to", REPLICA, "--topics-regex", "nothing.*")
+    assert any("no topic yet" in line for line in lines)
 
 
 # The command

@@ -54,8 +54,7 @@ def admit(
     probe(replica.store, replica.topics_dir, random)
     notes = [*_judge_place(source, replica, random)]
     places = [place for place in catalog.places(source.store, source.topics_dir) if registration.covers(place.topic)]
-    if not places:
-        notes.append("the source has no topic yet that this replica takes")
+    notes += _judge_topics(registration, {place.topic for place in places})
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="keyfold-admit") as pool:
         pairs = list(pool.map(lambda place: _look(place, source, replica, clock, random), places))
     found = [(mine, theirs) for mine, theirs in pairs if mine is not None]
@@ -70,6 +69,15 @@ def admit(
         not_enabled=tuple(topic for topic in compacted if not _is_enabled(enablement, topic)),
         notes=tuple(notes),
     )
+
+
+def _judge_topics(registration: Registration, found: set[str]) -> Iterator[str]:
+    """A topic that is not there may come yet, or be misspelt."""
+    missing = sorted({*registration.options.topics} - found)
+    if missing:
+        yield f"not at the source yet: {names_text(missing)}"
+    elif not found:
+        yield "the source has no topic yet that this replica takes"
 
 
 def require_follows(source: Manifest, replica: Manifest, name: str) -> None:
