@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from keyfold.log.gaps import records_in, totals
-from keyfold.log.manifest import WHOLE_RANGE, Gap, Manifest, SegmentEntry
+from keyfold.log.manifest import NO_VERSION, WHOLE_RANGE, Ancestor, Gap, Hold, Manifest, ReplicaState, SegmentEntry
 from keyfold.log.record import Record
 from keyfold.read.findings import VerifyReport
 from keyfold.read.repair import RepairPlan
@@ -136,12 +136,39 @@ def manifest_json(manifest: Manifest) -> Json:
         "lease": {"holder": manifest.compactor.lease_holder, "until_ms": manifest.compactor.lease_until_ms},
         "gaps": [_gap_json(gap) for gap in manifest.gaps],
         "gap_records": totals(manifest.gaps),
-        "holds": [{"replica": h.replica, "version": h.version, "until_ms": h.expires_at_ms} for h in manifest.holds],
+        "replica_of": None if manifest.replica is None else _following_json(manifest.replica),
+        "lineage": [_ancestor_json(ancestor) for ancestor in manifest.lineage],
+        "holds": [_hold_json(hold) for hold in manifest.holds],
         "replaced": len(manifest.replaced),
         "settings": dict(manifest.settings),
         "min_reader": manifest.min_reader,
         "min_writer": manifest.min_writer,
         "features": list(manifest.features),
+    }
+
+
+def _following_json(state: ReplicaState) -> Json:
+    return {
+        "source": state.source,
+        "name": state.name,
+        "log_id": state.source_log_id,
+        "version": state.source_version,
+        "received_at_ms": state.received_at_ms,
+        "epoch": state.epoch,
+    }
+
+
+def _ancestor_json(ancestor: Ancestor) -> Json:
+    return {"log_id": ancestor.log_id, "version": ancestor.version, "next_offset": ancestor.next_offset}
+
+
+def _hold_json(hold: Hold) -> Json:
+    return {
+        "replica": hold.replica,
+        "version": hold.version,
+        "until_ms": hold.expires_at_ms,
+        "received_to": hold.received_to,
+        "received_at_ms": hold.received_at_ms,
     }
 
 
@@ -195,18 +222,32 @@ def _state_rows(manifest: Manifest) -> Iterable[tuple[str, str]]:
         yield "replaced", f"{len(manifest.replaced)} objects wait for their deletion"
     if manifest.purged_to >= 0:
         yield "purged", f"tombstones up to offset {manifest.purged_to}"
-    for hold in manifest.holds:
-        yield "hold", f"{hold.replica} holds version {hold.version} until {iso(hold.expires_at_ms)}"
+    yield from _replica_rows(manifest)
     yield from _gap_rows(manifest.gaps)
     for name, value in sorted(manifest.settings.items()):
         yield "setting", f"{name}={value}"
 
 
+def _replica_rows(manifest: Manifest) -> Iterable[tuple[str, str]]:
+    state = manifest.replica
+    if state is not None:
+        received = f"has its version {state.source_version}" if state.source_version else "has received nothing yet"
+        at = f", of {iso(state.received_at_ms)}" if state.received_at_ms >= 0 else ""
+        yield "replica", f"`{state.name}` of {state.source}, {received}{at}; only its replicator writes it"
+    for ancestor in manifest.lineage:
+        yield "lineage", f"goes on with log {ancestor.log_id} from offset {ancestor.next_offset}"
+    for hold in manifest.holds:
+        received = f"has offsets below {hold.received_to}" if hold.received_to >= 0 else "has received nothing yet"
+        pin = "" if hold.version == NO_VERSION else f"; holds version {hold.version} until {iso(hold.expires_at_ms)}"
+        yield "held for", f"replica `{hold.replica}`, which {received}{pin}"
+
+
 def manifest_summary(manifest: Manifest) -> str:
     """One line about a partition, for `keyfold log list`."""
+    following = "" if manifest.replica is None else f"\treplica of {manifest.replica.source}"
     offsets = f"[{manifest.log_start_offset}, {manifest.next_offset})"
     counts = f"{manifest.record_count:,} records in {len(manifest.segments):,} segments"
-    return f"{manifest.topic}-{manifest.partition}\t{offsets}\t{counts}\t{size(manifest.size_bytes)}"
+    return f"{manifest.topic}-{manifest.partition}\t{offsets}\t{counts}\t{size(manifest.size_bytes)}{following}"
 
 
 def report_json(report: VerifyReport) -> Json:

@@ -51,6 +51,9 @@ from keyfold.store.api import Blob, ObjectInfo, ObjectStore
 Base = Literal["auto", "version", "segments"]
 """What a repair stands on; auto: a version where there is one that is still the log, else the segments."""
 
+REPLICA_DOCUMENT: Final = "_replica.json"
+"""Beside the topics of a bucket that has replicas: whether compacted logs may come there."""
+
 SEGMENTS: Final = "the segments in the folder"
 
 
@@ -89,6 +92,8 @@ def plan_repair(
     versions = Versions(None, "") if base == "segments" else newest_version(store, place)
     if base == "version" and versions.found is None:
         raise _refused(place, versions.why_not)
+    if base == "auto":
+        _require_no_replica(store, place, versions.found)
     notes: list[str] = [] if versions.found is not None or not versions.why_not else [versions.why_not]
     folder = _Folder.look(store, place)
     if versions.found is not None:
@@ -145,6 +150,30 @@ def _require_lost(
             raise
         return log.patience.repeat(lambda: store.get(place.manifest_key))
     raise _not_lost(place)
+
+
+def _require_no_replica(store: ObjectStore, place: Place, found: Found | None) -> None:
+    """A replica's manifest comes back by replicating: repaired, it would be another log, which its source never had."""
+    following = None if found is None else found.manifest.replica
+    head = f"{place.topics_dir}/" if place.topics_dir else ""
+    if following is None and (found is not None or not _is_there(store, head + REPLICA_DOCUMENT)):
+        return
+    whose = f"the replica `{following.name}` of {following.source}" if following is not None else "a replica's"
+    raise LogError(
+        place.topic,
+        place.partition,
+        f"the log here was {whose}, and replicating makes its manifest anew, of the objects that are there",
+        hint="move a damaged manifest away and run `keyfold replica run`; if the source is lost, repair with "
+        "`--from version` or `--from segments`: that makes it a log of its own",
+    )
+
+
+def _is_there(store: ObjectStore, key: str) -> bool:
+    try:
+        store.head(key)
+    except ObjectNotFound:
+        return False
+    return True
 
 
 def _not_lost(place: Place) -> LogError:

@@ -116,6 +116,7 @@ def renewed(manifest: Manifest, tail: tuple[SegmentEntry, ...], *, log_id: str, 
         next_offset=end,
         first_dirty_offset=_first_dirty(manifest, tail),
         holds=(),
+        replica=None,
     )
 
 

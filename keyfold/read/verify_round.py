@@ -158,24 +158,30 @@ def _notes(place: Place, manifest: Manifest, folder: Folder) -> Iterator[Finding
         if name in replaced:
             yield Finding(Kind.REPLACED, key, f"{size_bytes} bytes wait for their deletion")
         elif parse_name(name) is not None:
-            what = f"{size_bytes} bytes that no manifest names; the collector takes it when its writer's epoch is over"
-            yield Finding(Kind.ORPHAN, key, what)
+            yield Finding(Kind.ORPHAN, key, f"{size_bytes} bytes that no manifest names; {_taken_by(manifest)}")
         else:
             yield Finding(Kind.UNKNOWN_OBJECT, key, f"{size_bytes} bytes; keyfold does not make such names")
     for upload in folder.uploads:
         yield Finding(Kind.UNFINISHED_UPLOAD, upload.key, f"multipart upload {upload.upload_id} was not finished")
 
 
+def _taken_by(manifest: Manifest) -> str:
+    if manifest.is_replica:
+        return "a round that is under way needs it, or the replicator takes it"
+    return "the collector takes it when its writer's epoch is over"
+
+
 def _contradictions(place: Place, manifest: Manifest, folder: Folder) -> Iterator[Finding]:
     """What a manifest that can be read says and cannot be.
 
     A writer claims its epoch in the manifest before it uploads anything, and the folder was listed before the manifest
-    was read: so a name with an epoch that the manifest does not know proves that a newer manifest was there.
+    was read: so a name with an epoch that the manifest does not know proves that a newer manifest was there. Not so in
+    a replica: there epochs are the source's, and objects come before the manifest that knows them.
     """
     uploads = (u.key.removeprefix(place.folder) for u in folder.uploads)
     names = [parsed for name in (*folder.sizes, *uploads) if (parsed := parse_name(name)) is not None]
     newer = [n for n in names if n.epoch > manifest.last_epoch and str(n) not in manifest.object_names()]
-    if newer:
+    if newer and not manifest.is_replica:
         what = (
             f"it knows epochs up to {manifest.last_epoch}, and {newer[0]} ({len(newer)} objects like it) was written "
             f"by epoch {max(n.epoch for n in newer)}: an older version of the manifest was put back"
