@@ -221,6 +221,17 @@ def test_without_its_source_a_replica_is_promoted_only_by_force(keyfold: Keyfold
     assert [record.offset for record in read(keyfold.buckets, "dr")] == [0, 1, 2, 3]
 
 
+def test_a_source_that_is_damaged_need_not_be_asked(keyfold: Keyfold, made: MadeLog) -> None:
+    (key, *_) = [key for key in made.object_keys() if "000003-" in key and "_index" not in key]
+    keyfold.buckets["log"].delete(key)
+    keyfold("promote", REPLICA, "--force", code=1)
+    keyfold("promote", SOURCE, "dr", "--without-source", code=2)
+    assert not made.manifest.is_replica
+    keyfold("promote", REPLICA, "--without-source")
+    assert [record.offset for record in read(keyfold.buckets, "dr")] == [0, 1, 2]
+    assert not made.manifest.is_replica
+
+
 def test_the_way_back_says_what_would_be_lost(keyfold: Keyfold, made: MadeLog) -> None:
     """The old source has two records that its replica never got; they are shown, kept, and only then given up."""
     keyfold.buckets.away.add("log")

@@ -41,6 +41,9 @@ json_option = click.option("--json", "as_json", is_flag=True, help="One JSON obj
 @topics_option
 @click.option("--old-name", metavar="NAME", help="What the old source is called as a replica of the new one.")
 @click.option("--force", is_flag=True, help="Where the source does not answer: go on with what the replica has.")
+@click.option(
+    "--without-source", is_flag=True, help="Do not even ask it: it answers, and is damaged. With PLACE alone."
+)
 @dry_run_option
 @json_option
 @click.pass_context
@@ -53,6 +56,7 @@ def promote(
     old_name: str | None,
     *,
     force: bool,
+    without_source: bool,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -66,6 +70,8 @@ def promote(
     A source that does not answer cannot be asked what it has, nor be told to stop: --force goes on without it.
     """
     topics = tuple(topics)
+    if without_source and (name is not None or source is not None):
+        raise click.UsageError("--without-source takes the replica's own PLACE alone")
     if name is not None:
         ours = open_side(ctx, place)
         registration = registry_of(ctx, ours).load(name)
@@ -75,7 +81,10 @@ def promote(
         )
     else:
         theirs = open_side(ctx, place)
-        switch = _from_replica(ctx, theirs, source, topics, old_name, force=force)
+        if without_source:
+            switch = _Forced(ctx, theirs, sorted(_replicas_at(ctx, theirs, topics)), "as it was said")
+        else:
+            switch = _from_replica(ctx, theirs, source, topics, old_name, force=force)
     outcomes = switch.look()
     if not dry_run and all(found.is_fit for found in outcomes):
         outcomes = switch.carry_out(outcomes)
