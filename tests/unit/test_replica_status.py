@@ -386,5 +386,5 @@ def test_waits_are_told_whatever_the_clock_of_the_process_is(skew_ms: int, scene
     )  # fmt: skip
     text = "\n".join(status_lines(scene.status()))
     assert "next attempt in 25 s, longest backoff 30 s" in text
-    assert "SlowDown at h (1 partitions: users-0): m" in text
+    assert "SlowDown at h (1 partition: users-0): m" in text
     assert "try 3 in 25 s" in text

@@ -107,13 +107,13 @@ def status_lines(status: ReplicaStatus, *, all_partitions: bool = False) -> Iter
 
 def _counts(found: Summary) -> str:
     parts = ", ".join(f"{count} {state.value}" for state, count in found.by_state.items())
-    return f"{found.partitions} partitions: {parts}" if parts else "no partition of the topics that it takes"
+    return f"{_partitions(found.partitions)}: {parts}" if parts else "no partition of the topics that it takes"
 
 
 def _process(status: ReplicaStatus) -> str:
     reported = status.reported
     if reported is None:
-        return f"nothing has replicated yet; run `keyfold replica run ... {status.registration.name}`"
+        return f"nothing has replicated yet: `keyfold replica run {status.source_url} {status.registration.name}`"
     ago = _duration(reported.age_ms / 1000)
     if status.is_replicating:
         return f"replicated by {reported.holder}, which wrote this down {ago} ago"
@@ -148,7 +148,11 @@ def _places_text(places: Sequence[Place]) -> str:
     if not places:
         return ""
     shown = ", ".join(str(place) for place in places[:3])
-    return f" ({len(places)} partitions: {shown}{', ...' if len(places) > 3 else ''})"
+    return f" ({_partitions(len(places))}: {shown}{', ...' if len(places) > 3 else ''})"
+
+
+def _partitions(count: int) -> str:
+    return f"{count} partition{'' if count == 1 else 's'}"
 
 
 def _partition_lines(status: ReplicaStatus, *, all_partitions: bool) -> Iterable[str]:
