@@ -7,6 +7,7 @@ on from where it was. The specification is the dict of what was appended. A repl
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -18,6 +19,7 @@ from keyfold.clock import ManualClock
 from keyfold.log.index import read_index
 from keyfold.log.manifest import Manifest
 from keyfold.log.record import Record
+from keyfold.store.faulty import Fault, FaultyStore, Kind, SimulatedCrash, kinds_of
 from keyfold.store.memory import MemoryStore
 from keyfold_compactor import passes
 from keyfold_compactor.floor import Settled
@@ -105,6 +107,7 @@ class World:
         self.replicas = [Replica(name) for name in ("r", "s")[: self.random.randrange(1, 3)]]
         self.topic = topic(self.random)
         self.settled = Settled()
+        self.dead: list[FaultyStore] = []
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -115,13 +118,17 @@ class World:
         self.sink.append(found)
         self.appended += found
 
-    def run(self) -> list[str]:
+    def run(self, *, may_die: bool = False) -> list[str]:
         """One run of the compactor; what it cleaned for."""
         before = load(self.store)
         held_from = min((max(0, r.received_to) for r in self.replicas), default=1 << 60)
         marks = tombstone_marks(self.store, before)
         whole = replace(self.topic, replicas=self.names)
-        values = {"settled": self.settled, "pass_bytes": self.random.choice([1, 1 << 40])}
+        values = {"settled": self.settled, "pass_bytes": self.random.choice([1, 1 << 40]), "lease_ms": 1_000}
+        if may_die and self.random.random() < 0.3:
+            self.die(whole, values)
+            self.check(before, load(self.store), marks, held_from)
+            return []
         if self.random.random() < 0.2:
             answers = iter([False] * self.random.randrange(1, 4))
             run = new_run(self.store, whole, clock=self.clock, seed=self.random.getrandbits(32), **values)
@@ -132,6 +139,19 @@ class World:
         after = load(self.store)
         self.check(before, after, marks, held_from)
         return [reason for p in report.partitions for reason in p.reasons]
+
+    def die(self, whole: TopicSettings, values: dict[str, object]) -> None:
+        """A run whose process ends at one of its calls; what was on its way may land much later."""
+        at = self.random.randrange(1, 40)
+        kind = self.random.choice([Kind.CRASH_BEFORE, Kind.CRASH_AFTER, Kind.CRASH_LATE])
+        faults = [
+            Fault(lambda call: call.number == at and kind in kinds_of(call.operation), kind),
+            Fault(lambda call: call.number == at, Kind.CRASH_BEFORE),
+        ]
+        store = FaultyStore(self.store, faults)
+        with contextlib.suppress(SimulatedCrash):
+            clean(store, whole, clock=self.clock, seed=self.random.getrandbits(32), **values)
+        self.dead.append(store)
 
     def check(self, before: Manifest, after: Manifest, marks: dict[int, int | None], held_from: int) -> None:
         """Whatever tombstone went was superseded, or past its horizon and received, or past its hold."""
@@ -166,7 +186,9 @@ class World:
             if step < 0.35:
                 self.append()
             elif step < 0.7:
-                self.run()
+                self.run(may_die=True)
+            elif step < 0.75 and self.dead:
+                self.dead.pop().land()
             elif step < 0.85:
                 self.follow(self.random.choice(self.replicas))
             self.clock.advance(self.random.choice([0, 500, 5_000, 5_000, 30_000]))
@@ -186,6 +208,8 @@ class World:
 def test_no_replica_misses_a_tombstone_and_no_log_is_cleaned_for_what_is_held(seed: int) -> None:
     world = World(seed)
     world.live(world.random.randrange(4, 14))
+    for dead in world.dead:
+        dead.land()
     world.clock.advance(10_000)
     world.settle()
     if any(r.is_tombstone for r in read_all(world.store)):
