@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from keyfold.log.commit import Patience
 from keyfold.store.api import ObjectStore
 from keyfold.store.counted import CountedStore
+from keyfold_compactor.at_once import gone_on
 from keyfold_compactor.mapping import READ_THREADS, map_log
 from keyfold_compactor.rewrite import rewrite_unit
 from keyfold_compactor.throttle import ThrottleLost
@@ -48,6 +49,14 @@ def run_unit(unit: UnitJob, masks: Mapping[MaskKey, bytes], store: ObjectStore, 
     return UnitAnswer(unit.log, unit.group, entry, traffic=_traffic(counted))
 
 
+def run_log(
+    job: LogJob, store: ObjectStore, patience: Patience, *, threads: int = READ_THREADS
+) -> tuple[MapAnswer, dict[MaskKey, bytes]]:
+    """Map one log inside a task, and do its units there too where the job allows it."""
+    mapped = run_map(job, store, patience, threads=threads)
+    return gone_on(job, mapped, lambda unit, masks: run_unit(unit, masks, store, patience))
+
+
 def _traffic(counted: CountedStore) -> Traffic:
     return Traffic(counted.bytes_read, counted.bytes_written)
 
@@ -57,13 +66,17 @@ def _nobody(_count: int) -> None:
 
 
 class LocalExecutor:
-    """Everything in this process, one log and one unit after another: what tests and the specification use."""
+    """Everything in this process, one log and one unit after another: what tests and the specification use.
+
+    `is_at_once`: logs whose jobs allow it are cleaned in one go.
+    """
 
     slots = 1
 
-    def __init__(self, store: ObjectStore, patience: Patience) -> None:
+    def __init__(self, store: ObjectStore, patience: Patience, *, is_at_once: bool = False) -> None:
         self._store = store
         self._patience = patience
+        self._run = run_log if is_at_once else run_map
         self._masks: dict[MaskKey, bytes] = {}
 
     def map_logs(self, jobs: Iterable[LogJob], done: Done = _nobody) -> list[MapAnswer]:
@@ -71,7 +84,7 @@ class LocalExecutor:
         self._masks.clear()
         answers: list[MapAnswer] = []
         for job in jobs:
-            answer, masks = run_map(job, self._store, self._patience, threads=1)
+            answer, masks = self._run(job, self._store, self._patience, threads=1)
             self._masks.update(masks)
             answers.append(answer)
             done(1)

@@ -1,6 +1,6 @@
 """The passes of one batch: map all its logs, choose, then rewrite and commit part by part, all logs side by side.
 
-    map        every log of the batch once
+    map        every log of the batch once; a log that is small beside it is cleaned in one go (`at_once`)
     choose     what of it is worth rewriting, and the parts that this is cut into (`keyfold_compactor.parts`)
     round r    the r-th part of every log that has one: its units are dealt to tasks by bytes, then each log commits
 
@@ -21,16 +21,18 @@ from keyfold.errors import CommitRefused, KeyfoldError
 from keyfold.log.manifest import SegmentEntry
 from keyfold.log.partition_log import CompactorSession
 from keyfold_compactor import parts, plan
+from keyfold_compactor.at_once import choice_of
 from keyfold_compactor.claims import Claim
-from keyfold_compactor.floor import Choice, Settled, choose, floor_of, only_merge
+from keyfold_compactor.floor import Choice, Settled, floor_of, only_merge
 from keyfold_compactor.merge import merges
 from keyfold_compactor.parts import Part
 from keyfold_compactor.progress import Progress
 from keyfold_compactor.report import LogSize, Outcome, PartitionReport, RunReport, log_size
-from keyfold_compactor.work import Executor, MapAnswer, Traffic, UnitAnswer, UnitJob, reason
+from keyfold_compactor.work import Executor, Limits, MapAnswer, Traffic, UnitAnswer, UnitJob, reason
 
-TASK_BYTES_MIN: Final = 256 * 1024 * 1024
 UNIT_BYTES_MIN: Final = 32 * 1024 * 1024
+AT_ONCE_SHARE: Final = 1.25
+"""Logs of so many times the bytes of a unit are cleaned in one go: cutting them would even out nothing."""
 STOPPED: Final = "stopped; the next run does the rest"
 
 
@@ -110,23 +112,30 @@ class Passes:
 
     def _map(self, claims: Sequence[Claim]) -> list[_Pass]:
         begun_s = self._clock.monotonic_s()
+        total_bytes = sum(c.job.size_bytes for c in claims)
+        unit_bytes = max(UNIT_BYTES_MIN, total_bytes // (2 * self._executor.slots))
+        for claim in claims:
+            if not claim.verdict.is_merge and claim.job.size_bytes <= AT_ONCE_SHARE * unit_bytes:
+                claim.job = replace(claim.job, at_once=self._limits(claim, claim.job.size_bytes))
         self._progress.begin("mapping", len(claims))
         mapped = [c.job for c in claims if not c.verdict.is_merge]
         answers = {c.job.number: MapAnswer(c.job.number) for c in claims if c.verdict.is_merge}
         answers.update((a.number, a) for a in self._executor.map_logs(mapped, self._progress.step))
         self._progress.step(len(claims) - len(mapped))
-        total_bytes = sum(e.size_bytes for c in claims for e in c.job.entries)
-        unit_bytes = max(UNIT_BYTES_MIN, total_bytes // (2 * self._executor.slots))
         passes: list[_Pass] = []
         for claim in claims:
             answer = answers[claim.job.number]
             before = log_size(claim.session.manifest)
             made = _Pass(claim, answer, before, begun_s=begun_s, traffic=answer.traffic)
             if not answer.error:
-                made.choice = _choose(claim, answer, unit_bytes)
+                made.choice = _choose(claim, answer, claim.job.at_once or self._limits(claim, unit_bytes))
                 made.parts = parts.cut(claim.job, made.choice, self._max_bytes)
             passes.append(made)
         return passes
+
+    def _limits(self, claim: Claim, unit_bytes: int) -> Limits:
+        floor = floor_of(claim.verdict, claim.settings)
+        return Limits(claim.settings.segment_bytes, unit_bytes, floor, self._max_bytes)
 
     def _round(self, passes: Sequence[_Pass]) -> None:
         """The next part of each pass: rewrite, then commit."""
@@ -145,8 +154,12 @@ class Passes:
     def _rewrite(self, passes: Iterable[_Pass]) -> Mapping[int, list[UnitAnswer]]:
         jobs: list[UnitJob] = []
         costs: list[int] = []
+        made: dict[int, list[UnitAnswer]] = {}
         for each in passes:
             if each.choice is None:
+                continue
+            if each.answer.made is not None:
+                made[each.number] = list(each.answer.made)
                 continue
             groups = each.choice.groups
             for unit in parts.units(each.claim.job, each.choice, each.part, each.written):
@@ -156,10 +169,9 @@ class Passes:
                     if unit.group < len(groups)
                     else 2 * unit.sources[0].entry.index_size_bytes
                 )
-        tasks = plan.tasks_for(costs, self._executor.slots, least_bytes=TASK_BYTES_MIN)
+        tasks = plan.tasks_for(costs, self._executor.slots, least_bytes=plan.TASK_BYTES_MIN)
         hands = [[jobs[at] for at in hand] for hand in plan.deal(costs, tasks)]
         self._progress.begin("rewriting", len(jobs))
-        made: dict[int, list[UnitAnswer]] = {}
         for answer in self._executor.rewrite(hands, self._progress.step):
             made.setdefault(answer.log, []).append(answer)
         return made
@@ -248,13 +260,10 @@ def release(session: CompactorSession) -> bool:
     return True
 
 
-def _choose(claim: Claim, answer: MapAnswer, unit_bytes: int) -> Choice:
+def _choose(claim: Claim, answer: MapAnswer, limits: Limits) -> Choice:
     if claim.verdict.is_merge:
         return only_merge(claim.job, merges(claim.job.entries, claim.job.first_dirty, claim.settings))
-    groups = plan.group(
-        claim.job.entries, answer.stats, segment_bytes=claim.settings.segment_bytes, unit_bytes=unit_bytes
-    )
-    return choose(claim.job, groups, answer.stats, floor_of(claim.verdict, claim.settings))
+    return choice_of(claim.job, answer.stats, limits)
 
 
 def _commit(each: _Pass, choice: Choice, made: Mapping[int, SegmentEntry]) -> bool:

@@ -27,6 +27,8 @@ from typing import Final
 from keyfold.log.manifest import NO_EPOCH, NO_OFFSET, SegmentEntry
 
 TASKS_PER_SLOT: Final = 4
+TASK_BYTES_MIN: Final = 256 * 1024 * 1024
+"""What a task of rewriting is to move at the least, where there is so much for each slot."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """The executor on Spark: maps in one stage, units in the next.
 
     map        logs are dealt to tasks by the bytes of their indexes. A log whose indexes exceed `map_bytes` is mapped
-               by many tasks (`keyfold_compactor.spark_map`); the result is the same
+               by many tasks (`keyfold_compactor.spark_map`); the result is the same. A log that may be cleaned in one
+               go is, by the task that maps it, and counts by all its bytes
     rewrite    units are dealt to tasks by the bytes that they move; each task gets the masks of its segments
 
 A mask has a bit per record, so those of a batch are small, and go through the driver: with a shuffle in their place the
@@ -142,12 +143,21 @@ class SparkExecutor:
         done(total - told)
 
     def _map_small(self, jobs: list[LogJob]) -> RDD[Any]:
-        costs = [job.index_bytes + LOG_COST_BYTES for job in jobs]
-        tasks = plan.tasks_for(costs, self.slots, least_bytes=MAP_TASK_BYTES_MIN)
-        hands = [[jobs[at] for at in hand] for hand in plan.deal(costs, tasks)]
+        whole = [job for job in jobs if job.at_once is not None]
+        only_map = [job for job in jobs if job.at_once is None]
+        hands = [
+            *self._hands(whole, [j.size_bytes + j.index_bytes + LOG_COST_BYTES for j in whole], plan.TASK_BYTES_MIN),
+            *self._hands(only_map, [j.index_bytes + LOG_COST_BYTES for j in only_map], MAP_TASK_BYTES_MIN),
+        ]
         return self._context.parallelize(hands, len(hands)).mapPartitions(
             partial(map_task, self._environment, self._counter)
         )
+
+    def _hands(self, jobs: list[LogJob], costs: list[int], least_bytes: int) -> list[list[LogJob]]:
+        if not jobs:
+            return []
+        tasks = plan.tasks_for(costs, self.slots, least_bytes=least_bytes)
+        return [[jobs[at] for at in hand] for hand in plan.deal(costs, tasks)]
 
     def _parts(self, hands: Sequence[Sequence[UnitJob]]) -> RDD[Any]:
         """Units and their masks, by the number of the hand that they belong to."""

@@ -24,7 +24,7 @@ from keyfold.clock import SystemClock
 from keyfold.log.commit import Patience
 from keyfold.store.api import ObjectStore
 from keyfold.store.pace import Pacer
-from keyfold_compactor.executor import run_map, run_unit
+from keyfold_compactor.executor import run_log, run_unit
 from keyfold_compactor.plan import SegmentStats
 from keyfold_compactor.throttle import BudgetPacer, ThrottleAddress, ThrottleLost, slice_bytes
 from keyfold_compactor.work import LogJob, MapAnswer, MaskKey, StoreSource, Traffic, UnitAnswer, UnitJob, waited
@@ -129,12 +129,13 @@ class Counter(Protocol):
 
 
 def map_task(environment: TaskEnvironment, done: Counter, hands: Iterable[list[LogJob]]) -> Iterator[Mapped]:
-    """Map whole logs: large ones one after another, small ones some at once."""
+    """Map whole logs, and clean those that may be cleaned in one go: large ones one by one, small ones some at once."""
     jobs = [job for hand in hands for job in hand]
+    at_once = UNITS_AT_ONCE if any(job.at_once for job in jobs) else MAPS_AT_ONCE
     with environment.open() as (store, pacer):
         waits = _Waits(pacer)
         work = partial(_mapped, store, environment)
-        for answer, masks in some_at_once(work, jobs, lambda job: job.index_bytes < SMALL_INDEX_BYTES, MAPS_AT_ONCE):
+        for answer, masks in some_at_once(work, jobs, _is_small, at_once):
             done.add(1)
             yield waited(answer, waits.since_last_s())
             for key, bits in masks.items():
@@ -183,8 +184,12 @@ def some_at_once(
         pool.shutdown(cancel_futures=True)
 
 
+def _is_small(job: LogJob) -> bool:
+    return job.index_bytes < SMALL_INDEX_BYTES and (job.at_once is None or job.size_bytes < SMALL_UNIT_BYTES)
+
+
 def _mapped(store: ObjectStore, environment: TaskEnvironment, job: LogJob) -> tuple[MapAnswer, dict[MaskKey, bytes]]:
-    return run_map(job, store, environment.patience())
+    return run_log(job, store, environment.patience())
 
 
 def _done_unit(

@@ -3,6 +3,9 @@
 A log is cleaned in two steps. `LogJob` asks for the map: the answer is small (`SegmentStats` per segment), the masks
 that say which record goes stay where they were made. `UnitJob` asks for one output; the masks of its segments come to
 it from there. The driver never gets a key or a record. An answer with an `error` fails its own partition alone.
+
+A log that is small beside its batch may be cleaned in one go (`LogJob.at_once`): the task that has mapped it does its
+units too.
 """
 
 from __future__ import annotations
@@ -29,8 +32,25 @@ class StoreSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """By what the units of a log are chosen once it is mapped (`at_once.choice_of`), in stored bytes.
+
+    `segment_bytes` is what an output may have, `unit_bytes` what one may be made from, `max_bytes` what a part of the
+    pass may move; `floor` is the share of garbage that makes a segment worth rewriting.
+    """
+
+    segment_bytes: int
+    unit_bytes: int
+    floor: float
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class LogJob:
-    """One log of a run. `entries` are its segments below `end`; `[first_dirty, end)` is what the map is made of."""
+    """One log of a run. `entries` are its segments below `end`; `[first_dirty, end)` is what the map is made of.
+
+    With `at_once` the task that maps it may go on to its units.
+    """
 
     number: int
     place: Place
@@ -42,6 +62,12 @@ class LogJob:
     purge: Purge
     remove_keyless: bool
     encoding: Encoding
+    at_once: Limits | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Stored bytes of its segments."""
+        return sum(e.size_bytes for e in self.entries)
 
     @property
     def index_bytes(self) -> int:
@@ -77,12 +103,16 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class MapAnswer:
-    """What the map of one log found, one `SegmentStats` per entry of its job; or why there is none."""
+    """What the map of one log found, one `SegmentStats` per entry of its job; or why there is none.
+
+    `made` are the answers of its units where the task has done these too, None where nobody has yet.
+    """
 
     number: int
     stats: tuple[SegmentStats, ...] = ()
     error: str = ""
     traffic: Traffic = Traffic()
+    made: tuple[UnitAnswer, ...] | None = None
 
 
 MaskKey = tuple[int, int]
@@ -151,7 +181,10 @@ class Executor(Protocol):
         """Tasks that run at the same time."""
 
     def map_logs(self, jobs: Sequence[LogJob], done: Done) -> list[MapAnswer]:
-        """Map every log; answers in any order. A log that fails says so in its answer."""
+        """Map every log; answers in any order. A log that fails says so in its answer.
+
+        Of jobs with `at_once` the units may be done too, in the same task.
+        """
 
     def rewrite(self, hands: Sequence[Sequence[UnitJob]], done: Done) -> list[UnitAnswer]:
         """Do all units, one task per hand; answers in any order. A batch may ask several times, for its parts."""

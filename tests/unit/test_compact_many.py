@@ -107,7 +107,7 @@ def test_small_logs_of_a_batch_wait_for_the_first_part_of_a_larger_one_and_no_lo
 
 
 def test_the_tasks_of_a_batch_move_about_the_same_bytes_though_one_log_is_huge(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("keyfold_compactor.passes.TASK_BYTES_MIN", 1)  # so little is one task a slot otherwise
+    monkeypatch.setattr("keyfold_compactor.plan.TASK_BYTES_MIN", 1)  # so little is one task a slot otherwise
     store, executor = with_a_huge_one(100)
     assert new_run(store, executor).clean([HUGE, *places(100)]).exit_code == 0
     (hands,) = executor.hands
