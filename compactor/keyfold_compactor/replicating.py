@@ -14,7 +14,7 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from keyfold.clock import Clock
 from keyfold.errors import KeyfoldError
@@ -27,7 +27,7 @@ from keyfold_compactor.replica.opening import OpenLocation, close, open_location
 from keyfold_compactor.replica.runner import RunSummary
 from keyfold_compactor.replica.service import Means, Narrowed, NoWatch, Replication, Watch
 from keyfold_compactor.replica.show import run_json, run_lines
-from keyfold_compactor.replica.states import PartitionState
+from keyfold_compactor.replica.states import PartitionState, State
 from keyfold_compactor.replica.tally import Tally, Totals
 from keyfold_compactor.report import Replicated, size_text
 from keyfold_compactor.throttle import BudgetPacer, TokenBucket, slice_bytes
@@ -130,9 +130,20 @@ def _replicated(name: str, found: RunSummary, done: Done) -> Replicated:
         name,
         is_failure=is_failure,
         is_news=is_failure or any(done),
-        document={**run_json(name, found), "carried": done._asdict()},
+        document=_document(name, found, done),
         lines=(*run_lines(name, found), carried) if any(done) else tuple(run_lines(name, found)),
     )
+
+
+def _document(name: str, found: RunSummary, done: Done) -> dict[str, Any]:
+    """As `keyfold replica run --once --json` has it, without partitions that are in sync: there are many runs."""
+    others = tuple(s for s in found.states if s.state is not State.IN_SYNC)
+    return {
+        **run_json(name, replace(found, states=others)),
+        "in_sync": found.is_in_sync,
+        "partitions_in_sync": len(found.states) - len(others),
+        "carried": done._asdict(),
+    }
 
 
 def _pacer(options: CompactOptions, clock: Clock) -> Pacer | None:

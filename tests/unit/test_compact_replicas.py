@@ -270,7 +270,9 @@ def test_what_a_run_has_cleaned_is_at_the_replica_when_it_is_over() -> None:
     meter = ReplicaMeter()
     report = run_with_replicas(buckets, meter=meter)
     assert (report.exit_code, report.is_quiet) == (0, False)
-    assert json.loads(json.dumps(report_document(report)))["replicas"][0]["carried"]["commits"] == 1
+    (replica,) = json.loads(json.dumps(report_document(report)))["replicas"]
+    assert (replica["in_sync"], replica["partitions_in_sync"], replica["partitions"]) == (True, 1, [])
+    assert replica["carried"]["commits"] == 1
     assert "1 of 1 partitions in sync" in " ".join(text_lines(report))
     assert read_all(buckets.stores["bucket-eu"], replica_of(buckets)) == read_all(store)
     assert meter.values(), "figures are kept"
