@@ -188,6 +188,36 @@ def test_stopping_does_not_wait_for_a_long_copy(worlds: Worlds) -> None:
     assert worlds.is_equal()
 
 
+def test_a_removed_replica_does_not_wait_for_a_long_copy(worlds: Worlds) -> None:
+    log = worlds.log()
+    for number in range(1, 40):
+        log.append(records("a=1", number))
+    with worlds.running(QUICK, clock=SystemClock()) as running:
+        running.source.on_call = lambda c: time.sleep(0.1) if c.key.endswith(".parquet") else None
+        thread = threading.Thread(target=running.runner.loop, args=(threading.Event(),))
+        thread.start()
+        until(worlds.folder)
+        worlds.desk.orders_ = None
+        thread.join(30)
+        assert not thread.is_alive()
+    assert len(worlds.folder()) < 80
+
+
+def test_partitions_that_copy_for_long_keep_no_other_waiting(worlds: Worlds) -> None:
+    for partition in range(1, 4):
+        log = worlds.log("big", partition)
+        for number in range(15):
+            log.append(records("a=1", number))
+    slow = replace(QUICK, threads=1)
+    with worlds.running(slow, clock=SystemClock()) as running:
+        running.source.on_call = lambda c: time.sleep(0.1) if c.key.endswith(".parquet") else None
+        with looping(running):
+            until(lambda: sum(s.state is State.COPYING for s in running.runner.states()) == 3)
+            worlds.log().append(records("b=1", 1))
+            until(lambda: running.runner.states()[-1].replica_next_offset == 2)
+            assert sum(s.state is State.COPYING for s in running.runner.states()) == 3
+
+
 def test_states_are_published_while_copying(worlds: Worlds) -> None:
     log = worlds.log()
     for number in range(1, 10):

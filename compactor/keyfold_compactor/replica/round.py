@@ -41,6 +41,7 @@ from keyfold_compactor.replica.rule import refusal
 from keyfold_compactor.replica.schemas import SchemaCourier
 from keyfold_compactor.replica.tally import Tally, Totals
 from keyfold_compactor.replica.transfer import Transfer, TransferStopped, Way
+from keyfold_compactor.replica.turns import Turns
 
 LOST_PLANS_MAX: Final = 3
 """A round gives up after so many plans whose objects went away; with a pin it should not happen once."""
@@ -55,6 +56,8 @@ DAMAGE_AGAIN_S: Final = 1800.0
 @dataclass(frozen=True, slots=True)
 class Tools:
     """What the rounds of all partitions share. `is_wanted` is asked between objects: False ends a copy until later."""
+
+    turns: Turns
 
     transfer: Transfer
     courier: SchemaCourier
@@ -125,6 +128,11 @@ class Rounds:
         Raises `CompactionNotEnabled`, `ReplicaFormatTooOld`, `ResyncRequired`, `Fenced`, whatever logs and stores
         raise; `side` says with whom the round was speaking. Call it again after any of them.
         """
+        with self._tools.turns.taken():
+            return self._turn(watch, resync=resync)
+
+    def _turn(self, watch: Watch, *, resync: bool) -> Ended:
+        self._require_wanted()
         self._tools.tally.add(Totals(rounds=1))
         try:
             ended = self._round(watch, resync=resync)
@@ -262,16 +270,19 @@ class Rounds:
 
     def _send(self, found: Plan, source: Pinned, watch: Watch) -> None:
         left_bytes, looked_at_s = found.size_bytes, self._now_s()
-        with closing(self._tools.transfer.copy(found.jobs)) as results:
+        with self._tools.turns.given_up(), closing(self._tools.transfer.copy(found.jobs)) as results:
             for result in results:
                 self._tools.tally.add(_counted(result.way, result.sent_bytes, result.job.size_bytes))
                 left_bytes -= result.job.size_bytes
                 watch(Seen(source, self._claim.held.manifest, left_bytes))
-                if not self._tools.is_wanted():
-                    raise TransferStopped(f"{self._place}: the replica was paused")
+                self._require_wanted()
                 if self._now_s() >= looked_at_s + CLAIM_LOOK_S:
                     looked_at_s = self._now_s()
                     self._claim.require()
+
+    def _require_wanted(self) -> None:
+        if not self._tools.is_wanted():
+            raise TransferStopped(f"{self._place}: the replica was paused, or its process ends")
 
     def _plan_again(self, error: ObjectNotFound, lost: int) -> Pinned:
         """An object went away before it was copied: the source as it is now, if that explains it."""

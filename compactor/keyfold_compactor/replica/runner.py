@@ -28,6 +28,7 @@ from keyfold_compactor.replica.schemas import SchemaCourier
 from keyfold_compactor.replica.states import PartitionState, State
 from keyfold_compactor.replica.tally import Tally
 from keyfold_compactor.replica.transfer import Transfer
+from keyfold_compactor.replica.turns import Turns
 from keyfold_compactor.replica.worker import Worker
 
 Publish = Callable[[Sequence[PartitionState]], None]
@@ -38,6 +39,7 @@ PUBLISH_ANYWAY_S: Final = 60.0
 """States are published so often although nothing has changed: whoever reads them sees that somebody is there."""
 ENABLEMENT_KEPT_S: Final = 1.0
 TICK_S: Final = 0.1
+ROUNDS_PER_THREAD: Final = 8
 
 RULE_CODES: Final = frozenset({CompactionNotEnabled.code, ReplicaFormatTooOld.code})
 
@@ -104,9 +106,11 @@ class Runner:
         self._board = Board()
         self._enablement = _Kept(desk.enablement, clock)
         courier = SchemaCourier(link, self._transfer, self.tally)
-        self._tools = Tools(self._transfer, courier, self.tally, self._enablement.read, self._is_wanted, clock)
+        turns = Turns(settings.threads)
+        self._tools = Tools(turns, self._transfer, courier, self.tally, self._enablement.read, self._is_wanted, clock)
         self._workers: dict[Place, Worker] = {}
         self._orders: Orders | None = None
+        self._is_closed = False
         self._listed: frozenset[Place] = frozenset()
         self._enablement_seen: Enablement | None = None
         self._looked_at_s = self._listed_at_s = self._published_at_s = float("-inf")
@@ -119,6 +123,7 @@ class Runner:
 
     def close(self) -> None:
         """End what is under way, soon."""
+        self._is_closed = True
         self._transfer.close()
 
     def states(self) -> tuple[PartitionState, ...]:
@@ -162,7 +167,7 @@ class Runner:
     def _run_all(self, workers: Sequence[Worker], should_stop: Callable[[], bool], *, resync: bool) -> None:
         if not workers:
             return
-        with ThreadPoolExecutor(min(self._settings.threads, len(workers)), "keyfold-replica") as pool:
+        with self._pool(len(workers)) as pool:
             left: set[Future[None]] = {pool.submit(w.run, resync=resync) for w in workers}
             while left:
                 done, left = wait(left, timeout=TICK_S)
@@ -179,7 +184,7 @@ class Runner:
     def loop(self, stop: threading.Event) -> None:
         """Rounds until `stop`, or until the registration is removed or stands for something else."""
         under_way: dict[Place, Future[None]] = {}
-        pool = ThreadPoolExecutor(self._settings.threads, "keyfold-replica")
+        pool = self._pool()
         # Whatever rounds do, and however long they take, orders are read.
         lookout = ThreadPoolExecutor(1, "keyfold-replica-look")
         looking: Future[Looked] | None = None
@@ -201,8 +206,7 @@ class Runner:
                 stop.wait(TICK_S)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-            if stop.is_set():
-                self.close()
+            self.close()  # also where the registration was edited: a long copy must not keep its successor waiting
             pool.shutdown(wait=True)
             lookout.shutdown(wait=True)
             self._publish()
@@ -309,8 +313,12 @@ class Runner:
             random=dice(),
         )
 
+    def _pool(self, at_most: int = 1 << 30) -> ThreadPoolExecutor:
+        """Threads for rounds, many of which may be waiting for their copies (`Turns`)."""
+        return ThreadPoolExecutor(min(ROUNDS_PER_THREAD * self._settings.threads, at_most), "keyfold-replica")
+
     def _is_wanted(self) -> bool:
-        return self._orders is None or not self._orders.paused
+        return not self._is_closed and (self._orders is None or not self._orders.paused)
 
     def _pause(self) -> None:
         for state in self.states():

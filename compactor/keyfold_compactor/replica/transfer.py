@@ -71,7 +71,8 @@ class Transfer:
         """Stop what is under way at its next range, and wait for it. Parts that were sent stay for the next process."""
         self._stopping.set()
         self._carrier.memory.wake()
-        self._pool.shutdown(cancel_futures=True)
+        # What waits in the queue ends by itself, at once. To take it out would leave those who wait for it for ever.
+        self._pool.shutdown()
 
     def copy(self, jobs: Iterable[CopyJob]) -> Iterator[CopyResult]:
         """Copy each job's object; results as they come, in any order. Consume it: nothing happens before.
