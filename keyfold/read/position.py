@@ -22,8 +22,10 @@ records up to where it went its own way, under another log id. A third thing wou
     parted      the reader has seen the old log beyond that point. What is there exists nowhere else, and what was
                 compacted away because of it was never read.
 
-So every version that was read must end at or before that point (`Anchor.seen_to`), and of the passes that the reader
-knew only those count that the new log knows as well: later ones have numbers that the new log gave to its own.
+So every version that was read must end at or before that point (`Anchor.seen_to`). The same is asked of a replica that
+is behind the source that was read before: it ends too early. And of the passes that the reader knew only those count
+that the version has too, in which it goes on: else it may still read there what they had removed, and later ones have
+numbers that the new log gave to passes of its own.
 
 The end of a read without `to_offset` is the end of the version that it reads *now*: a record that was compacted away
 because of a newer one must be followed by that newer one, or the reader would see the key with no value at all.
@@ -42,7 +44,8 @@ from keyfold.log.manifest import Manifest, SegmentEntry
 class Anchor:
     """What a reader's first version knew; it goes with the reader's position, across restarts too.
 
-    `seen_to` alone moves on: no version that was read ends behind it. -1 where that is not known.
+    `seen_to` moves on: no version that was read ends behind it. -1 where that is not known. `last_pass_epoch` goes back
+    where the reader goes on in a version that has not had that pass, as a replica's may be.
     """
 
     log_id: str
@@ -83,6 +86,15 @@ def check_resumed(anchor: Anchor, position: int, manifest: Manifest) -> Anchor:
     """
     if manifest.log_id != anchor.log_id:
         anchor = _inherited(anchor, position, manifest)
+    elif manifest.next_offset < max(position, anchor.seen_to):
+        raise OffsetOutOfRange(
+            manifest.topic,
+            manifest.partition,
+            f"version {manifest.version} ends at offset {manifest.next_offset}, and this reader, at offset {position}, "
+            f"has seen the log up to {max(position, anchor.seen_to)}",
+            hint="a replica that is behind its source: go on when it has caught up",
+        )
+    anchor = replace(anchor, last_pass_epoch=min(anchor.last_pass_epoch, manifest.last_pass_epoch))
     if position < manifest.log_start_offset:
         raise _lost(
             manifest,

@@ -101,6 +101,7 @@ def test_a_log_made_anew_is_not_the_one_that_was_read() -> None:
 PROMOTED = replace(
     LOG,
     log_id="promoted",
+    last_pass_epoch=7,
     version=3,
     next_offset=60,
     last_epoch=9,
@@ -129,6 +130,22 @@ def test_passes_of_the_old_log_after_the_parting_do_not_count() -> None:
     with pytest.raises(OffsetOutOfRange, match="tombstones up to offset 40"):
         check_resumed(reader, 30, replace(PROMOTED, purged_epoch=7, purged_to=40))
     check_resumed(reader, 30, replace(PROMOTED, purged_epoch=6, purged_to=40))
+
+
+def test_a_version_that_ends_before_what_was_seen_is_a_replicas_that_is_behind() -> None:
+    behind = replace(LOG, version=3, next_offset=45)
+    with pytest.raises(
+        OffsetOutOfRange, match="ends at offset 45, and this reader, at offset 20, has seen the log up to 50"
+    ):
+        check_resumed(anchor_of(LOG), 20, behind)
+
+
+def test_who_goes_on_before_a_pass_does_not_know_it_any_more() -> None:
+    """There an older record of the key may still be read, whose tombstone the pass has marked."""
+    anchor = check_resumed(anchor_of(LOG), 20, replace(LOG, version=3, last_pass_epoch=4))
+    assert anchor.last_pass_epoch == 4
+    with pytest.raises(OffsetOutOfRange, match="tombstones up to offset 40"):
+        check_resumed(anchor, 30, replace(LOG, version=9, last_pass_epoch=7, purged_epoch=5, purged_to=40))
 
 
 def test_a_log_that_is_not_in_the_lineage_is_another_one() -> None:
