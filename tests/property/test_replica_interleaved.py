@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -117,7 +118,7 @@ def test_roles_are_exchanged_while_everybody_works_and_back_again(seed: int, rat
         plays.add("sink", refused(appends(twins, paused, 3)))
         plays.add("compactor", refused(cleans(twins, paused, 3)))
         plays.add("rounds", refused(Replicator(twins, paused, replicas).rounds(3)))
-        plays.add("switch", lambda p=paused, t=promoted: switch_over(twins, p, t))
+        plays.add("switch", partial(switch_over, twins, paused, promoted))
         plays.run()
         twins.check()
         assert source.manifest is not None

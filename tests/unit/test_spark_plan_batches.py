@@ -17,7 +17,7 @@ from keyfold.read.log import Log
 from keyfold.spark.formats import Typing
 from keyfold.spark.pins import pin_log
 from keyfold.spark.scan import INDEX, RECORDS
-from keyfold.spark.scan_tasks import Piece, _index_batches, _record_batches, _run_task
+from keyfold.spark.scan_tasks import Piece, _index_batches, _run_task, record_batches
 from keyfold.spark.typed_avro import _reader
 from keyfold.spark.typed_tasks import _avro_typing, _decoding
 from keyfold.store.api import Create
@@ -68,7 +68,7 @@ def plain(schema: pa.Schema) -> pa.Schema:
 
 def test_batches_have_the_columns_that_spark_was_promised(store: MemoryStore, log: Log) -> None:
     append(store, b"one", None, b"three")
-    (batch,) = _run_task(Here(store), task(log), _record_batches)
+    (batch,) = _run_task(Here(store), task(log), record_batches)
     assert plain(batch.schema) == plain(to_arrow_schema(RECORDS, timezone="UTC"))
     assert batch.column("partition").to_pylist() == [0, 0, 0]
     assert batch.column("value").to_pylist() == [b"one", None, b"three"]
@@ -111,7 +111,7 @@ def test_a_schema_that_is_not_kept_must_be_given(store: MemoryStore, log: Log) -
 def test_tasks_read_each_value_by_its_own_schema(store: MemoryStore, log: Log) -> None:
     keep(store, {1: OLD, 2: NEW})
     append(store, b"\0\0\0\0\1\2a", b"\0\0\0\0\2\2b\2\4", None, b"plain")
-    (batch,) = _run_task(Here(store), task(log), _record_batches)
+    (batch,) = _run_task(Here(store), task(log), record_batches)
     lenient = _avro_typing(Typing("value", "avro", NEW, "PERMISSIVE"), json.dumps(NEW))
     (typed,) = _decoding(Here(store), "topics", "users", [lenient])([batch])
     assert typed.column("value").type == lenient.type

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Final, Self
 
@@ -74,7 +74,7 @@ class Transfer:
         # What waits in the queue ends by itself, at once. To take it out would leave those who wait for it for ever.
         self._pool.shutdown()
 
-    def copy(self, jobs: Iterable[CopyJob]) -> Iterator[CopyResult]:
+    def copy(self, jobs: Iterable[CopyJob]) -> Generator[CopyResult]:
         """Copy each job's object; results as they come, in any order. Consume it: nothing happens before.
 
         Fails with one error after what was under way has ended (and was given out); what is at the replica stays there.
