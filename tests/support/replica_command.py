@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
+from io import StringIO
 from random import Random
 from typing import Any
 
@@ -60,6 +62,10 @@ class Buckets:
             store.land()
             self.stores[name] = self._opened(name, store.inner)
 
+    def wipe(self, name: str) -> None:
+        """The bucket is lost, and made anew."""
+        self.stores[name] = self._opened(name, Bucket(name, self.clock))
+
     def _opened(self, name: str, inner: ObjectStore) -> FaultyStore:
         def is_away(_call: Call) -> bool:
             return name in self.away
@@ -73,8 +79,30 @@ class Buckets:
         return self[location.bucket]
 
 
+class Command:
+    """`keyfold replica`, in these buckets; what it prints goes nowhere."""
+
+    def __init__(self, buckets: Buckets) -> None:
+        self.buckets = buckets
+        self._world = Surroundings(
+            lambda url: (buckets[url.split("/")[2]], "topics"), buckets.clock, Random(11), buckets.open
+        )
+
+    def run(self, *args: str) -> int:
+        """The exit code of `keyfold replica <args>`."""
+        with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+            return run(["replica", *args], self._world)
+
+    def __call__(self, *args: str) -> None:
+        """Run it; it has to succeed."""
+        printed = StringIO()
+        with redirect_stdout(printed), redirect_stderr(printed):
+            ended = run(["replica", *args], self._world)
+        assert ended == 0, (args, printed.getvalue())
+
+
 class Keyfold:
-    """The command, in these buckets."""
+    """The command, in these buckets, with what it prints."""
 
     def __init__(self, buckets: Buckets, capture: pytest.CaptureFixture[str]) -> None:
         self.buckets = buckets

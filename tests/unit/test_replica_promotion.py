@@ -117,14 +117,24 @@ def test_a_dry_run_changes_nothing(keyfold: Keyfold, made: MadeLog) -> None:
     assert objects(keyfold.buckets, "log", "dr") == before
 
 
-def test_nothing_is_changed_where_one_partition_cannot_be_promoted(keyfold: Keyfold, made: MadeLog) -> None:
+def test_no_role_is_changed_where_one_partition_cannot_be_promoted(keyfold: Keyfold, made: MadeLog) -> None:
     made_log(keyfold.buckets, topic="orders")
+    made_log(keyfold.buckets, "dr", topic="orders")
     before = objects(keyfold.buckets, "log", "dr")
     found = {row["topic"]: row for row in keyfold.json("promote", SOURCE, "dr", code=1)}
-    assert found["orders"]["step"] == "failed"
-    assert "nothing has been received" in found["orders"]["error"]
+    assert (found["orders"]["step"], found["users"]["step"]) == ("failed", "ready")
+    assert "nobody's replica" in found["orders"]["error"]
     assert objects(keyfold.buckets, "log", "dr") == before
     made.append(records("e=1", 5))
+
+
+def test_what_the_replica_has_not_begun_with_is_carried_first(keyfold: Keyfold, made: MadeLog) -> None:
+    del made
+    made_log(keyfold.buckets, topic="orders")
+    steps = {row["topic"]: row["step"] for row in keyfold.json("promote", SOURCE, "dr", "--dry-run")}
+    assert steps == {"orders": "missing", "users": "ready"}
+    keyfold("promote", SOURCE, "dr")
+    assert read(keyfold.buckets, "dr", "orders") == read(keyfold.buckets, "log", "orders")
 
 
 def test_a_replica_that_cannot_be_brought_up_to_date_is_not_promoted(keyfold: Keyfold, made: MadeLog) -> None:

@@ -194,7 +194,10 @@ class _Switch:
 
         if all(found.step is Step.DONE for found in looked):
             return looked
-        return with_errors(looked, self._last_round())
+        errors = self._last_round()
+        if any(found.step is Step.MISSING for found in looked):
+            looked = self.look()
+        return with_errors(looked, errors)
 
     def say_what_is_next(self) -> None:
         """How the old source follows the new one."""

@@ -2,7 +2,7 @@
 
     switch-over, the source answers        fail-over, it does not (`is_forced`)
     1  bring the replica up to date        -
-    2  look at all partitions; a problem anywhere ends it here, and nothing was changed
+    2  look at all partitions; a problem anywhere ends it here, and nobody's role was changed
     3  the source's manifest becomes a     -
        replica's: one commit, after which
        neither sink nor compactor can
@@ -46,6 +46,7 @@ _CLAIMS_MAX: Final = 5
 class Step(StrEnum):
     """How far a partition is."""
 
+    MISSING = "missing"  # the replica has received nothing yet: the first round will tell
     READY = "ready"
     FENCED = "fenced"  # the old source takes no writes any more
     DONE = "done"
@@ -125,7 +126,9 @@ class SwitchOver:
         return _each(self._promote, with_errors(fenced, self._last_round()))
 
     def _look_at(self, wanted: tuple[str, int]) -> Outcome:
-        source, replica = self._load_source(*wanted), self._load_replica(*wanted)
+        source, replica = self._load_source(*wanted), self._replica_log(*wanted).load()
+        if replica is None:
+            return Outcome(*wanted, Step.MISSING)
         base = _outcome(wanted, replica.manifest)
         state = replica.manifest.replica
         if state is None:
@@ -328,6 +331,8 @@ def with_errors(outcomes: Iterable[Outcome], errors: Mapping[tuple[str, int], st
 
     def judged(found: Outcome) -> Outcome:
         error = everywhere or errors.get((found.topic, found.partition), "")
+        if found.step is Step.MISSING:
+            error = error or "nothing has been received"
         if not error or found.step is Step.DONE:
             return found
         hint = _AGAIN if found.step is Step.FENCED else "nothing was changed"

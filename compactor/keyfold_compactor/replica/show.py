@@ -143,6 +143,11 @@ def outcome_lines(found: Outcome, done: str) -> Iterator[str]:
         if found.hint:
             yield f"    {found.hint}"
         return
+    if found.step is Step.MISSING:
+        yield f"{place}: has received nothing yet, the first round will tell"
+        return
     words = {Step.READY: "ready", Step.FENCED: "ready, and the source takes no writes already", Step.DONE: done}
     received = f", received {iso(found.received_at_ms)}" if found.received_at_ms >= 0 else ""
     yield f"{place}: {words[found.step]}, ends at offset {found.next_offset}{received}"
+    if found.source_version == 0:
+        yield "    it has received nothing yet of the log that it follows: it goes on with what it had before"
