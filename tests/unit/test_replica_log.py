@@ -1,0 +1,480 @@
+"""A replica's manifest, commit by commit: who may write it, what it takes over, and what it refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from keyfold.backoff import Backoff
+from keyfold.clock import ManualClock
+from keyfold.errors import (
+    CommitUnknown,
+    Fenced,
+    FormatTooNew,
+    IsReplica,
+    ManifestLost,
+    OffsetOutOfRange,
+    ReplicaDiverged,
+    ResyncRequired,
+)
+from keyfold.log.edits import Replacement, Swap
+from keyfold.log.manifest import UNSTAMPED, Hold, Manifest, content, was_compacted
+from keyfold.log.manifest_codec import decode_manifest, encode_manifest
+from keyfold.log.names import Place
+from keyfold.log.partition_log import CompactorSession, PartitionLog, SinkSession
+from keyfold.log.replica_log import ReplicaLog, ReplicaSession
+from keyfold.read.position import anchor_of, check_resumed
+from keyfold.store.api import Create, ObjectStore
+from keyfold.store.faulty import Call, Fault, FaultyStore, Kind, SimulatedCrash
+from keyfold.store.memory import MemoryStore
+from tests.support.manifests import entry
+
+PLACE = Place("topics", "users", 0)
+URL = "s3://log/topics"
+
+
+class Both:
+    """A source and its replica."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.source = MemoryStore("source", self.clock)
+        self.replica = MemoryStore("replica", self.clock)
+        self.log = self.log_of(self.source)
+        self.log.create()
+        self.sink = self.log.claim_sink()
+        self.append(5)
+
+    def log_of(self, store: ObjectStore, seed: int = 1) -> PartitionLog:
+        return PartitionLog(store, PLACE, clock=self.clock, random=Random(seed), backoff=Backoff(1, 8), patience_s=0.1)
+
+    def replica_log(self, store: ObjectStore | None = None, seed: int = 2) -> ReplicaLog:
+        return ReplicaLog(
+            store or self.replica, PLACE, clock=self.clock, random=Random(seed), backoff=Backoff(1, 8), patience_s=0.1
+        )
+
+    def append(self, count: int, sink: SinkSession | None = None, **changes: object) -> Manifest:
+        sink = sink or self.sink
+        base = sink.refresh().next_offset
+        return sink.append(entry(sink.new_name(base), base, base + count, **changes))  # type: ignore[arg-type]
+
+    def clean(self, log: PartitionLog | None = None, *, purged_to: int = -1) -> Manifest:
+        """One segment in the place of all."""
+        session: CompactorSession = (log or self.log).claim_compactor(lease_ms=0, holder="c")
+        old = session.manifest.segments
+        base, end = old[0].base_offset, old[-1].next_offset
+        new = entry(session.new_name(base), base, end, record_count=1)
+        epoch = session.epoch if purged_to >= 0 else 0
+        return session.replace(Replacement((Swap(old, (new,)),), end, purged_to=purged_to, purged_epoch=epoch))
+
+    def load(self) -> Manifest:
+        return self.log.load().manifest
+
+    def claim(self, store: ObjectStore | None = None, seed: int = 2, name: str = "dr") -> ReplicaSession:
+        return self.replica_log(store, seed).claim(self.load(), name=name, source_url=URL)
+
+    def there(self) -> Manifest:
+        pinned = self.replica_log().load()
+        assert pinned is not None
+        return pinned.manifest
+
+
+@pytest.fixture
+def both() -> Both:
+    return Both()
+
+
+def on_manifest(kind: Kind, times: int = 1) -> Fault:
+    def hits(call: Call) -> bool:
+        return call.operation == "put" and call.key == PLACE.manifest_key
+
+    return Fault(hits, kind, times=times)
+
+
+# what is taken over
+
+
+def test_a_replicas_manifest_is_its_sources_but_for_what_is_its_own(both: Both) -> None:
+    session = both.claim()
+    assert (session.manifest, session.epoch) == (None, 1)
+    first = session.mirror(both.load())
+    assert content(first) == content(both.load())
+    assert first.replica is not None
+    assert (first.version, first.log_version, first.replica.name, first.replica.source) == (1, 3, "dr", URL)
+    both.clean()
+    second = session.mirror(both.load())
+    assert content(second) == content(both.load())
+    assert [r.version for r in second.replaced] == [2, 2]
+    assert {r.name for r in second.replaced} == first.object_names()
+    assert decode_manifest(encode_manifest(second), PLACE) == second
+
+
+def test_nothing_is_committed_where_the_replica_has_it_already(both: Both) -> None:
+    session = both.claim()
+    first = session.mirror(both.load())
+    both.log.hold("dr", None, received_to=5)
+    both.log.hold("other", both.load().version, 1000)
+    assert both.load().version > first.log_version
+    assert session.mirror(both.load()) is first
+
+
+def test_times_of_the_source_wait_for_the_source_and_those_of_the_replica_are_its_own(both: Both) -> None:
+    session = both.claim()
+    assert session.mirror(both.load()).segments[0].appended_at_ms == UNSTAMPED
+    both.clock.advance(5000)
+    both.clean()
+    session.mirror(both.load())
+    both.clock.advance(5000)
+    session.refresh()
+    stamped = session.stamp()
+    assert {r.unlinked_at_ms for r in stamped.replaced} == {both.clock.now_ms()}
+    assert session.stamp() is stamped
+    assert stamped.segments == both.load().segments
+    gone = session.forget(r.name for r in stamped.replaced)
+    assert gone.replaced == ()
+
+
+def test_whether_a_log_was_compacted(both: Both) -> None:
+    assert not was_compacted(both.load())
+    both.clean()
+    assert was_compacted(both.load())
+
+
+# who may write
+
+
+def test_neither_sink_nor_compactor_may_write_into_a_replica(both: Both) -> None:
+    both.claim().mirror(both.load())
+    log = both.log_of(both.replica)
+    with pytest.raises(IsReplica, match="is the replica `dr` of s3://log/topics") as caught:
+        log.claim_sink()
+    assert (caught.value.source, "keyfold replica promote" in str(caught.value)) == (URL, True)
+    with pytest.raises(IsReplica):
+        log.claim_compactor(lease_ms=1, holder="c")
+
+
+def test_who_claims_later_fences_who_claimed_before(both: Both) -> None:
+    first = both.claim()
+    first.mirror(both.load())
+    second = both.claim(seed=3)
+    both.append(1)
+    with pytest.raises(Fenced, match=f"claimed epoch {second.epoch}; mine was 1"):
+        first.mirror(both.load())
+    with pytest.raises(Fenced):
+        first.refresh()
+    second.mirror(both.load())
+
+
+def test_of_two_that_begin_a_replica_one_wins(both: Both) -> None:
+    first, second = both.claim(), both.claim(seed=3)
+    second.mirror(both.load())
+    with pytest.raises(Fenced, match="another replicator has made the first manifest"):
+        first.mirror(both.load())
+
+
+def test_a_source_must_be_loaded_again_after_the_claim(both: Both) -> None:
+    early = both.load()
+    session = both.replica_log().claim(early, name="dr", source_url=URL)
+    with pytest.raises(AssertionError, match="loaded again"):
+        session.mirror(early)
+
+
+@pytest.mark.parametrize("kind", [Kind.LOST_ANSWER, Kind.LATE, Kind.UNAVAILABLE, Kind.CONFLICT])
+@pytest.mark.parametrize("first", [True, False], ids=["first", "later"])
+def test_a_commit_whose_answer_is_lost_is_made_once(both: Both, kind: Kind, first: bool) -> None:
+    store = FaultyStore(both.replica)
+    session = both.claim(store)
+    if not first:
+        session.mirror(both.load())
+        both.append(2)
+    store.add(on_manifest(kind))
+    manifest = session.mirror(both.load())
+    store.land()
+    assert both.there() == manifest
+    both.append(1)
+    assert session.mirror(both.load()).version == manifest.version + 1
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["first", "later"])
+def test_a_commit_that_stays_unknown_is_tried_again(both: Both, first: bool) -> None:
+    store = FaultyStore(both.replica)
+    session = both.claim(store)
+    if not first:
+        session.mirror(both.load())
+        both.append(2)
+    store.add(on_manifest(Kind.LATE, times=1), on_manifest(Kind.UNAVAILABLE, times=1000))
+    source = both.load()
+    with pytest.raises(CommitUnknown):
+        session.mirror(source)
+    store._plans.clear()
+    store.land()
+    assert session.mirror(source) == both.there()
+    assert content(both.there()) == content(source)
+
+
+def test_a_promotion_whose_answer_is_lost_is_made_once(both: Both) -> None:
+    store = FaultyStore(both.replica)
+    session = both.claim(store)
+    session.mirror(both.load())
+    store.add(on_manifest(Kind.LOST_ANSWER))
+    promoted = session.promote(both.load())
+    assert both.there() == promoted
+    assert len(promoted.lineage) == 1
+
+
+def test_a_demotion_whose_process_dies_is_there_or_not(both: Both) -> None:
+    session = both.claim()
+    manifest = session.mirror(both.load())
+    store = FaultyStore(both.source, [on_manifest(Kind.CRASH_LATE)])
+    with pytest.raises(SimulatedCrash):
+        both.log_of(store).demote(manifest, name="old", source_url="s3://dr")
+    both.append(1)  # still the source
+    store.land()
+    assert not both.load().is_replica
+
+
+def test_a_manifest_that_went_away_is_not_made_anew_by_who_knew_it(both: Both) -> None:
+    session = both.claim()
+    session.mirror(both.load())
+    both.replica.delete(PLACE.manifest_key)
+    both.append(1)
+    with pytest.raises(ManifestLost):
+        session.mirror(both.load())
+
+
+# what is refused
+
+
+def test_a_folder_that_is_anothers_is_left_alone(both: Both) -> None:
+    both.log_of(both.replica).create()
+    with pytest.raises(ReplicaDiverged, match="a log with writers of its own here"):
+        both.claim()
+    other = Both()
+    other.claim().mirror(other.load())
+    with pytest.raises(ReplicaDiverged, match="is the replica `dr` of s3://log/topics, not `eu`"):
+        other.claim(name="eu")
+    third = Both()
+    third.replica.put(PLACE.key(str(third.sink.new_name(0)).replace("00000001-s", "00000009-s")), b"x", Create())
+    with pytest.raises(ReplicaDiverged, match="holds objects of epoch 9, and the source knows epochs up to 1"):
+        third.claim().mirror(third.load())
+
+
+def test_versions_are_skipped_and_never_reversed(both: Both) -> None:
+    session = both.claim()
+    old = both.load()
+    both.append(1)
+    both.append(1)
+    session.mirror(both.load())
+    with pytest.raises(ReplicaDiverged, match="the source is at version 3, the replica has version 5 already"):
+        session.mirror(old)
+    # An older manifest was put back at the source, and it went on from there with the same numbers.
+    back = replace(old, version=9, next_offset=6, segments=(replace(old.segments[0], next_offset=6),))
+    with pytest.raises(ReplicaDiverged, match="next_offset is 6 at the source, and was 7"):
+        session.mirror(back)
+    assert session.mirror(back, resync=True).next_offset == 6
+
+
+def test_another_log_is_taken_over_only_when_that_is_asked_for(both: Both) -> None:
+    session = both.claim()
+    session.mirror(both.load())
+    anew = replace(both.load(), log_id="anew", version=1)
+    with pytest.raises(ReplicaDiverged, match="reset or repaired there"):
+        session.mirror(anew)
+    assert session.mirror(anew, resync=True).log_id == "anew"
+
+
+def test_a_tombstone_that_was_purged_before_it_was_received_asks_for_a_resync(both: Both) -> None:
+    session = both.claim()
+    first = session.mirror(both.load())
+    both.append(3)
+    both.clean()
+    both.clean(purged_to=6)
+    with pytest.raises(
+        ResyncRequired, match="a tombstone at offset 6, and the replica has received offsets below 5"
+    ) as e:
+        session.mirror(both.load())
+    assert e.value.code == "ResyncRequired"
+    accepted = session.mirror(both.load(), resync=True)
+    with pytest.raises(OffsetOutOfRange):  # who had begun there is told
+        check_resumed(anchor_of(first), 3, accepted)
+    both.append(1)
+    session.mirror(both.load())
+
+
+def test_a_new_replica_and_one_that_had_received_it_need_none(both: Both) -> None:
+    both.clean()
+    both.clean(purged_to=4)
+    session = both.claim()
+    session.mirror(both.load())
+    both.append(3)
+    session.mirror(both.load())
+    both.clean(purged_to=7)
+    session.mirror(both.load())
+
+
+def test_what_was_unlinked_here_is_not_listed_again(both: Both) -> None:
+    session = both.claim()
+    old = both.load()
+    session.mirror(old)
+    both.clean()
+    session.mirror(both.load())
+    with pytest.raises(ReplicaDiverged, match="which was unlinked here and may be deleted"):
+        session.mirror(replace(old, version=99), resync=True)
+
+
+def test_a_source_that_needs_a_newer_writer_is_not_taken_over(both: Both) -> None:
+    session = both.claim()
+    both.load()
+    with pytest.raises(FormatTooNew):
+        session.mirror(replace(both.load(), min_writer=2))
+
+
+# holds
+
+
+def test_a_hold_changes_nothing_of_the_log_and_never_goes_back(both: Both) -> None:
+    before = both.load()
+    pinned = both.log.hold("dr", before.version, 60_000)
+    now_ms = both.clock.now_ms()
+    assert pinned.manifest.hold("dr") == Hold("dr", before.version, now_ms + 60_000)
+    assert content(pinned.manifest) == content(before)
+    told = both.log.hold("dr", None, received_to=5)
+    assert told.manifest.holds == (Hold("dr", -1, 0, 5, now_ms),)
+    same = both.log.hold("dr", None, received_to=4)
+    assert same.manifest.version == told.manifest.version
+    both.log.hold("eu", None)
+    assert [h.replica for h in both.log.drop_hold("dr").manifest.holds] == ["eu"]
+    assert both.log.drop_hold("dr").manifest.version == both.load().version
+
+
+def test_a_hold_that_loses_a_race_is_made_on_the_newest_version(both: Both) -> None:
+    pinned = both.log.load()
+    both.append(1)
+    newest = both.log.hold("dr", pinned.manifest.version, 1000, pinned=pinned)
+    assert newest.manifest.next_offset == 6
+
+
+# promotion
+
+
+def switched_over(both: Both) -> tuple[PartitionLog, Manifest]:
+    session = both.claim()
+    replica = session.mirror(both.load())
+    both.log.demote(replica, name="old", source_url="s3://dr/topics")
+    session.mirror(both.load())
+    promoted = session.promote(both.load())
+    return both.log_of(both.replica, 7), promoted
+
+
+def test_a_switch_over_fences_first_and_loses_nothing(both: Both) -> None:
+    old_id = both.load().log_id
+    new, promoted = switched_over(both)
+    with pytest.raises(IsReplica):
+        both.sink.append(entry(both.sink.new_name(5), 5, 6))
+    assert promoted.lineage[0].log_id == old_id
+    assert (promoted.lineage[0].next_offset, promoted.lineage[0].version) == (5, both.load().log_version)
+    sink = new.claim_sink()
+    assert sink.epoch > promoted.lineage[0].last_epoch
+    both.append(2, sink)
+    back = ReplicaLog(both.source, PLACE, clock=both.clock, random=Random(9)).claim(
+        new.load().manifest, name="old", source_url="s3://dr/topics"
+    )
+    assert content(back.mirror(new.load().manifest)) == content(new.load().manifest)
+
+
+def test_a_promotion_that_would_leave_something_behind_is_refused(both: Both) -> None:
+    session = both.claim()
+    session.mirror(both.load())
+    both.append(2)
+    with pytest.raises(ReplicaDiverged, match="ends at 7, the replica at 5") as caught:
+        session.promote(both.load())
+    assert (caught.value.lost_from, caught.value.lost_to) == (5, 7)
+    session.promote()
+    with pytest.raises(Fenced, match="was promoted as"):
+        session.mirror(both.load())
+    with pytest.raises(ReplicaDiverged, match="the log here was promoted"):
+        both.claim()
+
+
+def test_a_promotion_by_force_and_the_way_back(both: Both) -> None:
+    session = both.claim()
+    session.mirror(both.load())
+    session.promote()
+    new = both.log_of(both.replica, 7)
+    sink = new.claim_sink()
+    both.append(4, sink)
+    both.append(2)  # nobody told the old sink
+    with pytest.raises(ReplicaDiverged, match=r"offsets from 5 to 6 \(up to 2 records\) were written here") as caught:
+        both.log.demote(new.load().manifest, name="old", source_url="s3://dr")
+    assert (caught.value.lost_from, caught.value.lost_to, caught.value.lost_records) == (5, 7, 2)
+    diverged = both.log.demote(new.load().manifest, name="old", source_url="s3://dr", discard=True).manifest
+    back = ReplicaLog(both.source, PLACE, clock=both.clock, random=Random(9)).claim(
+        new.load().manifest, name="old", source_url="s3://dr"
+    )
+    taken = back.mirror(new.load().manifest)
+    assert content(taken) == content(new.load().manifest)
+    # What only the old log had is nobody's at once: as a replaced object it would look like a lost record.
+    assert {r.name for r in taken.replaced} == set()
+    assert diverged.segments[-1].name not in taken.object_names()
+    with pytest.raises(OffsetOutOfRange, match="has seen that one up to 7"):
+        check_resumed(anchor_of(diverged), 3, taken)
+
+
+def test_a_log_that_has_unlinked_what_the_new_one_lists_cannot_follow_it_yet(both: Both) -> None:
+    session = both.claim()
+    session.mirror(both.load())
+    session.promote()
+    both.clean()
+    new = both.log_of(both.replica, 7)
+    with pytest.raises(ReplicaDiverged, match="which this log has unlinked"):
+        both.log.demote(new.load().manifest, name="old", source_url="s3://dr", discard=True)
+    both.clean(new)  # now it lists what it has made itself
+    both.log.demote(new.load().manifest, name="old", source_url="s3://dr")
+
+
+def test_a_log_never_follows_one_that_does_not_go_on_with_it(both: Both) -> None:
+    other = Both()
+    other.log = other.log_of(other.source, 77)
+    stranger = replace(other.load(), log_id="stranger")
+    with pytest.raises(ReplicaDiverged, match="does not go on with the log"):
+        both.log.demote(stranger, name="old", source_url="s3://dr", discard=True)
+    switched_over(both)
+    with pytest.raises(IsReplica):
+        both.log.demote(stranger, name="old", source_url="s3://dr")
+
+
+def test_a_demotion_is_undone_by_promoting_the_same_log(both: Both) -> None:
+    session = both.claim()
+    replica = session.mirror(both.load())
+    reader = anchor_of(both.load())
+    both.log.demote(replica, name="old", source_url="s3://dr")
+    undone = ReplicaLog(both.source, PLACE, clock=both.clock, random=Random(9)).claim(
+        both.there(), name="old", source_url="s3://dr"
+    )
+    manifest = undone.promote()
+    assert check_resumed(reader, 5, manifest).log_id == manifest.log_id
+    both.log.claim_sink()
+    session.mirror(both.load())
+
+
+def test_an_old_replicator_stays_fenced_over_a_promotion_and_back(both: Both) -> None:
+    sleeper = both.claim()
+    sleeper.mirror(both.load())
+    session = both.claim(seed=4)
+    both.log.demote(session.mirror(both.load()), name="old", source_url="s3://dr")
+    with pytest.raises(ReplicaDiverged, match="replicate once more, then promote"):
+        session.promote(both.load())  # the demotion itself has written times
+    session.mirror(both.load())
+    promoted = session.promote(both.load())
+    new = both.log_of(both.replica, 7)
+    back = ReplicaLog(both.source, PLACE, clock=both.clock, random=Random(9)).claim(
+        promoted, name="old", source_url="s3://dr"
+    )
+    back.mirror(new.load().manifest)
+    new.demote(both.load(), name="dr", source_url=URL)
+    assert new.load().manifest.is_replica
+    both.clock.advance(1)
+    with pytest.raises(Fenced):
+        sleeper.mirror(replace(both.load(), version=99))
