@@ -59,8 +59,8 @@ def registered_back(scene: Scene) -> Scene:
 def test_with_warning_nothing_is_lost_and_there_is_a_way_back(between: Scene) -> None:
     scene = between
     replicated(scene)
-    store = scene.source.direct.open()
-    old_sink = open_sink(store, scene.place(), seed=5)
+    with scene.stores() as (source, _):
+        old_sink = open_sink(source, scene.place(), seed=5)
     old_sink.append([record(6, "e", "6"), record(7, "c", None)])  # not carried over yet
     old_log_id = old_sink.session.manifest.log_id
 
@@ -72,7 +72,6 @@ def test_with_warning_nothing_is_lost_and_there_is_a_way_back(between: Scene) ->
     assert new.next_offset == 8
     with pytest.raises(CommitRefused):
         old_sink.append([record(8, "late", "x")])
-    store.close()
     with pytest.raises(IsReplica):
         append(scene, [record(8, "late", "x")])
 

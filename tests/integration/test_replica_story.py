@@ -23,11 +23,10 @@ SECRETS = ("farsecret", "testsecret")
 
 
 def write(scene: Scene, *batches: list[Record]) -> Sink:
-    store = scene.source.direct.open()
-    sink = open_sink(store, scene.place())
+    with scene.stores() as (source, _):
+        sink = open_sink(source, scene.place())
     for batch in batches:
         sink.append(batch)
-    store.close()
     return sink
 
 

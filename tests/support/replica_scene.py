@@ -27,6 +27,7 @@ from keyfold.clock import ManualClock, SystemClock
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
 from keyfold.read.verify import verify_partition
+from keyfold.store.pace import Pacer
 from keyfold.store.s3 import S3Location, S3Store
 from keyfold_compactor.replica.registry import Registry
 from keyfold_compactor.settings import TopicSettings
@@ -101,6 +102,7 @@ class Scene:
     captured: Callable[[], Any]
     folder: Path
     children: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    open: dict[S3Location, S3Store] = field(default_factory=dict)
 
     @property
     def environ(self) -> dict[str, str]:
@@ -132,12 +134,25 @@ class Scene:
     @contextmanager
     def stores(self) -> Iterator[tuple[S3Store, S3Store]]:
         """Both buckets, past the gates."""
-        source, replica = self.source.direct.open(), self.replica.direct.open()
-        try:
-            yield source, replica
-        finally:
-            source.close()
-            replica.close()
+        yield self.opened(self.source.direct), self.opened(self.replica.direct)
+
+    def opened(self, location: S3Location, pacer: Pacer | None = None) -> S3Store:
+        """A store that stays open as long as the scene: to make a client takes longer than what is asked of it."""
+        assert pacer is None
+        store = self.open.get(location)
+        if store is None:
+            store = self.open[location] = location.open()
+            store.close, store.end = _nothing, store.close  # type: ignore[attr-defined,method-assign]
+        return store
+
+    def end(self) -> None:
+        """Close the stores, and end processes that the test did not."""
+        for store in self.open.values():
+            store.end()  # type: ignore[attr-defined]
+        for child in self.children:
+            if child.poll() is None:
+                child.kill()
+            child.wait(PATIENCE_S)
 
     def add(self, **config: str) -> None:
         """Register the replica. Keys are written with `_` for `.`."""
@@ -164,7 +179,7 @@ class Scene:
         with pytest.MonkeyPatch.context() as patch:
             for name, value in self.environ.items():
                 patch.setenv(name, value)
-            ended = run(list(args), Surroundings(open_by_url, SystemClock(), Random()))
+            ended = run(list(args), Surroundings(open_by_url, SystemClock(), Random(), self.opened))
         return ended, self.captured()
 
     def json(self, *args: str, code: int = 0) -> Any:
@@ -242,7 +257,7 @@ def scene(source: Account, replica: Account, captured: Callable[[], Any], folder
     """Two new buckets. `captured` is `capsys.readouterr`; configuration files are written to `folder`."""
     with ExitStack() as exits:
         made = Scene(_end(source, exits), _end(replica, exits), captured, folder)
-        exits.callback(_end_children, made.children)
+        exits.callback(made.end)
         yield made
 
 
@@ -259,11 +274,8 @@ def _end(account: Account, exits: ExitStack) -> End:
     return End(gate, replace(direct, endpoint_url=gate.url), direct)
 
 
-def _end_children(children: list[subprocess.Popen[bytes]]) -> None:
-    for child in children:
-        if child.poll() is None:
-            child.kill()
-        child.wait(PATIENCE_S)
+def _nothing() -> None:
+    """Instead of closing."""
 
 
 def open_sink(store: S3Store, place: Place, seed: int = 0) -> Sink:
