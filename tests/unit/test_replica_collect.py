@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-
 from keyfold.log.names import Place
-from keyfold.store.api import Create
-from keyfold.store.faulty import Call, Fault, Kind
+from keyfold.store.faulty import Fault, Kind
 from keyfold_compactor.replica.states import State
 from tests.support.logs import records
 from tests.support.replica_rounds import SETTINGS, Worlds
