@@ -25,6 +25,7 @@ from keyfold_compactor.run import Run, RunSettings
 from keyfold_compactor.settings import Encoding
 from keyfold_compactor.work import Executor, LogJob
 from tests.support.cleaning import EAGER, Sink, last_per_key, load, read_all, record
+from tests.support.held import tell
 from tests.support.moto import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, LocalS3Process
 
 pytestmark = [pytest.mark.spark, pytest.mark.any_spark]
@@ -131,15 +132,21 @@ def test_two_runs_of_the_command_clean_every_partition(location: S3Location, sto
 def test_however_a_log_is_mapped_and_its_masks_travel_the_result_is_the_same(
     location: S3Location, store: S3Store
 ) -> None:
-    """The same records in many partitions: mapped in one task or many, masks through the driver, shuffled, or both."""
+    """The same records in many partitions: mapped in one task or many, masks through the driver, shuffled, or both.
+
+    A replica has received half of them, and holds the tombstones of the other half.
+    """
     from keyfold_compactor.spark_executor import SparkExecutor
     from keyfold_compactor.spark_session import spark_session
     from keyfold_compactor.spark_tasks import TaskEnvironment
 
     whole, split, driver, shuffled = 10**9, 8_000, 10**9, 0
-    topic = replace(EAGER, encoding=Encoding("zstandard", 1, 4096))
+    topic = replace(EAGER, encoding=Encoding("zstandard", 1, 4096), replicas=("eu",))
     places = [Place("topics", "users", p) for p in range(8)]
     appended = [fill(store, place, seed=7) for place in places]
+    received_to = len(appended[0]) // 2
+    for place in places:
+        tell(store, "eu", received_to=received_to, place=place)
     half = len(appended[0]) // 8 + 2  # masks of one log of a run fit, those of the other do not
     ways = [(whole, driver), (whole, shuffled), (split, driver), (split, shuffled), (whole, half), (split, half)]
     with spark_session("test", {"spark.master": "local[2]"}) as spark:
@@ -147,7 +154,7 @@ def test_however_a_log_is_mapped_and_its_masks_travel_the_result_is_the_same(
         for number, (map_bytes, masks_bytes) in enumerate(ways):
             cleaned = [places[number]] if number < 4 else [places[2 * number - 4], places[2 * number - 3]]
             executor = SparkExecutor(spark, environment, map_bytes=map_bytes, masks_bytes=masks_bytes)
-            settings = RunSettings(settings_of=lambda *_: topic)
+            settings = RunSettings(settings_of=lambda *_: topic, force=True)
             for seed in (1, 2):
                 clock, watcher = SystemClock(), Watcher()
                 run = Run(store, settings, partial(_same, executor), clock=clock, random=Random(seed), progress=watcher)
@@ -156,7 +163,8 @@ def test_however_a_log_is_mapped_and_its_masks_travel_the_result_is_the_same(
                 assert watcher.steps == watcher.totals
     manifests = [load(store, place) for place in places]
     for manifest, place, records in zip(manifests, places, appended, strict=True):
-        assert read_all(store, manifest, place) == live_only(records)
+        left = [r for r in last_per_key(records) if not r.is_tombstone or r.offset >= received_to]
+        assert read_all(store, manifest, place) == left != live_only(records)
         assert [s.record_count for s in manifest.segments] == [s.record_count for s in manifests[0].segments]
         assert (manifest.purged_to, manifest.first_dirty_offset) == (
             manifests[0].purged_to,
