@@ -86,12 +86,12 @@ def check_resumed(anchor: Anchor, position: int, manifest: Manifest) -> Anchor:
     """
     if manifest.log_id != anchor.log_id:
         anchor = _inherited(anchor, position, manifest)
-    elif manifest.next_offset < max(position, anchor.seen_to):
+    elif manifest.next_offset < anchor.seen_to:
         raise OffsetOutOfRange(
             manifest.topic,
             manifest.partition,
             f"version {manifest.version} ends at offset {manifest.next_offset}, and this reader, at offset {position}, "
-            f"has seen the log up to {max(position, anchor.seen_to)}",
+            f"has seen the log up to {anchor.seen_to}",
             hint="a replica that is behind its source: go on when it has caught up",
         )
     anchor = replace(anchor, last_pass_epoch=min(anchor.last_pass_epoch, manifest.last_pass_epoch))
