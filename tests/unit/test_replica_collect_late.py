@@ -117,3 +117,15 @@ def test_nobody_builds_on_what_is_being_deleted(*, is_claimed: bool) -> None:
         assert late.state().state is State.IN_SYNC
     assert not missing(worlds)
     assert worlds.is_equal()
+
+
+def test_what_the_source_names_by_now_stays_although_the_replica_does_not_name_it_yet() -> None:
+    with searching() as (worlds, _log, collector):
+        there = worlds.folder()
+        collector.end()
+        assert worlds.folder() >= there
+        assert not worlds.is_equal()
+    with worlds.running() as running:
+        assert running.state().state is State.IN_SYNC
+        assert running.runner.tally.totals.objects_sent == 0
+    assert worlds.is_equal()

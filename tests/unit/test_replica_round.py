@@ -305,6 +305,32 @@ def test_a_replica_that_was_overtaken_needs_a_resync_sends_nothing_before_and_go
     assert worlds.is_equal()
 
 
+def test_a_replica_that_another_brings_ahead_during_a_look_is_no_divergence() -> None:
+    worlds = written()
+    log = worlds.log()
+    with worlds.running() as one, worlds.running() as two:
+        one.once()
+        two.once()
+        log.append(records("d=1", 4))
+
+        def another_goes_ahead(call: Call) -> None:
+            if call.operation == "get":
+                one.replica.on_call = one.source.on_call = None
+                log.append(records("e=1", 5))
+                two.once()
+
+        one.replica.on_call = one.source.on_call = None
+        at = len(one.source.calls) + len(one.replica.calls)
+        for side in (one.source, one.replica):
+            side.on_call = lambda call: (
+                another_goes_ahead(call) if len(one.source.calls) + len(one.replica.calls) >= at + 5 else None
+            )
+        state = one.state()
+        assert state.code in {"", "Fenced"}
+        assert one.state().state is State.IN_SYNC
+    assert worlds.is_equal()
+
+
 def test_two_that_replicate_end_in_sync_and_the_slower_one_is_told() -> None:
     worlds = written()
     with worlds.running() as one, worlds.running(threads=1) as two:
