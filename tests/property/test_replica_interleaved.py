@@ -87,7 +87,7 @@ def begun(seed: int, **options: Any) -> tuple[Twins, Random]:
     return twins, random
 
 
-@settings(max_examples=150, deadline=None, phases=PHASES)
+@settings(max_examples=50, deadline=None, phases=PHASES)
 @given(SEEDS, st.sampled_from([0.0, 0.0, 0.02, 0.08]), st.booleans(), st.sampled_from([0, 30_000]))
 def test_a_replica_only_ever_has_what_its_source_had(seed: int, rate: float, pins: bool, delay_ms: int) -> None:
     twins, random = begun(seed, pins=pins, delay_ms=delay_ms)
@@ -95,7 +95,7 @@ def test_a_replica_only_ever_has_what_its_source_had(seed: int, rate: float, pin
     settled(twins)
 
 
-@settings(max_examples=60, deadline=None, phases=PHASES)
+@settings(max_examples=25, deadline=None, phases=PHASES)
 @given(SEEDS)
 def test_a_round_that_pins_is_never_thrown_back(seed: int) -> None:
     twins, random = begun(seed, pins=True)
@@ -103,7 +103,7 @@ def test_a_round_that_pins_is_never_thrown_back(seed: int) -> None:
     assert twins.thrown_back == 0
 
 
-@settings(max_examples=60, deadline=None, phases=PHASES)
+@settings(max_examples=25, deadline=None, phases=PHASES)
 @given(SEEDS, st.sampled_from([0.0, 0.05]))
 def test_roles_are_exchanged_while_everybody_works_and_back_again(seed: int, rate: float) -> None:
     """Switch over in the middle of the play; what was the source follows, and takes over again."""
