@@ -113,8 +113,9 @@ def tail_of(place: Place, manifest: Manifest, start: int | Position) -> Tail:
 
     Raises `OffsetOutOfRange` where it is not in the log, or where going on there could hide a record.
     """
-    position = start if isinstance(start, Position) else Position(start, anchor_of(manifest))
-    position = replace(position, anchor=check_resumed(position.anchor, position.offset, manifest))
+    if isinstance(start, int):
+        return Tail(place, Position(start_offset(manifest, start), anchor_of(manifest)), manifest)
+    position = replace(start, anchor=check_resumed(start.anchor, start.offset, manifest))
     start_offset(manifest, position.offset)
     return Tail(place, position, manifest)
 

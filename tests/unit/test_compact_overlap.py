@@ -60,10 +60,11 @@ def test_nothing_is_fetched_before_the_first_range_is_asked_for() -> None:
 
 def test_a_fetch_that_is_under_way_has_ended_when_the_task_goes_on() -> None:
     ended: list[int] = []
-    release = threading.Event()
+    begun, release = threading.Event(), threading.Event()
 
     def fetch(start: int, length: int) -> bytes:
         if start:
+            begun.set()
             release.wait(10)
         ended.append(start)
         return b""
@@ -71,6 +72,7 @@ def test_a_fetch_that_is_under_way_has_ended_when_the_task_goes_on() -> None:
     size = MAX_FETCH_BYTES
     with FetchAhead(fetch, [(0, size), (1, size), (2, size)]) as ahead:
         ahead(0, size)
+        assert begun.wait(10)
         threading.Timer(0.05, release.set).start()
     assert ended == [0, 1]
 

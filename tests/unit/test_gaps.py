@@ -70,7 +70,8 @@ def test_a_million_skips_cost_the_manifest_little() -> None:
             fresh.append(skip(offset, random.choice(["not JSON", "not UTF-8", "schema not known"])))
         gaps = with_gaps(gaps, fresh)
     assert sum(totals(gaps).values()) == 10_000
-    assert len(encode_manifest(empty_manifest(gaps=gaps, next_offset=offset + 1))) < 8000
+    without = len(encode_manifest(empty_manifest(next_offset=offset + 1)))  # most of it is the schema
+    assert len(encode_manifest(empty_manifest(gaps=gaps, next_offset=offset + 1))) - without < 3000
 
 
 @pytest.mark.parametrize("commits", [1, 7])
