@@ -314,7 +314,7 @@ def test_giving_up_the_iterator_stops_the_rest(source: MemoryStore, target: Memo
         results = carrying.copy(jobs)
         next(results)
         assert isinstance(results, Iterator)
-        results.close()  # type: ignore[attr-defined]
+        results.close()
         assert sum(1 for _ in target.list("")) < 10
         assert len(list(carrying.copy(jobs[400:]))) == 100
 
