@@ -73,8 +73,8 @@ def write_config(path: Path, location: S3Location, changes: Mapping[str, str]) -
 
 
 def report(out: str) -> dict[str, Any]:
-    """spark-submit puts what Python writes to standard error into its standard output: log lines come first."""
-    document: dict[str, Any] = json.loads(out[out.index("{\n") :])
+    """spark-submit makes one stream of Python's two: log lines come first, the report is the last line."""
+    document: dict[str, Any] = json.loads(out.splitlines()[-1])
     return document
 
 
