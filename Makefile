@@ -53,7 +53,7 @@ demo: jars ## The whole story on this machine: Kafka, S3 and Spark on loopback
 	@.venv/bin/keyfold demo
 
 test: jars ## All tests that need Python and Java; long storms in their short form
-	$(PYTEST) -n $(WORKERS) --dist loadfile -m "not real and not soak" $(ARGS)
+	$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not real and not soak" $(ARGS)
 
 test-spark: java $(SPARK_VENV)/.installed ## The compactor's Spark tests with another Spark: make test-spark SPARK=4.0.5
 	env -u SPARK_HOME $(SPARK_VENV)/bin/python -m pytest -m any_spark $(ARGS) tests
