@@ -222,6 +222,7 @@ class Job:
                 if not error.retriable:
                     raise
                 pause_s = max(pause_s, next(delays))
+                log.warning("the run could not be done and is tried again", in_s=round(pause_s, 1), error=str(error))
             stop.wait(pause_s)
 
     def _delays(self) -> Iterator[float]:

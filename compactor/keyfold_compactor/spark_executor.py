@@ -78,10 +78,10 @@ class SparkExecutor:
             self._shared.append(shared)
             found, below = map_large(self._context, self._environment, shared, self._map_bytes, self.slots)
             try:
-                figures += self._collected(found, through_driver=job.number in carried)
+                with self._watched(done, 1):
+                    figures += self._collected(found, through_driver=job.number in carried)
             finally:
                 below.unpersist()
-            done(1)
         return _answers(jobs, figures)
 
     def rewrite(self, hands: Sequence[Sequence[UnitJob]], done: Done) -> list[UnitAnswer]:
@@ -119,19 +119,22 @@ class SparkExecutor:
     def _watched(self, done: Done, total: int) -> Iterator[None]:
         """Tell `done` what tasks have counted while they run, and the rest when all is well.
 
-        A task that runs twice counts twice, and Spark may deliver a count late: it is a picture, not a figure.
+        A task that runs twice counts twice, and Spark may deliver a count late: it is a picture, not a figure. Tasks
+        that end and count nothing are told of, too, as 0: a sign of life.
         """
         told = 0
+        ended: Sequence[tuple[int, int]] = ()
         before = self._counter.value
         over = threading.Event()
 
         def watch() -> None:
-            nonlocal told
+            nonlocal told, ended
             while not over.wait(WATCH_S):
                 seen = min(self._counter.value - before, total)
-                if seen > told:
-                    done(seen - told)
-                    told = seen
+                now_ended = self._tasks_ended()
+                if seen > told or now_ended != ended:
+                    done(max(0, seen - told))
+                    told, ended = max(told, seen), now_ended
 
         watcher = threading.Thread(target=watch, name="keyfold-progress", daemon=True)
         watcher.start()
@@ -141,6 +144,14 @@ class SparkExecutor:
             over.set()
             watcher.join()
         done(total - told)
+
+    def _tasks_ended(self) -> Sequence[tuple[int, int]]:
+        """How many tasks of each stage under way have ended; nothing where Spark does not say."""
+        with contextlib.suppress(Exception):  # py4j raises what it likes when its JVM is gone: whoever waits tells
+            tracker = self._context.statusTracker()
+            stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
+            return sorted((stage.stageId, stage.numCompletedTasks) for stage in stages if stage is not None)
+        return ()
 
     def _map_small(self, jobs: list[LogJob]) -> RDD[Any]:
         whole = [job for job in jobs if job.at_once is not None]

@@ -1,0 +1,83 @@
+"""Signs of life of the compactor: every stage and step of a run, every turn of the loop, tasks that Spark has ended.
+
+How long it may be silent follows from its settings. Between two signs lie at most the pause between two runs, or one
+stage of Spark's whose tasks all end together: a part of a pass, or a batch, read and written at the configured rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from keyfold.health import Vitals
+from keyfold_compactor.job import Replicate
+from keyfold_compactor.options import CompactOptions
+from keyfold_compactor.progress import Progress
+from keyfold_compactor.report import Replicated, RunReport, Watch
+
+SLOWEST_BYTES_PER_SECOND: Final = 8 * 1024 * 1024
+"""What a stage is trusted to move where no rate is configured: less, and it is taken for dead."""
+BESIDE_S: Final = 600.0
+"""For all that moves few bytes: starting Spark and its executors, requests that are tried again."""
+
+
+def quiet_max_s(options: CompactOptions) -> float:
+    """How long nothing may move in a compactor that works."""
+    rate = options.io_max_bytes_per_second or SLOWEST_BYTES_PER_SECOND
+    stage_bytes = 2 * max(options.batch_bytes, options.pass_max_bytes)
+    return BESIDE_S + options.backoff_ms / 1000 + stage_bytes / rate
+
+
+class VitalProgress:
+    """Another's `Progress`, each step of which is a sign of life."""
+
+    def __init__(self, inner: Progress, vitals: Vitals) -> None:
+        self._inner = inner
+        self._vitals = vitals
+
+    def begin(self, stage: str, total: int) -> None:
+        """See `Progress.begin`."""
+        self._vitals.moved()
+        self._inner.begin(stage, total)
+
+    def step(self, count: int = 1) -> None:
+        """See `Progress.step`."""
+        self._vitals.moved()
+        if count:
+            self._inner.step(count)
+
+
+class VitalWatch:
+    """Another's `Watch`, which tells how runs end. A partition that fails is the report's business, not the loop's."""
+
+    def __init__(self, inner: Watch, vitals: Vitals) -> None:
+        self._inner = inner
+        self._vitals = vitals
+
+    def begin(self, report: RunReport) -> None:
+        """See `Watch.begin`."""
+        self._vitals.moved()
+        self._inner.begin(report)
+
+    def end(self, report: RunReport) -> None:
+        """See `Watch.end`."""
+        self._vitals.turned(f"Spark: {report.executor_error}" if report.executor_error else "")
+        self._inner.end(report)
+
+    def fail(self) -> None:
+        """See `Watch.fail`."""
+        self._vitals.turned("it could not be done at all; the log says why")
+        self._inner.fail()
+
+
+def vital(replicate: Replicate, vitals: Vitals) -> Replicate:
+    """The same, with a sign of life whenever it asks whether to stop: several times a second while it waits."""
+
+    def replicating(should_stop: Callable[[], bool]) -> Sequence[Replicated]:
+        def moving() -> bool:
+            vitals.moved()
+            return should_stop()
+
+        return replicate(moving)
+
+    return replicating

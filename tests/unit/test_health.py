@@ -1,0 +1,236 @@
+"""What probes are told: by moments that a clock gives, by what a store answers, over HTTP beside metrics."""
+
+from __future__ import annotations
+
+import json
+import threading
+import urllib.error
+import urllib.request
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from keyfold.clock import ManualClock
+from keyfold.errors import AccessDenied, BucketMissing, ObjectNotFound, StoreUnavailable
+from keyfold.health import AWAY_S, Vitals
+from keyfold.metrics_server import serving
+from keyfold.store.api import Create
+from keyfold.store.faulty import Fault, FaultyStore, Kind
+from keyfold.store.heard import HeardStore
+from keyfold.store.memory import MemoryStore
+
+QUIET_MAX_S = 100.0
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def vitals(clock: ManualClock) -> Vitals:
+    return Vitals(clock, QUIET_MAX_S)
+
+
+def test_who_has_just_begun_is_alive_and_not_ready(vitals: Vitals) -> None:
+    assert vitals.live().is_good
+    assert not vitals.ready().is_good
+    assert vitals.ready().why == "the store has not answered yet"
+
+
+def test_who_was_answered_is_ready(vitals: Vitals) -> None:
+    vitals.answered()
+    assert vitals.ready().is_good
+
+
+def test_silence_beyond_the_bound_is_death_and_a_sign_of_life_undoes_it(vitals: Vitals, clock: ManualClock) -> None:
+    vitals.answered()
+    clock.sleep(QUIET_MAX_S)
+    assert vitals.live().is_good
+    clock.sleep(1)
+    assert vitals.live().why == "nothing has moved for 101 s; 100 s are allowed"
+    assert not vitals.live().is_good
+    assert vitals.ready() == vitals.live(), "who is not alive is not ready"
+    vitals.moved()
+    assert vitals.live().is_good
+    assert vitals.ready().is_good
+
+
+def test_work_that_goes_on_is_alive_however_long_it_takes(vitals: Vitals, clock: ManualClock) -> None:
+    for _ in range(50):
+        clock.sleep(QUIET_MAX_S - 1)
+        vitals.moved()
+    assert vitals.live().is_good
+
+
+def test_of_several_loops_the_most_silent_one_counts(vitals: Vitals, clock: ManualClock) -> None:
+    vitals.moved("replica dr")
+    clock.sleep(QUIET_MAX_S + 1)
+    vitals.moved()
+    assert vitals.live().why.startswith("replica dr: nothing has moved for 101 s")
+    vitals.over("replica dr")
+    assert vitals.live().is_good
+    vitals.over("replica dr")
+
+
+def test_a_store_is_away_when_it_is_asked_in_vain_for_a_while(vitals: Vitals, clock: ManualClock) -> None:
+    vitals.answered()
+    vitals.unanswered("503")
+    assert vitals.ready().is_good, "one lost answer is no outage"
+    clock.sleep(AWAY_S + 1)
+    vitals.moved()
+    assert vitals.ready().why == "the store has not answered for 11 s: 503"
+    assert vitals.live().is_good, "starting it anew would not bring the store back"
+    vitals.answered()
+    assert vitals.ready().is_good
+
+
+def test_who_does_not_ask_the_store_does_not_miss_it(vitals: Vitals, clock: ManualClock) -> None:
+    vitals.answered()
+    clock.sleep(QUIET_MAX_S)
+    assert vitals.ready().is_good
+
+
+def test_a_store_that_never_answered_says_why(vitals: Vitals) -> None:
+    vitals.unanswered("no route to host")
+    assert vitals.ready().why == "the store has not answered yet: no route to host"
+
+
+def test_a_turn_that_failed_makes_unready_until_one_succeeds(vitals: Vitals) -> None:
+    vitals.answered()
+    vitals.turned("Spark did not start")
+    assert vitals.ready().why == "the last run failed: Spark did not start"
+    assert vitals.live().is_good
+    vitals.turned()
+    assert vitals.ready().is_good
+
+
+def test_who_was_told_to_end_is_alive_and_not_ready(clock: ManualClock) -> None:
+    stop = threading.Event()
+    vitals = Vitals(clock, QUIET_MAX_S, stop.is_set)
+    vitals.answered()
+    stop.set()
+    assert vitals.ready().why == "it was told to end"
+    assert vitals.live().is_good
+
+
+# What a store says
+
+
+class Heard:
+    """What a store's listener was told."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def answered(self) -> None:
+        self.said.append("answered")
+
+    def unanswered(self, why: str) -> None:
+        self.said.append(why)
+
+
+def test_every_call_is_heard_and_does_what_it_does(clock: ManualClock) -> None:
+    heard = Heard()
+    inner = MemoryStore(clock=clock)
+    store = HeardStore(inner, heard)
+    assert store.url == inner.url
+    store.put("a/b", b"12345", Create())
+    assert heard.said == ["answered"]
+    assert store.get("a/b").data == b"12345"
+    assert store.get_range("a/b", 1, 2) == b"23"
+    assert store.head("a/b").size_bytes == 5
+    assert [info.key for info in store.list("a/")] == ["a/b"]
+    assert [*store.list("a/", start_after="a/b")] == []
+    assert [*store.list_folders("")] == ["a"]
+    upload = store.start_upload("c")
+    (unfinished,) = store.list_uploads("")
+    store.abort_upload(unfinished.key, unfinished.upload_id)
+    upload.abort()
+    store.delete("a/b")
+    assert heard.said == ["answered"] * 11
+
+
+@pytest.mark.parametrize("error", [ObjectNotFound, AccessDenied])
+def test_a_refusal_is_an_answer(error: type[ObjectNotFound | AccessDenied]) -> None:
+    class Refusing(MemoryStore):
+        def head(self, key: str) -> Any:
+            raise error(key, "no")
+
+    heard = Heard()
+    with pytest.raises(error):
+        HeardStore(Refusing(), heard).head("a")
+    assert heard.said == ["answered"]
+
+
+def test_no_answer_is_heard_also_in_the_middle_of_a_listing(clock: ManualClock) -> None:
+    inner = MemoryStore(clock=clock)
+    inner.put("a", b"", Create())
+    faulty = FaultyStore(inner, [Fault(lambda _: True, Kind.UNAVAILABLE, times=10**9)])
+    heard = Heard()
+    store = HeardStore(faulty, heard)
+    with pytest.raises(StoreUnavailable):
+        store.get("a")
+    with pytest.raises(StoreUnavailable):
+        list(store.list(""))
+    assert len(heard.said) == 2
+    assert "answered" not in heard.said
+
+
+def test_a_bucket_that_is_not_there_does_not_answer() -> None:
+    class Missing(MemoryStore):
+        def get(self, key: str) -> Any:
+            raise BucketMissing(key, "no such bucket")
+
+    heard = Heard()
+    with pytest.raises(BucketMissing):
+        HeardStore(Missing(), heard).get("a")
+    assert heard.said == ["`a`: no such bucket"]
+
+
+# Over HTTP
+
+
+def asked(port: int, path: str) -> tuple[int, dict[str, Any]]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+            assert answer.headers["Content-Type"] == "application/json"
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.loads(error.read())
+
+
+def test_probes_are_answered_beside_metrics(vitals: Vitals) -> None:
+    with serving(CollectorRegistry(), "127.0.0.1", 0, vitals) as port:
+        assert asked(port, "/health/live") == (200, {"status": "alive", "message": "something moved 0 s ago"})
+        unready = {"error_code": 503, "status": "not ready", "message": "the store has not answered yet"}
+        assert asked(port, "/health/ready") == (503, unready)
+        vitals.answered()
+        assert asked(port, "/health/ready?verbose=1") == (200, {"status": "ready", "message": "the store answers"})
+        for path in ("/metrics", "/", "/health/ready/"):
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+                assert answer.headers["Content-Type"].startswith("text/plain")
+
+
+def test_a_probe_waits_for_no_scrape(vitals: Vitals) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    class Slow:
+        def collect(self) -> Any:
+            begun.set()
+            may_end.wait(30)
+            return ()
+
+    registry = CollectorRegistry()
+    registry.register(Slow())
+    with serving(registry, "127.0.0.1", 0, vitals) as port:
+        scrape = threading.Thread(
+            target=lambda: urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60).close()
+        )
+        scrape.start()
+        assert begun.wait(30)
+        assert asked(port, "/health/live")[0] == 200
+        may_end.set()
+        scrape.join()
