@@ -63,7 +63,8 @@ def test_stages_and_steps_and_signs_of_spark_are_signs_of_life(vitals: Vitals, c
             told.append(("step", count))
 
     progress = VitalProgress(Shown(), vitals)
-    for move in (lambda: progress.begin("mapping", 3), progress.step, lambda: progress.step(0)):
+    moves: list[Callable[[], None]] = [lambda: progress.begin("mapping", 3), progress.step, lambda: progress.step(0)]
+    for move in moves:
         clock.sleep(101)
         assert not vitals.live().is_good
         move()
