@@ -140,7 +140,7 @@ def _replicas(
         yield lambda _: ()
         return
     from keyfold_compactor.outlets import replicas_watch
-    from keyfold_compactor.replica.service import Narrowed
+    from keyfold_compactor.replica.rounds.service import Narrowed
     from keyfold_compactor.replicating import replicating
 
     with replicating(

@@ -18,8 +18,8 @@ from typing import Final
 from keyfold.clock import Clock
 from keyfold.errors import KeyfoldError
 from keyfold.store.api import ObjectStore
-from keyfold_compactor.replica.documents import Registration
-from keyfold_compactor.replica.registry import NotRegistered, Registry
+from keyfold_compactor.replica.desk.documents import Registration
+from keyfold_compactor.replica.desk.registry import NotRegistered, Registry
 
 UNKNOWN: Final = "(unknown)"
 """Stands for replicas whose names could not be had."""

@@ -14,7 +14,7 @@ from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.report import NoWatch, Watch
 
 if TYPE_CHECKING:
-    from keyfold_compactor.replica.service import Watch as ReplicasWatch
+    from keyfold_compactor.replica.rounds.service import Watch as ReplicasWatch
 
 
 @contextlib.contextmanager
@@ -47,7 +47,7 @@ def replicas_watch(watch: Watch) -> ReplicasWatch | None:
     if isinstance(watch, NoWatch):
         return None
     from keyfold_compactor.metrics_registry import Meter
-    from keyfold_compactor.replica.metrics import ReplicaMeter
+    from keyfold_compactor.replica.seen.metrics import ReplicaMeter
 
     assert isinstance(watch, Meter)
     meter = ReplicaMeter()

@@ -22,13 +22,13 @@ from keyfold.store.api import ObjectStore
 from keyfold.store.pace import Pacer
 from keyfold_compactor.job import Replicate
 from keyfold_compactor.options import CompactOptions
-from keyfold_compactor.replica.link import ReplicaSettings
-from keyfold_compactor.replica.opening import OpenLocation, close, open_location, side
-from keyfold_compactor.replica.runner import RunSummary
-from keyfold_compactor.replica.service import Means, Narrowed, NoWatch, Replication, Watch
-from keyfold_compactor.replica.show import run_json, run_lines
-from keyfold_compactor.replica.states import PartitionState, State
-from keyfold_compactor.replica.tally import Tally, Totals
+from keyfold_compactor.replica.cli.show import run_json, run_lines
+from keyfold_compactor.replica.desk.link import ReplicaSettings
+from keyfold_compactor.replica.desk.opening import OpenLocation, close, open_location, side
+from keyfold_compactor.replica.rounds.runner import RunSummary
+from keyfold_compactor.replica.rounds.service import Means, Narrowed, NoWatch, Replication, Watch
+from keyfold_compactor.replica.standing.states import PartitionState, State
+from keyfold_compactor.replica.standing.tally import Tally, Totals
 from keyfold_compactor.report import Replicated, size_text
 from keyfold_compactor.throttle import BudgetPacer, TokenBucket, slice_bytes
 

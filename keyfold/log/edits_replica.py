@@ -347,6 +347,17 @@ def require_replica(manifest: Manifest) -> ReplicaState:
     return manifest.replica
 
 
+def own_log(manifest: Manifest, source: Manifest) -> ReplicaDiverged:
+    """The error for a log in the replica's place that has writers of its own."""
+    if manifest.ancestor(source.log_id) is not None:
+        what = f"the log here was promoted: it is {manifest.log_id} now, and goes on with the source's {source.log_id}"
+        hint = "make the old source its replica with `keyfold replica demote`, or remove this replica"
+    else:
+        what = f"there is a log with writers of its own here ({manifest.log_id}), which is nobody's replica"
+        hint = "give the replica a bucket or a topics.dir of its own"
+    return ReplicaDiverged(manifest.topic, manifest.partition, what, hint=hint)
+
+
 def require_epoch(manifest: Manifest, epoch: int) -> ReplicaState:
     """Raise `Fenced` where another replicator has claimed the log, or nobody may replicate into it any more."""
     state = require_replica(manifest)

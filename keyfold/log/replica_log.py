@@ -78,7 +78,7 @@ class ReplicaLog:
             return ReplicaSession(self, following, None, source, self.newest_epoch())
         state = base.manifest.replica
         if state is None:
-            raise own_log(base.manifest, source)
+            raise edits.own_log(base.manifest, source)
         edit = edits.claim_replica(state.epoch, following)
         return ReplicaSession(self, following, self.committer.commit(base, edit, _REPLICATOR), source)
 
@@ -238,14 +238,3 @@ class ReplicaSession:
         if pinned is None or state is None or state.commit_id not in tried:
             raise Fenced(self.place.topic, self.place.partition, "another replicator has made the first manifest")
         return pinned
-
-
-def own_log(manifest: Manifest, source: Manifest) -> ReplicaDiverged:
-    """The error for a log in the replica's place that has writers of its own."""
-    if manifest.ancestor(source.log_id) is not None:
-        what = f"the log here was promoted: it is {manifest.log_id} now, and goes on with the source's {source.log_id}"
-        hint = "make the old source its replica with `keyfold replica demote`, or remove this replica"
-    else:
-        what = f"there is a log with writers of its own here ({manifest.log_id}), which is nobody's replica"
-        hint = "give the replica a bucket or a topics.dir of its own"
-    return ReplicaDiverged(manifest.topic, manifest.partition, what, hint=hint)

@@ -31,11 +31,11 @@ from keyfold.logs import configure
 from keyfold.store.api import Blob, Bytes, Create, ObjectStore, PutMode, PutResult, Update
 from keyfold.store.counted import CountedStore
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.replica.documents import ALL_TOPICS, CompactionEntry, Enablement, Registration
-from keyfold_compactor.replica.link import Link, Orders, ReplicaSettings, Side
-from keyfold_compactor.replica.runner import Runner
-from keyfold_compactor.replica.states import State
-from keyfold_compactor.replica.status import gather
+from keyfold_compactor.replica.desk.documents import ALL_TOPICS, CompactionEntry, Enablement, Registration
+from keyfold_compactor.replica.desk.link import Link, Orders, ReplicaSettings, Side
+from keyfold_compactor.replica.rounds.runner import Runner
+from keyfold_compactor.replica.seen.status import gather
+from keyfold_compactor.replica.standing.states import State
 
 PLACE: Final = Place("topics", "bench", 0)
 ENABLED: Final = Enablement({ALL_TOPICS: CompactionEntry(enabled=True, format=1)})

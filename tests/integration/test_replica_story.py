@@ -10,7 +10,7 @@ import pytest
 
 from keyfold.clock import SystemClock
 from keyfold.log.record import Record
-from keyfold_compactor.replica.registry import EnablementBook
+from keyfold_compactor.replica.desk.registry import EnablementBook
 from tests.support.cleaning import EAGER, Sink, latest, load, read_all, record
 from tests.support.replica_scene import NAME, Scene, open_sink, until
 

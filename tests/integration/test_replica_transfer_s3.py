@@ -26,7 +26,8 @@ from keyfold.log.objects import PART_BYTES
 from keyfold.store.api import Create
 from keyfold.store.counted import CountedStore
 from keyfold.store.s3 import S3Location, S3Store
-from keyfold_compactor.replica.transfer import CopyJob, Transfer, Way
+from keyfold_compactor.replica.carriage.jobs import CopyJob, Way
+from keyfold_compactor.replica.carriage.transfer import Transfer
 from tests.support.moto import DROP, Fault, LocalS3Process
 from tests.support.versitygw import Versitygw
 
@@ -148,7 +149,7 @@ import pickle, sys
 from random import Random
 from keyfold.clock import SystemClock
 from keyfold.log.commit import Patience
-from keyfold_compactor.replica.transfer import Transfer
+from keyfold_compactor.replica.carriage.transfer import Transfer
 source, target, job = pickle.load(sys.stdin.buffer)
 patience = Patience(SystemClock(), Random(3))
 with Transfer(source.open(), target.open(), topics_dir="topics", patience=patience) as carrying:

@@ -26,7 +26,7 @@ from keyfold.log.edits import Edit
 from keyfold.log.manifest import Manifest, stamped
 from keyfold.read.log import Log
 from keyfold.store.faulty import Fault, FaultyStore, Kind, SimulatedCrash
-from keyfold_compactor.replica.states import State
+from keyfold_compactor.replica.standing.states import State
 from keyfold_compactor.settings import LONG_MAX
 from tests.property.test_log_machine import CHOICES, ROWS, LogMachine, Reader, Rows
 from tests.support.cleaning import latest
@@ -302,8 +302,8 @@ def nothing(*_: object, **__: object) -> None:
 
 MISTAKES: dict[str, list[tuple[str, Any]]] = {
     "tombstones are not held": [("keyfold_compactor.horizon.held_from", lambda *_: LONG_MAX)],
-    "readers get no time": [("keyfold_compactor.replica.collect.due_names", at_once)],
-    "the commit comes before the objects": [("keyfold_compactor.replica.round.Rounds._send", nothing)],
+    "readers get no time": [("keyfold_compactor.replica.rounds.collect.due_names", at_once)],
+    "the commit comes before the objects": [("keyfold_compactor.replica.rounds.round.Rounds._send", nothing)],
     "the cursor runs ahead": [("keyfold.log.edits_replica.hold", ahead(edits_replica.hold))],
     "times are those of the replica": [("keyfold.log.commit.stamped", stamped_as_if_it_were_no_replica)],
     "what is unlinked is forgotten": [("keyfold.log.edits_replica._shared_to", lambda *_: 0)],

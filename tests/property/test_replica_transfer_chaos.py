@@ -20,7 +20,8 @@ from keyfold.store.api import Create, ObjectStore, PutResult
 from keyfold.store.counted import CountedStore
 from keyfold.store.faulty import Chaos, Fault, FaultyStore, Kind, SimulatedCrash, kinds_of
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.replica.transfer import CopyJob, Transfer
+from keyfold_compactor.replica.carriage.jobs import CopyJob
+from keyfold_compactor.replica.carriage.transfer import Transfer
 
 PLACE = Place("topics", "users", 0)
 SIZES = [10, 2 * PART_BYTES + 7, 1000, PART_BYTES, PART_BYTES + 1]

@@ -24,10 +24,10 @@ COMMAND: Final = "make docs"
 _SERVICES: Final = (
     ("The sink", "keyfold_sink.config.options", "SinkOptions", "`keyfold sink run CONFIG`"),
     ("The compactor", "keyfold_compactor.options", "CompactOptions", "`keyfold compact run CONFIG`"),
-    ("The replicator", "keyfold_compactor.replica.run_options", "RunOptions", "`keyfold replica run CONFIG`"),
+    ("The replicator", "keyfold_compactor.replica.desk.run_options", "RunOptions", "`keyfold replica run CONFIG`"),
     (
         "A replica",
-        "keyfold_compactor.replica.options",
+        "keyfold_compactor.replica.desk.options",
         "ReplicaOptions",
         "`keyfold replica add SOURCE NAME --to URL --set KEY=VALUE`; kept in the source's bucket, secrets never",
     ),

@@ -21,9 +21,9 @@ from keyfold.log.record import Record
 from keyfold.read.verify import verify_partition
 from keyfold.store.api import ObjectStore
 from keyfold.store.faulty import Call, Fault, FaultyStore, SimulatedCrash
-from keyfold_compactor.replica.documents import CompactionEntry, Enablement
-from keyfold_compactor.replica.link import Desk, Link, Orders, ReplicaSettings, Side
-from keyfold_compactor.replica.runner import Runner, RunSummary
+from keyfold_compactor.replica.desk.documents import CompactionEntry, Enablement
+from keyfold_compactor.replica.desk.link import Desk, Link, Orders, ReplicaSettings, Side
+from keyfold_compactor.replica.rounds.runner import Runner, RunSummary
 from keyfold_compactor.settings import TopicSettings
 from tests.support.cleaning import PLACE, Sink, clean, load, object_names, read_all
 from tests.support.replica_oracle import NAME, REPLICA_PLACE, ReplicaStore, SourceStore, differences, twin_of

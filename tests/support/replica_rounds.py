@@ -16,11 +16,11 @@ from keyfold.log.record import Record
 from keyfold.store.api import ObjectStore
 from keyfold.store.faulty import FaultyStore
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.replica.documents import CompactionEntry, Enablement
-from keyfold_compactor.replica.link import Link, Orders, ReplicaSettings, Side
-from keyfold_compactor.replica.retry import Retry
-from keyfold_compactor.replica.runner import Runner
-from keyfold_compactor.replica.states import PartitionState
+from keyfold_compactor.replica.desk.documents import CompactionEntry, Enablement
+from keyfold_compactor.replica.desk.link import Link, Orders, ReplicaSettings, Side
+from keyfold_compactor.replica.rounds.runner import Runner
+from keyfold_compactor.replica.standing.retry import Retry
+from keyfold_compactor.replica.standing.states import PartitionState
 from tests.support.cleaning import read_all
 from tests.support.logs import MadeLog
 

@@ -29,7 +29,7 @@ from keyfold.log.names import Place
 from keyfold.read.verify import verify_partition
 from keyfold.store.pace import Pacer
 from keyfold.store.s3 import S3Location, S3Store
-from keyfold_compactor.replica.registry import Registry
+from keyfold_compactor.replica.desk.registry import Registry
 from keyfold_compactor.settings import TopicSettings
 from tests.conftest import fresh
 from tests.support.cleaning import EAGER, Sink, load, new_run, object_names, read_all

@@ -14,7 +14,8 @@ from keyfold.log.commit import Patience
 from keyfold.log.names import Place
 from keyfold.store.api import Create, ObjectStore
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.replica.transfer import CopyJob, CopyResult, Transfer
+from keyfold_compactor.replica.carriage.jobs import CopyJob, CopyResult
+from keyfold_compactor.replica.carriage.transfer import Transfer
 
 PLACE = Place("topics", "users", 0)
 THERE = Place("copy/of", "users", 0)

@@ -24,10 +24,10 @@ from keyfold_compactor.metrics import run_values
 from keyfold_compactor.metrics_registry import Meter
 from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.policy import Reason
-from keyfold_compactor.replica.documents import Registration, registration_key
-from keyfold_compactor.replica.metrics import ReplicaMeter
-from keyfold_compactor.replica.registry import EnablementBook, Registry
-from keyfold_compactor.replica.service import Narrowed
+from keyfold_compactor.replica.desk.documents import Registration, registration_key
+from keyfold_compactor.replica.desk.registry import EnablementBook, Registry
+from keyfold_compactor.replica.rounds.service import Narrowed
+from keyfold_compactor.replica.seen.metrics import ReplicaMeter
 from keyfold_compactor.replicating import replicating
 from keyfold_compactor.report import Outcome, RunReport, text_lines
 from keyfold_compactor.show import plan_document, plan_lines, report_document

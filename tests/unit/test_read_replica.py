@@ -17,7 +17,7 @@ from keyfold.read.repair import REPLICA_DOCUMENT, apply_repair, plan_repair
 from keyfold.read.verify import verify_partition
 from keyfold.store.api import Create, ObjectStore
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.replica.documents import ENABLEMENT_NAME
+from keyfold_compactor.replica.desk.documents import ENABLEMENT_NAME
 from tests.support.logs import MadeLog, records
 from tests.support.versioned import VersionedMemory
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from keyfold.log.names import Place
 from keyfold.store.faulty import Fault, Kind
-from keyfold_compactor.replica.states import State
+from keyfold_compactor.replica.standing.states import State
 from tests.support.logs import records
 from tests.support.replica_rounds import SETTINGS, Worlds
 

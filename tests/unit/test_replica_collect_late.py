@@ -16,7 +16,7 @@ import pytest
 from keyfold.log.names import Place
 from keyfold.store.api import Create
 from keyfold.store.faulty import Call
-from keyfold_compactor.replica.states import State
+from keyfold_compactor.replica.standing.states import State
 from tests.support.logs import MadeLog, records
 from tests.support.replica_rounds import Running, Worlds
 

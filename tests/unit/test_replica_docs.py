@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 import pytest
 
-from keyfold_compactor.replica import rule
 from keyfold_compactor.replica.cli import replica
-from keyfold_compactor.replica.states import State
+from keyfold_compactor.replica.desk import rule
+from keyfold_compactor.replica.standing.states import State
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

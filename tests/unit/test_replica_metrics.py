@@ -14,17 +14,17 @@ from prometheus_client.parser import text_string_to_metric_families
 from keyfold.clock import SystemClock
 from keyfold.log.names import Place
 from keyfold.metrics_server import serving
-from keyfold_compactor.replica import metric_names as names
-from keyfold_compactor.replica.documents import Registration
-from keyfold_compactor.replica.link import ReplicaSettings
-from keyfold_compactor.replica.metric_names import MAPR_NAMES, METRICS, PARTITIONS_SHOWN
-from keyfold_compactor.replica.metrics import Known, ReplicaMeter, values
-from keyfold_compactor.replica.opening import side
-from keyfold_compactor.replica.registry import Registry
-from keyfold_compactor.replica.service import Means, Replication
-from keyfold_compactor.replica.standing import Lag, Pending
-from keyfold_compactor.replica.states import PartitionState, State
-from keyfold_compactor.replica.tally import Tally, Totals
+from keyfold_compactor.replica.desk.documents import Registration
+from keyfold_compactor.replica.desk.link import ReplicaSettings
+from keyfold_compactor.replica.desk.opening import side
+from keyfold_compactor.replica.desk.registry import Registry
+from keyfold_compactor.replica.rounds.service import Means, Replication
+from keyfold_compactor.replica.seen import metric_names as names
+from keyfold_compactor.replica.seen.metric_names import MAPR_NAMES, METRICS, PARTITIONS_SHOWN
+from keyfold_compactor.replica.seen.metrics import Known, ReplicaMeter, values
+from keyfold_compactor.replica.standing.figures import Lag, Pending
+from keyfold_compactor.replica.standing.states import PartitionState, State
+from keyfold_compactor.replica.standing.tally import Tally, Totals
 from tests.support.replica_command import Buckets, made_log
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics-replica.md"

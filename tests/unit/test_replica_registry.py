@@ -14,13 +14,13 @@ from keyfold.errors import ConfigError, StoreUnavailable
 from keyfold.store.api import Create, ObjectStore
 from keyfold.store.faulty import Call, Chaos, Fault, FaultyStore, Kind
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.replica.documents import (
+from keyfold_compactor.replica.desk.documents import (
     ALL_TOPICS,
     DocumentUnreadable,
     Registration,
     registration_key,
 )
-from keyfold_compactor.replica.registry import AlreadyRegistered, EnablementBook, NotRegistered, Registry
+from keyfold_compactor.replica.desk.registry import AlreadyRegistered, EnablementBook, NotRegistered, Registry
 
 DIR = "topics"
 

@@ -11,9 +11,9 @@ from keyfold.log.manifest import NO_VERSION
 from keyfold.log.names import Place
 from keyfold.store.api import Create
 from keyfold.store.faulty import Call, Fault, Kind
-from keyfold_compactor.replica.documents import CompactionEntry, Enablement
-from keyfold_compactor.replica.link import Orders
-from keyfold_compactor.replica.states import State
+from keyfold_compactor.replica.desk.documents import CompactionEntry, Enablement
+from keyfold_compactor.replica.desk.link import Orders
+from keyfold_compactor.replica.standing.states import State
 from tests.support.logs import records
 from tests.support.replica_rounds import HOLD, Worlds
 

@@ -15,14 +15,14 @@ from keyfold.clock import SystemClock
 from keyfold.errors import StoreUnavailable
 from keyfold.log.manifest import NO_VERSION
 from keyfold.store.faulty import Call, Fault, Kind
-from keyfold_compactor.replica.documents import Enablement
-from keyfold_compactor.replica.link import Orders
-from keyfold_compactor.replica.pins import Pin
-from keyfold_compactor.replica.retry import Retry
-from keyfold_compactor.replica.runner import Runner
-from keyfold_compactor.replica.schemas import SchemaCourier
-from keyfold_compactor.replica.states import State
-from keyfold_compactor.replica.tally import Tally
+from keyfold_compactor.replica.carriage.schemas import SchemaCourier
+from keyfold_compactor.replica.desk.documents import Enablement
+from keyfold_compactor.replica.desk.link import Orders
+from keyfold_compactor.replica.rounds.pins import Pin
+from keyfold_compactor.replica.rounds.runner import Runner
+from keyfold_compactor.replica.standing.retry import Retry
+from keyfold_compactor.replica.standing.states import State
+from keyfold_compactor.replica.standing.tally import Tally
 from tests.support.logs import records
 from tests.support.replica_rounds import ENABLED, HOLD, SETTINGS, Running, Worlds, link
 
@@ -51,9 +51,9 @@ def looping(running: Running) -> Iterator[threading.Event]:
 
 @pytest.fixture
 def worlds(monkeypatch: pytest.MonkeyPatch) -> Worlds:
-    monkeypatch.setattr("keyfold_compactor.replica.runner.LOOK_S", 0.02)
-    monkeypatch.setattr("keyfold_compactor.replica.runner.PUBLISH_S", 0.02)
-    monkeypatch.setattr("keyfold_compactor.replica.runner.ENABLEMENT_KEPT_S", 0.02)
+    monkeypatch.setattr("keyfold_compactor.replica.rounds.runner.LOOK_S", 0.02)
+    monkeypatch.setattr("keyfold_compactor.replica.rounds.runner.PUBLISH_S", 0.02)
+    monkeypatch.setattr("keyfold_compactor.replica.rounds.runner.ENABLEMENT_KEPT_S", 0.02)
     found = Worlds.new()
     found.log().append(records("a=1"))
     return found

@@ -13,14 +13,14 @@ import pytest
 from keyfold.clock import SystemClock
 from keyfold.store.api import Bytes, Create, PutMode, PutResult
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.replica.documents import Registration
-from keyfold_compactor.replica.link import ReplicaSettings
-from keyfold_compactor.replica.opening import side
-from keyfold_compactor.replica.registry import Registry
-from keyfold_compactor.replica.reported import load_reported
-from keyfold_compactor.replica.service import Means, Replication
-from keyfold_compactor.replica.states import PartitionState, State
-from keyfold_compactor.replica.tally import Tally
+from keyfold_compactor.replica.desk.documents import Registration
+from keyfold_compactor.replica.desk.link import ReplicaSettings
+from keyfold_compactor.replica.desk.opening import side
+from keyfold_compactor.replica.desk.registry import Registry
+from keyfold_compactor.replica.rounds.service import Means, Replication
+from keyfold_compactor.replica.seen.reported import load_reported
+from keyfold_compactor.replica.standing.states import PartitionState, State
+from keyfold_compactor.replica.standing.tally import Tally
 from tests.support.logs import records
 from tests.support.replica_command import Buckets, made_log, read
 

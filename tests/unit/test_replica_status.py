@@ -18,17 +18,17 @@ from keyfold.store.api import Blob, Create, ObjectStore
 from keyfold.store.counted import CountedStore
 from keyfold.store.faulty import Fault, FaultyStore, every_fault
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.replica.documents import Registration, registration_key, status_key
-from keyfold_compactor.replica.link import Link, ReplicaSettings, Side
-from keyfold_compactor.replica.opening import RegisteredDesk
-from keyfold_compactor.replica.registry import EnablementBook, Registry
-from keyfold_compactor.replica.reported import HEARTBEAT_MS, Reported, StatusWriter, load_reported, reported_of
-from keyfold_compactor.replica.runner import Runner
-from keyfold_compactor.replica.standing import Lag, Pending
-from keyfold_compactor.replica.states import PartitionState, State
-from keyfold_compactor.replica.status import ReplicaStatus, gather
-from keyfold_compactor.replica.status_text import LINES_MAX, status_document, status_lines
-from keyfold_compactor.replica.tally import Tally, Totals
+from keyfold_compactor.replica.desk.documents import Registration, registration_key, status_key
+from keyfold_compactor.replica.desk.link import Link, ReplicaSettings, Side
+from keyfold_compactor.replica.desk.opening import RegisteredDesk
+from keyfold_compactor.replica.desk.registry import EnablementBook, Registry
+from keyfold_compactor.replica.rounds.runner import Runner
+from keyfold_compactor.replica.seen.reported import HEARTBEAT_MS, Reported, StatusWriter, load_reported, reported_of
+from keyfold_compactor.replica.seen.status import ReplicaStatus, gather
+from keyfold_compactor.replica.seen.status_text import LINES_MAX, status_document, status_lines
+from keyfold_compactor.replica.standing.figures import Lag, Pending
+from keyfold_compactor.replica.standing.states import PartitionState, State
+from keyfold_compactor.replica.standing.tally import Tally, Totals
 from tests.support.cleaning import PLACE, Sink, clean, record
 
 CONFIG = {"s3.bucket.name": "second", "topics.dir": "dr/topics", "store.url": "http://s3.second"}

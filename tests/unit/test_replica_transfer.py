@@ -25,8 +25,9 @@ from keyfold.store.counted import CountedStore
 from keyfold.store.faulty import Fault, FaultyStore, Kind, SimulatedCrash, every_fault
 from keyfold.store.memory import MemoryStore
 from keyfold.store.pace import CHUNK_BYTES
-from keyfold_compactor.replica.carry import LARGE_BYTES
-from keyfold_compactor.replica.transfer import CopyJob, CopyResult, Transfer, Way
+from keyfold_compactor.replica.carriage.carry import LARGE_BYTES
+from keyfold_compactor.replica.carriage.jobs import CopyJob, CopyResult, Way
+from keyfold_compactor.replica.carriage.transfer import Transfer
 from tests.support.transfers import BIG, MIB, PLACE, THERE, copy, is_there, made, one_server, patience, transfer
 
 

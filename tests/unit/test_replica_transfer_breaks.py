@@ -24,7 +24,8 @@ from keyfold.store.api import Blob, Bytes, ObjectStore, PutMode, PutResult
 from keyfold.store.counted import CountedStore
 from keyfold.store.faulty import Call, Fault, FaultyStore, Kind, SimulatedCrash, every_fault
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.replica.transfer import CopyJob, CopyResult, Transfer, TransferStopped, Way
+from keyfold_compactor.replica.carriage.jobs import CopyJob, CopyResult, TransferStopped, Way
+from keyfold_compactor.replica.carriage.transfer import Transfer
 from tests.support.transfers import BIG, MIB, THERE, copy, is_there, made, transfer
 
 

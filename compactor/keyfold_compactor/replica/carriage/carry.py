@@ -1,0 +1,346 @@
+"""One object into the replica. It becomes visible, create-only, when all its bytes have been summed up and agree.
+
+    small             one GET, one PUT
+    large             fetched in ranges that are the parts of an upload, the next one while one is sent; the upload is
+                      completed after the sum. What another process has sent of it is not sent again
+                      (`keyfold.store.api.ResumingStore`)
+    inside a store    copied by the store itself where both ends are its own and it says the SHA-256 of what it has
+                      copied (`keyfold.store.api.CopyingStore`); where it cannot after all, the bytes are sent
+
+What fails leaves nothing visible. Where going on may help (the store is away, the process stops), the parts that were
+sent stay for whoever comes next; what is never wanted again is the collector's (`rounds.collect`). Bytes that do not
+agree are fetched once more, for they may have been damaged on their way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
+from typing import Final
+
+from keyfold.clock import Clock
+from keyfold.errors import (
+    AccessDenied,
+    AlreadyExists,
+    BucketMissing,
+    Corrupt,
+    KeyfoldError,
+    ObjectNotFound,
+    ReplicaDiverged,
+    StoreError,
+    UploadLost,
+)
+from keyfold.log.commit import Patience
+from keyfold.log.names import schema_key
+from keyfold.log.objects import PART_BYTES, NameTaken, ObjectStream, create_object, part_bytes
+from keyfold.store.api import Bytes, CopyingStore, ObjectStore, ResumedUpload, ResumingStore
+from keyfold.store.pace import CHUNK_BYTES, Pacer
+from keyfold.store.wrapped import unwrapped
+from keyfold_compactor.overlap import FetchAhead
+from keyfold_compactor.replica.carriage.jobs import CopyJob, CopyResult, TransferStopped, Way
+from keyfold_compactor.replica.carriage.memory import Memory
+
+STORE_COPY_BYTES_MIN: Final = 1024 * 1024
+"""A copy inside a store takes three requests that cost as writes do, sending takes one and a read."""
+
+LARGE_BYTES: Final = 4 * PART_BYTES
+"""Of an object of this size it is asked first whether it is there: a request is less than sending it in vain."""
+
+_COPY_FAILURES_MAX: Final = 3
+_SLEEP_S: Final = 0.25
+_SMALL_HELD_PARTS: Final = 2  # as it came, and as boto3 sends it
+_LARGE_HELD_PARTS: Final = 4  # fetched ahead, come, being sent, and that in boto3's hands
+
+
+class _Disagrees(Exception):
+    """The bytes that came are not those that the manifest names."""
+
+
+_NEVER_AGAIN: Final = (_Disagrees, ObjectNotFound, UploadLost, NameTaken)
+"""After these the parts that were sent are of no use; after others they stay for whoever goes on."""
+
+
+class Carrier:
+    """Carries objects one by one, each in the thread that asks for it. Thread-safe."""
+
+    def __init__(
+        self,
+        source: ObjectStore,
+        target: ObjectStore,
+        topics_dir: str,
+        patience: Patience,
+        memory: Memory,
+        stopping: threading.Event,
+        *,
+        pacer: Pacer | None = None,
+    ) -> None:
+        self.source = source
+        self.target = target
+        self.topics_dir = topics_dir
+        self.patience = patience
+        self.memory = memory
+        self.stopping = stopping
+        self._pacer = pacer
+        self._may_copy = isinstance(target, CopyingStore) and target.copies_from(source)
+        self._copy_failures = 0
+
+    def carry(self, job: CopyJob, stop: threading.Event) -> CopyResult:
+        """See to it that the object is at the replica. Raises what `Transfer.copy` says."""
+        carriage = _Carriage(self, job, stop)
+        with self.memory.taken(_held_bytes(job)):
+            try:
+                try:
+                    return carriage.run(is_first=True)
+                except (UploadLost, _Disagrees):
+                    return carriage.run(is_first=False)
+            except _Disagrees as error:
+                raise self._corrupt(job, str(error)) from None
+            except NameTaken as error:
+                raise self._diverged(job, error) from error
+
+    def carry_schema(self, topics_dir: str, schema: int | str) -> bool:
+        """See `Transfer.copy_schemas`; whether it was sent."""
+        source_key, target_key = schema_key(topics_dir, schema), schema_key(self.topics_dir, schema)
+        with about(self.source):
+            try:
+                data = self.patience.repeat(lambda: self.source.get(source_key)).data
+            except ObjectNotFound:
+                return False
+        with about(self.target):
+            with contextlib.suppress(NameTaken):
+                create_object(self.target, target_key, data, self.patience)
+            if self.patience.repeat(lambda: self.target.get(target_key)).data == data:
+                return True
+            raise NameTaken(
+                target_key,
+                "holds another schema than the source has under this id",
+                hint="give the replica a topics directory that no other registry's schemas are in",
+            )
+
+    def copying_target(self) -> CopyingStore | None:
+        """The target, where it is worth asking it to copy by itself."""
+        may = self._may_copy and self._copy_failures < _COPY_FAILURES_MAX
+        return self.target if may and isinstance(self.target, CopyingStore) else None
+
+    def count_copy(self, *, has_failed: bool) -> None:
+        """A target that fails to copy several times in a row is not asked again: each time may have taken minutes."""
+        self._copy_failures = self._copy_failures + 1 if has_failed else 0
+
+    def cannot_copy(self) -> None:
+        """The target has said that it does not copy by itself, or not in a way that can be trusted."""
+        self._may_copy = False
+
+    def pace(self, n_bytes: int) -> None:
+        """Return when so many bytes may be fetched."""
+        if self._pacer is not None:
+            for start in range(0, n_bytes, CHUNK_BYTES):
+                self._pacer.acquire(min(CHUNK_BYTES, n_bytes - start))
+
+    def _corrupt(self, job: CopyJob, what: str) -> Corrupt:
+        error = Corrupt(
+            job.place.topic,
+            job.place.partition,
+            f"`{job.key}` in {self.source.url} {what}",
+            hint=f"nothing was copied; run `keyfold log verify <url of the source> {job.place.topic}`",
+        )
+        error.host = host_of(self.source)
+        return error
+
+    def _diverged(self, job: CopyJob, error: NameTaken) -> ReplicaDiverged:
+        told = ReplicaDiverged(
+            job.place.topic,
+            job.place.partition,
+            f"in {self.target.url} {error.message}",
+            hint="names are never reused: something else writes into the replica's folder; stop it, delete the object",
+        )
+        told.host = error.host
+        return told
+
+
+class _Carriage:
+    """One object under way, in one thread."""
+
+    def __init__(self, carrier: Carrier, job: CopyJob, stop: threading.Event) -> None:
+        self._carrier = carrier
+        self._source = carrier.source
+        self._target = carrier.target
+        self._job = job
+        self._key = replace(job.place, topics_dir=carrier.topics_dir).key(job.name)
+        self._stop = stop
+        patience = carrier.patience
+        self._patience = replace(patience, clock=_StoppableClock(patience.clock, self._go_on))
+
+    def run(self, *, is_first: bool) -> CopyResult:
+        """One attempt. The second one makes no use of what was begun before."""
+        self._go_on()
+        job = self._job
+        if (job.size_bytes >= LARGE_BYTES or not is_first) and self._is_there():
+            return CopyResult(job, Way.WAS_THERE, 0)
+        if is_first and job.size_bytes >= STORE_COPY_BYTES_MIN and self._is_copied_by_store():
+            return CopyResult(job, Way.COPIED_BY_STORE, 0)
+        if job.size_bytes <= PART_BYTES:
+            return CopyResult(job, Way.SENT, self._send_small())
+        return CopyResult(job, Way.SENT, self._send_large(self._left_by_others() if is_first else None))
+
+    def _is_there(self) -> bool:
+        with about(self._target):
+            try:
+                found = self._patience.repeat(lambda: self._target.head(self._key))
+            except ObjectNotFound:
+                return False
+            if found.size_bytes != self._job.size_bytes:
+                raise NameTaken(self._key, f"holds {found.size_bytes} bytes where {self._job.size_bytes} belong")
+        return True
+
+    def _send_small(self) -> int:
+        job = self._job
+        self._carrier.pace(job.size_bytes)
+        with about(self._source):
+            data = self._patience.repeat(lambda: self._source.get(job.key)).data
+        if len(data) != job.size_bytes:
+            raise _Disagrees(f"has {len(data)} bytes, the manifest says {job.size_bytes}")
+        self._require_sum(hashlib.sha256(data).digest())
+        with about(self._target):
+            create_object(self._target, self._key, data, self._patience)
+        return job.size_bytes
+
+    def _send_large(self, begun: ResumedUpload | None) -> int:
+        stream = ObjectStream(self._target, self._key, self._patience, begun=begun)
+        digest = hashlib.sha256()
+        try:
+            with contextlib.closing(self._pieces()) as pieces:
+                for piece in pieces:
+                    digest.update(piece)
+                    with about(self._target):
+                        stream.write((piece,))
+            self._require_sum(digest.digest())
+            with about(self._target):
+                stream.finish()
+        except _NEVER_AGAIN:
+            stream.abandon()
+            raise
+        return self._job.size_bytes - stream.kept_bytes
+
+    def _is_copied_by_store(self) -> bool:
+        """Whether the store has done it; not where it cannot, or tells another sum: sending shows what is wrong."""
+        job, target = self._job, self._carrier.copying_target()
+        if target is None:
+            return False
+        try:
+            copied = self._patience.repeat(lambda: target.start_copy(self._source, job.key, self._key, job.size_bytes))
+        except ObjectNotFound as error:
+            error.host = error.host or host_of(self._source)
+            raise
+        except StoreError:
+            self._carrier.count_copy(has_failed=True)
+            return False
+        if copied is None:
+            self._carrier.cannot_copy()
+            return False
+        if copied.sha256 != job.sha256:
+            with contextlib.suppress(StoreError):
+                copied.abort()
+            return False
+        with about(self._target):
+            try:
+                self._patience.repeat(copied.complete)
+            except (AlreadyExists, UploadLost):
+                with contextlib.suppress(StoreError):
+                    copied.abort()
+                return self._is_there()
+        self._carrier.count_copy(has_failed=False)
+        return True
+
+    def _pieces(self) -> Generator[Bytes, None, None]:
+        """The object's bytes, cut as its parts will be; the next ones come while these are used."""
+        job = self._job
+
+        def fetch(start: int, length: int) -> Bytes:
+            self._go_on()
+            self._carrier.pace(length)
+            with about(self._source):
+                return self._patience.repeat(lambda: self._source.get_range(job.key, start, length))
+
+        try:
+            with FetchAhead(fetch, _parts(job.size_bytes)) as ahead:
+                for start, length in _parts(job.size_bytes):
+                    yield ahead(start, length)
+        except StoreError as error:
+            if error.retriable or isinstance(error, ObjectNotFound | AccessDenied | BucketMissing):
+                raise
+            with about(self._source):
+                found = self._patience.repeat(lambda: self._source.head(job.key))
+            if found.size_bytes == job.size_bytes:
+                raise
+            raise _Disagrees(f"has {found.size_bytes} bytes, the manifest says {job.size_bytes}") from error
+
+    def _left_by_others(self) -> ResumedUpload | None:
+        """An upload of this object that nobody has ended. Where that is not to be learned it is begun anew."""
+        target = self._target
+        if not isinstance(target, ResumingStore):
+            return None
+        with about(target):
+            try:
+                return self._patience.repeat(lambda: target.resume_upload(self._key))
+            except StoreError as error:
+                if error.retriable:
+                    raise
+                return None
+
+    def _require_sum(self, found: bytes) -> None:
+        if found != self._job.sha256:
+            raise _Disagrees("has another SHA-256 than the manifest says")
+
+    def _go_on(self) -> None:
+        if self._stop.is_set() or self._carrier.stopping.is_set():
+            raise TransferStopped(f"{self._job.place}: copying of {self._job.name} was stopped")
+
+
+class _StoppableClock:
+    """A clock whose sleeps end when `go_on` raises."""
+
+    def __init__(self, inner: Clock, go_on: Callable[[], None]) -> None:
+        self._inner = inner
+        self._go_on = go_on
+        self.now_ms = inner.now_ms
+        self.monotonic_s = inner.monotonic_s
+
+    def sleep(self, seconds: float) -> None:
+        """See `Clock.sleep`."""
+        while seconds > 0:
+            self._go_on()
+            self._inner.sleep(min(seconds, _SLEEP_S))
+            seconds -= _SLEEP_S
+
+
+def _parts(size_bytes: int) -> Iterator[tuple[int, int]]:
+    """(start, length) of the parts of an object, as `ObjectStream` cuts it."""
+    start = 0
+    while start < size_bytes:
+        length = min(part_bytes(start), size_bytes - start)
+        yield start, length
+        start += length
+
+
+def _held_bytes(job: CopyJob) -> int:
+    if job.size_bytes <= PART_BYTES:
+        return _SMALL_HELD_PARTS * job.size_bytes
+    return min(_LARGE_HELD_PARTS * part_bytes(job.size_bytes), _SMALL_HELD_PARTS * job.size_bytes)
+
+
+@contextlib.contextmanager
+def about(store: ObjectStore) -> Iterator[None]:
+    """Says in an error which store it is about, where the store itself has not."""
+    try:
+        yield
+    except KeyfoldError as error:
+        error.host = error.host or host_of(store)
+        raise
+
+
+def host_of(store: ObjectStore) -> str:
+    """`host:port` of a store, or the URL of one that is nowhere."""
+    return str(getattr(unwrapped(store), "host", store.url))

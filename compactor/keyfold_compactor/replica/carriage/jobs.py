@@ -1,0 +1,47 @@
+"""What is to be carried, and what became of it: values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from keyfold.errors import KeyfoldError
+from keyfold.log.names import Place
+
+
+class TransferStopped(KeyfoldError):
+    """The copying was stopped before it was done; nothing is wrong with the object."""
+
+    retriable = True
+
+
+@dataclass(frozen=True, slots=True)
+class CopyJob:
+    """An object of the source partition at `place`, by its name in the partition's folder, as its manifest has it."""
+
+    place: Place
+    name: str
+    size_bytes: int
+    sha256: bytes
+
+    @property
+    def key(self) -> str:
+        """Its key at the source."""
+        return self.place.key(self.name)
+
+
+class Way(Enum):
+    """How an object came to be at the replica."""
+
+    SENT = "sent"
+    COPIED_BY_STORE = "copied by the store"
+    WAS_THERE = "was there"
+
+
+@dataclass(frozen=True, slots=True)
+class CopyResult:
+    """One object that is at the replica now. `sent_bytes` went out from here for it, repetitions not counted."""
+
+    job: CopyJob
+    way: Way
+    sent_bytes: int

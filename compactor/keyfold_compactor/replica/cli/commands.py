@@ -1,0 +1,245 @@
+"""`keyfold replica`: which replicas a source has. `rights`, `work` and `switch` add their commands."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from keyfold_compactor.replica.cli.config import changes_of, config_of, replica_options
+from keyfold_compactor.replica.cli.holds import drop_holds
+from keyfold_compactor.replica.cli.places import (
+    name_argument,
+    open_replica,
+    open_side,
+    registry_of,
+    source_argument,
+    world_of,
+)
+from keyfold_compactor.replica.cli.rights import disable_compaction, enable_compaction
+from keyfold_compactor.replica.cli.switch import demote, promote
+from keyfold_compactor.replica.cli.work import resync, run, status
+
+if TYPE_CHECKING:
+    from keyfold_compactor.replica.desk.admission import Admission
+    from keyfold_compactor.replica.desk.documents import Registration
+    from keyfold_compactor.replica.desk.link import Side
+
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+
+
+@click.group(context_settings={"max_content_width": 110})
+def replica() -> None:
+    """Carry logs to another bucket, and make that one the source when it has to be.
+
+    SOURCE is s3://bucket/topics.dir, opened with the usual AWS variables, or a configuration file with the keys about
+    the store, the compactor's for one. A replica is known there by its NAME.
+
+    \b
+    Carry all topics to another region, and look how it does:
+        keyfold replica add s3://log/topics dr --to s3://log-dr/topics --region eu-west-1
+        keyfold replica run s3://log/topics
+        keyfold replica status s3://log/topics dr
+    """  # noqa: D301 - click wants the character
+
+
+for command in (disable_compaction, enable_compaction, demote, promote, resync, run, status):
+    replica.add_command(command)
+
+
+@replica.command(
+    short_help="Register a replica.",
+    epilog="Example: keyfold replica add s3://log/topics dr --to s3://log-dr/topics --region eu-west-1 "
+    "--access-key-id '${env:DR_KEY_ID}' --secret-access-key '${env:DR_SECRET}'",
+)
+@source_argument
+@name_argument
+@click.option("--to", required=True, metavar="URL", help="s3://bucket/topics.dir of the replica.")
+@replica_options
+@click.option("--paused", is_flag=True, help="Carry nothing before `keyfold replica resume`.")
+@click.option("--no-probe", is_flag=True, help="Do not look at the replica: this machine cannot reach it.")
+@json_option
+@click.pass_context
+def add(
+    ctx: click.Context,
+    /,
+    source: str,
+    name: str,
+    to: str,
+    *,
+    paused: bool,
+    no_probe: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Register a replica, after trying whether it can work.
+
+    Its bucket must be there and empty below the URL, or hold a replica of this source. From now on the source keeps
+    tombstones that the replica has not received, for replica.hold.max.ms at most.
+    """
+    from keyfold_compactor.replica.desk.documents import Registration
+
+    asked = Registration(name, config_of(to, options), is_paused=paused)
+    ours = open_side(ctx, source)
+    registry = registry_of(ctx, ours)
+    registry.check(asked)
+    found = None if no_probe else _admit(ctx, asked, ours)
+    made = registry.add(asked)
+    from keyfold_compactor.replica.cli.show import admission_json, admission_lines, registration_json, topics_text
+
+    if as_json:
+        _print_json([{**registration_json(made), "found": None if found is None else admission_json(found)}])
+        return
+    click.echo(f"{made.name} is registered: {made.url}, {topics_text(made.config)}")
+    if found is not None:
+        _print(admission_lines(found, f"{source} {name}"))
+    click.echo(f"next: keyfold replica {'resume' if paused else 'run'} {source}{f' {name}' if paused else ''}")
+
+
+@replica.command(
+    short_help="Change where it is, or what it takes.",
+    epilog="Example: keyfold replica edit s3://log/topics dr --topics users,orders",
+)
+@source_argument
+@name_argument
+@click.option("--to", metavar="URL", help="Another place: that one has received nothing yet.")
+@replica_options
+@click.option("--all-topics", is_flag=True, help="Take all topics from now on.")
+@click.option("--unset", multiple=True, metavar="KEY", help="Take a key away: its default holds again.")
+@click.option("--no-probe", is_flag=True, help="Do not look at the replica: this machine cannot reach it.")
+@json_option
+@click.pass_context
+def edit(
+    ctx: click.Context,
+    /,
+    source: str,
+    name: str,
+    to: str | None,
+    unset: Sequence[str],
+    *,
+    all_topics: bool,
+    no_probe: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Change where a replica is, how it is reached, or what it takes. What is not named stays as it is."""
+    changes = changes_of(to, options, unset, all_topics=all_topics)
+    ours = open_side(ctx, source)
+    registry = registry_of(ctx, ours)
+    before = registry.load(name)
+    asked = before.edited(changes, new_cursor_id="")
+    registry.check(asked)
+    found = None if no_probe else _admit(ctx, asked, ours)
+    made = registry.edit(name, changes)
+    if made.hold_name != before.hold_name:
+        drop_holds(ctx, ours, before.hold_name)
+    from keyfold_compactor.replica.cli.show import (
+        admission_json,
+        admission_lines,
+        registration_json,
+        registration_lines,
+    )
+
+    if as_json:
+        _print_json([{**registration_json(made), "found": None if found is None else admission_json(found)}])
+        return
+    _print(registration_lines(made))
+    if found is not None:
+        _print(admission_lines(found, f"{source} {name}"))
+
+
+@replica.command(
+    "list", short_help="The replicas of a source.", epilog="Example: keyfold replica list s3://log/topics --json"
+)
+@source_argument
+@json_option
+@click.pass_context
+def list_(ctx: click.Context, source: str, *, as_json: bool) -> None:
+    """The replicas of a source, as they are registered. `keyfold replica status` says how they do."""
+    from keyfold_compactor.replica.cli.show import registration_json, registration_lines
+
+    found = registry_of(ctx, open_side(ctx, source)).all()
+    if as_json:
+        _print_json(map(registration_json, found))
+        return
+    for each in found:
+        _print(registration_lines(each))
+    if not found:
+        click.echo("no replica is registered", err=True)
+
+
+@replica.command(
+    short_help="Carry nothing more until it is resumed.", epilog="Example: keyfold replica pause s3://log/topics dr"
+)
+@source_argument
+@name_argument
+@json_option
+@click.pass_context
+def pause(ctx: click.Context, source: str, name: str, *, as_json: bool) -> None:
+    """Carry nothing more to a replica until it is resumed; what is under way is finished.
+
+    The source goes on holding tombstones for it, for replica.hold.max.ms at most.
+    """
+    _tell(registry_of(ctx, open_side(ctx, source)).pause(name), "is paused", as_json=as_json)
+
+
+@replica.command(epilog="Example: keyfold replica resume s3://log/topics dr")
+@source_argument
+@name_argument
+@json_option
+@click.pass_context
+def resume(ctx: click.Context, source: str, name: str, *, as_json: bool) -> None:
+    """Go on where a paused replica stopped."""
+    _tell(registry_of(ctx, open_side(ctx, source)).resume(name), "goes on", as_json=as_json)
+
+
+@replica.command(
+    short_help="Forget it; what it has stays.", epilog="Example: keyfold replica remove s3://log/topics dr"
+)
+@source_argument
+@name_argument
+@json_option
+@click.pass_context
+def remove(ctx: click.Context, source: str, name: str, *, as_json: bool) -> None:
+    """Forget a replica: nothing is carried to it any more, nothing is held for it.
+
+    What it has received stays there, as a replica that is read as before; `keyfold replica promote` makes it a log of
+    its own.
+    """
+    ours = open_side(ctx, source)
+    removed = registry_of(ctx, ours).remove(name)
+    drop_holds(ctx, ours, removed.hold_name)
+    _tell(removed, "is not registered any more; its bucket is as it was", as_json=as_json)
+
+
+def _admit(ctx: click.Context, asked: Registration, ours: Side) -> Admission:
+    """Try the replica of a registration that is not written down yet."""
+    from keyfold_compactor.replica.cli.places import book_of
+    from keyfold_compactor.replica.desk.admission import admit
+
+    world = world_of(ctx)
+    theirs = open_replica(ctx, asked)
+    allowed = book_of(ctx, theirs).load()
+    return admit(asked, ours, theirs, allowed, clock=world.clock, random=Random(world.random.getrandbits(64)))
+
+
+def _tell(made: Registration, what: str, *, as_json: bool) -> None:
+    from keyfold_compactor.replica.cli.show import registration_json
+
+    if as_json:
+        _print_json([registration_json(made)])
+    else:
+        click.echo(f"{made.name} {what}")
+
+
+def _print(lines: Iterable[str]) -> None:
+    for line in lines:
+        click.echo(line)
+
+
+def _print_json(documents: Iterable[dict[str, Any]]) -> None:
+    for document in documents:
+        click.echo(json.dumps(document, ensure_ascii=False))

@@ -1,0 +1,33 @@
+"""What the commands that replicate have to do it with."""
+
+from __future__ import annotations
+
+import os
+import socket
+from random import Random
+from typing import TYPE_CHECKING
+
+import click
+
+from keyfold_compactor.replica.cli.places import world_of
+
+if TYPE_CHECKING:
+    from keyfold.store.pace import Pacer
+    from keyfold_compactor.replica.desk.link import ReplicaSettings
+    from keyfold_compactor.replica.rounds.service import Means
+
+
+def means_of(ctx: click.Context, settings: ReplicaSettings | None = None, pacer: Pacer | None = None) -> Means:
+    """Time, chance and stores of this process; `settings` None: the defaults."""
+    from keyfold_compactor.replica.desk.link import ReplicaSettings
+    from keyfold_compactor.replica.rounds.service import Means
+
+    world = world_of(ctx)
+    return Means(
+        settings or ReplicaSettings(),
+        world.clock,
+        Random(world.random.getrandbits(64)),
+        holder=f"{socket.gethostname()}:{os.getpid()}",
+        opener=world.open_location,
+        pacer=pacer,
+    )

@@ -1,0 +1,135 @@
+"""What a command's arguments name: a bucket by URL or by configuration file, a replica by its source and name.
+
+SOURCE           s3://bucket/topics.dir, opened with the usual AWS variables, or a configuration file (that of the
+                 compactor or the sink, for one) whose keys about the store say endpoint, region and credentials
+PLACE [NAME]     with NAME the replica of that name which is registered at PLACE; without, PLACE is the replica
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from keyfold.cli.app import Surroundings
+from keyfold.errors import ConfigError
+
+if TYPE_CHECKING:
+    from keyfold.store.api import ObjectStore
+    from keyfold.store.pace import Pacer
+    from keyfold.store.s3 import S3Location
+    from keyfold_compactor.replica.desk.documents import Registration
+    from keyfold_compactor.replica.desk.link import Side
+    from keyfold_compactor.replica.desk.registry import EnablementBook, Registry
+
+CONNECTIONS = 40
+
+
+class PlaceType(click.ParamType[str]):
+    """A URL, or a configuration file."""
+
+    name = "place"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """As it was given. A file is read only when the command runs."""
+        from keyfold.store.location import parse_url
+
+        text = str(value)
+        if "://" not in text:
+            if not Path(text).is_file():
+                self.fail(f"{text!r} is neither s3://<bucket>/<topics.dir> nor a file", param, ctx)
+            return text
+        try:
+            parse_url(text)
+        except ConfigError as error:
+            self.fail(error.message, param, ctx)
+        return text
+
+
+source_argument = click.argument("source", metavar="SOURCE", type=PlaceType())
+name_argument = click.argument("name", metavar="NAME")
+
+
+def world_of(ctx: click.Context) -> Surroundings:
+    """The surroundings of a command."""
+    world = ctx.find_object(Surroundings)
+    assert world is not None
+    return world
+
+
+def where(place: str) -> tuple[S3Location, str]:
+    """Where a URL or a configuration file points to, and the topics.dir. Raises `ConfigError`."""
+    from dataclasses import replace
+
+    from keyfold.options import StoreOptions, read_config
+    from keyfold.store.location import location_of as location_of_url
+    from keyfold.store.location import parse_url
+    from keyfold_compactor.replica.desk.options import location_of
+
+    if "://" in place:
+        return replace(location_of_url(place), max_connections=CONNECTIONS), parse_url(place)[1]
+    options = StoreOptions.parse(about_the_store(read_config(place)))
+    return location_of(options, max_connections=CONNECTIONS), options.topics_dir
+
+
+def about_the_store(values: Mapping[str, str]) -> dict[str, str]:
+    """Of a service's configuration, what says where the log is."""
+    from keyfold.option_fields import entries
+    from keyfold.options import StoreOptions
+
+    known = {entry.key for entry in entries(StoreOptions)}
+    return {key: value for key, value in values.items() if key in known}
+
+
+def open_store(ctx: click.Context, location: S3Location, pacer: Pacer | None = None) -> ObjectStore:
+    """A store that is closed when the command ends."""
+    from keyfold_compactor.replica.desk.opening import close
+
+    store = world_of(ctx).open_location(location, pacer)
+    ctx.call_on_close(lambda: close(store))
+    return store
+
+
+def open_side(ctx: click.Context, place: str, pacer: Pacer | None = None) -> Side:
+    """One bucket's end, of a URL or a configuration file."""
+    from keyfold_compactor.replica.desk.opening import side
+
+    location, topics_dir = where(place)
+    return side(open_store(ctx, location, pacer), topics_dir)
+
+
+def open_replica(ctx: click.Context, registration: Registration, pacer: Pacer | None = None) -> Side:
+    """The replica's end of a registration. Raises `ConfigError` where its credentials are not in the environment."""
+    import os
+
+    from keyfold_compactor.replica.desk.opening import side
+
+    location = registration.location(os.environ, max_connections=CONNECTIONS)
+    return side(open_store(ctx, location, pacer), registration.topics_dir)
+
+
+def open_one(ctx: click.Context, place: str, name: str | None) -> Side:
+    """The replica that PLACE [NAME] means."""
+    if name is None:
+        return open_side(ctx, place)
+    source = open_side(ctx, place)
+    return open_replica(ctx, registry_of(ctx, source).load(name))
+
+
+def registry_of(ctx: click.Context, source: Side) -> Registry:
+    """The replicas of a source."""
+    from keyfold_compactor.replica.desk.registry import Registry
+
+    world = world_of(ctx)
+    return Registry(source.store, source.topics_dir, world.clock, Random(world.random.getrandbits(64)))
+
+
+def book_of(ctx: click.Context, replica: Side) -> EnablementBook:
+    """What a replica's bucket allows."""
+    from keyfold_compactor.replica.desk.registry import EnablementBook
+
+    world = world_of(ctx)
+    return EnablementBook(replica.store, replica.topics_dir, world.clock, Random(world.random.getrandbits(64)))

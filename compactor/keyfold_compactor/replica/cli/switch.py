@@ -1,0 +1,369 @@
+"""`keyfold replica promote` and `demote`: who is the source (`promotion.steps` has the steps)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from keyfold.errors import KeyfoldError
+from keyfold_compactor.replica.cli.holds import drop_holds
+from keyfold_compactor.replica.cli.means import means_of
+from keyfold_compactor.replica.cli.places import PlaceType, open_replica, open_side, registry_of, world_of
+
+if TYPE_CHECKING:
+    from keyfold.log.commit import Pinned
+    from keyfold_compactor.replica.desk.documents import Registration
+    from keyfold_compactor.replica.desk.link import Side
+    from keyfold_compactor.replica.promotion.steps import Outcome, Surroundings
+
+_AT_ONCE = 16
+
+topics_option = click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Only this one.")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Look at everything, change nothing.")
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+
+
+@click.command(
+    short_help="Make a replica the source.",
+    epilog="Examples: keyfold replica promote s3://log/topics dr --dry-run, "
+    "keyfold replica promote s3://log-dr/topics --force",
+)
+@click.argument("place", metavar="PLACE", type=PlaceType())
+@click.argument("name", metavar="[NAME]", required=False)
+@click.option("--source", metavar="SOURCE", type=PlaceType(), help="Where the source is, with PLACE alone.")
+@topics_option
+@click.option("--old-name", metavar="NAME", help="What the old source is called as a replica of the new one.")
+@click.option("--force", is_flag=True, help="Where the source does not answer: go on with what the replica has.")
+@click.option(
+    "--without-source", is_flag=True, help="Do not even ask it: it answers, and is damaged. With PLACE alone."
+)
+@dry_run_option
+@json_option
+@click.pass_context
+def promote(
+    ctx: click.Context,
+    place: str,
+    name: str | None,
+    source: str | None,
+    topics: Sequence[str],
+    old_name: str | None,
+    *,
+    force: bool,
+    without_source: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Make a replica the source. Nothing is lost while the source answers.
+
+    PLACE is the source's, with the NAME of the replica; or the replica's own, and then the source is where the replica
+    says it is. The source's sink and compactor are shut out first, then what is left is carried over, then the replica
+    becomes a log of its own, and the old source its replica. Stop the sink before, and start it with the new bucket
+    after.
+
+    A source that does not answer cannot be asked what it has, nor be told to stop: --force goes on without it.
+    """
+    topics = tuple(topics)
+    if without_source and (name is not None or source is not None):
+        raise click.UsageError("--without-source takes the replica's own PLACE alone")
+    if name is not None:
+        ours = open_side(ctx, place)
+        registration = registry_of(ctx, ours).load(name)
+        theirs = open_replica(ctx, registration)
+        switch: _Switch | _Forced = _Switch(
+            ctx, ours, theirs, name, registration, topics, old_name, sorted(_replicas_at(ctx, theirs, topics))
+        )
+    else:
+        theirs = open_side(ctx, place)
+        if without_source:
+            switch = _Forced(ctx, theirs, sorted(_replicas_at(ctx, theirs, topics)), "as it was said")
+        else:
+            switch = _from_replica(ctx, theirs, source, topics, old_name, force=force)
+    outcomes = switch.look()
+    if not dry_run and all(found.is_fit for found in outcomes):
+        outcomes = switch.carry_out(outcomes)
+    _tell(outcomes, "promoted", as_json=as_json)
+    if not outcomes:
+        raise KeyfoldError(f"there is no replica of these topics at {theirs.url}")
+    if not dry_run and all(found.is_fit for found in outcomes) and not as_json:
+        switch.say_what_is_next()
+    raise click.exceptions.Exit(0 if all(found.is_fit for found in outcomes) else 1)
+
+
+@click.command(
+    short_help="Make an old source a replica.",
+    epilog="Example: keyfold replica demote s3://log/topics --to-replica-of s3://log-dr/topics --dry-run",
+)
+@click.argument("old", metavar="OLD", type=PlaceType())
+@click.option("--to-replica-of", "new", metavar="NEW", required=True, type=PlaceType(), help="Where the log is now.")
+@click.option("--name", metavar="NAME", help="What OLD is called as a replica of NEW. Default: its bucket.")
+@topics_option
+@click.option("--discard", is_flag=True, help="Give up the records that only OLD has.")
+@dry_run_option
+@json_option
+@click.pass_context
+def demote(
+    ctx: click.Context,
+    old: str,
+    new: str,
+    name: str | None,
+    topics: Sequence[str],
+    *,
+    discard: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Make an old source, which came back after a fail-over, the replica of the new one.
+
+    Its sink and compactor cannot write there from then on. Records that it appended after the new source had gone its
+    own way are shown, and kept from being lost without --discard; `keyfold log export` or `restore` saves them.
+    """
+    from keyfold_compactor.replica.promotion.steps import Demotion
+
+    before, after = open_side(ctx, old), open_side(ctx, new)
+    called = _replica_name(name, before)
+    demotion = Demotion(before, after, _surroundings(ctx, "", called), discard=discard)
+    pairs = _pairs(before, lambda topic: not topics or topic in topics)
+    outcomes = demotion.look(pairs)
+    if not dry_run and all(found.is_fit for found in outcomes):
+        outcomes = demotion.carry_out(outcomes)
+    _tell(outcomes, "demoted", as_json=as_json)
+    if not outcomes:
+        raise KeyfoldError(f"there is no log of these topics at {before.url}")
+    is_done = not dry_run and all(found.is_fit for found in outcomes)
+    if is_done and not as_json:
+        _say_how_to_go_on(after.url, called, before.url)
+        for left in registry_of(ctx, before).names():
+            click.echo(
+                f"note: replica {left} is registered at the old source still: keyfold replica remove {old} {left}"
+            )
+    raise click.exceptions.Exit(0 if all(found.is_fit for found in outcomes) else 1)
+
+
+@dataclass(slots=True)
+class _Switch:
+    """A promotion whose source answers."""
+
+    ctx: click.Context
+    ours: Side
+    theirs: Side
+    name: str
+    registration: Registration | None
+    topics: Collection[str]
+    old_name: str | None
+    pairs: Sequence[tuple[str, int]] = ()
+
+    def look(self) -> list[Outcome]:
+        """All partitions that the replica is registered for, at either side; those that it has where it is not."""
+        pairs = {pair for pair in self.pairs if self._covers(pair[0])}
+        if self.registration is not None:
+            pairs |= {*_pairs(self.ours, self._covers)}
+        found: list[Outcome] = self._over().look(sorted(pairs))
+        return found
+
+    def carry_out(self, looked: Sequence[Outcome]) -> list[Outcome]:
+        """Pause the replica, bring it up to date, and switch; what is not switched as a whole is resumed."""
+        was_running = self.registration is not None and not self.registration.is_paused
+        registry = registry_of(self.ctx, self.ours)
+        if was_running:
+            registry.pause(self.name)
+        is_over = False
+        try:
+            looked = self._brought_up_to_date(looked)
+            if not all(found.is_fit for found in looked):
+                return [*looked]
+            done: list[Outcome] = self._over().carry_out(looked)
+            is_over = all(found.is_fit for found in done) and not self.topics
+            if is_over and self.registration is not None:
+                registry.remove(self.name)
+                drop_holds(self.ctx, self.ours, self.registration.hold_name)
+            return done
+        finally:
+            if was_running and not is_over:
+                registry.resume(self.name)
+
+    def _brought_up_to_date(self, looked: Sequence[Outcome]) -> Sequence[Outcome]:
+        """Before anybody is shut out, so that the last round is short, and what cannot be replicated is known."""
+        from keyfold_compactor.replica.promotion.steps import Step, with_errors
+
+        if all(found.step is Step.DONE for found in looked):
+            return looked
+        errors = self._last_round()
+        if any(found.step is Step.MISSING for found in looked):
+            looked = self.look()
+        return with_errors(looked, errors)
+
+    def say_what_is_next(self) -> None:
+        """How the old source follows the new one."""
+        _say_how_to_go_on(self.theirs.url, self._called, self.ours.url)
+
+    @property
+    def _called(self) -> str:
+        return _replica_name(self.old_name, self.ours)
+
+    def _covers(self, topic: str) -> bool:
+        if self.topics and topic not in self.topics:
+            return False
+        return self.registration is None or self.registration.covers(topic)
+
+    def _over(self) -> Any:
+        from keyfold_compactor.replica.promotion.steps import SwitchOver
+
+        world = _surroundings(self.ctx, self.name, self._called)
+        return SwitchOver(self.ours, self.theirs, world, self._last_round)
+
+    def _last_round(self) -> dict[tuple[str, int], str]:
+        """Carry what is left, whether the replica is paused or not; errors by partition."""
+        from keyfold_compactor.replica.promotion.last_round import last_round
+
+        return last_round(self.ours, self.theirs, self.name, self.registration, self._covers, means_of(self.ctx))
+
+
+@dataclass(slots=True)
+class _Forced:
+    """A promotion without the source."""
+
+    ctx: click.Context
+    theirs: Side
+    pairs: Sequence[tuple[str, int]]
+    why: str
+
+    def look(self) -> list[Outcome]:
+        """All replicas at the place, and those that were."""
+        found: list[Outcome] = self._over().look(self.pairs)
+        return found
+
+    def carry_out(self, looked: Sequence[Outcome]) -> list[Outcome]:
+        """Go on without the source."""
+        done: list[Outcome] = self._over().carry_out(looked)
+        return done
+
+    def say_what_is_next(self) -> None:
+        """What nobody can know here."""
+        click.echo(
+            f"note: the source was not asked ({self.why}): what it appended after that is not here, and its sink"
+        )
+        click.echo("      and compactor were not shut out. Before it comes back, stop them; then:")
+        click.echo(f"next: keyfold replica demote <old source> --to-replica-of {self.theirs.url} --dry-run")
+
+    def _over(self) -> Any:
+        from keyfold_compactor.replica.promotion.steps import FailOver
+
+        return FailOver(self.theirs, _surroundings(self.ctx, "", ""))
+
+
+def _from_replica(
+    ctx: click.Context,
+    theirs: Side,
+    source: str | None,
+    topics: Collection[str],
+    old_name: str | None,
+    *,
+    force: bool,
+) -> _Switch | _Forced:
+    """With the source that the replica itself names, or that was given; without it where it does not answer."""
+    from keyfold_compactor.replica.desk.registry import NotRegistered
+
+    found = _replicas_at(ctx, theirs, topics)
+    followed = {state for state in found.values() if state is not None}
+    sources, names = {url for url, _ in followed}, {name for _, name in followed}
+    if len(names) > 1 or (source is None and len(sources) > 1):
+        listed = ", ".join(f"`{name}` of {url}" for url, name in sorted(followed))
+        raise KeyfoldError(f"{theirs.url} holds replicas of more than one source: {listed}", hint="name a --topic")
+    if not followed:
+        return _Forced(ctx, theirs, sorted(found), "there is nothing left to promote")
+    (name,) = names
+    try:
+        ours = open_side(ctx, source if source is not None else min(sources))
+        try:
+            registration = registry_of(ctx, ours).load(name)
+        except NotRegistered:
+            registration = None
+        if not _pairs(ours, lambda topic: not topics or topic in topics):
+            raise KeyfoldError(f"{ours.url} holds no log")
+    except KeyfoldError as error:
+        if force:
+            return _Forced(ctx, theirs, sorted(found), error.message)
+        raise KeyfoldError(
+            f"the source cannot be asked: {error.message}",
+            hint="say how it is reached with --source; or give up what it has and the replica has not with --force",
+        ) from error
+    return _Switch(ctx, ours, theirs, name, registration, topics, old_name, sorted(found))
+
+
+def _replicas_at(
+    ctx: click.Context, theirs: Side, topics: Collection[str]
+) -> dict[tuple[str, int], tuple[str, str] | None]:
+    """Replicas at a place: the source that each follows, and its name there; None for one that was promoted.
+
+    Logs that never were replicas are left out, unless they are asked for.
+    """
+    from keyfold.log.replica_log import ReplicaLog
+
+    world = world_of(ctx)
+
+    def load(pair: tuple[str, int]) -> Pinned | None:
+        random = Random(world.random.getrandbits(64))
+        return ReplicaLog(theirs.store, theirs.place(*pair), clock=world.clock, random=random).load()
+
+    pairs = _pairs(theirs, lambda topic: not topics or topic in topics)
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="keyfold-places") as pool:
+        manifests = list(zip(pairs, pool.map(load, pairs), strict=True))
+    found: dict[tuple[str, int], tuple[str, str] | None] = {}
+    for (topic, partition), pinned in manifests:
+        if pinned is None:
+            continue
+        state = pinned.manifest.replica
+        if state is not None:
+            found[topic, partition] = (state.source, state.name)
+        elif topics or pinned.manifest.lineage:
+            found[topic, partition] = None
+    return found
+
+
+def _pairs(side: Side, covers: Callable[[str], bool]) -> list[tuple[str, int]]:
+    """Topics and partitions at one side."""
+    from keyfold.log import catalog
+
+    return [(p.topic, p.partition) for p in catalog.places(side.store, side.topics_dir) if covers(p.topic)]
+
+
+def _surroundings(ctx: click.Context, name: str, old_name: str) -> Surroundings:
+    from keyfold_compactor.replica.promotion.steps import Surroundings
+
+    world = world_of(ctx)
+    return Surroundings(world.clock, Random(world.random.getrandbits(64)), name, old_name)
+
+
+def _replica_name(name: str | None, side: Side) -> str:
+    """What a log directory is called as a replica. Raises `ConfigError` where that is no name."""
+    from keyfold_compactor.replica.desk.documents import require_name
+
+    called = (
+        name if name is not None else re.sub(r"[^A-Za-z0-9._-]", "-", side.url.partition("://")[2].partition("/")[0])
+    )
+    require_name(called)
+    return called
+
+
+def _say_how_to_go_on(new_url: str, name: str, old_url: str) -> None:
+    click.echo(f"next: run the sink and the compactor with {new_url}; to carry what they write to the old source:")
+    click.echo(f"      keyfold replica add {new_url} {name} --to {old_url}")
+    click.echo(f"      keyfold replica enable-compaction {new_url} {name}")
+
+
+def _tell(outcomes: Sequence[Outcome], done: str, *, as_json: bool) -> None:
+    from keyfold_compactor.replica.cli.show import outcome_json, outcome_lines
+
+    for found in outcomes:
+        if as_json:
+            click.echo(json.dumps(outcome_json(found), ensure_ascii=False))
+            continue
+        for line in outcome_lines(found, done):
+            click.echo(line)

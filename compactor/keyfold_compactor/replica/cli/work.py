@@ -1,0 +1,236 @@
+"""`keyfold replica run`, `resync` and `status`: replicate, and say how it goes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from keyfold.errors import ConfigError, KeyfoldError
+from keyfold_compactor.replica.cli.means import means_of
+from keyfold_compactor.replica.cli.places import (
+    name_argument,
+    open_replica,
+    open_side,
+    open_store,
+    registry_of,
+    source_argument,
+    world_of,
+)
+
+if TYPE_CHECKING:
+    from keyfold.store.pace import Pacer
+    from keyfold_compactor.replica.desk.documents import Registration
+    from keyfold_compactor.replica.desk.link import Side
+    from keyfold_compactor.replica.desk.run_options import RunOptions
+    from keyfold_compactor.replica.rounds.runner import RunSummary
+    from keyfold_compactor.replica.rounds.service import Watch
+
+topic_option = click.option("--topic", help="Only this topic.")
+partition_option = click.option("--partition", "-p", type=click.IntRange(min=0), help="Only this partition.")
+
+
+@click.command(short_help="Replicate, until it is stopped.", epilog="Example: keyfold replica run s3://log/topics dr")
+@source_argument
+@click.argument("names", metavar="[NAME]...", nargs=-1)
+@click.option("--once", is_flag=True, help="One round, then exit; 1 when a partition failed. For a CronJob.")
+@topic_option
+@partition_option
+@click.option("--json", "as_json", is_flag=True, help="With --once: one JSON object a replica. Else: log as JSON.")
+@click.pass_context
+def run(
+    ctx: click.Context,
+    source: str,
+    names: Sequence[str],
+    topic: str | None,
+    partition: int | None,
+    *,
+    once: bool,
+    as_json: bool,
+) -> None:
+    """Replicate to all replicas of a source, or to those named, until it is stopped.
+
+    SOURCE may be a file with the keys of docs/configuration.md under "The replicator". Replicas that are registered,
+    edited or removed meanwhile are followed. Run it once: a second process for the same replica takes over from the
+    first, and the two get in each other's way, though they break nothing.
+    """
+    from keyfold.logs import configure
+    from keyfold_compactor.replica.rounds.service import Narrowed, Replication
+    from keyfold_compactor.signals import stop_on_signals
+
+    if not once and (topic is not None or partition is not None):
+        raise click.UsageError("--topic and --partition are for --once")
+    options = _options(source)
+    configure(json=as_json, level=options.log_level)
+    pacer = _pacer(ctx, options)
+    ours = _source(ctx, source, options, pacer)
+    means = means_of(ctx, options.settings, pacer)
+    registry = registry_of(ctx, ours)
+    for name in names:
+        registry.load(name)  # raises where there is none: a loop would wait for it
+    stop = stop_on_signals()
+    with _measuring(options) as watch:
+        replication = Replication(ours, means, names or options.replicas, watch=watch)
+        if not once:
+            replication.loop(stop)
+            return
+        found = replication.once(stop.is_set, Narrowed(topic, partition))
+    _tell(found, as_json=as_json)
+    if not found:
+        click.echo("no replica is registered", err=True)
+    raise click.exceptions.Exit(1 if any(each.error or each.failed for each in found.values()) else 0)
+
+
+@click.command(
+    short_help="Go on although it has missed something.",
+    epilog="Example: keyfold replica resync s3://log/topics dr --topic users",
+)
+@source_argument
+@name_argument
+@topic_option
+@partition_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.pass_context
+def resync(
+    ctx: click.Context, source: str, name: str, topic: str | None, partition: int | None, *, as_json: bool
+) -> None:
+    """Take the source's newest version although the replica has missed something on the way there.
+
+    For what `status` shows as resync-required: the source has purged tombstones that the replica never received. Only
+    what is missing is sent. Readers at the replica that began before it get an error, for they would keep keys that
+    were deleted; they begin again.
+    """
+    from keyfold_compactor.replica.rounds.service import Narrowed, Replication
+
+    ours = open_side(ctx, source)
+    registration = registry_of(ctx, ours).load(name)
+    if registration.is_paused:
+        raise KeyfoldError(f"replica {name} is paused", hint=f"keyfold replica resume {source} {name}")
+    means = means_of(ctx)
+    found = Replication(ours, means, (name,)).once(narrowed=Narrowed(topic, partition, resync=True))
+    _tell(found, as_json=as_json)
+    raise click.exceptions.Exit(1 if any(each.error or each.failed for each in found.values()) else 0)
+
+
+@click.command(
+    short_help="What is pending, and what is wrong.", epilog="Example: keyfold replica status s3://log/topics dr --json"
+)
+@source_argument
+@click.argument("names", metavar="[NAME]...", nargs=-1)
+@topic_option
+@partition_option
+@click.option("--all", "all_partitions", is_flag=True, help="A line for each partition, also for those in sync.")
+@click.option("--check", is_flag=True, help="Exit 1 unless everything is in sync.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a replica, with all partitions.")
+@click.pass_context
+def status(
+    ctx: click.Context,
+    source: str,
+    names: Sequence[str],
+    topic: str | None,
+    partition: int | None,
+    *,
+    all_partitions: bool,
+    check: bool,
+    as_json: bool,
+) -> None:
+    """How replicas stand: what is pending, how far behind they are, what is wrong and what to do about it.
+
+    Both sides are asked; of the process that replicates its last word is shown. Where the replica does not answer, what
+    is pending is worked out from what the source knows.
+    """
+    from keyfold_compactor.replica.seen.status import gather
+    from keyfold_compactor.replica.seen.status_text import status_document, status_lines
+    from keyfold_compactor.replica.standing.states import State
+
+    ours = open_side(ctx, source)
+    registry = registry_of(ctx, ours)
+    registrations = [registry.load(name) for name in names] if names else registry.all()
+    all_in_sync = True
+    for registration in registrations:
+        found = gather(
+            registration,
+            ours,
+            _opened(ctx, registration),
+            now_ms=world_of(ctx).clock.now_ms(),
+            wanted=lambda place: topic in {None, place.topic} and partition in {None, place.partition},
+        )
+        all_in_sync = all_in_sync and found.summary.state is State.IN_SYNC and not found.summary.errors
+        if as_json:
+            click.echo(json.dumps(status_document(found), ensure_ascii=False))
+            continue
+        for line in status_lines(found, all_partitions=all_partitions):
+            click.echo(line)
+    if not registrations:
+        click.echo("no replica is registered", err=True)
+    raise click.exceptions.Exit(1 if check and not all_in_sync else 0)
+
+
+def _opened(ctx: click.Context, registration: Registration) -> Side | KeyfoldError:
+    """The replica's end, or why it cannot even be opened here (a credential that this machine has not)."""
+    try:
+        return open_replica(ctx, registration)
+    except ConfigError as error:
+        return error
+
+
+def _options(source: str) -> RunOptions:
+    """The configuration of the process: a file's, or the defaults with a URL."""
+    from keyfold.options import read_config
+    from keyfold.store.location import parse_url
+    from keyfold_compactor.replica.desk.run_options import RunOptions
+
+    if "://" not in source:
+        return RunOptions.parse(read_config(source))
+    bucket, topics_dir = parse_url(source)
+    return RunOptions.parse({"s3.bucket.name": bucket, "topics.dir": topics_dir})
+
+
+def _source(ctx: click.Context, source: str, options: RunOptions, pacer: Pacer | None) -> Side:
+    """The source's end, with connections for all threads of all replicas."""
+    from dataclasses import replace
+
+    from keyfold_compactor.replica.cli.places import where
+    from keyfold_compactor.replica.desk.opening import side
+
+    location, topics_dir = where(source)
+    location = replace(location, max_connections=4 * options.threads)
+    return side(open_store(ctx, location, pacer), topics_dir)
+
+
+def _pacer(ctx: click.Context, options: RunOptions) -> Pacer | None:
+    from keyfold_compactor.throttle import BudgetPacer, TokenBucket, slice_bytes
+
+    rate = options.io_max_bytes_per_second
+    if rate is None:
+        return None
+    clock = world_of(ctx).clock
+    return BudgetPacer(TokenBucket(rate, clock), clock, slice_bytes(rate))
+
+
+@contextlib.contextmanager
+def _measuring(options: RunOptions) -> Iterator[Watch | None]:
+    """Serve metrics while it runs, if that is asked for."""
+    if not options.metrics_port:
+        yield None
+        return
+    from keyfold.metrics_server import serving
+    from keyfold_compactor.replica.seen.metrics import ReplicaMeter
+
+    meter = ReplicaMeter()
+    with serving(meter.registry, options.metrics_host, options.metrics_port):
+        yield meter
+
+
+def _tell(found: Mapping[str, RunSummary], *, as_json: bool) -> None:
+    from keyfold_compactor.replica.cli.show import run_json, run_lines
+
+    for name, each in found.items():
+        if as_json:
+            click.echo(json.dumps(run_json(name, each), ensure_ascii=False))
+            continue
+        for line in run_lines(name, each):
+            click.echo(line)

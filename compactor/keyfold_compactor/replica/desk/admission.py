@@ -1,0 +1,166 @@
+"""Before a replica is registered: can it work at all, and what will the first rounds do?
+
+    store     answers, honours conditional writes, lets us delete (`keyfold.store.probe`, and an object of its own)
+    place     is another log directory than the source's, not above or below it
+    logs      what the replica's folder holds already is a replica of this source's logs, or nothing
+    rule      which topics were compacted, and whether compaction is enabled at the replica
+
+Errors are raised; what somebody should know is in `Admission.notes`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from keyfold.clock import Clock
+from keyfold.errors import ConfigError, KeyfoldError, LogNotFound, ObjectNotFound, ReplicaDiverged, StoreError
+from keyfold.log import catalog
+from keyfold.log.manifest import Manifest, was_compacted
+from keyfold.log.names import Place
+from keyfold.log.partition_log import PartitionLog
+from keyfold.store.api import Create
+from keyfold.store.probe import PROBE_FOLDER, probe
+from keyfold_compactor.replica.desk.documents import Enablement, Registration
+from keyfold_compactor.replica.desk.link import Side
+
+AT_ONCE: Final = 16
+_NAMES_SHOWN: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What was found: partitions that the source has for this replica, and those of them that it has already.
+
+    `size_bytes` are stored bytes of all segments and indexes of the covered logs at the source. `not_enabled` are
+    topics that were compacted, while the replica's bucket does not enable compaction for them.
+    """
+
+    partitions: int = 0
+    partitions_there: int = 0
+    size_bytes: int = 0
+    not_enabled: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def admit(
+    registration: Registration, source: Side, replica: Side, enablement: Enablement, *, clock: Clock, random: Random
+) -> Admission:
+    """Look at both sides. Raises `ConfigError`, `ReplicaDiverged`, and what the stores do."""
+    probe(replica.store, replica.topics_dir, random)
+    notes = [*_judge_place(source, replica, random)]
+    places = [place for place in catalog.places(source.store, source.topics_dir) if registration.covers(place.topic)]
+    notes += _judge_topics(registration, {place.topic for place in places})
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="keyfold-admit") as pool:
+        pairs = list(pool.map(lambda place: _look(place, source, replica, clock, random), places))
+    found = [(mine, theirs) for mine, theirs in pairs if mine is not None]
+    for mine, theirs in found:
+        if theirs is not None:
+            require_follows(mine, theirs, registration.name)
+    compacted = sorted({mine.topic for mine, _ in found if was_compacted(mine)})
+    return Admission(
+        partitions=len(found),
+        partitions_there=sum(theirs is not None for _, theirs in found),
+        size_bytes=sum(e.size_bytes + e.index_size_bytes for mine, _ in found for e in mine.segments),
+        not_enabled=tuple(topic for topic in compacted if not _is_enabled(enablement, topic)),
+        notes=tuple(notes),
+    )
+
+
+def _judge_topics(registration: Registration, found: set[str]) -> Iterator[str]:
+    """A topic that is not there may come yet, or be misspelt."""
+    missing = sorted({*registration.options.topics} - found)
+    if missing:
+        yield f"not at the source yet: {names_text(missing)}"
+    elif not found:
+        yield "the source has no topic yet that this replica takes"
+
+
+def require_follows(source: Manifest, replica: Manifest, name: str) -> None:
+    """Raise `ReplicaDiverged` where what is at the replica is not the replica of this name of this log."""
+    state = replica.replica
+    if state is None:
+        raise ReplicaDiverged(
+            source.topic,
+            source.partition,
+            "the replica's folder holds a log of its own",
+            hint="take an empty folder; or turn that log into a replica with `keyfold replica demote`",
+        )
+    if state.source_log_id not in {"", source.log_id} and source.ancestor(state.source_log_id) is None:
+        raise ReplicaDiverged(
+            source.topic,
+            source.partition,
+            f"the replica's folder follows another log: {state.source_log_id} at {state.source}, not {source.log_id}",
+            hint="take an empty folder",
+        )
+    if state.name != name:
+        raise ReplicaDiverged(
+            source.topic,
+            source.partition,
+            f"the replica's folder holds the replica `{state.name}` of this source",
+            hint=f"register it as `{state.name}`, if nothing is any more, or take an empty folder for `{name}`",
+        )
+
+
+def names_text(names: tuple[str, ...] | list[str]) -> str:
+    """Some names for people, however many there are."""
+    left = len(names) - _NAMES_SHOWN
+    return ", ".join(names[:_NAMES_SHOWN]) + (f" and {left} more" if left > 0 else "")
+
+
+def _is_enabled(enablement: Enablement, topic: str) -> bool:
+    entry = enablement.entry(topic)
+    return entry is not None and entry.enabled
+
+
+def _judge_place(source: Side, replica: Side, random: Random) -> Iterator[str]:
+    """Is it another directory? What only the stores know, an object tells: it is put there and looked for here."""
+    head = f"{replica.topics_dir}/" if replica.topics_dir else ""
+    key = f"{head}{PROBE_FOLDER}{random.getrandbits(128):032x}"
+    replica.store.put(key, b"which bucket is this?", Create())
+    try:
+        is_one_bucket = _sees(source, key)
+    finally:
+        with contextlib.suppress(StoreError):
+            replica.store.delete(key)
+    if _sees(replica, key):
+        yield "objects cannot be deleted at the replica with these credentials: what passes replace will pile up there"
+    mine, theirs = (f"{side.topics_dir}/" if side.topics_dir else "" for side in (source, replica))
+    if is_one_bucket and mine == theirs:
+        raise ConfigError("--to", f"{replica.url} is the source itself")
+    if is_one_bucket and (mine.startswith(theirs) or theirs.startswith(mine)):
+        raise ConfigError("--to", f"{replica.url} and the source {source.url} are in one another")
+    if is_one_bucket:
+        yield "source and replica are in one bucket: what happens to the bucket happens to both"
+
+
+def _sees(side: Side, key: str) -> bool:
+    try:
+        side.store.head(key)
+    except ObjectNotFound:
+        return False
+    return True
+
+
+def _look(
+    place: Place, source: Side, replica: Side, clock: Clock, random: Random
+) -> tuple[Manifest | None, Manifest | None]:
+    return _load(source, place, clock, random), _load(
+        replica, replica.place(place.topic, place.partition), clock, random
+    )
+
+
+def _load(side: Side, place: Place, clock: Clock, random: Random) -> Manifest | None:
+    log = PartitionLog(side.store, place, clock=clock, random=Random(random.getrandbits(64)))
+    try:
+        return log.load().manifest
+    except LogNotFound:
+        return None
+    except KeyfoldError as error:
+        if error.hint is None:
+            error.hint = f"found in {side.url}"
+        raise

@@ -1,0 +1,258 @@
+"""What is written down about replicas, as values.
+
+    source bucket    <topics.dir>/_replicas/<name>.json            a `Registration`: where the replica is, what it takes
+                     <topics.dir>/_replicas/<name>/status.json     how the process that replicates does
+    replica bucket   <topics.dir>/_replica.json                    an `Enablement`: may compacted logs come here
+
+They are JSON (decision 19): small, changed by hand-sized requests, and read by people when something is wrong. Fields
+that this version does not know are kept. No secret is ever among them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, Final
+
+from keyfold.backoff import Backoff
+from keyfold.config_file import resolve
+from keyfold.errors import ConfigError, StoreError
+from keyfold.store.s3 import S3Location
+from keyfold_compactor.replica.desk.options import CREDENTIAL_KEYS, PLACE_KEYS, ReplicaOptions
+
+ALL_TOPICS: Final = "*"
+REPLICAS_FOLDER: Final = "_replicas/"
+ENABLEMENT_NAME: Final = "_replica.json"
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_PLACEHOLDERS_ONLY: Final = re.compile(r"\$\{(env|file):[^}]+\}")
+_USER_IN_URL: Final = re.compile(r"://[^/?#\s]*@")
+
+Json = Mapping[str, Any]
+
+
+class DocumentUnreadable(StoreError):
+    """An object of this room is there and does not hold what it should."""
+
+
+# Keys
+
+
+def replicas_prefix(topics_dir: str) -> str:
+    """Key prefix of everything about replicas in the source's bucket."""
+    return f"{topics_dir}/{REPLICAS_FOLDER}" if topics_dir else REPLICAS_FOLDER
+
+
+def registration_key(topics_dir: str, name: str) -> str:
+    """Key of a registration."""
+    return f"{replicas_prefix(topics_dir)}{name}.json"
+
+
+def status_key(topics_dir: str, name: str) -> str:
+    """Key of what the process that replicates says of itself."""
+    return f"{replicas_prefix(topics_dir)}{name}/status.json"
+
+
+def enablement_key(topics_dir: str) -> str:
+    """Key of the enablement in a replica's bucket."""
+    return f"{topics_dir}/{ENABLEMENT_NAME}" if topics_dir else ENABLEMENT_NAME
+
+
+# A replica, as the source knows it
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A replica that was registered at the source: its name, and its `config` as it is written, placeholders and all.
+
+    `cursor_id` is new whenever the name comes to stand for another place, so that nothing which the old place has
+    received counts for the new one. Times are the clock's of who made the change; they are for people.
+    """
+
+    name: str
+    config: Mapping[str, str]
+    is_paused: bool = False
+    cursor_id: str = ""
+    added_at_ms: int = 0
+    changed_at_ms: int = 0
+    version: int = 0
+    unknown: Json = field(default_factory=dict, compare=False)
+
+    @property
+    def hold_name(self) -> str:
+        """What this replica's hold is called in the source's manifests (`Hold.replica`)."""
+        return f"{self.name}@{self.cursor_id}"
+
+    @property
+    def options(self) -> ReplicaOptions:
+        """The configuration, with credentials as they are written. Raises `ConfigError`."""
+        return _parsed(tuple(self.config.items()))
+
+    def resolved(self, environ: Mapping[str, str]) -> ReplicaOptions:
+        """The configuration with its placeholders filled in. Raises `ConfigError` that names the missing variable."""
+        return ReplicaOptions.parse(resolve(self.config, environ))
+
+    def location(self, environ: Mapping[str, str], *, max_connections: int = 16) -> S3Location:
+        """Where the replica's bucket is, for who opens it. Raises `ConfigError`."""
+        return self.resolved(environ).location(max_connections=max_connections)
+
+    def covers(self, topic: str) -> bool:
+        """Whether a topic is to be replicated. Also a registration of a newer version answers this."""
+        topics = [name.strip() for name in self.config.get("topics", "").split(",") if name.strip()]
+        if topics:
+            return topic in topics
+        regex = self.config.get("topics.regex", "")
+        return not regex or re.fullmatch(regex, topic) is not None
+
+    @property
+    def url(self) -> str:
+        """`s3://<bucket>/<topics.dir>` of the replica."""
+        return f"s3://{self.config['s3.bucket.name']}/{self.topics_dir}".rstrip("/")
+
+    @property
+    def topics_dir(self) -> str:
+        """The replica's folder in its bucket."""
+        return self.config.get("topics.dir", "topics")
+
+    @property
+    def host(self) -> str:
+        """The endpoint, or the region, that an error of the replica's store is about."""
+        return self.config.get("store.url") or self.config.get("s3.region") or "s3"
+
+    @property
+    def backoff(self) -> Backoff:
+        """Pauses between tries. Raises `ConfigError`."""
+        return Backoff(self.options.backoff_ms, self.options.backoff_max_ms)
+
+    def edited(self, changes: Mapping[str, str | None], *, new_cursor_id: str) -> Registration:
+        """With other values; None takes a key away. `new_cursor_id` is used where it is another place then."""
+        config = {**self.config, **{key: value for key, value in changes.items() if value is not None}}
+        config = {key: value for key, value in config.items() if changes.get(key, value) is not None}
+        moved = any(config.get(key) != self.config.get(key) for key in PLACE_KEYS)
+        return replace(self, config=config, cursor_id=new_cursor_id if moved else self.cursor_id)
+
+
+def require_name(name: str) -> None:
+    """Raise `ConfigError` where a replica cannot be called so: names are parts of keys."""
+    if _NAME.fullmatch(name) is None:
+        raise ConfigError("name", f"{name!r} must be letters, digits, `.`, `_` or `-`, at most 64")
+
+
+def require_sound(registration: Registration) -> None:
+    """Raise `ConfigError` where a registration cannot be written down as it is."""
+    require_name(registration.name)
+    for key in registration.config:
+        value = registration.config[key]
+        if key in CREDENTIAL_KEYS:
+            if _PLACEHOLDERS_ONLY.fullmatch(value) is None:
+                hint = "write ${env:VARIABLE} or ${file:/path/to.properties:key}, leave both keys out, or `aws.profile`"
+                raise ConfigError(key, "would stand readable in the source's bucket", hint=hint)
+        elif "${" in value:
+            raise ConfigError(key, "holds a placeholder; only credentials may", hint="write the value itself")
+        elif _USER_IN_URL.search(value):
+            raise ConfigError(key, "holds a user or a password, which would stand readable in the source's bucket")
+    _ = registration.options
+
+
+@lru_cache(maxsize=256)
+def _parsed(config: tuple[tuple[str, str], ...]) -> ReplicaOptions:
+    return ReplicaOptions.parse(dict(config))
+
+
+def registration_document(registration: Registration) -> dict[str, Any]:
+    """As it is stored."""
+    return {
+        **registration.unknown,
+        "name": registration.name,
+        "config": dict(registration.config),
+        "paused": registration.is_paused,
+        "cursor_id": registration.cursor_id,
+        "added_at_ms": registration.added_at_ms,
+        "changed_at_ms": registration.changed_at_ms,
+    }
+
+
+def registration_of(document: Json, key: str, version: int = 0) -> Registration:
+    """Read a registration. Raises `DocumentUnreadable`."""
+    found = dict(document)
+    try:
+        read = Registration(
+            name=str(found.pop("name")),
+            config={str(name): _string(value) for name, value in found.pop("config").items()},
+            is_paused=_flag(found.pop("paused")),
+            cursor_id=str(found.pop("cursor_id")),
+            added_at_ms=int(found.pop("added_at_ms")),
+            changed_at_ms=int(found.pop("changed_at_ms")),
+            version=version,
+            unknown=found,
+        )
+        read.covers("any")  # the regular expression
+        _ = read.url
+    except (ValueError, TypeError, KeyError, AttributeError, re.error) as error:
+        hint = "remove the object and register the replica anew; what it has received stays"
+        raise DocumentUnreadable(key, f"does not hold a replica's registration: {error!r}", hint=hint) from error
+    if registration_key("", read.name) != f"{REPLICAS_FOLDER}{key.rpartition('/')[2]}":
+        raise DocumentUnreadable(key, f"holds the registration of {read.name!r}, another replica")
+    return read
+
+
+# Compaction, as the replica wants it
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionEntry:
+    """Whether compacted logs may come, and the newest log format that the replica's readers know."""
+
+    enabled: bool
+    format: int
+    changed_at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Enablement:
+    """What a replica's bucket says about compaction: by topic, and under `ALL_TOPICS` for all others."""
+
+    compaction: Mapping[str, CompactionEntry] = field(default_factory=dict)
+    version: int = 0
+    unknown: Json = field(default_factory=dict, compare=False)
+
+    def entry(self, topic: str) -> CompactionEntry | None:
+        """What holds for a topic: its own entry, else that for all; None where nobody has said anything."""
+        return self.compaction.get(topic) or self.compaction.get(ALL_TOPICS)
+
+
+def enablement_document(enablement: Enablement) -> dict[str, Any]:
+    """As it is stored."""
+    entries = {
+        topic: {"enabled": entry.enabled, "format": entry.format, "changed_at_ms": entry.changed_at_ms}
+        for topic, entry in sorted(enablement.compaction.items())
+    }
+    return {**enablement.unknown, "compaction": entries}
+
+
+def enablement_of(document: Json, key: str, version: int = 0) -> Enablement:
+    """Read an enablement. Raises `DocumentUnreadable`."""
+    found = dict(document)
+    try:
+        entries = {
+            str(topic): CompactionEntry(_flag(e["enabled"]), int(e["format"]), int(e.get("changed_at_ms", 0)))
+            for topic, e in found.pop("compaction").items()
+        }
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        hint = "remove the object, and run `keyfold replica enable-compaction` again where it is wanted"
+        raise DocumentUnreadable(key, f"does not say whether compaction is enabled: {error!r}", hint=hint) from error
+    return Enablement(entries, version, found)
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{value!r} is neither true nor false")
+    return value
+
+
+def _string(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no string")
+    return value

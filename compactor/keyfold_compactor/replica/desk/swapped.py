@@ -1,0 +1,112 @@
+"""A small JSON object that many may change: read, apply the change, write with `If-Match`, once.
+
+A request without an answer is repeated as it is, until the store says yes or no. The object keeps the ids of its last
+changes, so whoever is told no sees whether an earlier try of his has landed, also when others came after it: no change
+is lost, none is made twice (decision 12 has the same for a sink's orders).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final
+
+from keyfold.backoff import Backoff
+from keyfold.clock import Clock
+from keyfold.errors import (
+    AlreadyExists,
+    ConditionUndecided,
+    ObjectNotFound,
+    PreconditionFailed,
+    StoreUnavailable,
+)
+from keyfold.log.commit import Patience
+from keyfold.store.api import Create, ObjectStore, Update
+from keyfold_compactor.replica.desk.documents import DocumentUnreadable
+
+_CHANGES_KEPT: Final = 64
+_PATIENCE_S: Final = 15.0
+_DELAYS: Final = Backoff(first_ms=50, cap_ms=2000)
+
+Body = Mapping[str, Any]
+Change = Callable[[Body | None], Body | None]
+"""(what is there, None: nothing) -> what is to be there; the same object, or None, where nothing is to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One version of the object. `body` is None where there is none."""
+
+    body: Body | None
+    version: int = 0
+    changes: tuple[str, ...] = ()
+    etag: str = ""
+
+
+def patience(clock: Clock, random: Random) -> Patience:
+    """How long somebody at a terminal waits for a store."""
+    return Patience(clock, random, _DELAYS, _PATIENCE_S)
+
+
+class SwappedObject:
+    """One such object. Used by one thread at a time."""
+
+    def __init__(self, store: ObjectStore, key: str, clock: Clock, random: Random) -> None:
+        self._store = store
+        self.key = key
+        self._random = random
+        self._patience = patience(clock, random)
+
+    def read(self) -> Found:
+        """The newest version. Raises `DocumentUnreadable`, and what the store does when patience ends."""
+        try:
+            blob = self._patience.repeat(lambda: self._store.get(self.key))
+        except ObjectNotFound:
+            return Found(None)
+        try:
+            body = dict(json.loads(blob.data))
+            version, changes = int(body.pop("version")), tuple(map(str, body.pop("changes")))
+        except (ValueError, TypeError, KeyError) as error:
+            hint = "look at it, remove it, and ask again for what it said"
+            raise DocumentUnreadable(self.key, f"is not what keyfold writes there: {error!r}", hint=hint) from error
+        return Found(body, version, changes, blob.etag)
+
+    def change(self, change: Change) -> Found:
+        """Make a change, once; what is there then.
+
+        Raises what `change` raises, and `StoreUnavailable` when the store gave no certain answer for too long: the
+        change may still be made then.
+        """
+        change_id = f"{self._random.getrandbits(64):016x}"
+        while True:
+            found = self.read()
+            if change_id in found.changes:
+                return found
+            changed = change(found.body)
+            if changed is None or changed is found.body:
+                return found
+            changes = (*found.changes, change_id)[-_CHANGES_KEPT:]
+            if self._write({"version": found.version + 1, **changed, "changes": changes}, found.etag):
+                return Found(changed, found.version + 1, changes)
+
+    def remove(self) -> None:
+        """Remove the object."""
+        self._patience.repeat(lambda: self._store.delete(self.key))
+
+    def _write(self, document: Body, etag: str) -> bool:
+        """PUT until the store says yes or no."""
+        data = json.dumps(document, indent=2, ensure_ascii=False).encode()
+        mode = Update(etag) if etag else Create()
+        try:
+            self._patience.repeat(lambda: self._store.put(self.key, data, mode))
+        except (AlreadyExists, PreconditionFailed, ObjectNotFound):
+            return False
+        except (StoreUnavailable, ConditionUndecided) as error:
+            raise StoreUnavailable(
+                self.key,
+                f"the store gave no certain answer: {error.message}",
+                hint="it may still be noted down: look, and ask again",
+            ) from error
+        return True

@@ -1,0 +1,401 @@
+"""Making a replica the source, and the old source its replica: which steps, in which order, partition by partition.
+
+    switch-over, the source answers        fail-over, it does not (`is_forced`)
+    1  bring the replica up to date        -
+    2  look at all partitions; a problem anywhere ends it here, and nobody's role was changed
+    3  the source's manifest becomes a     -
+       replica's: one commit, after which
+       neither sink nor compactor can
+       write there
+    4  the last round                      -
+    5  claim the replica's epoch           5  the same
+    6  promote, proving that the source    6  promote
+       has nothing that is left behind
+
+It may end anywhere and is gone on with by the same call: what was done is found done. Between 3 and 6 nobody can write.
+A fail-over cannot know what the source appended after the replica's last round. If that source comes back, its writers
+are not fenced: `Demotion` makes it a replica, and says what it has that nobody else has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from random import Random
+from typing import Final, TypeVar
+
+from keyfold.clock import Clock
+from keyfold.errors import CommitUnknown, Fenced, IsReplica, KeyfoldError, LogNotFound, ReplicaDiverged
+from keyfold.log.commit import Pinned
+from keyfold.log.edits_replica import Following
+from keyfold.log.edits_replica import demote as demote_edit
+from keyfold.log.manifest import Manifest
+from keyfold.log.names import Place
+from keyfold.log.partition_log import PartitionLog
+from keyfold.log.replica_log import ReplicaLog
+from keyfold_compactor.replica.desk.link import Side
+
+T = TypeVar("T")
+
+AT_ONCE: Final = 8
+_CLAIMS_MAX: Final = 5
+
+
+class Step(StrEnum):
+    """How far a partition is."""
+
+    MISSING = "missing"  # the replica has received nothing yet: the first round will tell
+    READY = "ready"
+    FENCED = "fenced"  # the old source takes no writes any more
+    DONE = "done"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One partition: how far it is, where the log goes on, and why no further.
+
+    `next_offset` is the end of the log that the replica has. `received_at_ms` is a time of the replica's store at which
+    the source had no more than that, -1 where that is not known.
+    """
+
+    topic: str
+    partition: int
+    step: Step
+    next_offset: int = -1
+    source_version: int = -1
+    received_at_ms: int = -1
+    log_id: str = ""
+    error: str = ""
+    hint: str = ""
+    lost_from: int = 0
+    lost_to: int = 0
+
+    @property
+    def is_fit(self) -> bool:
+        """Whether nothing is in the way."""
+        return self.step is not Step.FAILED
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Time and chance, and the names that the two sides have for each other.
+
+    `name` is the replica's at the source, `old_name` is what the old source will be called at the new one.
+    """
+
+    clock: Clock
+    random: Random
+    name: str = ""
+    old_name: str = ""
+
+    def another_random(self) -> Random:
+        """A source of chance for one thread."""
+        return Random(self.random.getrandbits(64))
+
+
+EVERYTHING: Final = ("", -1)
+"""The key of an error that is about all partitions."""
+
+LastRound = Callable[[], "dict[tuple[str, int], str]"]
+"""Carry once more all that the source has; an error by topic and partition, or under `EVERYTHING`, where it failed."""
+
+
+class SwitchOver:
+    """Both sides answer: nothing is lost."""
+
+    def __init__(self, source: Side, replica: Side, world: Surroundings, last_round: LastRound) -> None:
+        self._source = source
+        self._replica = replica
+        self._world = world
+        self._last_round = last_round
+
+    def look(self, wanted: Iterable[tuple[str, int]]) -> list[Outcome]:
+        """What is in the way, without changing anything."""
+        return _each(self._look_at, wanted)
+
+    def carry_out(self, looked: Sequence[Outcome]) -> list[Outcome]:
+        """Do it. Where one cannot be fenced none is promoted; the others of them stay fenced until it is done again."""
+        fenced = _each(self._fence, looked)
+        if not all(found.is_fit for found in fenced):
+            return fenced
+        if all(found.step is Step.DONE for found in fenced):
+            return fenced
+        return _each(self._promote, with_errors(fenced, self._last_round()))
+
+    def _look_at(self, wanted: tuple[str, int]) -> Outcome:
+        source, replica = self._load_source(*wanted), self._replica_log(*wanted).load()
+        if replica is None:
+            return Outcome(*wanted, Step.MISSING)
+        base = _outcome(wanted, replica.manifest)
+        state = replica.manifest.replica
+        if state is None:
+            return self._found_promoted(base, source.manifest, replica.manifest)
+        if source.manifest.log_id != state.source_log_id and source.manifest.ancestor(state.source_log_id) is None:
+            raise ReplicaDiverged(
+                *wanted,
+                f"the replica follows the log {state.source_log_id}, and the one at {self._source.url} is "
+                f"{source.manifest.log_id}",
+            )
+        if source.manifest.replica is None:
+            return base
+        if is_handed_over(source.manifest, self._replica.url):
+            return replace(base, step=Step.FENCED)
+        raise ReplicaDiverged(
+            *wanted,
+            f"the source is itself a replica, of {source.manifest.replica.source}",
+            hint="promote that replica; this one then follows it",
+        )
+
+    def _found_promoted(self, base: Outcome, source: Manifest, replica: Manifest) -> Outcome:
+        """A log that is no replica (any more): was it this source's, and does that know it?"""
+        wanted = base.topic, base.partition
+        follows = source.replica is not None and source.log_id == replica.log_id
+        if not follows and replica.ancestor(source.log_id) is None:
+            raise _own_log(wanted, self._replica)
+        if source.replica is None:
+            raise ReplicaDiverged(
+                *wanted,
+                "the replica was promoted without the source, which takes writes still",
+                hint=f"keyfold replica demote {self._source.url} --to-replica-of {self._replica.url} --dry-run",
+            )
+        return replace(base, step=Step.DONE)
+
+    def _fence(self, found: Outcome) -> Outcome:
+        if found.step is not Step.READY:
+            return found
+        place = self._source.place(found.topic, found.partition)
+        replica = self._load_replica(found.topic, found.partition)
+        log = self._log(self._source, place)
+        for _ in range(_CLAIMS_MAX):
+            try:
+                log.demote(replica.manifest, name=self._world.old_name, source_url=self._replica.url)
+            except IsReplica:
+                break  # mine, whose answer was lost
+            except CommitUnknown:
+                continue
+            break
+        if not is_handed_over(log.load().manifest, self._replica.url):
+            raise ReplicaDiverged(found.topic, found.partition, "the source was made another log's replica meanwhile")
+        return replace(found, step=Step.FENCED)
+
+    def _promote(self, found: Outcome) -> Outcome:
+        if found.step in {Step.DONE, Step.FAILED}:
+            return found
+        log = self._replica_log(found.topic, found.partition)
+        for tries_left in reversed(range(_CLAIMS_MAX)):
+            try:
+                before = self._load_source(found.topic, found.partition).manifest
+                session = log.claim(before, name=self._world.name, source_url=self._source.url)
+                source = self._load_source(found.topic, found.partition).manifest
+                made = session.promote(source)
+            except (Fenced, CommitUnknown):
+                if not tries_left or self._look_at((found.topic, found.partition)).step is Step.DONE:
+                    raise
+                continue
+            return replace(_outcome((found.topic, found.partition), made), step=Step.DONE, log_id=made.log_id)
+        raise AssertionError
+
+    def _load_source(self, topic: str, partition: int) -> Pinned:
+        return self._log(self._source, self._source.place(topic, partition)).load()
+
+    def _load_replica(self, topic: str, partition: int) -> Pinned:
+        return _load_replica(self._replica_log(topic, partition), self._replica)
+
+    def _log(self, side: Side, place: Place) -> PartitionLog:
+        return PartitionLog(side.store, place, clock=self._world.clock, random=self._world.another_random())
+
+    def _replica_log(self, topic: str, partition: int) -> ReplicaLog:
+        return _replica_log(self._replica, topic, partition, self._world)
+
+
+class FailOver:
+    """The source does not answer: what the replica has becomes the log."""
+
+    def __init__(self, replica: Side, world: Surroundings) -> None:
+        self._replica = replica
+        self._world = world
+
+    def look(self, wanted: Iterable[tuple[str, int]]) -> list[Outcome]:
+        """What is there, without changing anything."""
+        return _each(self._look_at, wanted)
+
+    def carry_out(self, looked: Sequence[Outcome]) -> list[Outcome]:
+        """Do it."""
+        return _each(self._promote, looked)
+
+    def _look_at(self, wanted: tuple[str, int]) -> Outcome:
+        manifest = _load_replica(_replica_log(self._replica, *wanted, self._world), self._replica).manifest
+        if manifest.replica is None and not manifest.lineage:
+            raise _own_log(wanted, self._replica)
+        return replace(_outcome(wanted, manifest), step=Step.READY if manifest.is_replica else Step.DONE)
+
+    def _promote(self, found: Outcome) -> Outcome:
+        if found.step is Step.DONE:
+            return found
+        wanted = found.topic, found.partition
+        log = _replica_log(self._replica, *wanted, self._world)
+        for tries_left in reversed(range(_CLAIMS_MAX)):
+            manifest = _load_replica(log, self._replica).manifest
+            state = manifest.replica
+            if state is None:
+                return replace(_outcome(wanted, manifest), step=Step.DONE, log_id=manifest.log_id)
+            try:
+                made = log.claim(manifest, name=state.name, source_url=state.source).promote()
+            except (Fenced, CommitUnknown):
+                if not tries_left:
+                    raise
+                continue
+            return replace(_outcome(wanted, made), step=Step.DONE, log_id=made.log_id)
+        raise AssertionError
+
+
+class Demotion:
+    """An old source, whose replica has gone its own way, becomes the replica of that one."""
+
+    def __init__(self, old: Side, new: Side, world: Surroundings, *, discard: bool) -> None:
+        self._old = old
+        self._new = new
+        self._world = world
+        self._discard = discard
+
+    def look(self, wanted: Iterable[tuple[str, int]]) -> list[Outcome]:
+        """What is in the way, and what would be lost, without changing anything."""
+        return _each(self._look_at, wanted)
+
+    def carry_out(self, looked: Sequence[Outcome]) -> list[Outcome]:
+        """Do it."""
+        return _each(self._demote, looked)
+
+    def _look_at(self, wanted: tuple[str, int]) -> Outcome:
+        old, new = self._load(self._old, wanted), self._load(self._new, wanted)
+        base = _outcome(wanted, old.manifest)
+        if old.manifest.replica is not None:
+            followed = old.manifest.replica.source_log_id
+            if followed == new.manifest.log_id or new.manifest.ancestor(followed) is not None:
+                return replace(base, step=Step.DONE)
+        if new.manifest.is_replica:
+            raise ReplicaDiverged(
+                *wanted,
+                f"what is at {self._new.url} is itself a replica",
+                hint="promote it first: `keyfold replica promote`",
+            )
+        # The edit knows all that is in the way; nothing is written by asking it.
+        demote_edit(new.manifest, self._following, discard=self._discard)(old.manifest, old.seen_ms)
+        return base
+
+    def _demote(self, found: Outcome) -> Outcome:
+        if found.step is Step.DONE:
+            return found
+        wanted = found.topic, found.partition
+        new = self._load(self._new, wanted).manifest
+        log = self._log(self._old, wanted)
+        for tries_left in reversed(range(_CLAIMS_MAX)):
+            try:
+                log.demote(new, name=self._following.name, source_url=self._following.source, discard=self._discard)
+            except (CommitUnknown, IsReplica):
+                if self._look_at(wanted).step is Step.DONE:
+                    break
+                if not tries_left:
+                    raise
+                continue
+            break
+        return replace(_outcome(wanted, log.load().manifest), step=Step.DONE)
+
+    @property
+    def _following(self) -> Following:
+        return Following(self._world.old_name, self._new.url)
+
+    def _load(self, side: Side, wanted: tuple[str, int]) -> Pinned:
+        return self._log(side, wanted).load()
+
+    def _log(self, side: Side, wanted: tuple[str, int]) -> PartitionLog:
+        place = side.place(*wanted)
+        return PartitionLog(side.store, place, clock=self._world.clock, random=self._world.another_random())
+
+
+def is_handed_over(manifest: Manifest, replica_url: str) -> bool:
+    """Whether a log's writers were fenced so that its replica at this URL can be promoted.
+
+    The URL tells it from a source that is a replica of a third one.
+    """
+    state = manifest.replica
+    return state is not None and state.source_log_id == manifest.log_id and state.source == replica_url
+
+
+def with_errors(outcomes: Iterable[Outcome], errors: Mapping[tuple[str, int], str]) -> list[Outcome]:
+    """What a round did not bring up to date cannot be gone on with; what is done is done."""
+    everywhere = errors.get(EVERYTHING, "")
+
+    def judged(found: Outcome) -> Outcome:
+        error = everywhere or errors.get((found.topic, found.partition), "")
+        if found.step is Step.MISSING:
+            error = error or "nothing has been received"
+        if not error or found.step is Step.DONE:
+            return found
+        hint = _AGAIN if found.step is Step.FENCED else "nothing was changed"
+        return replace(found, step=Step.FAILED, error=error, hint=hint)
+
+    return [judged(found) for found in outcomes]
+
+
+_AGAIN: Final = "the source takes no writes now; run the same command again when the cause is gone"
+
+
+def _each(work: Callable[[T], Outcome], items: Iterable[T]) -> list[Outcome]:
+    """All of them, some at once; what one raises is its outcome."""
+
+    def tried(item: T) -> Outcome:
+        try:
+            return work(item)
+        except KeyfoldError as error:
+            return _failed(item, error)
+
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="keyfold-promotion") as pool:
+        return list(pool.map(tried, items))
+
+
+def _failed(item: object, error: KeyfoldError) -> Outcome:
+    base = item if isinstance(item, Outcome) else None
+    if base is None:
+        assert isinstance(item, tuple)
+        base = Outcome(item[0], item[1], Step.FAILED)
+    found = replace(base, step=Step.FAILED, error=error.message, hint=error.hint or "")
+    if isinstance(error, ReplicaDiverged):
+        found = replace(found, lost_from=error.lost_from, lost_to=error.lost_to)
+    return found
+
+
+def _outcome(wanted: tuple[str, int], manifest: Manifest) -> Outcome:
+    state = manifest.replica
+    return Outcome(
+        *wanted,
+        Step.READY,
+        next_offset=manifest.next_offset,
+        source_version=-1 if state is None else state.source_version,
+        received_at_ms=-1 if state is None else state.received_at_ms,
+        log_id=manifest.log_id,
+    )
+
+
+def _replica_log(side: Side, topic: str, partition: int, world: Surroundings) -> ReplicaLog:
+    place = side.place(topic, partition)
+    return ReplicaLog(side.store, place, clock=world.clock, random=world.another_random())
+
+
+def _load_replica(log: ReplicaLog, side: Side) -> Pinned:
+    pinned = log.load()
+    if pinned is None:
+        raise LogNotFound(
+            log.place.topic,
+            log.place.partition,
+            f"nothing has been received at {side.url}",
+            hint="replicate it first, or take it out of the registration's topics",
+        )
+    return pinned
+
+
+def _own_log(wanted: tuple[str, int], side: Side) -> ReplicaDiverged:
+    return ReplicaDiverged(*wanted, f"the log at {side.url} is nobody's replica, and never was")

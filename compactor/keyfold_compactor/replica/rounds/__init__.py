@@ -1,0 +1,1 @@
+"""Rounds: `plan` decides, `round` does one partition's; `worker`, `runner`, `service` when, and for how many."""

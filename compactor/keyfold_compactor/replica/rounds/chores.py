@@ -1,0 +1,97 @@
+"""When a replica's garbage is looked for, and by whose claim (`collect` says what may go).
+
+What was replaced is looked at when the first of it is due. Orphans are looked for after each claim, for whoever had
+claimed before may have left some, and every `collect_ms`. Where this process has claimed nothing, it claims for chores
+only if there seem to be any: a claim is a commit, and ends another replicator's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from keyfold.clock import Clock
+from keyfold.errors import CommitRefused, KeyfoldError
+from keyfold.log.commit import Pinned
+from keyfold.log.partition_log import PartitionLog
+from keyfold.log.replica_log import ReplicaSession
+from keyfold_compactor.janitor import Swept
+from keyfold_compactor.replica.desk.link import ReplicaSettings
+from keyfold_compactor.replica.rounds.claim import Claim
+from keyfold_compactor.replica.rounds.collect import collect_orphans, collect_replaced, due_in_ms, has_strays
+from keyfold_compactor.replica.standing.tally import Tally, Totals
+
+AGAIN_S: Final = 60.0
+"""Chores that could not be done are tried again after this, whatever the partition's own backoff is."""
+
+
+class Chores:
+    """One partition's. For one thread at a time, and never while a round copies."""
+
+    def __init__(
+        self, claim: Claim, source: PartitionLog, settings: ReplicaSettings, *, clock: Clock, tally: Tally
+    ) -> None:
+        self._claim = claim
+        self._source = source
+        self._settings = settings
+        self._clock = clock
+        self._tally = tally
+        self._replaced_at_s: float | None = None
+        self._orphans_at_s = clock.monotonic_s() + settings.collect_ms / 1000
+
+    def expect(self, replica: Pinned) -> None:
+        """A version of the replica was seen: look again when what it has replaced is due."""
+        wait_ms = due_in_ms(replica, self._settings.file_delete_delay_ms)
+        self._replaced_at_s = None if wait_ms is None else self._clock.monotonic_s() + wait_ms / 1000
+
+    def claimed(self) -> None:
+        """The partition was claimed: look for what others have left."""
+        self._orphans_at_s = self._clock.monotonic_s()
+
+    def do(self, moved: Callable[[], None]) -> KeyfoldError | None:
+        """Do what is due. What could not be done is tried again later, and why not is returned.
+
+        `moved` is called where the replica has another ETag than before, or may have.
+        """
+        now_s = self._clock.monotonic_s()
+        is_replaced_due = self._replaced_at_s is not None and now_s >= self._replaced_at_s
+        are_orphans_due = now_s >= self._orphans_at_s
+        if not is_replaced_due and not are_orphans_due:
+            return None
+        try:
+            self._claim.unpark()
+            if is_replaced_due:
+                self._collect_replaced()
+            if are_orphans_due:
+                self._collect_orphans()
+        except KeyfoldError as error:
+            self._claim.drop()
+            self._replaced_at_s = now_s + AGAIN_S if is_replaced_due else self._replaced_at_s
+            self._orphans_at_s = now_s + AGAIN_S if are_orphans_due else self._orphans_at_s
+            # Another replicator is there: these are its chores now.
+            return None if isinstance(error, CommitRefused) else error
+        finally:
+            moved()
+        return None
+
+    def _collect_replaced(self) -> None:
+        session = self._session()
+        self._count(collect_replaced(self._claim.log.store, session, self._settings.file_delete_delay_ms))
+        assert session.pinned is not None
+        self.expect(session.pinned)
+
+    def _collect_orphans(self) -> None:
+        if self._claim.session is not None or has_strays(self._claim.log.store, self._claim.log):
+            self._count(collect_orphans(self._claim.log.store, self._session(), self._source))
+        self._orphans_at_s = self._clock.monotonic_s() + self._settings.collect_ms / 1000
+
+    def _session(self) -> ReplicaSession:
+        if self._claim.session is not None:
+            return self._claim.session
+        session = self._claim.take(self._source.load().manifest)
+        self.claimed()
+        return session
+
+    def _count(self, swept: Swept) -> None:
+        orphans = len(swept.orphans) + len(swept.uploads)
+        self._tally.add(Totals(objects_deleted=len(swept.replaced), orphans_deleted=orphans))

@@ -1,0 +1,50 @@
+"""What a round has to copy: pure, from the source's manifest, the replica's, and a listing of the replica's folder.
+
+An object is missing where the replica's manifest does not name it. A listing adds what an interrupted round has left:
+names stand for one byte string and objects appear whole, so one that is there with its size is never sent again. With
+another size it is not ours to judge here: it stays a job, and the copy says what is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from keyfold.log.manifest import Manifest, SegmentEntry
+from keyfold.log.names import Place
+from keyfold_compactor.replica.carriage.jobs import CopyJob
+
+_NOTHING: Mapping[str, int] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Jobs in the log's order, an index before its segment; `left_out` objects were found in the listing."""
+
+    jobs: tuple[CopyJob, ...]
+    left_out: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """What is to be copied."""
+        return sum(job.size_bytes for job in self.jobs)
+
+    @property
+    def objects(self) -> frozenset[str]:
+        """Names, relative to the partition's folder."""
+        return frozenset(job.name for job in self.jobs)
+
+
+def plan(place: Place, source: Manifest, replica: Manifest | None, listed: Mapping[str, int] = _NOTHING) -> Plan:
+    """What the replica lacks of this version. `place` is the source's, `listed` sizes by name at the replica."""
+    there = frozenset[str]() if replica is None else replica.object_names()
+    wanted = [job for entry in source.segments for job in _jobs(place, entry) if job.name not in there]
+    jobs = tuple(job for job in wanted if listed.get(job.name) != job.size_bytes)
+    return Plan(jobs, len(wanted) - len(jobs))
+
+
+def _jobs(place: Place, entry: SegmentEntry) -> tuple[CopyJob, CopyJob]:
+    return (
+        CopyJob(place, entry.index_name, entry.index_size_bytes, entry.index_checksum),
+        CopyJob(place, entry.name, entry.size_bytes, entry.checksum),
+    )

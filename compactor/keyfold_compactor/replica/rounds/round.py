@@ -1,0 +1,354 @@
+"""One partition's rounds: what the source has now goes to the replica, objects first, then one commit.
+
+    look        the source's manifest, then the replica's; equal content: nothing is written on either side
+    rule        may this version go there (`keyfold_compactor.replica.desk.rule`)
+    claim       the replica's epoch, once for all rounds of this process; the source's manifest is read AGAIN after it
+    pin         a hold at the source, where much is to be copied, or objects went away under the round before
+    copy        kept schemas, then what the replica has not, several objects at a time
+    commit      the replica's manifest: this version of the source, if the epoch is still ours
+    cursor      the source learns up to which offset the replica has everything, and the pin goes
+    chores      what the replica may delete (`keyfold_compactor.replica.rounds.chores`)
+
+A round may end anywhere. What it copied stays and is found by the next one, which lists the replica's folder for it; a
+commit without its cursor is a version in sync whose cursor the next look repairs. The order of claim and second look is
+what makes the collector's proof: whatever a round relies on at the replica is named by a version of the source that was
+read after the claim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Final
+
+from keyfold.clock import Clock
+from keyfold.errors import Corrupt, KeyfoldError, ObjectNotFound, ReplicaError
+from keyfold.log.commit import Pinned
+from keyfold.log.edits_replica import require_follows, same_content
+from keyfold.log.manifest import NO_VERSION, Manifest, was_compacted
+from keyfold.log.names import Place
+from keyfold.log.partition_log import PartitionLog
+from keyfold_compactor.replica.carriage.jobs import TransferStopped, Way
+from keyfold_compactor.replica.carriage.schemas import SchemaCourier
+from keyfold_compactor.replica.carriage.transfer import Transfer
+from keyfold_compactor.replica.desk.documents import Enablement
+from keyfold_compactor.replica.desk.link import Link, ReplicaSettings, Side
+from keyfold_compactor.replica.desk.rule import refusal
+from keyfold_compactor.replica.rounds.chores import Chores
+from keyfold_compactor.replica.rounds.claim import Claim, Speaking
+from keyfold_compactor.replica.rounds.glance import Glance
+from keyfold_compactor.replica.rounds.pins import Pin
+from keyfold_compactor.replica.rounds.plan import Plan, plan
+from keyfold_compactor.replica.rounds.turns import Turns
+from keyfold_compactor.replica.standing.tally import Tally, Totals
+
+LOST_PLANS_MAX: Final = 3
+"""A round gives up after so many plans whose objects went away; with a pin it should not happen once."""
+
+CLAIM_LOOK_S: Final = 30.0
+"""So often a copy looks whether another replicator has taken over."""
+
+DAMAGE_AGAIN_S: Final = 1800.0
+"""A version whose objects were damaged is copied again after this, or when the source has another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What the rounds of all partitions share. `is_wanted` is asked between objects: False ends a copy until later."""
+
+    turns: Turns
+
+    transfer: Transfer
+    courier: SchemaCourier
+    tally: Tally
+    enablement: Callable[[], Enablement]
+    is_wanted: Callable[[], bool]
+    clock: Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Both sides as a round knows them; `left_bytes` are still to be copied, -1 before that is known."""
+
+    source: Pinned
+    replica: Manifest | None
+    left_bytes: int = -1
+
+
+Watch = Callable[[Seen], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a round ended. `seen` is None where nothing was new; `is_settled`: nothing newer was there at its end.
+
+    `chore_error`: the replica has everything, but what may go could not be deleted there.
+    """
+
+    seen: Seen | None = None
+    is_settled: bool = True
+    chore_error: KeyfoldError | None = None
+
+
+class Rounds:
+    """One partition. For one thread at a time; keeps its claim from round to round."""
+
+    def __init__(
+        self, link: Link, topic: str, partition: int, settings: ReplicaSettings, tools: Tools, random: Random
+    ) -> None:
+        self._link = link
+        self._settings = settings
+        self._tools = tools
+        self._random = random
+        self._speaking = Speaking(link.source)
+        self._place = link.source.place(topic, partition)
+        self._source = self._source_log()
+        self._claim = Claim(
+            link, topic, partition, self._speaking, clock=tools.clock, random=random, patience_s=settings.patience_s
+        )
+        self._chores = Chores(self._claim, self._source, settings, clock=tools.clock, tally=tools.tally)
+        self._glance = Glance(link.source, link.replica, topic, partition, self._source.patience)
+        self._has_leftovers = True
+        self._damage: tuple[str, float, Corrupt | None] = ("", 0.0, None)
+
+    @property
+    def side(self) -> Side:
+        """With whom the last call was speaking."""
+        return self._speaking.side
+
+    @property
+    def place(self) -> Place:
+        """The partition, at the source."""
+        return self._place
+
+    def round(self, watch: Watch = lambda _seen: None, *, resync: bool = False) -> Ended:
+        """One round. `watch` is told what is seen, and how the copy goes.
+
+        Raises `CompactionNotEnabled`, `ReplicaFormatTooOld`, `ResyncRequired`, `Fenced`, whatever logs and stores
+        raise; `side` says with whom the round was speaking. Call it again after any of them.
+        """
+        with self._tools.turns.taken():
+            return self._turn(watch, resync=resync)
+
+    def _turn(self, watch: Watch, *, resync: bool) -> Ended:
+        self._require_wanted()
+        self._tools.tally.add(Totals(rounds=1))
+        try:
+            ended = self._round(watch, resync=resync)
+        except BaseException as error:
+            self._glance.forget()
+            self._has_leftovers = True
+            if isinstance(error, ReplicaError):
+                self._do_chores()  # a replica that cannot go on may be waiting for just that
+            raise
+        ended = replace(ended, chore_error=self._do_chores())
+        self._claim.park()
+        return ended
+
+    def _round(self, watch: Watch, *, resync: bool) -> Ended:
+        if not resync and self._is_unchanged():
+            return Ended()
+        # The source is read last: what is there then is not older than what the replica had taken from it.
+        replica = self._look_at_replica()
+        source = self._load_source()
+        if not _is_same(source.manifest, replica):
+            watch(Seen(source, replica))
+            source = self._bring(source, replica, watch, resync=resync)
+            replica = self._claim.held.manifest
+        assert replica is not None
+        source = self._cursor(source, replica)
+        is_settled = _is_same(source.manifest, replica)
+        if is_settled:
+            self._glance.settle(source.etag, self._claim.etag)
+        return Ended(Seen(source, replica), is_settled)
+
+    # Looking
+
+    def _is_unchanged(self) -> bool:
+        try:
+            return self._glance.is_unchanged()
+        finally:
+            self._speaking.side = self._glance.side
+
+    def _load_source(self) -> Pinned:
+        self._speaking.side = self._link.source
+        return self._source.load()
+
+    def _look_at_replica(self) -> Manifest | None:
+        pinned = self._claim.look()
+        if pinned is None:
+            return None
+        self._chores.expect(pinned)
+        return pinned.manifest
+
+    # Bringing
+
+    def _bring(self, source: Pinned, replica: Manifest | None, watch: Watch, *, resync: bool) -> Pinned:
+        """Make the replica what the source is; the source's version that it is now."""
+        lost = 0
+        pin: Pin | None = None
+        while True:
+            self._admit(source.manifest, replica, resync=resync)
+            if self._claim.session is None:
+                replica = self._take_claim(source.manifest)
+                source = self._load_source()  # what is relied on from here on was read after the claim
+                continue
+            if _is_same(source.manifest, self._claim.session.manifest):
+                return source  # another replicator had done it before the claim
+            self._require_sound(source)
+            found = self._plan(source.manifest)
+            if pin is None and found.jobs and (lost or found.size_bytes >= self._settings.pin_min_bytes):
+                pin = self._pin(source)
+                source = pin.pinned
+                continue
+            try:
+                self._copy(found, source, pin, watch)
+            except ObjectNotFound as error:
+                lost += 1
+                source, pin = self._plan_again(error, lost), None
+                continue
+            except Corrupt as error:
+                self._damage = (source.etag, self._now_s() + DAMAGE_AGAIN_S, error)
+                raise
+            return self._commit(source, resync=resync)
+
+    def _require_sound(self, source: Pinned) -> None:
+        """Raise what was wrong with this very version a while ago: to find it again would cost its bytes again."""
+        etag, until_s, error = self._damage
+        if error is not None and etag == source.etag and self._now_s() < until_s:
+            raise error
+
+    def _admit(self, source: Manifest, replica: Manifest | None, *, resync: bool) -> None:
+        """Raise why this version may not go to the replica."""
+        self._speaking.side = self._link.replica
+        if replica is not None and replica.replica is not None:
+            require_follows(replica, source, resync=resync)  # what the commit would refuse, before anything is sent
+        if was_compacted(source):
+            named = f"{self._link.source.url} {self._link.name}"
+            refused = refusal(source, self._tools.enablement(), self._link.replica.url, named)
+            if refused is not None:
+                raise refused
+
+    def _take_claim(self, source: Manifest) -> Manifest | None:
+        session = self._claim.take(source)
+        self._has_leftovers = True
+        self._chores.claimed()
+        return session.manifest
+
+    def _plan(self, source: Manifest) -> Plan:
+        there = self._claim.held.manifest
+        found = plan(self._place, source, there)
+        if not found.jobs or not self._has_leftovers:
+            return found
+        self._speaking.side = self._link.replica
+        folder = self._claim.log.place.folder
+        listed = self._claim.log.patience.repeat(
+            lambda: {i.key.removeprefix(folder): i.size_bytes for i in self._link.replica.store.list(folder)}
+        )
+        found = plan(self._place, source, there, listed)
+        self._tools.tally.add(Totals(objects_found=found.left_out))
+        return found
+
+    def _pin(self, source: Pinned) -> Pin:
+        self._speaking.side = self._link.source
+        self._tools.tally.add(Totals(pins=1))
+        return Pin(self._source_log(), self._link.hold_name, source, self._settings.pin_ms)
+
+    def _copy(self, found: Plan, source: Pinned, pin: Pin | None, watch: Watch) -> None:
+        left_bytes = found.size_bytes
+        watch(Seen(source, self._claim.held.manifest, left_bytes))
+        if not found.jobs:
+            return
+        self._speaking.side = self._link.replica
+        self._tools.courier.carry()
+        if pin is None:
+            self._send(found, source, watch)
+            return
+        with pin:
+            self._send(found, source, watch)
+
+    def _send(self, found: Plan, source: Pinned, watch: Watch) -> None:
+        left_bytes, looked_at_s = found.size_bytes, self._now_s()
+        with self._tools.turns.given_up(), closing(self._tools.transfer.copy(found.jobs)) as results:
+            for result in results:
+                self._tools.tally.add(_counted(result.way, result.sent_bytes, result.job.size_bytes))
+                left_bytes -= result.job.size_bytes
+                watch(Seen(source, self._claim.held.manifest, left_bytes))
+                self._require_wanted()
+                if self._now_s() >= looked_at_s + CLAIM_LOOK_S:
+                    looked_at_s = self._now_s()
+                    self._claim.require()
+
+    def _require_wanted(self) -> None:
+        if not self._tools.is_wanted():
+            raise TransferStopped(f"{self._place}: the replica was paused, or its process ends")
+
+    def _plan_again(self, error: ObjectNotFound, lost: int) -> Pinned:
+        """An object went away before it was copied: the source as it is now, if that explains it."""
+        self._tools.tally.add(Totals(plans_repeated=1))
+        self._has_leftovers = True
+        source = self._load_source()
+        name = error.key.removeprefix(self._place.folder)
+        if name in source.manifest.object_names():
+            raise Corrupt(
+                self._place.topic,
+                self._place.partition,
+                f"the source's manifest names {name}, which is not there",
+                hint=f"run `keyfold log verify {self._link.source.url} {self._place.topic}`",
+            ) from error
+        if lost >= LOST_PLANS_MAX:
+            raise error
+        return source
+
+    def _commit(self, source: Pinned, *, resync: bool) -> Pinned:
+        self._speaking.side = self._link.replica
+        session = self._claim.held
+        # Whatever it fails by, what the session knows may be wrong then: the commit may have landed all the same.
+        self._claim.drop()
+        session.mirror(source.manifest, resync=resync)
+        self._claim.session = session
+        self._tools.tally.add(Totals(commits=1))
+        self._has_leftovers = False
+        assert session.pinned is not None
+        self._chores.expect(session.pinned)
+        return source
+
+    # After it
+
+    def _cursor(self, source: Pinned, replica: Manifest) -> Pinned:
+        """Tell the source what the replica has, where it does not know; the source's version after that."""
+        held = source.manifest.hold(self._link.hold_name)
+        if held is not None and held.version == NO_VERSION and held.received_to >= replica.next_offset:
+            return source
+        self._speaking.side = self._link.source
+        return self._source.hold(self._link.hold_name, None, received_to=replica.next_offset, pinned=source)
+
+    def _do_chores(self) -> KeyfoldError | None:
+        self._speaking.side = self._link.replica
+        return self._chores.do(lambda: self._glance.committed(self._claim.etag))
+
+    def _source_log(self) -> PartitionLog:
+        return PartitionLog(
+            self._link.source.store,
+            self._place,
+            clock=self._tools.clock,
+            random=self._random,
+            patience_s=self._settings.patience_s,
+        )
+
+    def _now_s(self) -> float:
+        return self._tools.clock.monotonic_s()
+
+
+def _is_same(source: Manifest, replica: Manifest | None) -> bool:
+    return replica is not None and same_content(source, replica)
+
+
+def _counted(way: Way, sent_bytes: int, size_bytes: int) -> Totals:
+    if way is Way.SENT:
+        return Totals(objects_sent=1, sent_bytes=sent_bytes)
+    if way is Way.COPIED_BY_STORE:
+        return Totals(objects_copied=1, copied_bytes=size_bytes)
+    return Totals(objects_found=1)

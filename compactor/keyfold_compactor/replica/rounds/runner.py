@@ -1,0 +1,366 @@
+"""All partitions of a replica: each in rounds of its own, once or for ever.
+
+A partition that fails waits by its own backoff and holds up no other. Topics and partitions that appear are taken in.
+What was asked (paused, which topics) is read again every few seconds; while that cannot be read, what is known holds.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Final, Self
+
+import structlog
+
+from keyfold.clock import Clock
+from keyfold.errors import CompactionNotEnabled, KeyfoldError, LogNotFound, ReplicaFormatTooOld
+from keyfold.log import catalog
+from keyfold.log.commit import Patience
+from keyfold.log.names import Place
+from keyfold_compactor.replica.carriage.schemas import SchemaCourier
+from keyfold_compactor.replica.carriage.transfer import Transfer
+from keyfold_compactor.replica.desk.documents import Enablement
+from keyfold_compactor.replica.desk.link import Desk, Link, Orders, ReplicaSettings
+from keyfold_compactor.replica.rounds.board import Board
+from keyfold_compactor.replica.rounds.round import Rounds, Tools
+from keyfold_compactor.replica.rounds.turns import Turns
+from keyfold_compactor.replica.rounds.worker import Worker
+from keyfold_compactor.replica.standing.states import PartitionState, State
+from keyfold_compactor.replica.standing.tally import Tally
+
+Publish = Callable[[Sequence[PartitionState]], None]
+
+LOOK_S: Final = 2.0
+PUBLISH_S: Final = 2.0
+PUBLISH_ANYWAY_S: Final = 60.0
+"""States are published so often although nothing has changed: whoever reads them sees that somebody is there."""
+ENABLEMENT_KEPT_S: Final = 1.0
+TICK_S: Final = 0.1
+ROUNDS_PER_THREAD: Final = 8
+
+RULE_CODES: Final = frozenset({CompactionNotEnabled.code, ReplicaFormatTooOld.code})
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What a look beside the rounds has found; None for what was not asked, or not answered."""
+
+    orders: Orders | None = None
+    is_gone: bool = False
+    places: frozenset[Place] | None = None
+    enablement: Enablement | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """How all partitions stand after a run. `error`: why the run as a whole could not be done, empty if it could."""
+
+    states: tuple[PartitionState, ...] = ()
+    error: str = ""
+    is_paused: bool = False
+
+    @property
+    def is_in_sync(self) -> bool:
+        """Whether nothing is left to send."""
+        return not self.error and all(s.state is State.IN_SYNC for s in self.states)
+
+    @property
+    def failed(self) -> tuple[PartitionState, ...]:
+        """Partitions whose last round ended with an error."""
+        return tuple(s for s in self.states if s.has_failed)
+
+
+class Runner:
+    """Replicates what a registration covers; close it. After it was told to stop it is of no more use.
+
+    `publish` is given all states: at most every 2 s while some change, and every minute anyway. `transfer` copies;
+    without one the runner makes its own, with `settings.threads` threads.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        desk: Desk,
+        settings: ReplicaSettings,
+        *,
+        clock: Clock,
+        random: Random,
+        transfer: Transfer | None = None,
+        tally: Tally | None = None,
+        publish: Publish = lambda _states: None,
+    ) -> None:
+        self._link = link
+        self._desk = desk
+        self._settings = settings
+        self._transfer = transfer or _transfer(link, settings, clock, random)
+        self._clock = clock
+        self._random = random
+        self._publish_states = publish
+        self.tally = Tally() if tally is None else tally
+        self._patience = Patience(clock, Random(random.getrandbits(64)), patience_s=settings.patience_s)
+        self._board = Board()
+        self._enablement = _Kept(desk.enablement, clock)
+        courier = SchemaCourier(link, self._transfer, self.tally)
+        turns = Turns(settings.threads)
+        self._tools = Tools(turns, self._transfer, courier, self.tally, self._enablement.read, self._is_wanted, clock)
+        self._workers: dict[Place, Worker] = {}
+        self._orders: Orders | None = None
+        self._is_closed = False
+        self._listed: frozenset[Place] = frozenset()
+        self._enablement_seen: Enablement | None = None
+        self._looked_at_s = self._listed_at_s = self._published_at_s = float("-inf")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End what is under way, soon."""
+        self._is_closed = True
+        self._transfer.close()
+
+    def states(self) -> tuple[PartitionState, ...]:
+        """How each partition stands now, by topic and partition. Any thread may ask."""
+        return self._board.states()
+
+    # Once
+
+    def once(
+        self,
+        should_stop: Callable[[], bool] = lambda: False,
+        *,
+        topic: str | None = None,
+        partition: int | None = None,
+        resync: bool = False,
+    ) -> RunSummary:
+        """One round of each partition, and of those where the source goes on meanwhile a few more.
+
+        `resync` accepts that the source has purged tombstones which the replica never had, or is another log than the
+        replica follows. A paused replica is left alone. Raises nothing of the stores: see `RunSummary`.
+        """
+        try:
+            orders = self._desk.orders()
+            if orders is None:
+                return RunSummary(error=f"replica {self._link.name} is not registered as it was any more")
+            if orders.paused:
+                self._pause()
+                return RunSummary(self.states(), is_paused=True)
+            self._take_in(self._patience.repeat(lambda: self._list(orders)))
+        except KeyfoldError as error:
+            return RunSummary(self.states(), str(error))
+        chosen = {
+            place: worker
+            for place, worker in self._workers.items()
+            if topic in {None, place.topic} and partition in {None, place.partition}
+        }
+        self._run_all(list(chosen.values()), should_stop, resync=resync)
+        self._publish()
+        return RunSummary(tuple(s for s in self.states() if s.place in chosen))
+
+    def _run_all(self, workers: Sequence[Worker], should_stop: Callable[[], bool], *, resync: bool) -> None:
+        if not workers:
+            return
+        with self._pool(len(workers)) as pool:
+            left: set[Future[None]] = {pool.submit(w.run, resync=resync) for w in workers}
+            while left:
+                done, left = wait(left, timeout=TICK_S)
+                for future in done:
+                    future.result()  # no error gets out of a worker; what does ends the process
+                self._publish_if_changed()
+                if left and should_stop():
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    self.close()
+                    return
+
+    # For ever
+
+    def loop(self, stop: threading.Event) -> None:
+        """Rounds until `stop`, or until the registration is removed or stands for something else."""
+        under_way: dict[Place, Future[None]] = {}
+        pool = self._pool()
+        # Whatever rounds do, and however long they take, orders are read.
+        lookout = ThreadPoolExecutor(1, "keyfold-replica-look")
+        looking: Future[Looked] | None = None
+        try:
+            while not stop.is_set():
+                for place in [p for p, future in under_way.items() if future.done()]:
+                    under_way.pop(place).result()  # no error gets out of a worker; what does ends the process
+                if looking is not None and looking.done():
+                    if not self._follow(looking.result()):
+                        return
+                    looking = None
+                if looking is None and self._clock.monotonic_s() >= self._looked_at_s + LOOK_S:
+                    self._looked_at_s = self._clock.monotonic_s()
+                    looking = lookout.submit(self._look)
+                self._let_go(under_way)
+                for place, worker in self._due(under_way):
+                    under_way[place] = pool.submit(worker.run)
+                self._publish_if_changed()
+                stop.wait(TICK_S)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+            self.close()  # also where the registration was edited: a long copy must not keep its successor waiting
+            pool.shutdown(wait=True)
+            lookout.shutdown(wait=True)
+            self._publish()
+
+    def _look(self) -> Looked:
+        """What was asked, and which partitions there are; None for what cannot be read, or need not be now."""
+        try:
+            orders = self._desk.orders()
+        except KeyfoldError as error:
+            log.warning("orders were not read", replica=self._link.name, error=str(error))
+            return Looked()
+        if orders is None or orders.paused:
+            return Looked(orders, is_gone=orders is None)
+        return Looked(orders, places=self._listed_if_due(orders), enablement=self._enablement_if_missed())
+
+    def _listed_if_due(self, orders: Orders) -> frozenset[Place] | None:
+        now_s = self._clock.monotonic_s()
+        if now_s < self._listed_at_s + self._settings.discover_ms / 1000:
+            return None
+        try:
+            found = self._list(orders)
+        except KeyfoldError as error:
+            log.warning("topics were not listed", replica=self._link.name, error=str(error))
+            return None
+        self._listed_at_s = now_s
+        return found
+
+    def _enablement_if_missed(self) -> Enablement | None:
+        """What the replica allows now, if somebody waits for it to allow more."""
+        if all(state.code not in RULE_CODES for state in self.states()):
+            return None
+        try:
+            return self._enablement.read()
+        except KeyfoldError:
+            return None  # the rounds say so
+
+    def _follow(self, looked: Looked) -> bool:
+        """Do what was found. False: there is nothing to do here any more."""
+        if looked.is_gone:
+            return False
+        if looked.orders is None:
+            return True
+        is_resumed = self._orders is not None and self._orders.paused and not looked.orders.paused
+        if self._orders is not None and self._orders.covers != looked.orders.covers:
+            self._listed_at_s = float("-inf")  # which topics it takes may have changed
+        self._orders = looked.orders
+        if looked.orders.paused:
+            self._pause()
+        if looked.places is not None:
+            self._take_in(looked.places)
+        is_allowed = looked.enablement is not None and looked.enablement != self._enablement_seen
+        self._enablement_seen = looked.enablement or self._enablement_seen
+        for worker in self._workers.values():
+            if is_resumed or (is_allowed and worker.state.code in RULE_CODES):
+                worker.due_at_s = self._clock.monotonic_s()
+        return True
+
+    def _due(self, under_way: dict[Place, Future[None]]) -> list[tuple[Place, Worker]]:
+        if self._orders is None or self._orders.paused:
+            return []
+        now_s = self._clock.monotonic_s()
+        found = [(p, w) for p, w in self._workers.items() if p not in under_way and w.due_at_s <= now_s]
+        return sorted(found, key=lambda pair: pair[1].due_at_s)
+
+    def _let_go(self, under_way: dict[Place, Future[None]]) -> None:
+        """Of partitions that are not covered any more, and of those whose log was removed, folder and all."""
+        for place in [p for p in self._workers if p not in under_way]:
+            is_uncovered = self._orders is not None and not self._orders.covers(place.topic)
+            # A round has looked and it was not there, and the newest listing has it neither.
+            is_removed = place not in self._listed and self._board.state(place).code == LogNotFound.__name__
+            if is_uncovered or is_removed:
+                del self._workers[place]
+                self._board.drop(place)
+
+    # Both
+
+    def _list(self, orders: Orders) -> frozenset[Place]:
+        source = self._link.source
+        return frozenset(
+            source.place(topic, partition)
+            for topic in catalog.topics(source.store, source.topics_dir)
+            if orders.covers(topic)
+            for partition in catalog.partitions(source.store, source.topics_dir, topic)
+        )
+
+    def _take_in(self, places: frozenset[Place]) -> None:
+        self._listed = places
+        for place in sorted(places - self._workers.keys(), key=lambda p: (p.topic, p.partition)):
+            self._workers[place] = self._worker(place.topic, place.partition)
+            self._board.change(place, lambda state: state)
+
+    def _worker(self, topic: str, partition: int) -> Worker:
+        def dice() -> Random:
+            return Random(self._random.getrandbits(64))
+
+        rounds = Rounds(self._link, topic, partition, self._settings, self._tools, dice())
+        return Worker(
+            rounds,
+            self._board,
+            self._settings,
+            hold_name=self._link.hold_name,
+            tally=self.tally,
+            clock=self._clock,
+            random=dice(),
+        )
+
+    def _pool(self, at_most: int = 1 << 30) -> ThreadPoolExecutor:
+        """Threads for rounds, many of which may be waiting for their copies (`Turns`)."""
+        return ThreadPoolExecutor(min(ROUNDS_PER_THREAD * self._settings.threads, at_most), "keyfold-replica")
+
+    def _is_wanted(self) -> bool:
+        return not self._is_closed and (self._orders is None or not self._orders.paused)
+
+    def _pause(self) -> None:
+        for state in self.states():
+            self._board.change(state.place, lambda s: replace(s, state=State.PAUSED))
+
+    def _publish_if_changed(self) -> None:
+        now_s = self._clock.monotonic_s()
+        if now_s < self._published_at_s + PUBLISH_S:
+            return
+        if self._board.take_changes() or now_s >= self._published_at_s + PUBLISH_ANYWAY_S:
+            self._publish()
+
+    def _publish(self) -> None:
+        self._published_at_s = self._clock.monotonic_s()
+        self._publish_states(self.states())
+
+
+def _transfer(link: Link, settings: ReplicaSettings, clock: Clock, random: Random) -> Transfer:
+    return Transfer(
+        link.source.store,
+        link.replica.store,
+        topics_dir=link.replica.topics_dir,
+        patience=Patience(clock, Random(random.getrandbits(64)), patience_s=settings.patience_s),
+        threads=settings.threads,
+    )
+
+
+class _Kept:
+    """The replica's enablement, read once for all partitions that ask in the same second."""
+
+    def __init__(self, read: Callable[[], Enablement], clock: Clock) -> None:
+        self._read = read
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._found: Enablement | None = None
+        self._read_at_s = float("-inf")
+
+    def read(self) -> Enablement:
+        """Raises what reading it raises; then the next one asks again."""
+        with self._lock:
+            if self._found is None or self._clock.monotonic_s() >= self._read_at_s + ENABLEMENT_KEPT_S:
+                self._found = None
+                self._found = self._read()
+                self._read_at_s = self._clock.monotonic_s()
+            return self._found

@@ -1,0 +1,258 @@
+"""All replicas of a source, in one process: each registration has a runner, its stores and a thread of its own.
+
+once    one round of every partition of every replica
+loop    until it is told to stop. A replica that is registered is taken in within seconds, one that is removed is
+        let go, one that is edited is opened anew; what one cannot do (a missing credential) holds up no other
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from random import Random
+from typing import Final, Protocol
+
+import structlog
+
+from keyfold.backoff import Backoff
+from keyfold.clock import Clock
+from keyfold.errors import ConditionsIgnored, KeyfoldError
+from keyfold.store.pace import Pacer
+from keyfold.store.probe import probe
+from keyfold_compactor.replica.desk.documents import Registration
+from keyfold_compactor.replica.desk.link import Desk, Link, ReplicaSettings, Side
+from keyfold_compactor.replica.desk.opening import (
+    OpenLocation,
+    RegisteredDesk,
+    close,
+    link,
+    open_location,
+    replica_side,
+    settings,
+)
+from keyfold_compactor.replica.desk.registry import NotRegistered, Registry
+from keyfold_compactor.replica.rounds.runner import Publish, Runner, RunSummary
+from keyfold_compactor.replica.seen.reported import StatusWriter
+from keyfold_compactor.replica.standing.states import PartitionState
+from keyfold_compactor.replica.standing.tally import Tally
+
+LOOK_S: Final = 5.0
+OPEN_AGAIN: Final = Backoff(first_ms=1_000, cap_ms=60_000)
+
+log = structlog.get_logger(__name__)
+
+
+class Watch(Protocol):
+    """Who keeps figures of the replicas of a process."""
+
+    def begin(self, name: str) -> Tally:
+        """A replica is replicated to from now on; where to count."""
+
+    def publish(self, name: str, states: Sequence[PartitionState]) -> None:
+        """How its partitions stand."""
+
+    def end(self, name: str) -> None:
+        """It was removed."""
+
+
+class NoWatch:
+    """Nobody looks."""
+
+    def begin(self, name: str) -> Tally:
+        """See `Watch.begin`."""
+        del name
+        return Tally()
+
+    def publish(self, name: str, states: Sequence[PartitionState]) -> None:
+        """See `Watch.publish`."""
+
+    def end(self, name: str) -> None:
+        """See `Watch.end`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What a process has to replicate with. `holder` names it in the status of the replicas."""
+
+    settings: ReplicaSettings
+    clock: Clock
+    random: Random
+    holder: str
+    opener: OpenLocation = open_location
+    environ: Mapping[str, str] | None = None
+    pacer: Pacer | None = None
+
+    def dice(self) -> Random:
+        """A source of chance for one part of it."""
+        return Random(self.random.getrandbits(64))
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowed:
+    """What a run is narrowed to, and whether it accepts that purged tombstones never came (`resync`)."""
+
+    topic: str | None = None
+    partition: int | None = None
+    resync: bool = False
+
+
+EVERYTHING: Final = Narrowed()
+
+
+class Replication:
+    """The replicas of one source, or those of them with certain names."""
+
+    def __init__(
+        self,
+        source: Side,
+        means: Means,
+        names: Sequence[str] = (),
+        *,
+        watch: Watch | None = None,
+        look_s: float = LOOK_S,
+    ) -> None:
+        self._source = source
+        self._means = means
+        self._names = frozenset(names)
+        self._watch: Watch = watch or NoWatch()
+        self._look_s = look_s
+        self._proven: set[str] = set()
+        self._registry = Registry(source.store, source.topics_dir, means.clock, means.dice())
+
+    def once(
+        self, should_stop: Callable[[], bool] = lambda: False, narrowed: Narrowed = EVERYTHING
+    ) -> dict[str, RunSummary]:
+        """One round of every partition, all replicas at once. Raises what listing the registrations raises."""
+        names = self._wanted()
+        for missing in sorted(self._names - {*names}):
+            self._registry.load(missing)  # raises what is to be said about it
+        with ThreadPoolExecutor(max(1, len(names)), "keyfold-replica-once") as pool:
+            return dict(zip(names, pool.map(lambda n: self._once(n, should_stop, narrowed), names), strict=True))
+
+    def loop(self, stop: threading.Event) -> None:
+        """Replicate until `stop`."""
+        threads: dict[str, threading.Thread] = {}
+        delays: dict[str, Iterator[float]] = {}
+        due_s: dict[str, float] = {}
+        while not stop.is_set():
+            names = self._look(threads)
+            if names is not None:
+                threads = {name: thread for name, thread in threads.items() if thread.is_alive()}
+            for name in names or ():
+                if name in threads or due_s.get(name, 0.0) > self._means.clock.monotonic_s():
+                    continue
+                due_s[name] = self._means.clock.monotonic_s() + next(
+                    delays.setdefault(name, OPEN_AGAIN.delays_s(self._means.random))
+                )
+                threads[name] = threading.Thread(
+                    target=self._serve, args=(name, stop, delays), name=f"keyfold-replica-{name}"
+                )
+                threads[name].start()
+            stop.wait(self._look_s)
+        for thread in threads.values():
+            thread.join()
+
+    def _wanted(self) -> list[str]:
+        return [name for name in self._registry.names() if not self._names or name in self._names]
+
+    def _look(self, threads: Mapping[str, threading.Thread]) -> list[str] | None:
+        """Names that are registered; None where the source does not say."""
+        try:
+            names = self._wanted()
+        except KeyfoldError as error:
+            log.warning("replicas were not listed", source=self._source.url, error=str(error))
+            return None
+        for name, thread in threads.items():
+            if not thread.is_alive() and name not in names:
+                self._watch.end(name)
+        return names
+
+    def _serve(self, name: str, stop: threading.Event, delays: dict[str, Iterator[float]]) -> None:
+        """One replica, for as long as it is registered as it is."""
+        try:
+            registration = self._registry.load(name)
+            with self._opened(registration) as (runner, writer):
+                log.info("replicating", replica=name, source=self._source.url, to=registration.url)
+                delays.pop(name, None)
+                runner.loop(stop)
+                writer.ended()
+        except NotRegistered:
+            return
+        except KeyfoldError as error:
+            log.warning("replica cannot be replicated to", replica=name, error=str(error))
+
+    def _once(self, name: str, should_stop: Callable[[], bool], narrowed: Narrowed) -> RunSummary:
+        try:
+            with self._opened(self._registry.load(name)) as (runner, writer):
+                found = runner.once(
+                    should_stop, topic=narrowed.topic, partition=narrowed.partition, resync=narrowed.resync
+                )
+                writer.ended(found.error)
+                return found
+        except KeyfoldError as error:
+            return RunSummary(error=str(error))
+
+    @contextmanager
+    def _opened(self, registration: Registration) -> Iterator[tuple[Runner, StatusWriter]]:
+        means, source, name = self._means, self._source, registration.name
+        tally = self._watch.begin(name)
+        writer = StatusWriter(
+            source.store, source.topics_dir, name, holder=means.holder, clock=means.clock, tally=tally
+        )
+
+        def publish(states: Sequence[PartitionState]) -> None:
+            writer.publish(states)
+            self._watch.publish(name, states)
+
+        try:
+            replica = open_replica(registration, means)
+            going_by = settings(registration, means.settings)
+        except KeyfoldError as error:
+            writer.ended(str(error))
+            raise
+        try:
+            self._prove(registration, replica)
+            desk = RegisteredDesk(registration, source, replica, means.clock, means.dice())
+            with runner_of(link(registration, source, replica), desk, going_by, means, tally, publish) as runner:
+                yield runner, writer
+        finally:
+            close(replica.store)
+
+    def _prove(self, registration: Registration, replica: Side) -> None:
+        """Refuse a store that ignores conditional writes, once for each replica. All else its rounds will tell."""
+        if registration.cursor_id in self._proven:
+            return
+        try:
+            probe(replica.store, replica.topics_dir, self._means.dice(), rounds=1)
+        except ConditionsIgnored:
+            raise
+        except KeyfoldError:
+            return
+        self._proven.add(registration.cursor_id)
+
+
+def open_replica(registration: Registration, means: Means) -> Side:
+    """The replica's end, with connections for all threads."""
+    return replica_side(
+        registration,
+        pacer=means.pacer,
+        environ=os.environ if means.environ is None else means.environ,
+        opener=means.opener,
+        max_connections=2 * means.settings.threads + 2,
+    )
+
+
+def runner_of(
+    between: Link,
+    desk: Desk,
+    going_by: ReplicaSettings,
+    means: Means,
+    tally: Tally | None = None,
+    publish: Publish = lambda _states: None,
+) -> Runner:
+    """A runner with these means; close it."""
+    return Runner(between, desk, going_by, clock=means.clock, random=means.dice(), tally=tally, publish=publish)

@@ -1,0 +1,176 @@
+"""What a process that replicates says of itself, in `<topics.dir>/_replicas/<name>/status.json` of the source's bucket.
+
+It is for people and dashboards: nobody decides anything by it, it may be late or missing, and the last writer wins. So
+`keyfold replica status` shows waits, errors and attempts of a process that runs elsewhere. A state that says what most
+say is written in few words: a replica of thousands of partitions in sync has a small object.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import structlog
+
+from keyfold.clock import Clock
+from keyfold.errors import AlreadyExists, KeyfoldError, ObjectNotFound, PreconditionFailed
+from keyfold.log.names import Place
+from keyfold.store.api import Create, ObjectStore, Update
+from keyfold_compactor.replica.desk.documents import registration_key, status_key
+from keyfold_compactor.replica.standing.states import NEVER_MS, PartitionState
+from keyfold_compactor.replica.standing.tally import Tally
+
+HEARTBEAT_MS: Final = 60_000
+"""A running process writes at least so often, also when nothing changes."""
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """One such object. `holder` is the process (`host:pid`), `written_at_ms` is by its clock, as all times in states.
+
+    `age_ms` is how long ago it was written, by the store's clock: nobody's own clock has to be right. `is_running` is
+    False in the last one of a process that ended as it should. `error`: why a run as a whole failed.
+    """
+
+    holder: str = ""
+    written_at_ms: int = 0
+    is_running: bool = False
+    error: str = ""
+    totals: Mapping[str, Any] = field(default_factory=dict)
+    partitions: Mapping[Place, PartitionState] = field(default_factory=dict)
+    age_ms: int = 0
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether a process still replicates, by what it last said."""
+        return self.is_running and self.age_ms < 3 * HEARTBEAT_MS
+
+    def in_ms(self, time_ms: int) -> int:
+        """How long it is until a time that the process has named; 0 where it has passed."""
+        return max(0, time_ms - self.written_at_ms - self.age_ms)
+
+
+def reported_document(reported: Reported) -> dict[str, Any]:
+    """As it is stored."""
+    return {
+        "holder": reported.holder,
+        "written_at_ms": reported.written_at_ms,
+        "running": reported.is_running,
+        "error": reported.error,
+        "totals": dict(reported.totals),
+        "partitions": [_short(state) for state in reported.partitions.values()],
+    }
+
+
+def _short(state: PartitionState) -> dict[str, Any]:
+    usual = PartitionState(state.place).as_json()
+    keys = {"topic", "partition", "state"}
+    return {key: value for key, value in state.as_json().items() if key in keys or value != usual[key]}
+
+
+def reported_of(data: bytes, topics_dir: str, age_ms: int = 0) -> Reported | None:
+    """Read one; None where the object is not what some version of keyfold writes. `topics_dir` is the source's."""
+    try:
+        found = json.loads(data)
+        states = [PartitionState.of_json(each, topics_dir) for each in found["partitions"]]
+        return Reported(
+            holder=str(found["holder"]),
+            written_at_ms=int(found["written_at_ms"]),
+            is_running=bool(found["running"]),
+            error=str(found.get("error", "")),
+            totals=dict(found.get("totals", {})),
+            partitions={state.place: state for state in states},
+            age_ms=age_ms,
+        )
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def load_reported(store: ObjectStore, topics_dir: str, name: str) -> Reported | None:
+    """What the process that replicates `name` has said last; None where there is nothing. One GET."""
+    try:
+        blob = store.get(status_key(topics_dir, name))
+    except ObjectNotFound:
+        return None
+    return reported_of(blob.data, topics_dir, max(0, blob.date_ms - blob.last_modified_ms))
+
+
+class StatusWriter:
+    """Writes the object for a process. What cannot be written is a warning: replication goes on without it.
+
+    `publish` is what a `Runner` calls, at most each 2 s while something changes; `ended` comes last. What an earlier
+    process has said is not lost by that: when a partition's last success was, and how all stood if this one never came
+    to know.
+    """
+
+    def __init__(
+        self, store: ObjectStore, topics_dir: str, name: str, *, holder: str, clock: Clock, tally: Tally
+    ) -> None:
+        self._store = store
+        self._key = status_key(topics_dir, name)
+        self._registration_key = registration_key(topics_dir, name)
+        self._holder = holder
+        self._clock = clock
+        self._tally = tally
+        self._topics_dir = topics_dir
+        self._name = name
+        self._states: tuple[PartitionState, ...] | None = None
+        self._earlier: Mapping[Place, PartitionState] | None = None
+        self._etag = ""
+
+    def publish(self, states: Sequence[PartitionState]) -> None:
+        """Say how all partitions stand."""
+        self._states = tuple(states)
+        self._write(is_running=True)
+
+    def ended(self, error: str = "") -> None:
+        """Say that this process replicates no more."""
+        self._write(is_running=False, error=error)
+
+    def _write(self, *, is_running: bool, error: str = "") -> None:
+        now_ms, totals = self._clock.now_ms(), self._tally.totals.document()
+        try:
+            reported = Reported(self._holder, now_ms, is_running, error, totals, self._partitions())
+            data = json.dumps(reported_document(reported), separators=(",", ":"), ensure_ascii=False).encode()
+            self._etag = self._put(data)
+        except KeyfoldError as failure:
+            log.warning("replica status was not written", key=self._key, error=str(failure))
+
+    def _partitions(self) -> Mapping[Place, PartitionState]:
+        if self._earlier is None:
+            earlier = load_reported(self._store, self._topics_dir, self._name)
+            self._earlier = {} if earlier is None else earlier.partitions
+        if self._states is None:
+            return self._earlier
+        return {state.place: self._with_success(state, self._earlier.get(state.place)) for state in self._states}
+
+    def _with_success(self, state: PartitionState, earlier: PartitionState | None) -> PartitionState:
+        if earlier is None or state.last_success_ms != NEVER_MS:
+            return state
+        return replace(state, last_success_ms=earlier.last_success_ms)
+
+    def _put(self, data: bytes) -> str:
+        """Over whatever is there. Two that write at once are both right a moment ago: one try more, then let it be."""
+        try:
+            return self._put_over(data, self._etag) if self._etag else self._create(data)
+        except (PreconditionFailed, AlreadyExists):
+            return self._put_over(data, self._found_etag(self._key))
+        except ObjectNotFound:
+            return self._create(data)
+
+    def _create(self, data: bytes) -> str:
+        """It went with its registration, and then it must not come back; or there is none yet."""
+        return self._put_over(data, "") if self._found_etag(self._registration_key) else ""
+
+    def _put_over(self, data: bytes, etag: str) -> str:
+        return self._store.put(self._key, data, Update(etag) if etag else Create()).etag
+
+    def _found_etag(self, key: str) -> str:
+        try:
+            return self._store.head(key).etag
+        except ObjectNotFound:
+            return ""

@@ -1,0 +1,146 @@
+"""How a registered replica stands now: both sides are read, and what the process that replicates has said last.
+
+    gather            two GETs for each partition, several at a time, beside a listing of topics
+    ReplicaStatus     what was found, as a value (`keyfold_compactor.replica.seen.status_text` shows it)
+
+A side that does not answer is an error among the others, with code and host; a replica that does not answer the first
+question is asked no other, and figures are those by the cursor at the source. The source's own listing must succeed:
+without it nobody knows which partitions there are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from keyfold.errors import KeyfoldError, ObjectNotFound
+from keyfold.log import catalog
+from keyfold.log.commit import Pinned
+from keyfold.log.manifest import Manifest
+from keyfold.log.manifest_codec import decode_manifest
+from keyfold.log.names import Place
+from keyfold.store.api import ObjectStore
+from keyfold_compactor.replica.desk.documents import Enablement, Registration, enablement_key, enablement_of
+from keyfold_compactor.replica.desk.link import Side
+from keyfold_compactor.replica.seen.judge import Asked, Seen, Standing, judge
+from keyfold_compactor.replica.seen.reported import Reported, load_reported
+from keyfold_compactor.replica.seen.summary import Failing, Summary, summary
+from keyfold_compactor.replica.standing.states import trouble
+
+THREADS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStatus:
+    """A replica as of `seen_ms` (local time). `reported` is None where no process has said anything."""
+
+    registration: Registration
+    source_url: str
+    seen_ms: int
+    summary: Summary
+    partitions: tuple[Standing, ...] = ()
+    reported: Reported | None = None
+
+    @property
+    def is_replicating(self) -> bool:
+        """Whether a process is at work, by what it said last."""
+        return self.reported is not None and self.reported.is_alive
+
+
+def gather(
+    registration: Registration,
+    source: Side,
+    replica: Side | KeyfoldError,
+    *,
+    now_ms: int,
+    wanted: Callable[[Place], bool] = lambda _place: True,
+    threads: int = THREADS,
+) -> ReplicaStatus:
+    """Read both sides. `replica` is an error where its store could not even be opened.
+
+    Raises what the source answers to a listing, and to the GET of what the process that replicates has said.
+    """
+    reported = load_reported(source.store, source.topics_dir, registration.name)
+    is_alive = reported is not None and reported.is_alive
+    known = {} if reported is None else reported.partitions
+    host = registration.host if isinstance(replica, KeyfoldError) else replica.host
+    enablement, error, replica = _first_question(replica)
+    asked = Asked(
+        registration.name,
+        registration.hold_name,
+        source.host,
+        host,
+        is_paused=registration.is_paused,
+        enablement=enablement,
+        replica_url=registration.url,
+        named=f"{source.url} {registration.name}",
+    )
+
+    def judged(place: Place) -> Standing:
+        return judge(see(place, source, replica), asked, known.get(place), is_alive=is_alive)
+
+    places = [place for place in _places(registration, source) if wanted(place)]
+    with ThreadPoolExecutor(max_workers=max(1, min(threads, len(places))), thread_name_prefix="status") as pool:
+        standings = tuple(pool.map(judged, places))
+    found = summary(standings, is_paused=registration.is_paused)
+    if error is not None and not isinstance(replica, KeyfoldError):
+        found = replace(found, errors=(*found.errors, Failing(trouble(error, host), ())))
+    return ReplicaStatus(registration, source.url, now_ms, found, standings, reported)
+
+
+def see(place: Place, source: Side, replica: Side | KeyfoldError) -> Seen:
+    """Both manifests of the partition at the source's `place`.
+
+    The replica's comes first: so the source's is as new at least, and what is missing then is missing.
+    """
+    at_replica = replica if isinstance(replica, KeyfoldError) else _load_replica(place, replica)
+    try:
+        return Seen(place, _load(source.store, place), at_replica)
+    except KeyfoldError as error:
+        return Seen(place, error, at_replica)
+
+
+def _load_replica(place: Place, replica: Side) -> Manifest | KeyfoldError | None:
+    try:
+        return _load(replica.store, replica.place(place.topic, place.partition)).manifest
+    except ObjectNotFound:
+        return None
+    except KeyfoldError as error:
+        return error
+
+
+def _load(store: ObjectStore, place: Place) -> Pinned:
+    blob = store.get(place.manifest_key)
+    return Pinned(decode_manifest(blob.data, place), blob.etag, blob.date_ms, blob.last_modified_ms)
+
+
+def _places(registration: Registration, source: Side) -> Iterable[Place]:
+    for topic in catalog.topics(source.store, source.topics_dir):
+        if registration.covers(topic):
+            for partition in catalog.partitions(source.store, source.topics_dir, topic):
+                yield Place(source.topics_dir, topic, partition)
+
+
+def _first_question(
+    replica: Side | KeyfoldError,
+) -> tuple[Enablement | None, KeyfoldError | None, Side | KeyfoldError]:
+    """Whether compaction is enabled there, or the error; and the replica, or the error in its place if it is away."""
+    if isinstance(replica, KeyfoldError):
+        return None, replica, replica
+    key = enablement_key(replica.topics_dir)
+    try:
+        return enablement_of(_body(replica.store.get(key).data), key), None, replica
+    except ObjectNotFound:
+        return Enablement(), None, replica
+    except KeyfoldError as error:
+        return None, error, error if error.retriable else replica
+
+
+def _body(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except ValueError:
+        return {}

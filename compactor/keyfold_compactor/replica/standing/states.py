@@ -1,0 +1,211 @@
+"""How the replication of one partition is going, as a value, and what an error means for it.
+
+    in-sync           the replica has what the source has
+    pending           something is to be sent, and nothing keeps it from being sent
+    copying           a round is under way
+    waiting           the last round failed by what may pass, or by what somebody has to allow: tried again with backoff
+    broken            the last round failed by what does not pass: looked at again at the longest backoff only
+    resync-required   the source has purged tombstones that the replica never had; `keyfold replica resync` accepts it
+    paused            nothing is tried until `keyfold replica resume`
+
+Every state but `paused` ends by itself once its cause has gone: a round is tried again in all of them. What differs is
+how soon, and whether somebody should look.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Final
+
+from keyfold.errors import (
+    AlreadyExists,
+    CommitUnknown,
+    ConditionUndecided,
+    Fenced,
+    KeyfoldError,
+    ObjectNotFound,
+    PreconditionFailed,
+    StoreError,
+    StoreUnavailable,
+    UploadLost,
+)
+from keyfold.log.names import Place
+from keyfold_compactor.replica.standing.figures import Lag, Pending
+
+NEVER_MS: Final = -1
+
+
+class State(StrEnum):
+    """See the module."""
+
+    IN_SYNC = "in-sync"
+    PENDING = "pending"
+    COPYING = "copying"
+    WAITING = "waiting"
+    BROKEN = "broken"
+    RESYNC_REQUIRED = "resync-required"
+    PAUSED = "paused"
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why a round failed: a `code` that does not change between releases, the `host` that it is about, what to do.
+
+    `state` is what the partition is in because of it.
+    """
+
+    state: State
+    code: str
+    host: str
+    message: str
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """How one partition stands, by whoever replicates it.
+
+    `place` is the source's. Times are local, in ms, -1 where there is none. `attempts` are failures in a row, after
+    which `backoff_ms` are waited until `next_attempt_ms`. `source_version` and `source_next_offset` are the newest
+    that was seen, `replica_version` is the source version that the replica has.
+    """
+
+    place: Place
+    state: State = State.PENDING
+    code: str = ""
+    host: str = ""
+    message: str = ""
+    hint: str = ""
+    attempts: int = 0
+    backoff_ms: int = 0
+    last_attempt_ms: int = NEVER_MS
+    next_attempt_ms: int = NEVER_MS
+    last_success_ms: int = NEVER_MS
+    pending: Pending = field(default_factory=Pending)
+    lag: Lag = field(default_factory=Lag)
+    source_version: int = 0
+    source_next_offset: int = NEVER_MS
+    replica_version: int = 0
+    replica_next_offset: int = NEVER_MS
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the last round ended with an error."""
+        return bool(self.code)
+
+    def failed(self, trouble: Trouble, *, now_ms: int, backoff_ms: int) -> PartitionState:
+        """After a round that ended so."""
+        return replace(
+            self,
+            state=trouble.state,
+            code=trouble.code,
+            host=trouble.host,
+            message=trouble.message,
+            hint=trouble.hint,
+            attempts=self.attempts + 1,
+            backoff_ms=backoff_ms,
+            last_attempt_ms=now_ms,
+            next_attempt_ms=now_ms + backoff_ms,
+        )
+
+    def succeeded(self, *, now_ms: int, next_attempt_ms: int) -> PartitionState:
+        """After a round that left nothing to send."""
+        return replace(
+            self,
+            state=State.IN_SYNC,
+            code="",
+            host="",
+            message="",
+            hint="",
+            attempts=0,
+            backoff_ms=0,
+            last_attempt_ms=now_ms,
+            next_attempt_ms=next_attempt_ms,
+            last_success_ms=now_ms,
+            pending=Pending(),
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """For `status.json` and `--json`: flat, without secrets."""
+        return {
+            "topic": self.place.topic,
+            "partition": self.place.partition,
+            "state": self.state.value,
+            "code": self.code,
+            "host": self.host,
+            "message": self.message,
+            "hint": self.hint,
+            "attempts": self.attempts,
+            "backoff_ms": self.backoff_ms,
+            "last_attempt_ms": self.last_attempt_ms,
+            "next_attempt_ms": self.next_attempt_ms,
+            "last_success_ms": self.last_success_ms,
+            "pending_bytes": self.pending.bytes,
+            "pending_records": self.pending.records,
+            "pending_segments": self.pending.segments,
+            "earliest_pending_ms": self.pending.earliest_ms,
+            "latest_pending_ms": self.pending.latest_ms,
+            "lag_records": self.lag.records,
+            "lag_ms": self.lag.ms,
+            "source_version": self.source_version,
+            "source_next_offset": self.source_next_offset,
+            "replica_version": self.replica_version,
+            "replica_next_offset": self.replica_next_offset,
+        }
+
+    @staticmethod
+    def of_json(found: Mapping[str, Any], topics_dir: str) -> PartitionState:
+        """What `as_json` wrote, by this version or another: what is missing has its default, what is new is left."""
+        values = {name: found[name] for name in _PLAIN if name in found}
+        pending = {name: found[key] for key, name in _PENDING.items() if key in found}
+        lag = {name: found[key] for key, name in _LAG.items() if key in found}
+        place = Place(topics_dir, str(found["topic"]), int(found["partition"]))
+        known = found.get("state") in {s.value for s in State}
+        state = State(found["state"]) if known else State.PENDING
+        return PartitionState(place, state, pending=Pending(**pending), lag=Lag(**lag), **values)
+
+
+_PLAIN: Final = (
+    "code", "host", "message", "hint", "attempts", "backoff_ms", "last_attempt_ms", "next_attempt_ms",
+    "last_success_ms", "source_version", "source_next_offset", "replica_version", "replica_next_offset",
+)  # fmt: skip
+_PENDING: Final = {
+    "pending_bytes": "bytes",
+    "pending_records": "records",
+    "pending_segments": "segments",
+    "earliest_pending_ms": "earliest_ms",
+    "latest_pending_ms": "latest_ms",
+}
+_LAG: Final = {"lag_records": "records", "lag_ms": "ms"}
+
+# Of errors that are not retriable as calls, those after which a round that begins anew may well succeed.
+_NEW_ROUND: Final[tuple[type[KeyfoldError], ...]] = (
+    AlreadyExists, ConditionUndecided, CommitUnknown, Fenced, ObjectNotFound, PreconditionFailed, StoreUnavailable,
+    UploadLost,
+)  # fmt: skip
+_WAITING_CODES: Final = frozenset({"CompactionNotEnabled", "ReplicaFormatTooOld"})
+_RESYNC_CODES: Final = frozenset({"ResyncRequired"})
+
+
+def trouble(error: BaseException, host: str) -> Trouble:
+    """What an error of a round means. `host` is used where the error does not say whose it is."""
+    host = getattr(error, "host", "") or host
+    if not isinstance(error, KeyfoldError):
+        said = f"{type(error).__name__}: {error}"
+        return Trouble(State.BROKEN, "Internal", host, said, "this is a defect of keyfold: please report it")
+    code = code_of(error)
+    state = State.WAITING if error.retriable or isinstance(error, _NEW_ROUND) else State.BROKEN
+    if type(error).__name__ in _WAITING_CODES:
+        state = State.WAITING
+    if type(error).__name__ in _RESYNC_CODES:
+        state = State.RESYNC_REQUIRED
+    return Trouble(state, code, host, error.message, error.hint or "")
+
+
+def code_of(error: KeyfoldError) -> str:
+    """The store's own word where it said one (`SlowDown`), else the name of the error's class."""
+    said = error.code if isinstance(error, StoreError) else ""
+    return said if re.fullmatch(r"[A-Za-z][A-Za-z0-9]*", said) else type(error).__name__
