@@ -111,13 +111,14 @@ def _load(room: EntryPoint) -> click.Command:
 
 
 def _unusable(name: str, reason: str) -> click.Command:
+    what, hint = f"`keyfold {name}` cannot start: {reason}", "install it with: pip install 'keyfold[all]'"
+
     def fail(**_: Any) -> None:
-        raise KeyfoldError(
-            f"`keyfold {name}` cannot start: {reason}", hint="install it with: pip install 'keyfold[all]'"
-        )
+        raise KeyfoldError(what, hint=hint)
 
     context = {"ignore_unknown_options": True, "allow_extra_args": True}
-    return click.Command(name, callback=fail, short_help="(not installed)", context_settings=context)
+    text = f"{what}\n\n{hint}"  # who asks for help is told why there is none
+    return click.Command(name, callback=fail, help=text, short_help="(not installed)", context_settings=context)
 
 
 @click.group(

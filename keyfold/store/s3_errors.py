@@ -58,6 +58,7 @@ _NO_ANSWER: Final = (
     HTTPError,
     OSError,
 )
+_NOT_REACHED: Final = (boto.EndpointConnectionError, boto.ConnectTimeoutError, boto.ProxyConnectionError)
 _NO_CREDENTIALS: Final = (
     boto.NoCredentialsError,
     boto.PartialCredentialsError,
@@ -86,6 +87,8 @@ def translate(error: Exception, *, bucket: str, key: str, action: str, mode: Put
     if isinstance(error, _NO_CREDENTIALS):
         hint = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or aws.access.key.id and its secret"
         return AccessDenied(key, said, hint=hint)
+    if isinstance(error, _NOT_REACHED):
+        return StoreUnavailable(key, said, hint="is the store up, and its address right (store.url, AWS_ENDPOINT_URL)?")
     if isinstance(error, _NO_ANSWER):
         return StoreUnavailable(key, said)
     # An answer that is no S3 answer (a proxy's page, half an XML): whether the request landed is unknown.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.metadata import EntryPoint
 
 import pytest
 
@@ -101,6 +102,18 @@ def test_every_command_has_an_example(capsys: pytest.CaptureFixture[str]) -> Non
         assert run(["log", name, "--help"]) == 0
         text = capsys.readouterr().out
         assert f"keyfold log {name} s3://bucket/topics" in text
+
+
+@pytest.mark.parametrize(("args", "code"), [(["odd", "run", "--once"], 1), (["odd", "--help"], 0)])
+def test_a_room_whose_libraries_are_missing_says_so_also_to_who_asks_for_help(
+    args: list[str], code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = EntryPoint("odd", "keyfold_no_such_room:odd", "keyfold.commands")
+    monkeypatch.setattr("keyfold.cli.app._rooms", lambda: {"odd": room})
+    assert run(args) == code
+    told = "".join(capsys.readouterr())
+    assert "`keyfold odd` cannot start: No module named 'keyfold_no_such_room'" in told
+    assert "pip install 'keyfold[all]'" in told
 
 
 CAT_FOR_EVER = """

@@ -167,11 +167,12 @@ def test_a_silent_server_is_unavailable(server: ScriptedServer, store: S3Store) 
         deaf.close()
 
 
-def test_nobody_at_home_is_unavailable(store: S3Store) -> None:
+def test_nobody_at_home_is_unavailable_and_the_address_may_be_why(store: S3Store) -> None:
     away = S3Store("bkt", endpoint_url="http://127.0.0.1:9", access_key_id="k", secret_access_key="s", read_attempts=1)
     for call in (lambda: away.put("k", b"", CREATE), lambda: away.get("k"), lambda: list(away.list(""))):
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:9") as told:
             call()
+        assert "store.url" in (told.value.hint or "")
     away.close()
 
 
