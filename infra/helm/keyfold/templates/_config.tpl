@@ -1,0 +1,56 @@
+{{/* The configurations, as flat maps of Connect's. */}}
+
+{{/* What the chart knows of the store. As JSON. */}}
+{{- define "keyfold.storeConfig" -}}
+{{- $c := dict "s3.bucket.name" (required "store.bucket: the bucket of the log must be given" .Values.store.bucket) "topics.dir" .Values.store.topicsDir -}}
+{{- with .Values.store.region }}{{ $_ := set $c "s3.region" . }}{{ end -}}
+{{- with .Values.store.url }}{{ $_ := set $c "store.url" . }}{{ end -}}
+{{- with .Values.store.encryption }}{{ $_ := set $c "s3.ssea.name" . }}{{ end -}}
+{{- with .Values.store.kmsKeyId }}{{ $_ := set $c "s3.sse.kms.key.id" . }}{{ end -}}
+{{- if not (kindIs "invalid" .Values.store.pathStyle) }}{{ $_ := set $c "s3.path.style.access.enabled" .Values.store.pathStyle }}{{ end -}}
+{{- toJson $c -}}
+{{- end -}}
+
+{{/* (list name config reserved): refuse keys that are the chart's, and secrets that would stand in a ConfigMap. */}}
+{{- define "keyfold.checkConfig" -}}
+{{- $name := index . 0 -}}
+{{- $reserved := index . 2 -}}
+{{- range $key, $value := index . 1 -}}
+{{- if hasKey $reserved $key -}}
+{{- fail (printf "%s.config: `%s` is set by the chart: use `%s`" $name $key (get $reserved $key)) -}}
+{{- end -}}
+{{- if and (regexMatch "passw|passphrase|secret|token|credential|jaas|user\\.?info" (lower $key)) (not (regexMatch "\\.(location|url|source|class|type)$" (lower $key))) (not (regexMatch "^aws\\.access\\.key\\.id$" $key)) (not (contains "${" (toString $value))) -}}
+{{- fail (printf "%s.config: `%s` would stand in a ConfigMap: write ${env:NAME} and name the Secret in %s.secretEnv, or ${file:/path:key} and %s.secretFiles" $name $key $name $name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "keyfold.sinkConfig" -}}
+{{- $sink := .Values.sink -}}
+{{- include "keyfold.checkConfig" (list "sink" $sink.config (dict "listeners" "sink.rest.port" "rest.token" "sink.rest.tokenSecretName" "bootstrap.servers" "sink.bootstrapServers" "consumer.override.group.instance.id" "sink.staticMembership" "consumer.override.session.timeout.ms" "sink.staticMembership.sessionTimeoutMs")) -}}
+{{- if not (or (get $sink.config "topics") (get $sink.config "topics.regex")) -}}
+{{- fail "sink.config: `topics` or `topics.regex` must be given" -}}
+{{- end -}}
+{{- $c := dict "name" (include "keyfold.fullname" .) "bootstrap.servers" (required "sink.bootstrapServers: the brokers must be given, host:port separated by commas" $sink.bootstrapServers) -}}
+{{- $_ := set $c "listeners" (printf "http://0.0.0.0:%d" (int $sink.rest.port)) -}}
+{{- $_ := set $c "rest.token" "${env:KEYFOLD_REST_TOKEN}" -}}
+{{- if $sink.staticMembership.enabled -}}
+{{- $_ := set $c "consumer.override.group.instance.id" "${env:POD_NAME}" -}}
+{{- end -}}
+{{- with $sink.staticMembership.sessionTimeoutMs }}{{ $_ := set $c "consumer.override.session.timeout.ms" (int .) }}{{ end -}}
+{{- mergeOverwrite (include "keyfold.storeConfig" . | fromJson) $c (deepCopy $sink.config) | toPrettyJson -}}
+{{- end -}}
+
+{{- define "keyfold.compactConfig" -}}
+{{- $compactor := .Values.compactor -}}
+{{- include "keyfold.checkConfig" (list "compactor" $compactor.config (dict "metrics.port" "compactor.metrics.port" "metrics.host" "compactor.metrics.port" "spark.master" "compactor.spark.mode")) -}}
+{{- $c := dict "name" (printf "%s-compactor" (include "keyfold.fullname" .)) "metrics.host" "0.0.0.0" "metrics.port" (int $compactor.metrics.port) -}}
+{{- mergeOverwrite (include "keyfold.storeConfig" . | fromJson) $c (deepCopy $compactor.config) | toPrettyJson -}}
+{{- end -}}
+
+{{- define "keyfold.replicaConfig" -}}
+{{- $replica := .Values.replica -}}
+{{- include "keyfold.checkConfig" (list "replica" $replica.config (dict "metrics.port" "replica.metrics.port" "metrics.host" "replica.metrics.port")) -}}
+{{- $c := dict "name" (printf "%s-replica" (include "keyfold.fullname" .)) "metrics.host" "0.0.0.0" "metrics.port" (int $replica.metrics.port) -}}
+{{- mergeOverwrite (include "keyfold.storeConfig" . | fromJson) $c (deepCopy $replica.config) | toPrettyJson -}}
+{{- end -}}

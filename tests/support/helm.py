@@ -1,0 +1,141 @@
+"""Helm's engine, built from source by Go once and kept in the cache; and keyfold's chart, rendered by it.
+
+    template({"store": {"bucket": "log"}, ...}) -> the objects, as dicts
+    template(VALUE_SETS / "eks.yaml")           -> the same of a documented set of values
+
+Tests that use it carry `@pytest.mark.real`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from keyfold.errors import KeyfoldError
+from keyfold_demo.java import default_cache, locked
+
+VERSION: Final = "v3.22.0"
+_SOURCES: Final = Path(__file__).parent / "go" / "helm"
+CHART: Final = Path(__file__).parents[2] / "infra" / "helm" / "keyfold"
+VALUE_SETS: Final = CHART / "ci"
+# What a cluster of today offers; without a cluster Helm takes the version that it was built with.
+KUBERNETES_VERSION: Final = "1.34.0"
+
+Object = dict[str, Any]
+
+
+def helm_binary(cache_folder: Path | None = None) -> Path:
+    """The binary, built if it is not there yet (2 min). Raises `KeyfoldError` where Go is missing.
+
+    It knows the commands of `tests/support/go/helm/main.go`.
+    """
+    folder = cache_folder or default_cache()
+    binary = folder / "bin" / f"helm-{VERSION}-{_digest()}"
+    if binary.is_file():
+        return binary
+    with locked(folder / "helm.lock"):
+        if not binary.is_file():
+            _build(binary)
+    return binary
+
+
+def _digest() -> str:
+    """What tells one state of the sources from another."""
+    content = b"".join((_SOURCES / name).read_bytes() for name in ("main.go", "go.mod", "go.sum"))
+    return hashlib.sha256(content).hexdigest()[:8]
+
+
+def _build(binary: Path) -> None:
+    go = shutil.which("go")
+    if go is None:
+        raise KeyfoldError("Go is needed to build Helm, and there is none on PATH", hint="install Go 1.25 or newer")
+    binary.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=binary.parent, prefix=".build-") as work:
+        answer = subprocess.run(
+            [go, "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", work, "."],
+            cwd=_SOURCES,
+            env={**os.environ, "CGO_ENABLED": "0"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=1800,
+        )
+        if answer.returncode != 0:
+            raise KeyfoldError(f"Helm {VERSION} could not be built:\n{answer.stderr[-2000:]}")
+        (Path(work) / "helm").rename(binary)
+
+
+def helm(command: str, values: Path | Mapping[str, Any], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run `template`, `notes` or `lint` for the chart."""
+    with tempfile.TemporaryDirectory(prefix="keyfold-helm-") as folder:
+        path = values if isinstance(values, Path) else Path(folder) / "values.json"
+        if not isinstance(values, Path):
+            path.write_text(json.dumps(values))
+        name, *options = arguments or ("kf",)
+        return subprocess.run(
+            [str(helm_binary()), command, name, str(CHART), "--values", str(path), *options],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+
+
+def template_text(
+    values: Path | Mapping[str, Any], *, name: str = "kf", namespace: str = "keyfold", command: str = "template"
+) -> str:
+    """The rendered chart, its tests and hooks included, as YAML. Raises `KeyfoldError` with what Helm says."""
+    answer = helm(command, values, name, "--namespace", namespace, "--kube-version", KUBERNETES_VERSION)
+    if answer.returncode != 0:
+        raise KeyfoldError(f"the chart does not render: {answer.stderr.strip()}")
+    return answer.stdout
+
+
+def template(values: Path | Mapping[str, Any], *, name: str = "kf", namespace: str = "keyfold") -> list[Object]:
+    """The rendered chart as objects, its tests (annotation `helm.sh/hook: test`) among them."""
+    if isinstance(values, Path):
+        return [dict(each) for each in _rendered(values, name, namespace)]
+    return _objects(template_text(values, name=name, namespace=namespace))
+
+
+@cache
+def _rendered(values: Path, name: str, namespace: str) -> tuple[Object, ...]:
+    return tuple(_objects(template_text(values, name=name, namespace=namespace)))
+
+
+def _objects(text: str) -> list[Object]:
+    return [each for each in yaml.safe_load_all(text) if each]
+
+
+def one(objects: Sequence[Object], kind: str, name: str) -> Object:
+    """The object of that kind and name. Raises `KeyError`."""
+    for each in objects:
+        if each["kind"] == kind and each["metadata"]["name"] == name:
+            return each
+    there = sorted(f"{each['kind']}/{each['metadata']['name']}" for each in objects)
+    raise KeyError(f"no {kind}/{name} among {there}")
+
+
+def main() -> int:
+    """`python -m tests.support.helm`: build it ahead of the tests."""
+    try:
+        helm_binary()
+    except KeyfoldError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
