@@ -54,7 +54,9 @@ def run(
     collect_orphans: bool,
 ) -> None:
     """Clean what is due: once, or again and again with log.cleaner.backoff.ms between runs."""
+    from keyfold.health import Vitals
     from keyfold.logs import configure
+    from keyfold.store.heard import HeardStore
     from keyfold_compactor.job import Job, Selection
     from keyfold_compactor.options import CompactOptions
     from keyfold_compactor.outlets import measuring
@@ -62,13 +64,15 @@ def run(
     from keyfold_compactor.signals import stop_on_signals
     from keyfold_compactor.spark_keeper import SparkKeeper
     from keyfold_compactor.spark_versions import check_pyspark, found_pyspark
+    from keyfold_compactor.vitals import VitalProgress, VitalWatch, quiet_max_s, vital
 
     options = CompactOptions.parse({**_read(config), **_spark_values(master, conf)})
     check_pyspark(found_pyspark())
     configure(json=as_json, level=options.log_level)
     stop = stop_on_signals()
+    vitals = Vitals(world.clock, quiet_max_s(options), stop.is_set)
     with (
-        measuring(options, world.clock, is_once=once) as watch,
+        measuring(options, world.clock, is_once=once, checked=vitals) as watch,
         SparkKeeper(options) as keeper,
         _replicas(world, options, topic, partition, watch) as replicate,
         progress(world.clock, as_json=as_json) as shown,
@@ -76,14 +80,14 @@ def run(
         job = Job(
             options,
             Selection(topic, partition, force, collect_orphans),
-            options.location().open(),
+            HeardStore(options.location().open(), vitals),
             keeper,
             clock=world.clock,
             random=Random(world.random.getrandbits(64)),
-            progress=shown,
+            progress=VitalProgress(shown, vitals),
             look_after=keeper.look_after,
-            watch=watch,
-            replicate=replicate,
+            watch=VitalWatch(watch, vitals),
+            replicate=vital(replicate, vitals),
         )
         job.prove_store()
         if once:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from keyfold.clock import Clock
+from keyfold.health import Checked
 from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.report import NoWatch, Watch
 
@@ -18,10 +19,13 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def measuring(options: CompactOptions, clock: Clock, *, is_once: bool) -> Iterator[Watch]:
+def measuring(
+    options: CompactOptions, clock: Clock, *, is_once: bool, checked: Checked | None = None
+) -> Iterator[Watch]:
     """Whoever is to watch the runs. Raises `ConfigError` where metrics cannot be served as the configuration says.
 
-    What was measured is pushed also after a run that failed as a whole.
+    `checked` is who is probed, where metrics are served. What was measured is pushed also after a run that failed as a
+    whole.
     """
     is_pushed = is_once and bool(options.metrics_push_url)
     if not options.metrics_port and not is_pushed:
@@ -34,7 +38,7 @@ def measuring(options: CompactOptions, clock: Clock, *, is_once: bool) -> Iterat
     meter = Meter(clock)
     with contextlib.ExitStack() as stack:
         if options.metrics_port:
-            stack.enter_context(serving(meter.registry, options.metrics_host, options.metrics_port))
+            stack.enter_context(serving(meter.registry, options.metrics_host, options.metrics_port, checked))
         try:
             yield meter
         finally:

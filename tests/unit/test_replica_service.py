@@ -10,14 +10,15 @@ from random import Random
 
 import pytest
 
-from keyfold.clock import SystemClock
+from keyfold.clock import ManualClock, SystemClock
+from keyfold.health import Vitals
 from keyfold.store.api import Bytes, Create, PutMode, PutResult
 from keyfold.store.memory import MemoryStore
 from keyfold_compactor.replica.desk.documents import Registration
 from keyfold_compactor.replica.desk.link import ReplicaSettings
 from keyfold_compactor.replica.desk.opening import side
 from keyfold_compactor.replica.desk.registry import Registry
-from keyfold_compactor.replica.rounds.service import Means, Replication
+from keyfold_compactor.replica.rounds.service import Means, Replication, quiet_max_s
 from keyfold_compactor.replica.seen.reported import load_reported
 from keyfold_compactor.replica.standing.states import PartitionState, State
 from keyfold_compactor.replica.standing.tally import Tally
@@ -186,3 +187,26 @@ def test_a_store_without_conditional_writes_is_refused(buckets: Buckets) -> None
     found = replication(buckets).once()["dr"]
     assert "If-None-Match" in found.error
     assert [*buckets["dr"].inner.list("topics/users")] == []
+
+
+def test_how_long_it_may_be_silent_follows_from_its_patience() -> None:
+    assert quiet_max_s(ReplicaSettings(patience_s=30)) == 60 + 8 * 30
+
+
+def test_the_loop_and_each_replica_give_signs_of_life(buckets: Buckets) -> None:
+    made = made_log(buckets)
+    registry(buckets).add(registered("dr", "dr"))
+    clock = ManualClock()
+    vitals = Vitals(clock, 100)
+    service = Replication(side(buckets["log"], "topics"), means(buckets), vitals=vitals, look_s=0.05)
+    with running(service):
+        until(lambda: has_all(buckets, "dr"))
+        clock.sleep(101)
+        made.append(records("c=1", 3))
+        until(lambda: vitals.live().is_good)  # the loop with its next look, the replica with what it says next
+        buckets.away.add("log")
+        clock.sleep(101)
+        until(lambda: vitals.live().is_good)
+        buckets.away.clear()
+    clock.sleep(101)
+    assert vitals.live().why.startswith("nothing has moved"), "replicas that have ended are missed no more"

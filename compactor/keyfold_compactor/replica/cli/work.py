@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -22,6 +23,7 @@ from keyfold_compactor.replica.cli.places import (
 )
 
 if TYPE_CHECKING:
+    from keyfold.health import Checked
     from keyfold.store.pace import Pacer
     from keyfold_compactor.replica.desk.documents import Registration
     from keyfold_compactor.replica.desk.link import Side
@@ -57,8 +59,10 @@ def run(
     edited or removed meanwhile are followed. Run it once: a second process for the same replica takes over from the
     first, and the two get in each other's way, though they break nothing.
     """
+    from keyfold.health import Vitals
     from keyfold.logs import configure
-    from keyfold_compactor.replica.rounds.service import Narrowed, Replication
+    from keyfold.store.heard import HeardStore
+    from keyfold_compactor.replica.rounds.service import Narrowed, Replication, quiet_max_s
     from keyfold_compactor.signals import stop_on_signals
 
     if not once and (topic is not None or partition is not None):
@@ -68,12 +72,14 @@ def run(
     pacer = _pacer(ctx, options)
     ours = _source(ctx, source, options, pacer)
     means = means_of(ctx, options.settings, pacer)
+    stop = stop_on_signals()
+    vitals = Vitals(world_of(ctx).clock, quiet_max_s(options.settings), stop.is_set)
+    ours = replace(ours, store=HeardStore(ours.store, vitals))
     registry = registry_of(ctx, ours)
     for name in names:
         registry.load(name)  # raises where there is none: a loop would wait for it
-    stop = stop_on_signals()
-    with _measuring(options) as watch:
-        replication = Replication(ours, means, names or options.replicas, watch=watch)
+    with _measuring(options, vitals) as watch:
+        replication = Replication(ours, means, names or options.replicas, watch=watch, vitals=vitals)
         if not once:
             replication.loop(stop)
             return
@@ -191,8 +197,6 @@ def _options(source: str) -> RunOptions:
 
 def _source(ctx: click.Context, source: str, options: RunOptions, pacer: Pacer | None) -> Side:
     """The source's end, with connections for all threads of all replicas."""
-    from dataclasses import replace
-
     from keyfold_compactor.replica.cli.places import where
     from keyfold_compactor.replica.desk.opening import side
 
@@ -212,8 +216,8 @@ def _pacer(ctx: click.Context, options: RunOptions) -> Pacer | None:
 
 
 @contextlib.contextmanager
-def _measuring(options: RunOptions) -> Iterator[Watch | None]:
-    """Serve metrics while it runs, if that is asked for."""
+def _measuring(options: RunOptions, checked: Checked) -> Iterator[Watch | None]:
+    """Serve metrics and answer probes while it runs, if that is asked for."""
     if not options.metrics_port:
         yield None
         return
@@ -221,7 +225,7 @@ def _measuring(options: RunOptions) -> Iterator[Watch | None]:
     from keyfold_compactor.replica.seen.metrics import ReplicaMeter
 
     meter = ReplicaMeter()
-    with serving(meter.registry, options.metrics_host, options.metrics_port):
+    with serving(meter.registry, options.metrics_host, options.metrics_port, checked):
         yield meter
 
 

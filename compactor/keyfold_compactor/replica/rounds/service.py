@@ -3,6 +3,9 @@
 once    one round of every partition of every replica
 loop    until it is told to stop. A replica that is registered is taken in within seconds, one that is removed is
         let go, one that is edited is opened anew; what one cannot do (a missing credential) holds up no other
+
+Signs of life are each turn of the loop, and what each replica says of itself: at least once a minute while its own loop
+goes round, however long its copies take.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import structlog
 from keyfold.backoff import Backoff
 from keyfold.clock import Clock
 from keyfold.errors import ConditionsIgnored, KeyfoldError
+from keyfold.health import Vitals
 from keyfold.store.pace import Pacer
 from keyfold.store.probe import probe
 from keyfold_compactor.replica.desk.documents import Registration
@@ -35,13 +39,15 @@ from keyfold_compactor.replica.desk.opening import (
     settings,
 )
 from keyfold_compactor.replica.desk.registry import NotRegistered, Registry
-from keyfold_compactor.replica.rounds.runner import Publish, Runner, RunSummary
+from keyfold_compactor.replica.rounds.runner import PUBLISH_ANYWAY_S, Publish, Runner, RunSummary
 from keyfold_compactor.replica.seen.reported import StatusWriter
 from keyfold_compactor.replica.standing.states import PartitionState
 from keyfold_compactor.replica.standing.tally import Tally
 
 LOOK_S: Final = 5.0
 OPEN_AGAIN: Final = Backoff(first_ms=1_000, cap_ms=60_000)
+REQUESTS_IN_VAIN: Final = 8
+"""So many requests one after another, each tried again for `patience_s`, may lie between two signs of life."""
 
 log = structlog.get_logger(__name__)
 
@@ -103,6 +109,11 @@ class Narrowed:
 EVERYTHING: Final = Narrowed()
 
 
+def quiet_max_s(settings: ReplicaSettings) -> float:
+    """How long a loop that works may give no sign of life."""
+    return PUBLISH_ANYWAY_S + REQUESTS_IN_VAIN * settings.patience_s
+
+
 class Replication:
     """The replicas of one source, or those of them with certain names."""
 
@@ -113,8 +124,10 @@ class Replication:
         names: Sequence[str] = (),
         *,
         watch: Watch | None = None,
+        vitals: Vitals | None = None,
         look_s: float = LOOK_S,
     ) -> None:
+        self._vitals = vitals or Vitals(means.clock, quiet_max_s(means.settings))
         self._source = source
         self._means = means
         self._names = frozenset(names)
@@ -139,6 +152,7 @@ class Replication:
         delays: dict[str, Iterator[float]] = {}
         due_s: dict[str, float] = {}
         while not stop.is_set():
+            self._vitals.moved()
             names = self._look(threads)
             if names is not None:
                 threads = {name: thread for name, thread in threads.items() if thread.is_alive()}
@@ -173,6 +187,7 @@ class Replication:
 
     def _serve(self, name: str, stop: threading.Event, delays: dict[str, Iterator[float]]) -> None:
         """One replica, for as long as it is registered as it is."""
+        self._vitals.moved(_part(name))
         try:
             registration = self._registry.load(name)
             with self._opened(registration) as (runner, writer):
@@ -184,6 +199,8 @@ class Replication:
             return
         except KeyfoldError as error:
             log.warning("replica cannot be replicated to", replica=name, error=str(error))
+        finally:
+            self._vitals.over(_part(name))
 
     def _once(self, name: str, should_stop: Callable[[], bool], narrowed: Narrowed) -> RunSummary:
         try:
@@ -207,6 +224,7 @@ class Replication:
         def publish(states: Sequence[PartitionState]) -> None:
             writer.publish(states)
             self._watch.publish(name, states)
+            self._vitals.moved(_part(name))
 
         try:
             replica = open_replica(registration, means)
@@ -233,6 +251,10 @@ class Replication:
         except KeyfoldError:
             return
         self._proven.add(registration.cursor_id)
+
+
+def _part(name: str) -> str:
+    return f"replica {name}"
 
 
 def open_replica(registration: Registration, means: Means) -> Side:
