@@ -81,6 +81,12 @@ class Stage:
         place = Place(TOPICS_DIR, topic, partition)
         return MadeLog(self.store(ROOT), place, SystemClock(), Random(topic))
 
+    def keep_versions(self) -> None:
+        """From now on the bucket keeps versions."""
+        client = self.s3.client()
+        client.put_bucket_versioning(Bucket=self.bucket, VersioningConfiguration={"Status": "Enabled"})
+        client.close()
+
     def close(self) -> None:
         """Close all stores."""
         for store in self._open:
@@ -186,9 +192,10 @@ def compactor(stage: Stage, user: str) -> None:
     made.append([record(0, "a", "1"), *large(1, 9)])
     made.append([record(9, "a", None)])
     _orphans(stage, made)
-    store = stage.store(user)
+    job = _job(stage.store(user))
+    job.prove_store()
     for _ in range(2):
-        _job(store).once()
+        job.once()
 
 
 def _orphans(stage: Stage, made: MadeLog) -> None:
@@ -277,12 +284,13 @@ def replicated(keyfold: Buckets) -> None:
     keyfold.source.s3.set_faults(*(Fault(f"^PUT /{keyfold.replica.bucket}/.*{end}$", applied=True) for end in LOST))
     keyfold("replica", "run", keyfold.source_url, "--once")
     keyfold.source.s3.set_faults()
-    entry = made.append([*large(2, 9), record(9, "a", "2")])
+    entry = made.append([*large(2, 10), record(10, "a", "2")])
     _half_sent(keyfold, entry.name)
+    keyfold("replica", "run", keyfold.source_url, "--once")
     made.compact()
     keyfold("replica", "run", keyfold.source_url, "--once")
     time.sleep(2.1)  # what passes replaced goes by the store's clock, which has whole seconds
-    made.append([record(10, "a", "3")])
+    made.append([record(11, "a", "3")])
     for _ in range(2):
         keyfold("replica", "run", keyfold.source_url, "--once")
     keyfold("replica", "status", keyfold.source_url, "dr")
@@ -300,7 +308,7 @@ def operated(keyfold: Buckets) -> None:
     """What people ask for: changes of the registration, a switch there and back, an end."""
     source, replica = keyfold.source_url, keyfold.replica_url
     made = keyfold.source.made_log()
-    made.append(records("a=1 b=2"))
+    made.append([record(0, "a", "1"), *large(1, 9)])  # one user for both: the store copies
     registered(keyfold)
     keyfold("replica", "list", source)
     keyfold("replica", "edit", source, "dr", "--topics", TOPIC)
@@ -378,6 +386,7 @@ def repaired(stage: Stage, user: str) -> None:
     made.compact()
     root.delete(PLACE.manifest_key)
     keyfold("log", "repair", keyfold.source_url, TOPIC, "--partition", "0")
+    root.delete(PLACE.key(made.manifest.segments[0].index_name))
     root.delete(PLACE.manifest_key)
     root.put(PLACE.manifest_key, b"no manifest", Create())
     arguments = ("--partition", "0", "--replace-damaged", "--from", "segments")

@@ -1,0 +1,293 @@
+"""The policies of `infra/iam` allow what each service asks of S3, and nothing else.
+
+Every service is played once under its policies: a local S3 asks them about each request, by the rules of IAM, and
+answers 403 where they say no. What was allowed must need every word of the policies; what was refused must be what the
+service is known to live without.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from tests.conftest import fresh
+from tests.support import iam_scenes as scenes
+from tests.support.iam import POLICIES, Call, Policy, Word, decide
+from tests.support.iam_recorder import KEY_ARN, REGION, IamS3, User
+from tests.support.iam_scenes import TOPICS_DIR, Buckets, Stage
+
+SEGMENT = "t/partition=0/00000000000000000000-00000001-s0123456789abcdef.avro"
+CLEANED = SEGMENT.replace("-s0", "-c0")
+INDEX = "t/partition=0/_index/00000000000000000000-00000001-s0123456789abcdef.parquet"
+MANIFEST = "t/partition=0/_manifest.avro"
+NAMES = {
+    "bucket", "compactor", "operator", "reader", "repair", "replica-source", "replica-target", "restore", "sink",
+}  # fmt: skip
+
+
+def policies(bucket: str, *names: str) -> list[Policy]:
+    values = {"BUCKET": bucket, "TOPICS_DIR": TOPICS_DIR, "KMS_KEY_ARN": KEY_ARN, "REGION": REGION}
+    return [Policy.load(name, values) for name in names]
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[IamS3]:
+    with IamS3() as running:
+        yield running
+
+
+@pytest.fixture
+def stage(s3: IamS3) -> Iterator[Callable[[], Stage]]:
+    made: list[Stage] = []
+
+    def make() -> Stage:
+        bucket = s3.create_bucket(fresh("bucket"))
+        s3.bucket_policies[bucket] = policies(bucket, "bucket")[0]
+        made.append(Stage(s3, bucket))
+        made[-1].keep_versions()
+        return made[-1]
+
+    yield make
+    s3.set_faults()
+    for one in made:
+        one.close()
+
+
+def of_template(user: User, *stages: Stage) -> tuple[set[Word], set[Word]]:
+    """The words that a user's policies give and those that were needed, whatever the bucket."""
+
+    def bare(words: Sequence[Word]) -> set[Word]:
+        found = set()
+        for word in words:
+            text = word.text
+            for one in stages:
+                text = text.replace(one.bucket, "BUCKET")
+            found.add(Word(word.policy, word.sid, text))
+        return found
+
+    given = [word for policy in user.identity for word in policy.words()]
+    return bare(given), bare(list(user.words))
+
+
+def assert_exact(user: User, *stages: Stage, of: Sequence[str] = (), refused: str = "") -> None:
+    """Nothing but `refused` was refused, and no word (of the policies `of`, or of all) is there that nobody needs."""
+    others = [str(call) for call in user.refused if not re.search(refused or "^$", f"{call.action} {call.resource}")]
+    assert not others
+    given, needed = of_template(user, *stages)
+    assert not sorted(str(word) for word in given - needed if not of or word.policy in of)
+
+
+# Each service under its policies
+
+
+def test_a_sink_needs_all_of_its_policy_and_lives_without_deleting(s3: IamS3, stage: Callable[[], Stage]) -> None:
+    at = stage()
+    user = s3.add_user("sink", *policies(at.bucket, "sink"))
+    scenes.sink(at, "sink")
+    assert_exact(user, at, refused=r"^s3:DeleteObject .*/topics/(_probe/|_sinks/users/workers/)")
+    assert user.refused, "it tries to tidy up, and goes on where it may not"
+
+
+def test_a_compactor(s3: IamS3, stage: Callable[[], Stage]) -> None:
+    at = stage()
+    user = s3.add_user("compactor", *policies(at.bucket, "compactor"))
+    scenes.compactor(at, "compactor")
+    assert_exact(user, at)
+
+
+def test_a_reader(s3: IamS3, stage: Callable[[], Stage]) -> None:
+    at = stage()
+    user = s3.add_user("reader", *policies(at.bucket, "reader"))
+    scenes.reader(at, "reader")
+    assert_exact(user, at)
+
+
+def test_a_restore_reads_as_a_reader_and_writes_its_journal(s3: IamS3, stage: Callable[[], Stage]) -> None:
+    at = stage()
+    user = s3.add_user("restore", *policies(at.bucket, "reader", "restore"))
+    scenes.restored(at, "restore")
+    assert_exact(user, at, of=("restore",))
+
+
+def test_a_repair_reads_as_a_reader_and_writes_manifests(s3: IamS3, stage: Callable[[], Stage]) -> None:
+    at = stage()
+    user = s3.add_user("repair", *policies(at.bucket, "reader", "repair"))
+    scenes.repaired(at, "repair")
+    assert_exact(user, at, of=("repair",))
+
+
+def test_a_replicator_has_a_policy_for_each_side(s3: IamS3, stage: Callable[[], Stage]) -> None:
+    source, replica = stage(), stage()
+    near = s3.add_user("source-side", *policies(source.bucket, "replica-source"))
+    far = s3.add_user("target-side", *policies(replica.bucket, "replica-target"))
+    scenes.registered(Buckets(source, replica, scenes.ROOT, scenes.ROOT))
+    scenes.replicated(Buckets(source, replica, "source-side", "target-side"))
+    assert_exact(near, source)
+    assert_exact(far, replica)
+
+
+def test_an_operator_may_do_what_a_replicator_may_and_change_registrations(
+    s3: IamS3, stage: Callable[[], Stage]
+) -> None:
+    source, replica = stage(), stage()
+    names = ("replica-source", "replica-target", "operator")
+    user = s3.add_user("operator", *policies(source.bucket, *names), *policies(replica.bucket, *names))
+    scenes.operated(Buckets(source, replica, "operator", "operator"))
+    assert_exact(user, source, replica, of=("operator",))
+
+
+# What nobody may
+
+
+def put(key: str, **conditions: str) -> Call:
+    known = {"s3:objectcreationoperation": "true", **{f"s3:{k.replace('_', '-')}": v for k, v in conditions.items()}}
+    return Call("s3:PutObject", f"arn:aws:s3:::b/{TOPICS_DIR}/{key}", {"aws:securetransport": "true", **known})
+
+
+def on(action: str, key: str) -> Call:
+    return Call(action, f"arn:aws:s3:::b/{TOPICS_DIR}/{key}", {"aws:securetransport": "true"})
+
+
+def allowed(name: str, call: Call, *, by_bucket: bool = True) -> bool:
+    return decide(policies("b", name), policies("b", "bucket") if by_bucket else [], call).allowed
+
+
+SERVICES = sorted(NAMES - {"bucket"})
+CREATED = {"if_none_match": "*"}
+SWAPPED = {"if_match": '"etag"'}
+
+
+@pytest.mark.parametrize("name", SERVICES)
+@pytest.mark.parametrize("key", [SEGMENT, CLEANED, INDEX, "_schemas/1.avsc", "_restores/t/t@id/plan.json"])
+@pytest.mark.parametrize("by_bucket", [True, False])
+def test_nobody_writes_over_what_stands_for_ever(name: str, key: str, by_bucket: bool) -> None:
+    assert not allowed(name, put(key), by_bucket=by_bucket)
+    assert not allowed(name, put(key, **SWAPPED), by_bucket=by_bucket)
+
+
+@pytest.mark.parametrize("name", SERVICES)
+@pytest.mark.parametrize(
+    "key",
+    [MANIFEST, "_sinks/users/orders.json", "_sinks/users/workers/a.json", "_replicas/dr.json", "_replica.json",
+     "_replicas/dr/status.json", "_restores/t/t@id/lease.json", "_probe/1"],
+)  # fmt: skip
+@pytest.mark.parametrize("by_bucket", [True, False])
+def test_nobody_writes_without_a_condition(name: str, key: str, by_bucket: bool) -> None:
+    assert not allowed(name, put(key), by_bucket=by_bucket)
+
+
+@pytest.mark.parametrize("key", [SEGMENT, CLEANED, INDEX, MANIFEST, "_schemas/1.avsc", "_sinks/users/orders.json"])
+@pytest.mark.parametrize("name", ["sink", "reader", "restore", "repair", "replica-source"])
+def test_who_is_no_collector_deletes_nothing(name: str, key: str) -> None:
+    assert not allowed(name, on("s3:DeleteObject", key), by_bucket=False)
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_nobody_deletes_a_manifest_or_a_version(name: str) -> None:
+    assert not allowed(name, on("s3:DeleteObject", MANIFEST), by_bucket=False)
+    for key in (SEGMENT, MANIFEST):
+        for action in ("s3:DeleteObjectVersion", "s3:PutObjectAcl", "s3:PutObjectTagging", "s3:RestoreObject"):
+            assert not allowed(name, on(action, key), by_bucket=False)
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_nobody_gets_beyond_the_folder(name: str) -> None:
+    for key in (f"other/{SEGMENT}", "other/x", f"{TOPICS_DIR}x/{MANIFEST}"):
+        for action in ("s3:GetObject", "s3:DeleteObject", "s3:AbortMultipartUpload", "s3:GetObjectVersion"):
+            assert not allowed(name, Call(action, f"arn:aws:s3:::b/{key}", {}), by_bucket=False)
+        for conditions in (CREATED, SWAPPED):
+            context = dict(put("x", **conditions).context)
+            assert not allowed(name, Call("s3:PutObject", f"arn:aws:s3:::b/{key}", context), by_bucket=False)
+    for prefix in ("other/", "", "x"):
+        listing = {"s3:prefix": prefix}
+        assert not allowed(name, Call("s3:ListBucket", "arn:aws:s3:::b", listing), by_bucket=False)
+        assert not allowed(name, Call("s3:ListBucketVersions", "arn:aws:s3:::b", listing), by_bucket=False)
+    assert not allowed(name, Call("s3:ListBucket", "arn:aws:s3:::c", {}), by_bucket=False)
+
+
+def test_writers_create_under_their_own_letter_alone() -> None:
+    assert allowed("sink", put(SEGMENT, **CREATED))
+    assert not allowed("sink", put(CLEANED, **CREATED))
+    assert allowed("compactor", put(CLEANED, **CREATED))
+    assert not allowed("compactor", put(SEGMENT, **CREATED))
+    assert not allowed("reader", put(SEGMENT, **CREATED))
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_the_key_is_used_through_s3_alone(name: str) -> None:
+    for action in ("kms:Decrypt", "kms:GenerateDataKey", "kms:Encrypt", "kms:ReEncryptFrom"):
+        assert not allowed(name, Call(action, KEY_ARN, {}), by_bucket=False)
+        elsewhere = {"kms:viaservice": f"dynamodb.{REGION}.amazonaws.com"}
+        assert not allowed(name, Call(action, KEY_ARN, elsewhere), by_bucket=False)
+
+
+# What the bucket says to everybody, whatever he may by policies of his own
+
+
+EVERYTHING = Policy.parse(
+    "admin",
+    {"Version": "2012-10-17", "Statement": [{"Sid": "All", "Effect": "Allow", "Action": "*", "Resource": "*"}]},
+)
+
+
+def admin(call: Call) -> tuple[str, ...]:
+    """By which statements of the bucket an administrator is refused."""
+    decision = decide([EVERYTHING], policies("b", "bucket"), call)
+    assert decision.allowed == (not decision.denied_by)
+    return tuple(name.rpartition(" ")[2] for name in decision.denied_by)
+
+
+@pytest.mark.parametrize("key", [SEGMENT, CLEANED, INDEX, "_schemas/1.avsc", "_restores/t/t@id/partition=0/1.window"])
+def test_even_an_administrator_does_not_write_over_a_segment(key: str) -> None:
+    assert admin(put(key)) == admin(put(key, **SWAPPED)) == ("DenyOverwriting",)
+    assert admin(put(key, **CREATED)) == ()
+
+
+@pytest.mark.parametrize("key", [MANIFEST, "_sinks/users/orders.json", "_replicas/dr.json", "_replica.json"])
+def test_even_an_administrator_swaps_by_condition(key: str) -> None:
+    assert admin(put(key)) == ("DenyUnconditionalSwaps",)
+    assert admin(put(key, **CREATED)) == admin(put(key, **SWAPPED)) == ()
+
+
+def test_parts_need_no_condition_and_ending_an_upload_does() -> None:
+    part = {"aws:securetransport": "true", "s3:objectcreationoperation": "false"}
+    resource = f"arn:aws:s3:::b/{TOPICS_DIR}/{SEGMENT}"
+    assert admin(Call("s3:PutObject", resource, part)) == ()
+    assert allowed("sink", Call("s3:PutObject", resource, part))
+    assert admin(Call("s3:PutObject", resource, part | {"s3:objectcreationoperation": "true"})) == ("DenyOverwriting",)
+
+
+def test_nothing_goes_without_tls_or_under_another_encryption() -> None:
+    plain: dict[str, Any] = {"aws:securetransport": "false"}
+    assert admin(Call("s3:GetObject", f"arn:aws:s3:::b/{TOPICS_DIR}/{SEGMENT}", plain)) == ("DenyOtherThanTls",)
+    assert admin(Call("s3:ListBucket", "arn:aws:s3:::b", plain)) == ("DenyOtherThanTls",)
+    assert admin(put(SEGMENT, **CREATED, x_amz_server_side_encryption="AES256")) == ("DenyOtherEncryption",)
+    assert admin(put(SEGMENT, **CREATED, x_amz_server_side_encryption="aws:kms")) == ()
+
+
+# The documents themselves
+
+
+def test_all_policies_are_known_and_fit_into_a_managed_policy() -> None:
+    assert {path.stem for path in POLICIES.glob("*.json")} == NAMES
+    for name in NAMES:
+        for statement in policies("b", name)[0].statements:
+            assert statement.effect == ("Deny" if name == "bucket" else "Allow")
+        text = "".join((POLICIES / f"{name}.json").read_text().split())
+        assert len(text) + 4 * 60 < 6144, "AWS takes 6,144 characters, white space apart"
+
+
+def test_no_action_is_a_wildcard_but_the_denied_ones() -> None:
+    for name in SERVICES:
+        for statement in policies("b", name)[0].statements:
+            assert not any("*" in action for action in statement.actions)
+
+
+def test_what_the_evaluator_does_not_know_is_no_policy() -> None:
+    statement = {"Sid": "x", "Effect": "Allow", "Action": "s3:GetObject", "Resource": "*"}
+    for odd in ({"NotAction": "s3:*"}, {"Condition": {"IpAddress": {"aws:SourceIp": "10.0.0.0/8"}}}, {"Effect": "?"}):
+        with pytest.raises(ValueError, match="odd"):
+            Policy.parse("odd", {"Version": "2012-10-17", "Statement": [statement | odd]})
