@@ -76,12 +76,15 @@ class SparkExecutor:
             self._context.setJobDescription(f"map {job.place} in {self.slots} tasks or more")
             shared = self._context.broadcast(job)
             self._shared.append(shared)
-            found, below = map_large(self._context, self._environment, shared, self._map_bytes, self.slots)
+            found, below = map_large(
+                self._context, self._environment, self._counter, shared, self._map_bytes, self.slots
+            )
             try:
-                with self._watched(done, 1):
+                with self._watched(done, 0):  # what its tasks count are pieces of one step
                     figures += self._collected(found, through_driver=job.number in carried)
             finally:
                 below.unpersist()
+            done(1)
         return _answers(jobs, figures)
 
     def rewrite(self, hands: Sequence[Sequence[UnitJob]], done: Done) -> list[UnitAnswer]:
@@ -119,22 +122,23 @@ class SparkExecutor:
     def _watched(self, done: Done, total: int) -> Iterator[None]:
         """Tell `done` what tasks have counted while they run, and the rest when all is well.
 
-        A task that runs twice counts twice, and Spark may deliver a count late: it is a picture, not a figure. Tasks
-        that end and count nothing are told of, too, as 0: a sign of life.
+        A task that runs twice counts twice, and Spark may deliver a count late: it is a picture, not a figure. What
+        goes beyond `total` is told as 0: a sign of life.
         """
         told = 0
-        ended: Sequence[tuple[int, int]] = ()
         before = self._counter.value
         over = threading.Event()
 
         def watch() -> None:
-            nonlocal told, ended
+            nonlocal told
+            last = before
             while not over.wait(WATCH_S):
-                seen = min(self._counter.value - before, total)
-                now_ended = self._tasks_ended()
-                if seen > told or now_ended != ended:
-                    done(max(0, seen - told))
-                    told, ended = max(told, seen), now_ended
+                if self._counter.value == last:
+                    continue
+                last = self._counter.value
+                seen = min(last - before, total)
+                done(seen - told)
+                told = seen
 
         watcher = threading.Thread(target=watch, name="keyfold-progress", daemon=True)
         watcher.start()
@@ -144,14 +148,6 @@ class SparkExecutor:
             over.set()
             watcher.join()
         done(total - told)
-
-    def _tasks_ended(self) -> Sequence[tuple[int, int]]:
-        """How many tasks of each stage under way have ended; nothing where Spark does not say."""
-        with contextlib.suppress(Exception):  # py4j raises what it likes when its JVM is gone: whoever waits tells
-            tracker = self._context.statusTracker()
-            stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
-            return sorted((stage.stageId, stage.numCompletedTasks) for stage in stages if stage is not None)
-        return ()
 
     def _map_small(self, jobs: list[LogJob]) -> RDD[Any]:
         whole = [job for job in jobs if job.at_once is not None]

@@ -18,7 +18,7 @@ from pyspark import RDD, Broadcast, SparkContext, StorageLevel
 from keyfold.store.counted import CountedStore
 from keyfold_compactor import plan
 from keyfold_compactor.large_map import Candidates, Superseded, decide, match, split
-from keyfold_compactor.spark_tasks import Mask, SegmentFound, TaskEnvironment
+from keyfold_compactor.spark_tasks import Counter, Mask, SegmentFound, TaskEnvironment
 from keyfold_compactor.throttle import ThrottleLost
 from keyfold_compactor.work import LogJob, Traffic, reason
 
@@ -27,25 +27,35 @@ BUCKETS_MAX: Final = 2_000
 
 
 def map_large(
-    context: SparkContext, environment: TaskEnvironment, shared: Broadcast[LogJob], map_bytes: int, slots: int
+    context: SparkContext,
+    environment: TaskEnvironment,
+    counter: Counter,
+    shared: Broadcast[LogJob],
+    map_bytes: int,
+    slots: int,
 ) -> tuple[RDD[Any], RDD[Any]]:
-    """An RDD of `SegmentFound` (one at least per segment) and `Mask`; and the cached RDD below it."""
+    """An RDD of `SegmentFound` (one at least per segment) and `Mask`; and the cached RDD below it.
+
+    `counter` gets a sign of each segment, and of each bucket, that is done with.
+    """
     job = shared.value
     buckets = max(slots, min(BUCKETS_MAX, math.ceil(4 * job.index_bytes / map_bytes)))
     costs = [e.index_size_bytes for e in job.entries]
     hands = plan.deal(costs, buckets)
-    steps = partial(_split_task, environment, shared, buckets)
+    steps = partial(_split_task, environment, counter, shared, buckets)
     found = context.parallelize(hands, len(hands)).mapPartitions(steps).persist(StorageLevel.MEMORY_AND_DISK)
-    matched = found.filter(_is_candidate).partitionBy(buckets, _same).mapPartitions(partial(_match_task, shared))
+    matched = (
+        found.filter(_is_candidate).partitionBy(buckets, _same).mapPartitions(partial(_match_task, counter, shared))
+    )
     rest = found.filter(_is_rest).map(_unkeyed)
     hand_of = {position: number for number, hand in enumerate(hands) for position in hand}
     parts = context.union([matched, rest, context.parallelize(_listed(hands), len(hands))])
     by_hand = parts.map(partial(_to_hand, hand_of)).partitionBy(len(hands), _same)
-    return by_hand.mapPartitions(partial(_decide_task, environment, shared)), found
+    return by_hand.mapPartitions(partial(_decide_task, environment, counter, shared)), found
 
 
 def _split_task(
-    environment: TaskEnvironment, shared: Any, buckets: int, hands: Iterable[list[int]]
+    environment: TaskEnvironment, counter: Counter, shared: Any, buckets: int, hands: Iterable[list[int]]
 ) -> Iterator[tuple[int, Candidates | Superseded | SegmentFound]]:
     """Candidates under their bucket; everything else under -1."""
     job: LogJob = shared.value
@@ -63,11 +73,12 @@ def _split_task(
                     error = reason(failure)
                     failed = SegmentFound(job.number, position, None, error, Traffic())
                     yield from ((bucket, failed) for bucket in range(buckets))
+                counter.add(1)
                 yield -1, SegmentFound(job.number, position, None, error, Traffic(counted.bytes_read))
 
 
 def _match_task(
-    shared: Any, pairs: Iterable[tuple[int, Candidates | SegmentFound]]
+    counter: Counter, shared: Any, pairs: Iterable[tuple[int, Candidates | SegmentFound]]
 ) -> Iterator[Superseded | SegmentFound]:
     job: LogJob = shared.value
     parts = [part for _, part in pairs]
@@ -79,10 +90,14 @@ def _match_task(
         yield from match(job, (part for part in parts if isinstance(part, Candidates)))
     except Exception as failure:  # noqa: BLE001 - one log's fault must not fail the others
         yield SegmentFound(job.number, 0, None, reason(failure), Traffic())
+    counter.add(1)
 
 
 def _decide_task(
-    environment: TaskEnvironment, shared: Any, parts: Iterable[tuple[int, Superseded | SegmentFound | int]]
+    environment: TaskEnvironment,
+    counter: Counter,
+    shared: Any,
+    parts: Iterable[tuple[int, Superseded | SegmentFound | int]],
 ) -> Iterator[SegmentFound | Mask]:
     job: LogJob = shared.value
     positions: list[int] = []
@@ -96,6 +111,7 @@ def _decide_task(
             yield part
     with environment.open() as (store, pacer):
         for position in positions:
+            counter.add(1)
             counted = CountedStore(store)
             wait_s = pacer.wait_s if pacer else 0.0
             try:

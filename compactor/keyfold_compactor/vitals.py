@@ -1,4 +1,4 @@
-"""Signs of life of the compactor: every stage and step of a run, every turn of the loop, tasks that Spark has ended.
+"""Signs of life of the compactor: every stage and step of a run, every turn of the loop, what tasks of Spark count.
 
 How long it may be silent follows from its settings. Between two signs lie at most the pause between two runs, or one
 stage of Spark's whose tasks all end together: a part of a pass, or a batch, read and written at the configured rate.

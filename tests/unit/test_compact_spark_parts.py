@@ -41,6 +41,16 @@ class Source:
         return self.store
 
 
+@dataclass
+class Signs:
+    """What tasks count."""
+
+    count: int = 0
+
+    def add(self, term: int) -> None:
+        self.count += term
+
+
 def two_segments() -> tuple[ObjectStore, LogJob]:
     store, _ = memory_log([record(0, "a", "1"), record(1, "b", "1")], [record(2, "a", None)], clock=ManualClock())
     manifest = load(store)
@@ -57,8 +67,8 @@ def test_a_segment_that_could_not_be_split_is_known_to_every_bucket() -> None:
     tombstone_index = PLACE.key(job.entries[1].index_name)
     faulty = FaultyStore(store, [Fault(lambda call: call.key == tombstone_index, Kind.UNAVAILABLE, times=10**6)])
     shared = SimpleNamespace(value=job)
-    environment = TaskEnvironment(Source(faulty), None, 0.01)
-    out = list(_split_task(environment, shared, 3, iter([[0, 1]])))
+    environment, signs = TaskEnvironment(Source(faulty), None, 0.01), Signs()
+    out = list(_split_task(environment, signs, shared, 3, iter([[0, 1]])))
     by_bucket: dict[int, list[Candidates | SegmentFound]] = {}
     for bucket, part in out:
         if bucket >= 0:
@@ -66,7 +76,7 @@ def test_a_segment_that_could_not_be_split_is_known_to_every_bucket() -> None:
             by_bucket.setdefault(bucket, []).append(part)
     assert set(by_bucket) == {0, 1, 2}
     for parts in by_bucket.values():
-        (failed,) = _match_task(shared, iter([(0, part) for part in parts]))
+        (failed,) = _match_task(signs, shared, iter([(0, part) for part in parts]))
         assert isinstance(failed, SegmentFound)
         assert failed.position == 1
         assert failed.error
@@ -79,13 +89,15 @@ def test_a_map_of_nothing_dirty_reads_only_the_indexes_that_matter() -> None:
     clean = LogJob(0, PLACE, job.entries, job.end, job.end, 9, job.sync_marker, Purge(), False, Encoding())
     read: list[str] = []
     watched = FaultyStore(store, on_call=lambda call: read.append(call.key))
-    environment = TaskEnvironment(Source(watched), None, 0.01)
+    environment, signs = TaskEnvironment(Source(watched), None, 0.01), Signs()
     shared = SimpleNamespace(value=clean)
-    found = [part for _, part in _split_task(environment, shared, 3, iter([[0, 1]]))]
+    found = [part for _, part in _split_task(environment, signs, shared, 3, iter([[0, 1]]))]
     assert all(isinstance(part, SegmentFound) and not part.error for part in found)
     assert read == []
-    decided = list(_decide_task(environment, shared, iter([(0, 0), (0, 1)])))
+    assert signs.count == 2, "a segment is done with: a sign of life"
+    decided = list(_decide_task(environment, signs, shared, iter([(0, 0), (0, 1)])))
     assert [part.stats.mark_count for part in decided if isinstance(part, SegmentFound) and part.stats] == [0, 1]
+    assert signs.count == 4
     assert read == [PLACE.key(job.entries[1].index_name)], "the other has no tombstone without a mark"
 
 
