@@ -3,6 +3,8 @@
 They are a layer of their own in the images, so that a change of the code does not install all of them anew.
 """
 
+# ruff: noqa: INP001 - a script, of no package
+
 import sys
 import tomllib
 from pathlib import Path
