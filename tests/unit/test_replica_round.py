@@ -395,6 +395,22 @@ def test_a_source_whose_manifest_is_lost_is_broken_and_the_replica_stays() -> No
     assert len(worlds.read()) == 4
 
 
+def test_a_replica_whose_manifest_is_lost_says_so_and_has_it_again_with_the_next_round() -> None:
+    worlds = written()
+    with worlds.running() as running:
+        running.once()
+        running.once()
+        worlds.replica.delete(FAR.manifest_key)
+        worlds.later(120_000)
+        state = running.state()
+        assert (state.state, state.code, state.host) == (State.BROKEN, "ManifestLost", "far.test")
+        assert "log repair" not in state.hint, "which refuses: replicating is what makes it anew"
+        sent = running.runner.tally.totals.objects_sent
+        assert running.state().state is State.IN_SYNC
+        assert running.runner.tally.totals.objects_sent == sent
+    assert worlds.is_equal()
+
+
 @pytest.mark.parametrize("side", ["source", "replica"])
 def test_a_side_that_is_away_is_waited_for(side: str) -> None:
     worlds = written()

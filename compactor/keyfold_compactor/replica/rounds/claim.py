@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from keyfold.clock import Clock
-from keyfold.errors import CommitRefused, ObjectNotFound
+from keyfold.errors import CommitRefused, ManifestLost, ObjectNotFound
 from keyfold.log.commit import Pinned
 from keyfold.log.manifest import Manifest
 from keyfold.log.replica_log import ReplicaLog, ReplicaSession
@@ -63,7 +63,7 @@ class Claim:
         self._speaking.side = self._link.replica
         if self.session is not None:
             try:
-                self.session.refresh()
+                self._refresh(self.session)
             except CommitRefused:
                 self.session = None  # another replicator was there, or it was promoted: look as anybody does
             else:
@@ -105,4 +105,13 @@ class Claim:
         """Have the manifest again. Raises `Fenced` where the claim was lost meanwhile."""
         if self.session is not None and self.session.manifest is None:
             self._speaking.side = self._link.replica
-            self.session.refresh()
+            self._refresh(self.session)
+
+    def _refresh(self, session: ReplicaSession) -> None:
+        """Read it again. One that is gone ends the claim: the next round finds nothing and begins as the first did."""
+        try:
+            session.refresh()
+        except ManifestLost as error:
+            error.hint = "the next round makes it anew, of the objects that are there"
+            self.session = None
+            raise
