@@ -16,7 +16,7 @@ from random import Random
 from typing import Final
 
 from keyfold.clock import Clock
-from keyfold.errors import KeyfoldError
+from keyfold.errors import BucketMissing, KeyfoldError
 from keyfold.store.api import ObjectStore
 from keyfold_compactor.replica.desk.documents import Registration
 from keyfold_compactor.replica.desk.registry import NotRegistered, Registry
@@ -44,10 +44,12 @@ def plain_names(hold_names: Sequence[str]) -> tuple[str, ...]:
 
 
 def load_followers(store: ObjectStore, topics_dir: str, clock: Clock, random: Random) -> Followers:
-    """One listing, and a GET for each replica. Raises what a try later may mend (`KeyfoldError.retriable`)."""
+    """One listing, and a GET for each replica. Raises what a try later may mend, and `BucketMissing`."""
     registry = Registry(store, topics_dir, clock, random)
     try:
         names = registry.names()
+    except BucketMissing:
+        raise
     except KeyfoldError as error:
         if error.retriable:
             raise

@@ -106,7 +106,7 @@ class _Counted:
 
     def done(self, name: str) -> Done:
         """What was done; nothing for a replica that could not be begun with."""
-        tally, before = self._begun.get(name, (Tally(), Totals()))
+        tally, before = self._begun.pop(name, (Tally(), Totals()))
         now = tally.totals
         return Done(
             now.commits - before.commits,

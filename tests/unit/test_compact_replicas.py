@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from keyfold.clock import ManualClock
-from keyfold.errors import AccessDenied, StoreUnavailable
+from keyfold.errors import AccessDenied, BucketMissing, StoreUnavailable
 from keyfold.log.manifest import Manifest
 from keyfold.log.partition_log import PartitionLog
 from keyfold.store.api import ObjectInfo, ObjectStore, Update
@@ -221,6 +221,13 @@ def test_a_store_that_is_away_fails_the_run_as_it_always_does() -> None:
     assert load_followers(store, "topics", clock, Random(0)) == Followers()
 
 
+def test_a_bucket_that_is_missing_is_no_question_of_replicas() -> None:
+    missing = Unlistable("test", ManualClock())
+    missing.error = BucketMissing("topics/_replicas/", "404 NoSuchBucket")
+    with pytest.raises(BucketMissing):
+        load_followers(missing, "topics", ManualClock(), Random(0))
+
+
 # Replicas in the compactor's hands
 
 
@@ -298,6 +305,21 @@ def test_a_replica_that_is_away_fails_the_run_and_not_the_cleaning() -> None:
     assert report.partitions[0].outcome is Outcome.CLEANED
     assert report.exit_code == 1
     assert "KEYFOLD_NOT_SET" in " ".join(report.replicas[0].lines)
+
+
+def test_what_was_carried_before_is_not_told_again_of_a_replica_that_cannot_be_begun_with() -> None:
+    clock = ManualClock()
+    store, _ = memory_log([record(0, "a", "1")], clock=clock)
+    register(store)
+    buckets = Buckets(clock, b=store)
+    with replicating(
+        CompactOptions.parse(CONFIG), Narrowed(), clock=clock, random=Random(3), opener=buckets.open
+    ) as replicate:
+        assert replicate(lambda: False)[0].document["carried"]["commits"] == 1
+        key = registration_key("topics", "eu")
+        store.put(key, b"{", Update(store.head(key).etag))
+        (found,) = replicate(lambda: False)
+    assert (found.is_failure, found.document["carried"]["commits"]) == (True, 0)
 
 
 def test_both_ends_are_paced_by_the_one_rate_of_the_configuration() -> None:
