@@ -120,7 +120,7 @@ def plan_lines(looks: Sequence[Look], costs: Costs | None = None, rate: float | 
         if look.verdict is not None and look.verdict.expiry.is_asked:
             yield f"{name}: retention: {_retention_text(look.verdict.expiry)}"
     if not looks:
-        yield "there is no log here"
+        yield "none of the configured topics has a log there: `keyfold log list <url>` shows what is there"
         return
     due, whole = _in_all(looks, costs)
     yield f"{len(looks)} partitions looked at, {due} to clean" + (f": {_cost_text(whole, rate)}" if due else "")
