@@ -130,8 +130,8 @@ class Committer:
     def _next(self, base: Pinned, edit: Edit, author: Author) -> Manifest:
         manifest = base.manifest if author is None else stamped(base.manifest, base.seen_ms)
         edited = edit(manifest, base.seen_ms)
-        commit_id = f"{self.patience.random.getrandbits(128):032x}"
-        return with_commit_id(replace(edited, version=base.manifest.version + 1), author, commit_id)
+        next_manifest = replace(edited, version=base.manifest.version + 1)
+        return with_commit_id(next_manifest, author, new_commit_id(self.patience.random))
 
     def _swap(self, base: Pinned, manifest: Manifest) -> Pinned | None:
         """PUT until the store says yes or no; None when it said no."""
@@ -163,6 +163,11 @@ class Committer:
             f"{error.message}",
             hint="it may have landed; nothing was cleaned up, the same commit can be tried again",
         )
+
+
+def new_commit_id(random: Random) -> str:
+    """An id that no other commit has."""
+    return f"{random.getrandbits(128):032x}"
 
 
 def _landed(manifest: Manifest, author: Author, commit_id: str, objects: frozenset[str]) -> bool:

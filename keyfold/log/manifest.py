@@ -15,7 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from random import Random
 from typing import Any, Final
+from uuid import UUID
 
 from keyfold.log.names import Role
 from keyfold.store.api import STORE_TIME_RESOLUTION_MS
@@ -228,6 +230,11 @@ class Manifest:
     def object_names(self) -> frozenset[str]:
         """Names of all objects that this version reads."""
         return frozenset(n for s in self.segments for n in (s.name, s.index_name))
+
+
+def new_log_id(random: Random) -> str:
+    """An id for a log that begins, or is made anew."""
+    return str(UUID(int=random.getrandbits(128), version=4))
 
 
 def is_over(stamp_ms: int, wait_ms: int, now_ms: int) -> bool:

@@ -11,42 +11,24 @@ one role and partition must not be used by two threads at once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from random import Random
-from uuid import UUID
 
-from keyfold.backoff import Backoff
-from keyfold.clock import Clock
 from keyfold.errors import AlreadyExists, Fenced, LogNotFound, ObjectNotFound, PreconditionFailed
 from keyfold.log import edits, edits_replica
-from keyfold.log.commit import Committer, Patience, Pinned, manifest_lost, require_same_log
+from keyfold.log.commit import Pinned, manifest_lost, require_same_log
 from keyfold.log.edits import Edit, Replacement, Swap
-from keyfold.log.manifest import Gap, Manifest, SegmentEntry
+from keyfold.log.folder import PartitionFolder
+from keyfold.log.manifest import Gap, Manifest, SegmentEntry, new_log_id
 from keyfold.log.manifest_codec import encode_manifest
-from keyfold.log.names import ObjectName, Place, Role, new_name, parse_name
-from keyfold.store.api import Create, ObjectStore, PutMode, Update
+from keyfold.log.names import ObjectName, Place, Role, new_name
+from keyfold.store.api import Create, PutMode, Update
 
 __all__ = ["CompactorSession", "PartitionLog", "Pinned", "Replacement", "SinkSession", "Swap"]
 
 SYNC_MARKER_BYTES = 16
 
 
-class PartitionLog:
+class PartitionLog(PartitionFolder):
     """The log of one topic partition in a bucket."""
-
-    def __init__(
-        self,
-        store: ObjectStore,
-        place: Place,
-        *,
-        clock: Clock,
-        random: Random,
-        backoff: Backoff | None = None,
-        patience_s: float = 60.0,
-    ) -> None:
-        self.store = store
-        self.place = place
-        self.patience = Patience(clock, random, backoff or Backoff(), patience_s)
-        self._committer = Committer(store, place, self.patience)
 
     def load(self) -> Pinned:
         """The newest manifest.
@@ -55,14 +37,14 @@ class PartitionLog:
         `FormatTooNew`.
         """
         try:
-            return self._committer.read()
+            return self.committer.read()
         except ObjectNotFound:
-            if not self._has_objects():
+            if not self.object_names():
                 raise LogNotFound(
                     self.place.topic, self.place.partition, f"there is no log at `{self.place.folder}`"
                 ) from None
         try:
-            return self._committer.read()  # it may have been created between the two looks
+            return self.committer.read()  # it may have been created between the two looks
         except ObjectNotFound:
             raise manifest_lost(self.place, "is missing, but segments are there") from None
 
@@ -83,7 +65,7 @@ class PartitionLog:
         manifest = Manifest(
             topic=self.place.topic,
             partition=self.place.partition,
-            log_id=str(UUID(int=random.getrandbits(128), version=4)),
+            log_id=new_log_id(random),
             sync_marker=random.randbytes(SYNC_MARKER_BYTES),
             topic_id=topic_id,
             cluster_id=cluster_id,
@@ -111,13 +93,13 @@ class PartitionLog:
         """Take the next epoch for the sink. Raises `Fenced` when another sink claimed at the same time."""
         base = pinned or self.load()
         edit = edits.claim(Role.SINK, base.manifest.sink.epoch)
-        return SinkSession(self, self._committer.commit(base, edit, Role.SINK))
+        return SinkSession(self, self.committer.commit(base, edit, Role.SINK))
 
     def claim_compactor(self, *, lease_ms: int, holder: str) -> CompactorSession:
         """Take the next epoch and a lease for the compactor. Raises `LeaseHeld`, or `Fenced` after a lost race."""
         base = self.load()  # fresh: leases are judged, and counted, from the store's time of this answer
         edit = edits.claim(Role.COMPACTOR, base.manifest.compactor.epoch, lease_ms=lease_ms, holder=holder)
-        return CompactorSession(self, self._committer.commit(base, edit, Role.COMPACTOR))
+        return CompactorSession(self, self.committer.commit(base, edit, Role.COMPACTOR))
 
     def hold(
         self,
@@ -147,26 +129,21 @@ class PartitionLog:
         `discard`), `IsReplica` where it is one, `CommitUnknown`: load, and look before calling again.
         """
         edit = edits_replica.demote(source, edits_replica.Following(name, source_url), discard=discard)
-        return self._committer.commit(self.load(), edit, "replicator")
+        return self.committer.commit(self.load(), edit, "replicator")
 
     def _hold(self, edit: Edit, pinned: Pinned | None) -> Pinned:
         base = pinned or self.load()
         if edit(base.manifest, base.seen_ms) is base.manifest:
             return base
-        return self._committer.commit(base, edit, None)
+        return self.committer.commit(base, edit, None)
 
     def _put_first(self, manifest: Manifest, mode: PutMode) -> Pinned:
         data = encode_manifest(manifest)
         try:
             result = self.patience.repeat(lambda: self.store.put(self.place.manifest_key, data, mode))
         except (AlreadyExists, PreconditionFailed):
-            return self._committer.read()  # mine, if only the answer was lost; else the winner's
+            return self.committer.read()  # mine, if only the answer was lost; else the winner's
         return Pinned(manifest, result.etag, result.date_ms)
-
-    def _has_objects(self) -> bool:
-        folder = self.place.folder
-        names = self.patience.repeat(lambda: [info.key.removeprefix(folder) for info in self.store.list(folder)])
-        return any(parse_name(name) is not None for name in names)
 
 
 class _Session:
@@ -196,7 +173,7 @@ class _Session:
     def refresh(self) -> Manifest:
         """Read the newest manifest. Raises `ManifestLost`, and `Fenced` when the epoch was taken over."""
         try:
-            pinned = self._log._committer.read()  # noqa: SLF001 - a session is the log's own
+            pinned = self._log.committer.read()
         except ObjectNotFound:
             raise manifest_lost(self.place, "was there and is gone") from None
         require_same_log(self.manifest, pinned.manifest)
@@ -211,7 +188,7 @@ class _Session:
         return self.manifest
 
     def _commit(self, edit: Edit, objects: frozenset[str] = frozenset(), tried: set[str] | None = None) -> Manifest:
-        self.pinned = self._log._committer.commit(self.pinned, edit, self.role, objects, tried)  # noqa: SLF001
+        self.pinned = self._log.committer.commit(self.pinned, edit, self.role, objects, tried)
         return self.manifest
 
 

@@ -11,12 +11,8 @@ to delete. A session and what it mirrors and collects belong to one thread.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from random import Random
 from typing import Final
-from uuid import UUID
 
-from keyfold.backoff import Backoff
-from keyfold.clock import Clock
 from keyfold.errors import (
     AlreadyExists,
     CommitUnknown,
@@ -27,36 +23,22 @@ from keyfold.errors import (
     StoreUnavailable,
 )
 from keyfold.log import edits_replica as edits
-from keyfold.log.commit import Committer, Patience, Pinned, manifest_lost
+from keyfold.log.commit import Pinned, manifest_lost, new_commit_id
 from keyfold.log.edits import Edit
 from keyfold.log.edits_replica import Following
-from keyfold.log.manifest import UNSTAMPED, Manifest
+from keyfold.log.folder import PartitionFolder
+from keyfold.log.manifest import UNSTAMPED, Manifest, new_log_id
 from keyfold.log.manifest_codec import encode_manifest, require_writable
-from keyfold.log.names import Place, parse_name
-from keyfold.store.api import Create, ObjectStore
+from keyfold.log.names import Place
+from keyfold.store.api import Create
 
 __all__ = ["Following", "ReplicaLog", "ReplicaSession"]
 
 _REPLICATOR: Final = "replicator"
 
 
-class ReplicaLog:
+class ReplicaLog(PartitionFolder):
     """The log of one topic partition in a replica's bucket."""
-
-    def __init__(
-        self,
-        store: ObjectStore,
-        place: Place,
-        *,
-        clock: Clock,
-        random: Random,
-        backoff: Backoff | None = None,
-        patience_s: float = 60.0,
-    ) -> None:
-        self.store = store
-        self.place = place
-        self.patience = Patience(clock, random, backoff or Backoff(), patience_s)
-        self.committer = Committer(store, place, self.patience)
 
     def load(self) -> Pinned | None:
         """The newest manifest, or None before the first mirror. Raises `Corrupt`, `FormatTooNew`, `StoreError`."""
@@ -84,10 +66,7 @@ class ReplicaLog:
 
     def newest_epoch(self) -> int:
         """The newest epoch in any name of the folder; 0 where there is none."""
-        names = self.patience.repeat(
-            lambda: [info.key.removeprefix(self.place.folder) for info in self.store.list(self.place.folder)]
-        )
-        return max((parsed.epoch for name in names if (parsed := parse_name(name)) is not None), default=0)
+        return max((name.epoch for name in self.object_names()), default=0)
 
 
 class ReplicaSession:
@@ -175,7 +154,7 @@ class ReplicaSession:
         raises `ReplicaDiverged` where that has more. Raises `Fenced`, `ManifestLost`, and `CommitUnknown`: call again.
         """
         self._manifest()
-        self._log_id = self._log_id or str(UUID(int=self._log.patience.random.getrandbits(128), version=4))
+        self._log_id = self._log_id or new_log_id(self._log.patience.random)
         edit = edits.promote(self.epoch, self._log_id, epochs_above=self._log.newest_epoch(), source=source)
         assert self.pinned is not None
         try:
@@ -214,7 +193,7 @@ class ReplicaSession:
                 f"{source.last_epoch}: they are another log's",
                 hint="give the replica an empty folder",
             )
-        commit_id = f"{self._log.patience.random.getrandbits(128):032x}"
+        commit_id = new_commit_id(self._log.patience.random)
         tried.add(commit_id)
         manifest = edits.first_mirror(source, self._following, commit_id)
         data = encode_manifest(manifest)

@@ -25,12 +25,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Final, Literal
-from uuid import UUID
 
 from keyfold.clock import Clock
 from keyfold.errors import AlreadyExists, Corrupt, LogError, LogNotFound, ManifestLost, ObjectNotFound, StoreError
 from keyfold.log.commit import Patience
-from keyfold.log.manifest import NO_OFFSET, Manifest, SegmentEntry
+from keyfold.log.manifest import NO_OFFSET, Manifest, SegmentEntry, new_log_id
 from keyfold.log.names import ObjectName, Place, Role, new_name, parse_name
 from keyfold.log.objects import create_object
 from keyfold.log.partition_log import PartitionLog
@@ -224,7 +223,7 @@ def _plan_from_version(
     epoch = max(folder.epoch, version.last_epoch + 1)
     tail, new_indexes = _entries(store, place, surveyed, cover, epoch, random)
     notes = [*_version_notes(found, tail, behind), *_notes(cover)]
-    manifest = renewed(version, tuple(tail), log_id=_new_id(random), epoch=epoch)
+    manifest = renewed(version, tuple(tail), log_id=new_log_id(random), epoch=epoch)
     left_out = [(str(c.name), why) for c, why in cover.left_out]
     left_out += [(name, "the output of a pass after this version; its sources are there") for name in behind]
     return RepairPlan(place, manifest, tuple(new_indexes), tuple(left_out), tuple(notes), str(found), damaged)
@@ -240,10 +239,6 @@ def _version_notes(found: Found, tail: Sequence[SegmentEntry], behind: Mapping[s
         yield "a pass after this version is undone; the next one cleans again"
 
 
-def _new_id(random: Random) -> str:
-    return str(UUID(int=random.getrandbits(128), version=4))
-
-
 def _plan_from_segments(store: ObjectStore, folder: _Folder, random: Random) -> RepairPlan:
     place, epoch = folder.place, folder.epoch
     surveyed = _survey(store, place, folder, folder.segments())
@@ -257,7 +252,7 @@ def _plan_from_segments(store: ObjectStore, folder: _Folder, random: Random) -> 
     manifest = Manifest(
         topic=place.topic,
         partition=place.partition,
-        log_id=_new_id(random),
+        log_id=new_log_id(random),
         sync_marker=next(iter(surveyed.values())).index.sync_marker,
         last_epoch=epoch,
         log_start_offset=entries[0].base_offset,

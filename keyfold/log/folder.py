@@ -1,0 +1,36 @@
+"""One partition's folder in a bucket: what `PartitionLog` and `ReplicaLog` have in common."""
+
+from __future__ import annotations
+
+from random import Random
+
+from keyfold.backoff import Backoff
+from keyfold.clock import Clock
+from keyfold.log.commit import Committer, Patience
+from keyfold.log.names import ObjectName, Place, parse_name
+from keyfold.store.api import ObjectStore
+
+
+class PartitionFolder:
+    """Where the partition is, how patiently its store is asked, and who commits its manifest."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        place: Place,
+        *,
+        clock: Clock,
+        random: Random,
+        backoff: Backoff | None = None,
+        patience_s: float = 60.0,
+    ) -> None:
+        self.store = store
+        self.place = place
+        self.patience = Patience(clock, random, backoff or Backoff(), patience_s)
+        self.committer = Committer(store, place, self.patience)
+
+    def object_names(self) -> list[ObjectName]:
+        """The segments and indexes that are there, whether a manifest names them or not. Raises `StoreError`."""
+        folder = self.place.folder
+        names = self.patience.repeat(lambda: [info.key.removeprefix(folder) for info in self.store.list(folder)])
+        return [parsed for name in names if (parsed := parse_name(name)) is not None]
