@@ -66,6 +66,9 @@ Flag = Annotated[bool, BeforeValidator(_flag)]
 Names = Annotated[tuple[str, ...], BeforeValidator(split_names)]
 Count = Annotated[int, Field(ge=0)]
 Millis = Annotated[int, Field(ge=0)]
+Port = Annotated[int, Field(ge=0, le=65_535)]
+Codec = Literal["zstandard", "snappy", "deflate", "null"]
+"""`keyfold.log.codec.CODECS`, spelled out: importing that room costs pyarrow, which an idle run does not need."""
 
 
 def option(

@@ -32,6 +32,7 @@ from keyfold.config_file import HIDDEN, read_config, shown, without_secrets
 from keyfold.errors import ConfigError
 from keyfold.option_docs import markdown_table
 from keyfold.option_fields import (
+    Codec,
     Count,
     Flag,
     Importance,
@@ -39,6 +40,7 @@ from keyfold.option_fields import (
     Millis,
     Names,
     Overrides,
+    Port,
     Refused,
     entries,
     option,
@@ -48,6 +50,7 @@ from keyfold.option_table import TOPIC_PREFIX, option_table
 
 __all__ = [
     "HIDDEN",
+    "Codec",
     "ConfigError",
     "Count",
     "Examined",
@@ -59,6 +62,7 @@ __all__ = [
     "Note",
     "Options",
     "Overrides",
+    "Port",
     "Refused",
     "Rewritten",
     "SecretStr",

@@ -7,23 +7,22 @@ the manifest, which wins over the default.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import model_validator
-
 from keyfold.errors import ConfigError
-from keyfold.options import Count, Flag, Millis, Names, Overrides, StoreOptions, option
+from keyfold.options import Codec, Count, Flag, Millis, Names, Overrides, option
+from keyfold.store.location import configured_location
 from keyfold.store.s3 import S3Location
+from keyfold_compactor.option_parts import ProcessOptions, topic_mistakes
 from keyfold_compactor.settings import LONG_MAX, Encoding, TopicSettings
 
 MIB = 1024 * 1024
-# `keyfold.log.codec.CODECS`, spelled out: importing that room costs pyarrow, which an idle run does not need.
-Codec = Literal["zstandard", "snappy", "deflate", "null"]
 
 
-class CompactOptions(StoreOptions):
+class CompactOptions(ProcessOptions):
     """What `keyfold compact` reads from its configuration file."""
 
     name: str = option("name", "keyfold-compactor", doc="Name of this compactor; stands in the leases it takes.")
@@ -171,28 +170,11 @@ class CompactOptions(StoreOptions):
         doc="After each run carry what is new to all registered replicas, within the same rate. Not beside "
         "`keyfold replica run`, which does it all the time.",
     )
-    metrics_port: int = option(
-        "metrics.port",
-        0,
-        doc="Serve metrics for Prometheus on this port while the process lives; 0: not.",
-        ge=0,
-        le=65_535,
-    )
-    metrics_host: str = option(
-        "metrics.host",
-        "127.0.0.1",
-        doc="Address to serve metrics on; 0.0.0.0 for a scrape from elsewhere. There is no password.",
-        importance="low",
-        min_length=1,
-    )
     metrics_push_url: str = option(
         "metrics.push.url",
         "",
         doc="Pushgateway, such as http://host:9091, that is sent the metrics at the end of a run with --once, as job "
         "<name>. A push that fails is a warning.",
-    )
-    log_level: Literal["debug", "info", "warning", "error"] = option(
-        "log.level", "info", doc="What is logged on standard error.", importance="low"
     )
     spark: Overrides = option("spark.*", Overrides(), doc="Passed to Spark as it is, `spark.master` for one.")
 
@@ -220,23 +202,18 @@ class CompactOptions(StoreOptions):
         own = self.for_topic(topic)
         return own.deletes and (own.retention_ms >= 0 or own.retention_bytes >= 0)
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.topics and self.topics_regex:
-            raise ConfigError("topics.regex", "is given beside `topics`", hint="give one of them")
-        try:
-            re.compile(self.topics_regex)
-        except re.error as error:
-            raise ConfigError("topics.regex", f"is no regular expression: {error}") from None
+    def contradictions(self) -> Iterator[ConfigError]:
+        """See `Options.contradictions`."""
+        yield from super().contradictions()
+        yield from topic_mistakes(self.topics, self.topics_regex)
         # Kafka knows the empty policy: nothing is cleaned.
         if not {word.strip() for word in self.cleanup_policy.split(",")} <= {"compact", "delete", ""}:
-            raise ConfigError("cleanup.policy", f"must be compact, delete or both, not {self.cleanup_policy!r}")
+            yield ConfigError("cleanup.policy", f"must be compact, delete or both, not {self.cleanup_policy!r}")
         if self.metrics_push_url and not _is_gateway(self.metrics_push_url):
             # Not shown: where somebody put a password into it, it would be in the log.
-            raise ConfigError("metrics.push.url", "must be http://host:port or https://host:port, and hold no password")
+            yield ConfigError("metrics.push.url", "must be http://host:port or https://host:port, and hold no password")
         if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
-            raise ConfigError("min.compaction.lag.ms", "must not exceed max.compaction.lag.ms")
-        return self
+            yield ConfigError("min.compaction.lag.ms", "must not exceed max.compaction.lag.ms")
 
     def settings_of(self, topic: str, followed: Mapping[str, str]) -> TopicSettings:
         """One topic's settings, given what its manifest followed from Kafka. Raises `ConfigError`."""
@@ -271,18 +248,7 @@ class CompactOptions(StoreOptions):
 
     def location(self) -> S3Location:
         """Where the bucket is, as tasks open it."""
-        secret = self.secret_access_key
-        return S3Location(
-            bucket=self.bucket,
-            region=self.region,
-            endpoint_url=self.store_url,
-            access_key_id=self.access_key_id,
-            secret_access_key=None if secret is None else secret.get_secret_value(),
-            path_style=self.path_style,
-            encryption=self.encryption or None,
-            kms_key_id=self.kms_key_id or None,
-            max_connections=max(16, self.threads),
-        )
+        return replace(configured_location(self), max_connections=max(16, self.threads))
 
 
 def _is_gateway(url: str) -> bool:

@@ -6,9 +6,14 @@ from boto3's usual places: `AWS_ENDPOINT_URL`, `AWS_REGION`, `AWS_PROFILE`, the 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from keyfold.errors import ConfigError
 from keyfold.store.pace import Pacer
 from keyfold.store.s3 import S3Location, S3Store
+
+if TYPE_CHECKING:  # who only reads a log needs no pydantic
+    from keyfold.options import StoreOptions
 
 
 def parse_url(url: str, *, key: str = "url") -> tuple[str, str]:
@@ -32,6 +37,21 @@ def parse_url(url: str, *, key: str = "url") -> tuple[str, str]:
 def location_of(url: str) -> S3Location:
     """Where the bucket of `url` is, with everything else left to boto3."""
     return S3Location(parse_url(url)[0])
+
+
+def configured_location(options: StoreOptions) -> S3Location:
+    """Where the bucket is that a configuration describes."""
+    secret = options.secret_access_key
+    return S3Location(
+        bucket=options.bucket,
+        region=options.region,
+        endpoint_url=options.store_url,
+        access_key_id=options.access_key_id,
+        secret_access_key=None if secret is None else secret.get_secret_value(),
+        path_style=options.path_style,
+        encryption=options.encryption or None,
+        kms_key_id=options.kms_key_id or None,
+    )
 
 
 def open_store(place: str | S3Location, pacer: Pacer | None = None) -> S3Store:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final, Literal
 
 from keyfold.errors import ConfigError
-from keyfold.options import Flag, Millis, Names, Options, Overrides, SecretStr, option
+from keyfold.options import Flag, Millis, Names, Options, Overrides, Port, SecretStr, option
 from keyfold_sink.convert.settings import parse_converter, parse_header_converter
 from keyfold_sink.rest.addresses import DEFAULT_LISTENER, parse_listeners, require_token
 
@@ -232,13 +232,11 @@ class RestOptions(Options):
 class MetricsOptions(Options):
     """Where metrics are served beside the REST API's `/metrics`, and how many."""
 
-    metrics_port: int = _metrics(
+    metrics_port: Port = _metrics(
         "metrics.port",
         0,
         doc="Serve metrics for Prometheus on a port of their own, too; 0: only at /metrics of the REST API. For a "
         "scrape from elsewhere while the API stays on loopback, or is off.",
-        ge=0,
-        le=65_535,
     )
     metrics_host: str = _metrics(
         "metrics.host",

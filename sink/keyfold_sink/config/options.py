@@ -9,12 +9,14 @@ the Kafka clients pass through as `consumer.override.*` and the like, but for th
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
-from typing import Final, Literal
+from typing import Final
 
 from keyfold.errors import ConfigError
 from keyfold.log.names import is_topic_name
-from keyfold.options import Count, Overrides, Rewritten, StoreOptions, option
+from keyfold.options import Codec, Count, Overrides, Rewritten, StoreOptions, option
+from keyfold.store.location import configured_location
 from keyfold.store.s3 import S3Location
 from keyfold_sink.config.aliases import rewrite
 from keyfold_sink.config.option_groups import (
@@ -30,8 +32,6 @@ from keyfold_sink.config.topic_pattern import topic_pattern
 from keyfold_sink.kafka.source import GapPolicy
 from keyfold_sink.writing.budget import MIN_BUFFER_MEMORY
 from keyfold_sink.writing.rolling import RollPolicy
-
-Codec = Literal["zstandard", "snappy", "deflate", "null"]
 
 # A request that hangs holds up a shutdown for as long.
 _STORE_TIMEOUT_S: Final = 30
@@ -97,18 +97,7 @@ class SinkOptions(
     @property
     def location(self) -> S3Location:
         """Where the bucket is."""
-        secret = self.secret_access_key
-        return S3Location(
-            bucket=self.bucket,
-            region=self.region,
-            endpoint_url=self.store_url,
-            access_key_id=self.access_key_id,
-            secret_access_key=None if secret is None else secret.get_secret_value(),
-            path_style=self.path_style,
-            encryption=self.encryption or None,
-            kms_key_id=self.kms_key_id or None,
-            read_timeout_s=_STORE_TIMEOUT_S,
-        )
+        return replace(configured_location(self), read_timeout_s=_STORE_TIMEOUT_S)
 
     def for_task(self, number: int) -> SinkOptions:
         """The options of one of several tasks: a static member of the group must have an id of its own."""
