@@ -1,31 +1,22 @@
 """Anything in any order: appends, passes, settings, clocks, crashes, readers, rivals; the specification is a dict.
 
 The rules make things happen; `tests.support.log_machine.SpecStore` judges every version of the log that lands.
-`KEYFOLD_MACHINE_EXAMPLES` and `KEYFOLD_MACHINE_STEPS` say how deep the soak goes.
+`tests.support.machines` says how deep the soak goes.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from random import Random
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from keyfold.clock import ManualClock
-from keyfold.errors import CommitRefused, KeyfoldError, OffsetOutOfRange, SnapshotLost
+from keyfold.errors import CommitRefused, OffsetOutOfRange, SnapshotLost
 from keyfold.log.objects import create_object
 from keyfold.log.partition_log import PartitionLog, SinkSession
 from keyfold.log.record import Record
@@ -49,6 +40,7 @@ from tests.support.cleaning import (
     record,
 )
 from tests.support.log_machine import Batch, JumpyClock, OneFault, SpecStore, states
+from tests.support.machines import as_asked, finds_what_is_wrong, run_machine
 
 KEYS = st.sampled_from([None, b"", b"a", b"b", b"c", b"d", b"long key " * 30])
 VALUES = st.one_of(st.none(), st.binary(max_size=30))
@@ -315,15 +307,19 @@ class LogMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.readers)
     @rule(which=st.integers(0, 3), count=st.integers(1, 30))
     def read_on(self, which: int, count: int) -> None:
-        reader = self.readers[which % len(self.readers)]
+        self.go_on(self.readers, which, count, self.store.ranges)
+
+    def go_on(self, readers: list[Reader], which: int, count: int, ranges: list[tuple[int, int]]) -> None:
+        """One of these readers gives some more records; `ranges` are those of all versions of its log."""
+        reader = readers[which % len(readers)]
         try:
             for _ in range(count):
                 reader.seen.append(next(reader.records))
         except StopIteration:
-            self.readers.remove(reader)
-            self.check_end(reader)
+            readers.remove(reader)
+            self.check_end(reader, ranges[reader.version :])
         except (OffsetOutOfRange, SnapshotLost):
-            self.readers.remove(reader)  # refused, not misled
+            readers.remove(reader)  # refused, not misled
         self.check_order(reader)
 
     def check_order(self, reader: Reader) -> None:
@@ -332,9 +328,8 @@ class LogMachine(RuleBasedStateMachine):
         assert offsets == sorted(set(offsets))
         assert all(by_offset[r.offset] == r for r in reader.seen)
 
-    def check_end(self, reader: Reader) -> None:
-        """What was read to its end makes a state that the log has had, when the read began or later."""
-        ranges = self.store.ranges[reader.version :]
+    def check_end(self, reader: Reader, ranges: list[tuple[int, int]]) -> None:
+        """What was read to its end makes a state that its log has had, when the read began or later."""
         if not reader.is_snapshot:  # it has read from where it began, and would have been refused where that has gone
             ranges = [(reader.log_start, end) for _, end in ranges]
         had = states(self.store.appended, ranges)
@@ -381,23 +376,8 @@ class LogMachine(RuleBasedStateMachine):
         assert object_names(self.store) == load(self.store).object_names()
 
 
-def run_machine(examples: int, steps: int, phases: Sequence[Phase] = tuple(Phase)) -> None:
-    run_state_machine_as_test(
-        LogMachine,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            deadline=None,
-            print_blob=True,
-            phases=phases,
-            database=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
-
-
 def test_a_log_is_a_dict_whatever_happens_in_any_order() -> None:
-    run_machine(examples=60, steps=30)
+    run_machine(LogMachine, 60, 30)
 
 
 SELDOM = "a reader goes on after any purge"  # it takes a tombstone, two passes and a reader asleep: some 20 s
@@ -420,17 +400,12 @@ MISTAKES = {
 
 @pytest.mark.parametrize("mistake", [pytest.param(m, marks=pytest.mark.soak if m == SELDOM else ()) for m in MISTAKES])
 def test_the_machine_finds(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A specification that never fails says nothing: each of these mistakes is found."""
     target, wrong = MISTAKES[mistake]
     monkeypatch.setattr(target, wrong)
-    with pytest.raises((AssertionError, KeyfoldError, ExceptionGroup, pytest.fail.Exception)):
-        run_machine(examples=1_000, steps=40, phases=(Phase.generate,))
+    finds_what_is_wrong(LogMachine)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 def test_a_log_is_a_dict_whatever_happens_for_long() -> None:
-    run_machine(
-        examples=int(os.environ.get("KEYFOLD_MACHINE_EXAMPLES", "2000")),
-        steps=int(os.environ.get("KEYFOLD_MACHINE_STEPS", "80")),
-    )
+    run_machine(LogMachine, *as_asked(2_000, 80))

@@ -3,24 +3,21 @@
 `tests.property.test_log_machine` makes things happen to the source. Beside that, processes replicate, die at any call
 on either side, wake up as zombies, fight, meet a source that is cleaned under them, or a side that is away; readers
 read the replica. `tests.support.replica_oracle` judges every version of both logs that lands.
-`KEYFOLD_MACHINE_EXAMPLES` and `KEYFOLD_MACHINE_STEPS` say how deep the soak goes.
+`tests.support.machines` says how deep the soak goes.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from keyfold.errors import KeyfoldError, OffsetOutOfRange, SnapshotLost
 from keyfold.log import edits_replica
 from keyfold.log.edits import Edit
 from keyfold.log.manifest import Manifest, stamped
@@ -29,8 +26,8 @@ from keyfold.store.faulty import Fault, FaultyStore, Kind, SimulatedCrash
 from keyfold_compactor.replica.standing.states import State
 from keyfold_compactor.settings import LONG_MAX
 from tests.property.test_log_machine import CHOICES, ROWS, LogMachine, Reader, Rows
-from tests.support.cleaning import latest
-from tests.support.log_machine import OneFault, states
+from tests.support.log_machine import OneFault
+from tests.support.machines import as_asked, finds_what_is_wrong, run_machine
 from tests.support.replica_oracle import NAME, REPLICA_PLACE, ReplicaStore, SourceStore
 from tests.support.replica_pair import ENABLED, NOT_ENABLED, Pair, Process
 
@@ -205,26 +202,7 @@ class ReplicaMachine(LogMachine):
     @precondition(lambda self: self.replica_readers)
     @rule(which=st.integers(0, 3), count=st.integers(1, 30))
     def read_on_at_the_replica(self, which: int, count: int) -> None:
-        reader = self.replica_readers[which % len(self.replica_readers)]
-        try:
-            for _ in range(count):
-                reader.seen.append(next(reader.records))
-        except StopIteration:
-            self.replica_readers.remove(reader)
-            self.check_replica_read(reader)
-        except (OffsetOutOfRange, SnapshotLost):
-            self.replica_readers.remove(reader)  # refused, not misled
-        self.check_order(reader)
-
-    def check_replica_read(self, reader: Reader) -> None:
-        """What was read to its end makes a state that the replica has had, when the read began or later."""
-        ranges = self.replica.ranges[reader.version :]
-        if not reader.is_snapshot:
-            ranges = [(reader.log_start, end) for _, end in ranges]
-        had = states(self.store.appended, ranges)
-        assert latest(reader.seen) in had
-        if reader.is_snapshot:
-            assert {r.key: r for r in reader.seen} in had
+        self.go_on(self.replica_readers, which, count, self.replica.ranges)
 
     @rule()
     def verify_the_replica(self) -> None:
@@ -264,23 +242,8 @@ class ReplicaMachine(LogMachine):
         assert summary.is_in_sync, summary
 
 
-def run_machine(examples: int, steps: int, phases: Sequence[Phase] = tuple(Phase)) -> None:
-    run_state_machine_as_test(
-        ReplicaMachine,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            deadline=None,
-            print_blob=True,
-            phases=phases,
-            database=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
-
-
 def test_a_replica_is_always_a_state_of_its_source() -> None:
-    run_machine(examples=40, steps=30)
+    run_machine(ReplicaMachine, 40, 30)
 
 
 def stamped_as_if_it_were_no_replica(manifest: Manifest, seen_ms: int) -> Manifest:
@@ -316,17 +279,12 @@ MISTAKES: dict[str, list[tuple[str, Any]]] = {
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_the_machine_finds(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A specification that never fails says nothing: each of these mistakes is found."""
     for target, wrong in MISTAKES[mistake]:
         monkeypatch.setattr(target, wrong)
-    with pytest.raises((AssertionError, KeyfoldError, ExceptionGroup, pytest.fail.Exception)):
-        run_machine(examples=1_000, steps=40, phases=(Phase.generate,))
+    finds_what_is_wrong(ReplicaMachine)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 def test_a_replica_is_always_a_state_of_its_source_for_long() -> None:
-    run_machine(
-        examples=int(os.environ.get("KEYFOLD_MACHINE_EXAMPLES", "2000")),
-        steps=int(os.environ.get("KEYFOLD_MACHINE_STEPS", "80")),
-    )
+    run_machine(ReplicaMachine, *as_asked(2_000, 80))

@@ -10,11 +10,12 @@ import os
 from random import Random
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import Phase
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from keyfold_sink.task.orders import Order
+from tests.support.machines import as_asked, run_machine
 from tests.support.sink_machine import ERRORS, KEYS, TaskMachine
 
 KEY = st.sampled_from(KEYS)
@@ -97,16 +98,7 @@ class SinkTaskMachine(RuleBasedStateMachine):
 
 
 def test_a_task_keeps_its_promises_whatever_happens_in_whatever_order() -> None:
-    run_state_machine_as_test(
-        SinkTaskMachine,
-        settings=settings(
-            max_examples=int(os.environ.get("KEYFOLD_MACHINE_EXAMPLES", "40")),
-            stateful_step_count=int(os.environ.get("KEYFOLD_MACHINE_STEPS", "30")),
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-            phases=[Phase.explicit, Phase.generate],
-        ),
-    )
+    run_machine(SinkTaskMachine, *as_asked(40, 30), [Phase.explicit, Phase.generate])
 
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("KEYFOLD_MACHINE_WALKS", "12"))))

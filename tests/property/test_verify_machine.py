@@ -7,16 +7,16 @@ and late requests. What verification concludes from replaced objects is held aga
 from __future__ import annotations
 
 import contextlib
-import os
 from random import Random
 
-from hypothesis import HealthCheck, Phase, settings
-from hypothesis.stateful import invariant, run_state_machine_as_test
+from hypothesis import Phase
+from hypothesis.stateful import invariant
 
 from keyfold.errors import LogNotFound
 from keyfold.read.verify import verify_partition
 from tests.property.test_log_machine import LogMachine
 from tests.support.cleaning import PLACE
+from tests.support.machines import as_asked, run_machine
 
 
 class VerifiedMachine(LogMachine):
@@ -30,13 +30,4 @@ class VerifiedMachine(LogMachine):
 
 
 def test_a_log_is_sound_after_each_step() -> None:
-    run_state_machine_as_test(
-        VerifiedMachine,
-        settings=settings(
-            max_examples=int(os.environ.get("KEYFOLD_MACHINE_EXAMPLES", "15")),
-            stateful_step_count=int(os.environ.get("KEYFOLD_MACHINE_STEPS", "20")),
-            suppress_health_check=list(HealthCheck),
-            phases=[Phase.explicit, Phase.generate],
-            deadline=None,
-        ),
-    )
+    run_machine(VerifiedMachine, *as_asked(15, 20), [Phase.explicit, Phase.generate])
