@@ -217,6 +217,15 @@ def test_a_hold_keeps_what_its_version_names_until_it_expires() -> None:
     assert due_names(held, 500, 0) == ("old",)
 
 
+def test_a_hold_that_is_renewed_for_ever_keeps_an_object_for_the_longest_hold_and_no_longer() -> None:
+    from keyfold.log.manifest import Hold
+
+    manifest = empty_manifest(version=9, replaced=(Replaced("old", 4, 0),), holds=(Hold("eu", 3, 1 << 60),))
+    over_ms = 100 + 5_000 + STORE_TIME_RESOLUTION_MS
+    assert due_names(manifest, over_ms - 1, 100, hold_max_ms=5_000) == ()
+    assert due_names(manifest, over_ms, 100, hold_max_ms=5_000) == ("old",)
+
+
 def test_what_was_judged_before_the_claim_is_judged_again_after_it() -> None:
     """Another run cleans the log between look and claim: nothing is done twice."""
     store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")])

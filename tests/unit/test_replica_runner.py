@@ -20,6 +20,7 @@ from keyfold_compactor.replica.desk.documents import Enablement
 from keyfold_compactor.replica.desk.link import Orders
 from keyfold_compactor.replica.rounds.pins import Pin
 from keyfold_compactor.replica.rounds.runner import Runner
+from keyfold_compactor.replica.rounds.worker import Worker
 from keyfold_compactor.replica.standing.retry import Retry
 from keyfold_compactor.replica.standing.states import State
 from keyfold_compactor.replica.standing.tally import Tally
@@ -240,6 +241,53 @@ def test_an_end_of_the_process_in_a_round_is_not_swallowed(worlds: Worlds) -> No
         running.replica.on_call = end
         with pytest.raises(Ended):
             running.runner.once()
+
+
+class Defect(Exception):
+    """What no code expects."""
+
+
+def breaking(monkeypatch: pytest.MonkeyPatch, when: Callable[[], object]) -> None:
+    """Workers that have a defect, which shows when `when` says so."""
+
+    def run(_self: Worker, *, resync: bool = False) -> None:
+        until(when)
+        raise Defect
+
+    monkeypatch.setattr(Worker, "run", run)
+
+
+@pytest.mark.parametrize("is_told_to_stop", [False, True])
+def test_a_defect_of_a_worker_is_not_lost(
+    worlds: Worlds, monkeypatch: pytest.MonkeyPatch, is_told_to_stop: bool
+) -> None:
+    with worlds.running(QUICK, clock=SystemClock()) as running:
+        told = threading.Event()
+
+        def should_stop() -> bool:
+            if is_told_to_stop:
+                told.set()
+            return is_told_to_stop
+
+        breaking(monkeypatch, told.is_set if is_told_to_stop else lambda: True)
+        with pytest.raises(Defect):
+            running.runner.once(should_stop)
+
+
+def test_a_defect_that_comes_while_a_loop_ends_is_not_lost(worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop, begun = threading.Event(), threading.Event()
+    with worlds.running(QUICK, clock=SystemClock()) as running:
+
+        def is_stopping() -> bool:
+            begun.set()
+            return stop.is_set()
+
+        breaking(monkeypatch, is_stopping)
+        telling = threading.Thread(target=lambda: begun.wait(30) and stop.set())
+        telling.start()
+        with pytest.raises(Defect):
+            running.runner.loop(stop)
+        telling.join(30)
 
 
 # Pins

@@ -13,6 +13,7 @@ import pytest
 from keyfold.clock import ManualClock, SystemClock
 from keyfold.health import Vitals
 from keyfold.store.api import Bytes, Create, PutMode, PutResult
+from keyfold.store.faulty import Call
 from keyfold.store.memory import MemoryStore
 from keyfold_compactor.replica.desk.documents import Registration
 from keyfold_compactor.replica.desk.link import ReplicaSettings
@@ -129,6 +130,29 @@ def test_a_replica_that_is_edited_is_opened_anew(buckets: Buckets) -> None:
         until(lambda: has_all(buckets, "dr"))
         known.edit("dr", {"s3.bucket.name": "elsewhere"})
         until(lambda: has_all(buckets, "elsewhere"))
+
+
+@pytest.mark.parametrize("is_once", [False, True])
+def test_a_replica_that_is_removed_in_the_middle_of_a_round_leaves_nothing_at_the_source(
+    buckets: Buckets, *, is_once: bool
+) -> None:
+    made, known, watch = made_log(buckets), registry(buckets), Seen()
+    known.add(registered("dr", "dr"))
+    removed: list[Registration] = []
+
+    def remove(call: Call) -> None:
+        """Before the round writes its cursor, so there is nothing that could be taken out of the manifest yet."""
+        if call.operation == "put" and call.key.endswith("_manifest.avro") and not removed:
+            removed.append(known.remove("dr"))
+
+    buckets["dr"].on_call = remove
+    if is_once:
+        assert replication(buckets).once()["dr"].is_in_sync
+    else:
+        with running(replication(buckets, watch=watch)):
+            until(lambda: "dr" in watch.ended)
+    assert removed
+    assert made.log.load().manifest.holds == ()
 
 
 def test_what_one_replica_cannot_do_holds_up_no_other(buckets: Buckets) -> None:

@@ -7,7 +7,7 @@ What was asked (paused, which topics) is read again every few seconds; while tha
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from random import Random
@@ -167,17 +167,18 @@ class Runner:
     def _run_all(self, workers: Sequence[Worker], should_stop: Callable[[], bool], *, resync: bool) -> None:
         if not workers:
             return
-        with self._pool(len(workers)) as pool:
-            left: set[Future[None]] = {pool.submit(w.run, resync=resync) for w in workers}
+        pool = self._pool(len(workers))
+        rounds = left = {pool.submit(w.run, resync=resync) for w in workers}
+        try:
             while left:
                 done, left = wait(left, timeout=TICK_S)
-                for future in done:
-                    future.result()  # no error gets out of a worker; what does ends the process
+                _require_no_defect(done)
                 self._publish_if_changed()
                 if left and should_stop():
-                    pool.shutdown(wait=False, cancel_futures=True)
-                    self.close()
-                    return
+                    break
+        finally:
+            self._end(pool, is_cut_short=bool(left))
+        _require_no_defect(rounds)
 
     # For ever
 
@@ -191,10 +192,10 @@ class Runner:
         try:
             while not stop.is_set():
                 for place in [p for p, future in under_way.items() if future.done()]:
-                    under_way.pop(place).result()  # no error gets out of a worker; what does ends the process
+                    _require_no_defect([under_way.pop(place)])
                 if looking is not None and looking.done():
                     if not self._follow(looking.result()):
-                        return
+                        break
                     looking = None
                 if looking is None and self._clock.monotonic_s() >= self._looked_at_s + LOOK_S:
                     self._looked_at_s = self._clock.monotonic_s()
@@ -205,11 +206,11 @@ class Runner:
                 self._publish_if_changed()
                 stop.wait(TICK_S)
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-            self.close()  # also where the registration was edited: a long copy must not keep its successor waiting
-            pool.shutdown(wait=True)
+            # Also where the registration was edited: a long copy must not keep its successor waiting.
+            self._end(pool, is_cut_short=True)
             lookout.shutdown(wait=True)
             self._publish()
+        _require_no_defect(under_way.values())
 
     def _look(self) -> Looked:
         """What was asked, and which partitions there are; None for what cannot be read, or need not be now."""
@@ -317,6 +318,12 @@ class Runner:
         """Threads for rounds, many of which may be waiting for their copies (`Turns`)."""
         return ThreadPoolExecutor(min(ROUNDS_PER_THREAD * self._settings.threads, at_most), "keyfold-replica")
 
+    def _end(self, pool: ThreadPoolExecutor, *, is_cut_short: bool) -> None:
+        if is_cut_short:
+            pool.shutdown(wait=False, cancel_futures=True)
+            self.close()
+        pool.shutdown(wait=True)
+
     def _is_wanted(self) -> bool:
         return not self._is_closed and (self._orders is None or not self._orders.paused)
 
@@ -334,6 +341,13 @@ class Runner:
     def _publish(self) -> None:
         self._published_at_s = self._clock.monotonic_s()
         self._publish_states(self.states())
+
+
+def _require_no_defect(rounds: Iterable[Future[None]]) -> None:
+    """Raise what got out of a worker. No error of a round does; what does ends the process, though it was stopping."""
+    for future in rounds:
+        if future.done() and not future.cancelled():
+            future.result()
 
 
 def _transfer(link: Link, settings: ReplicaSettings, clock: Clock, random: Random) -> Transfer:

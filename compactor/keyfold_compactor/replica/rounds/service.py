@@ -28,6 +28,7 @@ from keyfold.health import Vitals
 from keyfold.store.pace import Pacer
 from keyfold.store.probe import probe
 from keyfold_compactor.replica.desk.documents import Registration
+from keyfold_compactor.replica.desk.holds import drop_holds_if_removed
 from keyfold_compactor.replica.desk.link import Desk, Link, ReplicaSettings, Side
 from keyfold_compactor.replica.desk.opening import (
     OpenLocation,
@@ -195,6 +196,8 @@ class Replication:
                 delays.pop(name, None)
                 runner.loop(stop)
                 writer.ended()
+            if not stop.is_set():
+                self._let_go(registration)
         except NotRegistered:
             return
         except KeyfoldError as error:
@@ -204,14 +207,27 @@ class Replication:
 
     def _once(self, name: str, should_stop: Callable[[], bool], narrowed: Narrowed) -> RunSummary:
         try:
-            with self._opened(self._registry.load(name)) as (runner, writer):
+            registration = self._registry.load(name)
+            with self._opened(registration) as (runner, writer):
                 found = runner.once(
                     should_stop, topic=narrowed.topic, partition=narrowed.partition, resync=narrowed.resync
                 )
                 writer.ended(found.error)
-                return found
         except KeyfoldError as error:
             return RunSummary(error=str(error))
+        if not should_stop():
+            self._let_go(registration)
+        return found
+
+    def _let_go(self, registration: Registration) -> None:
+        """A round may have written its cursor after whoever removed the replica had taken it out of the manifests."""
+        means = self._means
+        try:
+            left = drop_holds_if_removed(registration, self._source, means.clock, means.dice())
+        except KeyfoldError as error:
+            left = [str(error)]
+        for why in left:
+            log.warning("an entry is left in a manifest, without effect", replica=registration.name, error=why)
 
     @contextmanager
     def _opened(self, registration: Registration) -> Iterator[tuple[Runner, StatusWriter]]:
