@@ -1,0 +1,102 @@
+"""What Prometheus finds at each service when all that can happen has happened: every sample's name, with its labels.
+
+The registries of the code are scraped, so an alert or a panel that names what is not there cannot pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from keyfold.clock import ManualClock
+from keyfold_compactor import metric_names as compactor_names
+from keyfold_compactor.metrics import Values
+from keyfold_compactor.metrics_registry import Served
+from keyfold_compactor.replica.seen import metric_names as replica_names
+from keyfold_sink.metrics.meter import BAR
+from keyfold_sink.metrics.metric import Metric
+from keyfold_sink.metrics.names import METRICS as SINK_METRICS
+from keyfold_sink.metrics.registry import SinkMetrics
+from keyfold_sink.status import PartitionStatus, State, TaskStatus
+
+TARGET_LABELS: Final = frozenset({"namespace", "job", "instance", "pod"})
+"""What Prometheus adds to what it scrapes, in Kubernetes."""
+
+SERVICES: Final = ("sink", "compactor", "replica")
+
+
+@cache
+def served(service: str) -> dict[str, frozenset[str]]:
+    """Sample names of one service as they are scraped, each with the labels of its own."""
+    registries = {"sink": _sink, "compactor": _compactor, "replica": _replica}
+    return {
+        sample.name: frozenset(sample.labels)
+        for family in text_string_to_metric_families(generate_latest(registries[service]()).decode())
+        for sample in family.samples
+    }
+
+
+def all_served() -> dict[str, frozenset[str]]:
+    """Those of all services, and `up`, which Prometheus makes itself."""
+    return {"up": frozenset(), **{name: labels for service in SERVICES for name, labels in served(service).items()}}
+
+
+class _Everything(Served):
+    """Declared metrics through the collector that serves them, each with one sample."""
+
+    def values(self) -> Values:
+        return {m: dict.fromkeys([tuple("x" for _ in m.labels)], 1.0) if m.labels else 1.0 for m in self._metrics}
+
+
+def _compactor() -> CollectorRegistry:
+    return _Everything(compactor_names.METRICS).registry
+
+
+def _replica() -> CollectorRegistry:
+    return _Everything(replica_names.METRICS).registry
+
+
+def _sink() -> CollectorRegistry:
+    clock = ManualClock()
+    metrics = SinkMetrics(
+        connector="users",
+        connector_class="io.Sink",
+        version="1",
+        clock=clock,
+        state=lambda: State.RUNNING,
+        place=lambda: (0, 1),
+    )
+    now_ms = clock.now_ms()
+    values = {key: 1.0 for metric in SINK_METRICS for key in _keys(metric)}
+    partitions = (
+        PartitionStatus("t", 0, State.RUNNING, 5, 8, 12, now_ms - 9, now_ms - 8, "slow", now_ms, now_ms - 1),
+        PartitionStatus("t", 1, State.FAILED, error="bad", error_ms=now_ms),
+    )
+    running = TaskStatus(0, State.RUNNING, "", 11, now_ms, now_ms, partitions, values)
+    failed = TaskStatus(1, State.FAILED, "no right", 12, now_ms, now_ms)
+    for _ in range(2):
+        metrics.observe([running, failed], {"crashed": 1})
+        clock.advance(1_000)
+    return metrics.registry
+
+
+def _keys(metric: Metric) -> Iterator[str]:
+    """How a task says it in its report (`TaskStatus.values`)."""
+    own = ["x" for _ in metric.own_labels]
+    if metric.kind != "histogram":
+        yield BAR.join([metric.name, *own])
+        return
+    yield BAR.join([f"{metric.name}_bucket", *own, "+Inf"])
+    yield BAR.join([f"{metric.name}_sum", *own])
+
+
+def unserved() -> Iterable[str]:
+    """Declared metrics of which the scrapes above have no sample: there must be none."""
+    declared = {m.name for m in (*SINK_METRICS, *compactor_names.METRICS, *replica_names.METRICS)}
+    found = {name.removesuffix(part) for name in all_served() for part in ("_bucket", "_sum", "_count", "")}
+    return sorted(declared - found)
