@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from keyfold.errors import IsReplica
+from keyfold.store.faulty import Fault, Kind
 from tests.support.logs import MadeLog, records
 from tests.support.replica_command import REPLICA, SOURCE, Buckets, Keyfold, made_log, objects, read
 
@@ -178,6 +179,16 @@ def test_a_removed_replica_holds_nothing_and_stays_readable(keyfold: Keyfold, ma
     keyfold("remove", SOURCE, "dr", code=1)
 
 
+def test_a_replica_is_removed_also_where_its_entries_cannot_be_taken_out(keyfold: Keyfold, made: MadeLog) -> None:
+    keyfold("add", SOURCE, "dr", "--to", REPLICA)
+    keyfold("run", SOURCE, "--once")
+    away = Fault(lambda call: call.key.endswith("_manifest.avro"), Kind.UNAVAILABLE, times=1 << 40)
+    keyfold.buckets["log"].add(away)
+    assert keyfold("remove", SOURCE, "dr") == ["dr is not registered any more; its bucket is as it was"]
+    assert any("users" in line and "without effect" in line for line in keyfold.errors)
+    assert keyfold.json("list", SOURCE) == []
+
+
 def test_a_source_may_be_a_services_configuration(keyfold: Keyfold, made: MadeLog, tmp_path: Path) -> None:
     del made
     config = {"s3.bucket.name": "log", "store.url": "https://s3.example.org", "log.cleaner.backoff.ms": "1000"}
@@ -266,6 +277,20 @@ def test_a_run_may_be_narrowed_to_a_replica_and_a_topic(keyfold: Keyfold, made: 
     assert not [key for key in objects(keyfold.buckets, "archive") if "users" in key]
     keyfold("run", SOURCE, "nobody", "--once", code=1)
     keyfold("run", SOURCE, "--topic", "users", code=2)
+
+
+@pytest.mark.parametrize("narrowed", [("--topic", "user"), ("--partition", "9")])
+def test_a_topic_or_partition_that_no_replica_takes_is_an_error_and_not_a_success(
+    keyfold: Keyfold, made: MadeLog, narrowed: tuple[str, str]
+) -> None:
+    del made
+    keyfold("add", SOURCE, "dr", "--to", REPLICA)
+    for command in (("run", SOURCE, "--once"), ("resync", SOURCE, "dr")):
+        assert keyfold(*command, *narrowed, code=1) == []
+        assert narrowed[1] in keyfold.errors[0]
+        assert "keyfold log list" in keyfold.errors[1]
+    keyfold("pause", SOURCE, "dr")
+    keyfold("run", SOURCE, "--once", *narrowed)
 
 
 def test_a_replica_that_is_away_fails_alone(keyfold: Keyfold, made: MadeLog) -> None:

@@ -84,6 +84,7 @@ def run(
             replication.loop(stop)
             return
         found = replication.once(stop.is_set, Narrowed(topic, partition))
+    _require_taken(found, topic, partition)
     _tell(found, as_json=as_json)
     if not found:
         click.echo("no replica is registered", err=True)
@@ -117,6 +118,7 @@ def resync(
         raise KeyfoldError(f"replica {name} is paused", hint=f"keyfold replica resume {source} {name}")
     means = means_of(ctx)
     found = Replication(ours, means, (name,)).once(narrowed=Narrowed(topic, partition, resync=True))
+    _require_taken(found, topic, partition)
     _tell(found, as_json=as_json)
     raise click.exceptions.Exit(1 if any(each.error or each.failed for each in found.values()) else 0)
 
@@ -227,6 +229,17 @@ def _measuring(options: RunOptions, checked: Checked) -> Iterator[Watch | None]:
     meter = ReplicaMeter()
     with serving(meter.registry, options.metrics_host, options.metrics_port, checked):
         yield meter
+
+
+def _require_taken(found: Mapping[str, RunSummary], topic: str | None, partition: int | None) -> None:
+    """Raise where a run was narrowed to what no replica takes: it is misspelt more often than not there yet."""
+    asked = [f"topic {topic}"] if topic is not None else []
+    asked += [f"partition {partition}"] if partition is not None else []
+    if asked and found and not any(each.states or each.error or each.is_paused for each in found.values()):
+        raise KeyfoldError(
+            f"{' and '.join(found)} {'takes' if len(found) == 1 else 'take'} nothing of {', '.join(asked)}",
+            hint="`keyfold log list <source>` shows what is there, `keyfold replica list <source>` what each takes",
+        )
 
 
 def _tell(found: Mapping[str, RunSummary], *, as_json: bool) -> None:
