@@ -1,0 +1,221 @@
+"""What the images promise, as far as their recipes and scripts say it. `make images-try` builds and starts them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+import yaml
+
+from keyfold_compactor import __main__ as spark_script
+from tests.support.dockerfile import IMAGES, Stage, dockerfile, stages
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+CHART = ROOT / "infra" / "helm" / "keyfold"
+ENTRYPOINT = IMAGES / "compactor" / "entrypoint.sh"
+
+each_image = pytest.mark.parametrize("image", ["sink", "compactor"])
+
+
+def final(image: str) -> Stage:
+    return stages(dockerfile(image).read_text())[-1]
+
+
+def hadolint(path: Path) -> subprocess.CompletedProcess[str]:
+    program = shutil.which("hadolint", path=str(Path(sys.executable).parent))
+    assert program is not None, "hadolint is not in the virtual environment"
+    return subprocess.run([program, "--no-color", str(path)], capture_output=True, text=True, check=False, timeout=60)
+
+
+@each_image
+def test_hadolint_finds_nothing(image: str) -> None:
+    answer = hadolint(dockerfile(image))
+    assert (answer.returncode, answer.stdout + answer.stderr) == (0, "")
+
+
+def test_hadolint_would_find_something(tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text("FROM python\nRUN apt-get install gcc\n")
+    answer = hadolint(tmp_path / "Dockerfile")
+    assert answer.returncode != 0
+    assert "DL3006" in answer.stdout
+
+
+@each_image
+def test_bases_are_pinned_by_a_full_version(image: str) -> None:
+    for stage in stages(dockerfile(image).read_text()):
+        assert re.search(r":\d+\.\d+\.\d+[\w.-]*$", stage.base), stage.base
+
+
+def test_both_images_have_the_same_python() -> None:
+    assert final("sink").base == final("compactor").base
+    minor = re.search(r":(\d+\.\d+)\.", final("sink").base)
+    assert minor is not None
+    for image in ("sink", "compactor"):
+        named = set(re.findall(r"python(3\.\d+)", dockerfile(image).read_text()))
+        assert named == {minor.group(1)}
+
+
+@each_image
+def test_what_runs_has_no_rights_and_no_tools_to_install(image: str) -> None:
+    stage = final(image)
+    uid, gid = stage.last("USER").rest.split(":")
+    assert int(uid) > 0
+    assert int(gid) > 0
+    runs = " ".join(each.rest for each in stage.all("RUN"))
+    assert "pip uninstall" in runs
+    assert not re.search(r"\b(apt-get|apt|pip3? install|curl|wget|gcc|make)\b", runs)
+    assert stage.all("ADD") == []
+    assert stage.last("ENTRYPOINT").rest.startswith("[")
+    assert stage.last("CMD").rest.startswith("[")
+
+
+@each_image
+def test_the_chart_runs_it_as_the_user_that_it_has(image: str) -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    uid = int(final(image).last("USER").rest.split(":")[0])
+    assert values[image]["runAsUser"] == uid
+    assert values[image]["image"]["repository"] == f"keyfold-{image}"
+
+
+def test_spark_is_where_the_chart_looks_for_it() -> None:
+    spark = yaml.safe_load((CHART / "values.yaml").read_text())["compactor"]["spark"]
+    environment = final("compactor").environment
+    assert spark["home"] == environment["SPARK_HOME"]
+    assert spark["python"] == environment["PYSPARK_PYTHON"] == environment["PYSPARK_DRIVER_PYTHON"]
+    source, target = re.findall(r"cp (\S+) (\S+)", dockerfile("compactor").read_text())[0]
+    assert spark["script"] == target
+    assert (ROOT / source).samefile(str(spark_script.__file__))
+
+
+@each_image
+def test_labels_say_what_it_is(image: str) -> None:
+    labels = final(image).labels
+    assert labels["org.opencontainers.image.title"] == f"keyfold-{image}"
+    assert labels["org.opencontainers.image.licenses"] == PROJECT["license"]
+    version = next(each.rest for each in final(image).all("ARG") if each.rest.startswith("VERSION="))
+    assert version == f"VERSION={PROJECT['version']}"
+
+
+@each_image
+def test_what_is_copied_is_there_and_sent_to_the_builder(image: str) -> None:
+    lines = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and not line.startswith("#")]
+    assert lines[0] == "*"
+    sent = [line[1:] for line in lines if line.startswith("!")]
+    for stage in stages(dockerfile(image).read_text()):
+        for copy in stage.all("COPY"):
+            words = [word for word in copy.words if not word.startswith("--chmod")]
+            if words[0].startswith("--from"):
+                continue
+            for source in words[:-1]:
+                assert (ROOT / source).exists(), source
+                assert any(source == one or fnmatch(source, f"{one}/*") for one in sent), source
+
+
+def test_all_that_the_wheel_is_made_of_is_copied() -> None:
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    for image in ("sink", "compactor"):
+        build = next(stage for stage in stages(dockerfile(image).read_text()) if stage.name == "build")
+        copied = {source for each in build.all("COPY") for source in each.words[:-1]}
+        assert {package.split("/")[0] for package in wheel["packages"]} <= copied
+        assert {"README.md", "LICENSE", "pyproject.toml", "constraints.txt"} <= copied
+        assert build.environment["PIP_CONSTRAINT"] == "/build/constraints.txt"
+
+
+@pytest.mark.parametrize("extra", ["sink", "spark"])
+def test_libraries_are_those_of_the_project(extra: str) -> None:
+    printed = subprocess.run(
+        [sys.executable, IMAGES / "libraries.py", extra], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert printed == PROJECT["dependencies"] + PROJECT["optional-dependencies"][extra]
+
+
+@pytest.fixture
+def entrypoint(tmp_path: Path) -> Path:
+    """The script, with a tini that prints the words that it is to run."""
+    script = tmp_path / "entrypoint.sh"
+    text = ENTRYPOINT.read_text()
+    assert "exec /usr/bin/tini -s -- " in text
+    script.write_text(text.replace("exec /usr/bin/tini -s -- ", r"printf '%s\n' "))
+    return script
+
+
+def run(script: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {"PATH": os.environ["PATH"], **variables}
+    return subprocess.run(
+        ["bash", script, *words], env=environment, capture_output=True, text=True, check=False, timeout=30
+    )
+
+
+EXECUTOR = {
+    "JAVA_HOME": "/opt/java/openjdk",
+    "SPARK_EXECUTOR_MEMORY": "1024m",
+    "SPARK_DRIVER_URL": "spark://CoarseGrainedScheduler@driver:7078",
+    "SPARK_EXECUTOR_ID": "3",
+    "SPARK_EXECUTOR_CORES": "2",
+    "SPARK_APPLICATION_ID": "spark-1",
+    "SPARK_EXECUTOR_POD_IP": "10.0.0.7",
+    "SPARK_EXECUTOR_POD_NAME": "compactor-exec-3",
+    "SPARK_RESOURCE_PROFILE_ID": "0",
+    "SPARK_CONF_DIR": "/opt/spark/conf",
+}
+
+
+def test_the_entrypoint_builds_an_executor_from_sparks_variables(entrypoint: Path) -> None:
+    options = {f"SPARK_JAVA_OPT_{number}": f"-Da{number}=two words" for number in range(11)}
+    answer = run(entrypoint, "executor", **EXECUTOR, **options)
+    assert answer.stdout.splitlines() == [
+        "/opt/java/openjdk/bin/java",
+        *[f"-Da{number}=two words" for number in range(11)],
+        "-Xms1024m",
+        "-Xmx1024m",
+        "-cp",
+        "/opt/spark/conf:/opt/spark/jars/*",
+        "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend",
+        *("--driver-url", "spark://CoarseGrainedScheduler@driver:7078"),
+        *("--executor-id", "3"),
+        *("--cores", "2"),
+        *("--app-id", "spark-1"),
+        *("--hostname", "10.0.0.7"),
+        *("--resourceProfileId", "0"),
+        *("--podName", "compactor-exec-3"),
+    ]
+    assert (answer.returncode, answer.stderr) == (0, "")
+
+
+def test_class_paths_that_spark_gives_are_kept(entrypoint: Path) -> None:
+    given = {"SPARK_CLASSPATH": "/a.jar", "SPARK_EXTRA_CLASSPATH": "/b.jar", "SPARK_DIST_CLASSPATH": "/c.jar"}
+    answer = run(entrypoint, "executor", **EXECUTOR, **given, HADOOP_CONF_DIR="/etc/hadoop")
+    assert "/opt/spark/conf:/etc/hadoop:/a.jar:/opt/spark/jars/*:/b.jar:/c.jar" in answer.stdout.splitlines()
+
+
+def test_an_executor_without_its_variables_says_which_is_missing(entrypoint: Path) -> None:
+    without = {name: value for name, value in EXECUTOR.items() if name != "SPARK_DRIVER_URL"}
+    answer = run(entrypoint, "executor", **without)
+    assert answer.returncode != 0
+    assert "SPARK_DRIVER_URL" in answer.stderr
+
+
+def test_the_entrypoint_starts_a_driver_by_spark_submit(entrypoint: Path) -> None:
+    words = ("--properties-file", "/opt/spark/conf/spark.properties", "local:///opt/keyfold/keyfold_compact.py", "run")
+    answer = run(entrypoint, "driver", *words, SPARK_DRIVER_BIND_ADDRESS="10.0.0.5")
+    assert answer.stdout.splitlines() == [
+        "/opt/spark/bin/spark-submit",
+        *("--conf", "spark.driver.bindAddress=10.0.0.5"),
+        *("--conf", "spark.executorEnv.SPARK_DRIVER_POD_IP=10.0.0.5"),
+        *("--deploy-mode", "client"),
+        *words,
+    ]
+
+
+def test_other_commands_run_as_they_are(entrypoint: Path) -> None:
+    words = ["keyfold", "compact", "run", "/etc/keyfold/compact.json", "two words"]
+    assert run(entrypoint, *words).stdout.splitlines() == words
+    assert run(entrypoint).returncode == 2
