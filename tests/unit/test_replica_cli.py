@@ -68,6 +68,18 @@ def test_a_replica_is_opened_where_its_registration_says(
     assert not any("mine and mine alone" in line for line in printed)
 
 
+def test_keys_of_the_sources_configuration_are_never_sent_to_the_replica(
+    keyfold: Keyfold, made: MadeLog, tmp_path: Path
+) -> None:
+    del made
+    config = {"s3.bucket.name": "log", "aws.access.key.id": "ours", "aws.secret.access.key": "ours alone"}
+    (tmp_path / "replicate.json").write_text(json.dumps(config))
+    keyfold("add", SOURCE, "dr", "--to", REPLICA)
+    keyfold("run", str(tmp_path / "replicate.json"), "--once")
+    opened = {location.bucket: location.access_key_id for location in keyfold.buckets.locations}
+    assert opened == {"log": "ours", "dr": None}
+
+
 def test_a_secret_on_the_command_line_is_refused_and_not_repeated(keyfold: Keyfold, made: MadeLog) -> None:
     del made
     keyfold("add", SOURCE, "dr", "--to", REPLICA, "--access-key-id", "AKIA", "--secret-access-key", "hunter22", code=2)

@@ -34,7 +34,8 @@ class ReplicaOptions(StoreOptions):
         "aws.profile",
         None,
         doc="Profile of the AWS files, on the machine that replicates, with rights at the replica. Where neither this "
-        "nor keys are given, the replica is opened with the same credentials as the source.",
+        "nor keys are given, the replica is opened by that machine's usual AWS variables, never by keys of the source's "
+        "configuration.",
         group="Store",
     )
     pin_min_bytes: Count = option(
