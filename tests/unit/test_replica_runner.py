@@ -282,8 +282,12 @@ def test_a_defect_that_comes_while_a_loop_ends_is_not_lost(worlds: Worlds, monke
             begun.set()
             return stop.is_set()
 
+        def end() -> None:
+            assert begun.wait(30)
+            stop.set()
+
         breaking(monkeypatch, is_stopping)
-        telling = threading.Thread(target=lambda: begun.wait(30) and stop.set())
+        telling = threading.Thread(target=end)
         telling.start()
         with pytest.raises(Defect):
             running.runner.loop(stop)

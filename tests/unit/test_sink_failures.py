@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -16,11 +17,13 @@ from keyfold.errors import (
     ConfigError,
     Corrupt,
     Fenced,
+    IsReplica,
     KeyfoldError,
     ManifestLost,
     SourceError,
     StoreUnavailable,
 )
+from keyfold.log.manifest import ReplicaState
 from keyfold.log.names import Place
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
@@ -50,6 +53,7 @@ def make() -> Iterator[MakeRig]:
         (SourceError("t", 0, "x"), Verdict.PARTITION),
         (ManifestLost("t", 0, "x"), Verdict.PARTITION),
         (Corrupt("t", 0, "x"), Verdict.PARTITION),
+        (IsReplica("t", 0, "x", source="s3://log/topics"), Verdict.PARTITION),
         (TopicGone("x"), Verdict.PARTITION),
         (TopicForbidden("x"), Verdict.PARTITION),
         (SourceForbidden("x"), Verdict.TASK),
@@ -92,6 +96,31 @@ def test_one_partition_fails_and_the_others_go_on(make: MakeRig) -> None:
     assert isinstance(rig.error, PartitionsFailed)
     assert "t-0" in str(rig.error)
     assert rig.kafka.closed
+
+
+def test_a_log_that_becomes_a_replica_fails_its_partition_and_says_whose_it_is(make: MakeRig) -> None:
+    """Demoted under a running session, as a switch-over does it: what was read since is not committed anywhere."""
+    rig = make(segment__ms="100")
+    rig.kafka.produce(T0, range(5))
+    rig.kafka.produce(T1, range(5))
+    rig.kafka.tell("on_assign", T0, T1)
+    rig.until(lambda: rig.next_offset(T0) == 5 and rig.next_offset(T1) == 5)
+    log = rig.log(T0)
+    promoted = replace(log.load().manifest, replica=ReplicaState(1, "c", "log", "s3://log/topics"))
+    before = log.demote(promoted, name="log", source_url="s3://log-dr/topics").manifest
+    rig.kafka.produce(T0, range(5, 10))
+    rig.kafka.produce(T1, range(5, 10))
+    rig.until(lambda: rig.says(State.FAILED) and rig.next_offset(T1) == 10)
+    failed, other = rig.status(T0), rig.status(T1)
+    assert failed is not None
+    assert other is not None
+    assert (failed.state, other.state) == (State.FAILED, State.RUNNING)
+    assert "t-0: the log here is the replica `log` of s3://log-dr/topics" in failed.error
+    assert "write to the source" in failed.error
+    assert failed.error in rig.statuses[-1].trace
+    assert log.load().manifest == before
+    rig.end()
+    assert isinstance(rig.error, PartitionsFailed)
 
 
 def test_a_partition_that_has_failed_is_begun_anew_when_it_comes_again(make: MakeRig) -> None:
