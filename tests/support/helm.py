@@ -30,7 +30,7 @@ _SOURCES: Final = Path(__file__).parent / "go" / "helm"
 CHART: Final = Path(__file__).parents[2] / "infra" / "helm" / "keyfold"
 VALUE_SETS: Final = CHART / "ci"
 # What a cluster of today offers; without a cluster Helm takes the version that it was built with.
-KUBERNETES_VERSION: Final = "1.34.0"
+KUBERNETES_VERSION: Final = "1.34"
 
 Object = dict[str, Any]
 

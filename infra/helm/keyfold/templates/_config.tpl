@@ -27,6 +27,7 @@
 
 {{- define "keyfold.sinkConfig" -}}
 {{- $sink := .Values.sink -}}
+{{- $store := include "keyfold.storeConfig" . | fromJson -}}
 {{- include "keyfold.checkConfig" (list "sink" $sink.config (dict "listeners" "sink.rest.port" "rest.token" "sink.rest.tokenSecretName" "bootstrap.servers" "sink.bootstrapServers" "consumer.override.group.instance.id" "sink.staticMembership" "consumer.override.session.timeout.ms" "sink.staticMembership.sessionTimeoutMs")) -}}
 {{- if not (or (get $sink.config "topics") (get $sink.config "topics.regex")) -}}
 {{- fail "sink.config: `topics` or `topics.regex` must be given" -}}
@@ -38,7 +39,7 @@
 {{- $_ := set $c "consumer.override.group.instance.id" "${env:POD_NAME}" -}}
 {{- end -}}
 {{- with $sink.staticMembership.sessionTimeoutMs }}{{ $_ := set $c "consumer.override.session.timeout.ms" (int .) }}{{ end -}}
-{{- mergeOverwrite (include "keyfold.storeConfig" . | fromJson) $c (deepCopy $sink.config) | toPrettyJson -}}
+{{- mergeOverwrite $store $c (deepCopy $sink.config) | toPrettyJson -}}
 {{- end -}}
 
 {{- define "keyfold.compactConfig" -}}

@@ -11,8 +11,8 @@ spec:
   automountServiceAccountToken: false
   enableServiceLinks: false
   securityContext: {{- include "keyfold.podSecurity" $compactor.runAsUser | nindent 4 }}
-  {{- include "keyfold.pullSecrets" . | nindent 2 }}
-  {{- include "keyfold.placement" $executor.pod | nindent 2 }}
+  {{- with include "keyfold.pullSecrets" . }}{{ trim . | nindent 2 }}{{ end }}
+  {{- with include "keyfold.placement" $executor.pod }}{{ trim . | nindent 2 }}{{ end }}
   containers:
     - name: executor
       env:
@@ -64,15 +64,15 @@ spec:
 {{- mergeOverwrite $c (deepCopy $spark.conf) | toJson -}}
 {{- end -}}
 
-{{/* Command and arguments. */}}
-{{- define "keyfold.compactCommand" -}}
+{{/* Arguments of the image's entrypoint, which runs them under an init that collects Spark's orphans. */}}
+{{- define "keyfold.compactArguments" -}}
 {{- $compactor := .Values.compactor -}}
 {{- $spark := $compactor.spark -}}
 {{- $isSubmit := and (include "keyfold.onKubernetes" .) (eq $spark.launcher "spark-submit") -}}
 {{- $conf := include "keyfold.sparkConf" . | fromJson -}}
-{{- if $isSubmit }}
-command: [{{ $spark.home }}/bin/spark-submit]
 args:
+{{- if $isSubmit }}
+  - {{ $spark.home }}/bin/spark-submit
   - --master={{ $spark.master }}
   - --deploy-mode=client
   - --name={{ include "keyfold.fullname" . }}-compactor
@@ -84,8 +84,9 @@ args:
   - run
   - /etc/keyfold/compact.json
 {{- else }}
-command: [keyfold, compact, run]
-args:
+  - keyfold
+  - compact
+  - run
   - /etc/keyfold/compact.json
   - --master
   - {{ ternary $spark.master (printf "local[%d]" (int $spark.localCores)) (eq $spark.mode "kubernetes") | quote }}
@@ -117,13 +118,13 @@ spec:
   enableServiceLinks: false
   terminationGracePeriodSeconds: {{ int $compactor.terminationGracePeriodSeconds }}
   securityContext: {{- include "keyfold.podSecurity" $compactor.runAsUser | nindent 4 }}
-  {{- include "keyfold.pullSecrets" . | nindent 2 }}
-  {{- include "keyfold.placement" $compactor.pod | nindent 2 }}
+  {{- with include "keyfold.pullSecrets" . }}{{ trim . | nindent 2 }}{{ end }}
+  {{- with include "keyfold.placement" $compactor.pod }}{{ trim . | nindent 2 }}{{ end }}
   containers:
     - name: compactor
       image: {{ include "keyfold.image" (list . $compactor.image) }}
       imagePullPolicy: {{ $compactor.image.pullPolicy }}
-      {{- include "keyfold.compactCommand" . | nindent 6 }}
+      {{- include "keyfold.compactArguments" . | nindent 6 }}
       env:
         {{- include "keyfold.env" (list . $compactor) | nindent 8 }}
         - {name: SPARK_LOCAL_DIRS, value: /var/data/spark}

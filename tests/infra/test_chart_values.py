@@ -1,0 +1,261 @@
+"""The chart as Helm renders it: what single values change, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytest
+import yaml
+
+from keyfold.errors import KeyfoldError
+from tests.support.chart import command, config, found_pod, sink_options, with_values
+from tests.support.helm import CHART, VALUE_SETS, one, template, template_text
+from tests.support.rendered import Object, breaches, pods, selects
+
+pytestmark = pytest.mark.real
+
+
+def test_a_sink_is_a_static_member_by_its_pods_name() -> None:
+    options = sink_options(template(with_values()))
+    assert options.consumer["group.instance.id"] == "given"
+    two = sink_options(template(with_values({"sink": {"config": {"tasks.max": 2}}})))
+    assert two.for_task(1).consumer["group.instance.id"] == "given-1"
+    off = template(with_values({"sink": {"staticMembership": {"enabled": False, "sessionTimeoutMs": 60_000}}}))
+    assert "group.instance.id" not in sink_options(off).consumer
+    assert sink_options(off).consumer["session.timeout.ms"] == "60000"
+
+
+@pytest.mark.parametrize(("flush_ms", "grace_s"), [(None, 55), (90_000, 120), (1_500, 32)])
+def test_a_sink_has_longer_to_end_than_its_tasks_to_flush(flush_ms: int | None, grace_s: int) -> None:
+    from keyfold_sink.running.run import _LEAVE_S, limits
+
+    given = {} if flush_ms is None else {"task.shutdown.graceful.timeout.ms": flush_ms}
+    objects = template(with_values({"sink": {"config": given}}))
+    set_grace_s = found_pod(objects, "StatefulSet/kf-keyfold-sink").spec["terminationGracePeriodSeconds"]
+    assert set_grace_s == grace_s
+    assert set_grace_s > limits(sink_options(objects)).stop_s + _LEAVE_S
+
+
+def test_a_sink_has_the_memory_that_its_tasks_may_take() -> None:
+    pod = found_pod(template(with_values()), "StatefulSet/kf-keyfold-sink")
+    for values in VALUE_SETS.glob("*.yaml"):
+        given = yaml.safe_load(values.read_text())
+        if given["sink"].get("enabled", True):
+            objects = template(values)
+            prefix = "clicks" if values.stem == "sink-only" else "kf-keyfold"
+            pod = found_pod(objects, f"StatefulSet/{prefix}-sink")
+            written = config(objects, "sink", prefix=prefix)
+            tasks = int(written.get("tasks.max", 1))
+            buffer_mib = int(written.get("buffer.memory", 256 << 20)) >> 20
+            limit = pod.containers[0]["resources"]["limits"]["memory"]
+            assert int(limit.removesuffix("Mi")) >= 100 + tasks * (200 + buffer_mib), values
+
+
+def test_probes_ask_what_they_mean() -> None:
+    objects = template(with_values({"compactor": {"mode": "loop"}, "replica": {"enabled": True}}))
+    for owner in ("StatefulSet/kf-keyfold-sink", "Deployment/kf-keyfold-compactor", "Deployment/kf-keyfold-replica"):
+        container = found_pod(objects, owner).containers[0]
+        paths = {kind: container[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "liveness", "readiness")}
+        assert paths == {"startup": "/health/live", "liveness": "/health/live", "readiness": "/health/ready"}
+    cron = found_pod(template(with_values()), "CronJob/kf-keyfold-compactor")
+    assert not [key for key in cron.containers[0] if key.endswith("Probe")], "a run is bounded by its deadline"
+
+
+def test_a_change_of_the_configuration_makes_new_pods() -> None:
+    def mark(values: Mapping[str, Any]) -> str:
+        found = one(template(values), "StatefulSet", "kf-keyfold-sink")["spec"]["template"]["metadata"]["annotations"]
+        return str(found["keyfold/config"])
+
+    assert mark(with_values()) == mark(with_values({"compactor": {"mode": "off"}}))
+    assert mark(with_values()) != mark(with_values({"sink": {"config": {"segment.ms": 1000}}}))
+
+
+def test_numbers_stay_whole() -> None:
+    values = {"buffer.memory": 1_073_741_824, "segment.bytes": "9007199254740993", "source.gap.policy": "record"}
+    found = config(template(with_values({"sink": {"config": values}})), "sink")
+    assert found["buffer.memory"] == "1073741824"
+    assert found["segment.bytes"] == "9007199254740993"
+
+
+def test_a_services_own_configuration_wins_over_what_is_said_of_the_store() -> None:
+    objects = template(with_values({"replica": {"enabled": True, "config": {"s3.bucket.name": "other"}}}))
+    assert config(objects, "replica")["s3.bucket.name"] == "other"
+    assert config(objects, "compactor")["s3.bucket.name"] == "log"
+
+
+def test_sparks_driver_may_do_to_pods_what_it_does_and_nothing_else() -> None:
+    objects = template(VALUE_SETS / "spark-kubernetes.yaml")
+    assert one(objects, "Role", "kf-keyfold-compactor")["rules"] == [
+        {
+            "apiGroups": [""],
+            "resources": ["pods"],
+            "verbs": ["create", "get", "list", "watch", "delete", "deletecollection"],
+        }
+    ]
+    others = [each for each in template(VALUE_SETS / "eks-irsa.yaml") if each["kind"] in {"Role", "RoleBinding"}]
+    assert others == []
+
+
+def test_executors_are_kept_apart_from_the_driver() -> None:
+    objects = template(VALUE_SETS / "spark-kubernetes.yaml")
+    executor = next(pod for pod in pods(objects) if pod.owner.endswith("executor.yaml"))
+    words = command(found_pod(objects, "Deployment/kf-keyfold-compactor"))
+    settings = dict(word.split("=", 1) for word in words if word.startswith("spark."))
+    assert settings["spark.kubernetes.executor.podTemplateContainerName"] == executor.containers[0]["name"]
+    assert settings["spark.kubernetes.authenticate.executor.serviceAccountName"] == "kf-keyfold-executor"
+    assert settings["spark.kubernetes.container.image"] == "keyfold-compactor:0.1.0"
+    assert settings["spark.driver.host"] == "$(POD_IP)"
+    assert settings["spark.kubernetes.driver.pod.name"] == "$(POD_NAME)"
+    assert settings["spark.executor.instances"] == "4"
+    assert "--once" not in words
+
+
+def test_spark_submit_is_called_where_it_is_asked_for() -> None:
+    words = command(found_pod(template(VALUE_SETS / "spark-submit-cron.yaml"), "CronJob/kf-keyfold-compactor"))
+    assert words[:2] == ["/opt/spark/bin/spark-submit", "--master=k8s://https://kubernetes.default.svc"]
+    assert words[-4:] == ["run", "/etc/keyfold/compact.json", "--once", "--json"]
+    assert "spark.authenticate=true" in words
+
+
+def test_credentials_of_a_secret_reach_all_that_open_the_bucket() -> None:
+    values = with_values(
+        {
+            "store": {"credentials": {"secretName": "s3-keys"}},
+            "compactor": {"spark": {"mode": "kubernetes"}},
+            "replica": {"enabled": True},
+        }
+    )
+    for pod in pods(template(values)):
+        for container in pod.containers:
+            if container.get("command", [""])[0] != "python3":
+                assert "AWS_SECRET_ACCESS_KEY" in {variable["name"] for variable in container["env"]}, pod.owner
+
+
+def test_network_policies_deny_what_is_not_listed() -> None:
+    objects = template(VALUE_SETS / "spark-kubernetes.yaml")
+    policies = [each["spec"] for each in objects if each["kind"] == "NetworkPolicy"]
+    for pod in pods(objects):
+        chosen = [policy for policy in policies if selects(policy["podSelector"], pod.labels)]
+        assert {kind for policy in chosen for kind in policy["policyTypes"]} == {"Ingress", "Egress"}
+    assert all(peers != [] for policy in policies for rule in policy.get("ingress", []) for peers in [rule.get("from")])
+    assert ports(objects, "kf-keyfold-store") == {53, 443, 80}
+    assert ports(objects, "kf-keyfold-compactor") == {443, 6443}
+
+
+def test_ports_of_brokers_and_store_are_read_from_their_addresses() -> None:
+    values = with_values(
+        {
+            "store": {"url": "http://s3:9000"},
+            "sink": {"bootstrapServers": "a:9093, b:9093,c:9094"},
+            "compactor": {"mode": "off"},
+        }
+    )
+    objects = template(values)
+    assert ports(objects, "kf-keyfold-store") == {53, 9000}
+    assert ports(objects, "kf-keyfold-sink") == {9093, 9094}
+
+
+def ports(objects: list[Object], policy: str) -> set[int]:
+    rules: Iterable[Object] = one(objects, "NetworkPolicy", policy)["spec"]["egress"]
+    return {port["port"] for rule in rules for port in rule.get("ports", [])}
+
+
+def test_a_scaled_sink_leaves_the_number_of_its_pods_to_who_scales() -> None:
+    fixed = one(template(with_values({"sink": {"replicas": 3}})), "StatefulSet", "kf-keyfold-sink")
+    assert fixed["spec"]["replicas"] == 3
+    objects = template(VALUE_SETS / "sink-only.yaml")
+    assert "replicas" not in one(objects, "StatefulSet", "clicks-sink")["spec"]
+    trigger = one(objects, "ScaledObject", "clicks-sink")["spec"]["triggers"][0]
+    assert trigger["metadata"]["consumerGroup"] == "connect-clicks"
+    assert trigger["metadata"]["lagThreshold"] == "6000000"
+    assert all(isinstance(value, str) for value in trigger["metadata"].values())
+
+
+def test_rules_are_those_of_the_services_that_run() -> None:
+    def groups(change: Mapping[str, Any]) -> list[str]:
+        rule = {"monitoring": {"prometheusRule": {"enabled": True}}}
+        found = one(template(with_values(rule, change)), "PrometheusRule", "kf-keyfold")["spec"]["groups"]
+        return [group["name"] for group in found]
+
+    assert groups({}) == ["keyfold", "keyfold-sink", "keyfold-compactor"]
+    assert groups({"compactor": {"mode": "off"}}) == ["keyfold", "keyfold-sink"]
+    assert groups({"monitoring": {"prometheusRule": {"services": ["replica"]}}}) == ["keyfold", "keyfold-replica"]
+
+
+def test_rules_and_dashboard_arrive_as_they_are_written() -> None:
+    objects = template(VALUE_SETS / "eks-irsa.yaml")
+    written = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())["groups"]
+    arrived = one(objects, "PrometheusRule", "kf-keyfold")["spec"]["groups"]
+    assert arrived == [group for group in written if group["name"] != "keyfold-replica"]
+    dashboard = json.loads((CHART / "files" / "dashboard.json").read_text())
+    assert json.loads(one(objects, "ConfigMap", "kf-keyfold-dashboard")["data"]["keyfold.json"]) == dashboard
+
+
+def test_a_token_is_made_where_none_is_given() -> None:
+    made = one(template(with_values()), "Secret", "kf-keyfold-rest")
+    assert len(made["data"]["token"]) >= 40
+    given = template(with_values({"sink": {"rest": {"tokenSecretName": "mine"}}}))
+    assert not [each for each in given if each["kind"] == "Secret"]
+
+
+def test_openshift_gives_its_own_users() -> None:
+    objects = template(with_values({"sink": {"runAsUser": None}, "compactor": {"runAsUser": None}}))
+    for pod in pods(objects):
+        assert not {"runAsUser", "runAsGroup", "fsGroup"} & set(pod.spec["securityContext"])
+        assert breaches(pod) == []
+
+
+def test_services_that_are_off_leave_nothing_behind() -> None:
+    objects = template({"store": {"bucket": "log"}, "sink": {"enabled": False}, "compactor": {"mode": "off"}})
+    assert {each["kind"] for each in objects} == {"NetworkPolicy"}
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"sink": {"replica": 2}}, "replica"),
+        ({"sink": {"replicas": "two"}}, "replicas"),
+        ({"sinks": {}}, "sinks"),
+        ({"sink": {"config": {"topics": ["users"]}}}, "topics"),
+        ({"sink": {"resources": {"limit": {}}}}, "limit"),
+        ({"compactor": {"mode": "daily"}}, "mode"),
+        ({"compactor": {"cron": {"schedule": "hourly"}}}, "schedule"),
+        ({"compactor": {"spark": {"conf": {"executor.cores": 2}}}}, "executor.cores"),
+        ({"store": {"url": "minio:9000"}}, "url"),
+        ({"networkPolicy": {"kafka": {"to": [{"cidr": "10.0.0.0/8"}]}}}, "cidr"),
+        ({"monitoring": {"prometheusRule": {"services": ["sinks"]}}}, "services"),
+        ({"sink": {"secretEnv": {"A-B": {"secretName": "a", "key": "b"}}}}, "A-B"),
+    ],
+)
+def test_wrong_values_are_refused_by_name(change: Mapping[str, Any], said: str) -> None:
+    with pytest.raises(KeyfoldError) as refused:
+        template_text(with_values(change))
+    assert "values don't meet the specifications of the schema" in str(refused.value)
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({}, "store.bucket: the bucket of the log must be given"),
+        ({"store": {"bucket": "log"}}, "sink.config: `topics` or `topics.regex` must be given"),
+        ({"store": {"bucket": "log"}, "sink": {"config": {"topics": "users"}}}, "sink.bootstrapServers"),
+        (
+            with_values({"sink": {"config": {"listeners": "x"}}}),
+            "`listeners` is set by the chart: use `sink.rest.port`",
+        ),
+        (with_values({"sink": {"config": {"sasl.password": "x"}}}), "`sasl.password` would stand in a ConfigMap"),
+        (with_values({"compactor": {"config": {"aws.secret.access.key": "x"}}}), "would stand in a ConfigMap"),
+        (with_values({"compactor": {"config": {"spark.master": "yarn"}}}), "use `compactor.spark.mode`"),
+        (with_values({"sink": {"pod": {"labels": {"app.kubernetes.io/name": "x"}}}}), "is the chart's"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_what_to_do(values: Mapping[str, Any], said: str) -> None:
+    with pytest.raises(KeyfoldError) as refused:
+        template_text(values)
+    assert said in str(refused.value)
