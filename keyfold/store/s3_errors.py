@@ -33,6 +33,7 @@ _UNKNOWN_CODES: Final = frozenset({
     "ServiceUnavailable", "SlowDown", "SlowDownRead", "SlowDownWrite", "Throttling", "ThrottlingException",
     "RequestThrottled", "RequestLimitExceeded", "TooManyRequests", "503 SlowDown",
     "BadDigest", "IncompleteBody", "XAmzContentChecksumMismatch",  # broken on its way: the same bytes may do next time
+    "ExistingObjectIsDirectory",  # versitygw, whatever went wrong in its file system while it published the object
 })  # fmt: skip
 _DENIED_CODES: Final = frozenset({
     "AccessDenied", "AllAccessDisabled", "AccountProblem", "ExpiredToken", "InvalidAccessKeyId", "InvalidToken",
@@ -45,7 +46,7 @@ _WRONG_REGION_CODES: Final = frozenset(
 # Another process has finished it, let it go, or sent one of its parts again.
 _UPLOAD_LOST_CODES: Final = frozenset({"NoSuchUpload", "InvalidPart"})
 # A name that cannot be, on stores that keep objects as files: `o` and `o/x` together. Repeating does not help.
-_NAME_CONFLICTS: Final = frozenset({"ObjectParentIsFile", "ExistingObjectIsDirectory", "ParentIsObject"})
+_NAME_CONFLICTS: Final = frozenset({"ObjectParentIsFile", "ParentIsObject"})
 
 _NO_ANSWER: Final = (
     boto.HTTPClientError,  # read time-outs, connections closed in the middle, streams that broke

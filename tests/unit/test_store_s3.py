@@ -102,7 +102,9 @@ REFUSALS = [
     (Answer(None), UPDATE, StoreUnavailable),
     (error(400, "InvalidRequest"), CREATE, StoreError),
     (error(501, "NotImplemented"), CREATE, StoreError),
-    (error(409, "ExistingObjectIsDirectory"), CREATE, StoreError),
+    (error(409, "ObjectParentIsFile"), CREATE, StoreError),
+    # versitygw's word for any trouble in its file system between two publications, also where the object has landed
+    (error(409, "ExistingObjectIsDirectory"), CREATE, StoreUnavailable),
 ]
 
 
