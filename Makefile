@@ -69,8 +69,9 @@ $(SPARK_VENV)/.installed: pyproject.toml constraints.txt
 		build hatchling hypothesis pytest pytest-randomly pytest-timeout pytest-xdist
 	@touch $@
 
-test-real: java go jars ## Tests against versitygw, built by Go once
+test-real: java go jars ## Tests with what is built by Go once: versitygw, Helm
 	@$(PY) -m tests.support.versitygw
+	@$(PY) -m tests.support.helm
 	$(PYTEST) -m "real and not soak" $(ARGS)
 
 soak: java go jars ## Long storms: kills, fights and pauses for many minutes
@@ -96,9 +97,12 @@ bench: jars ## Ratios on this machine, each on the same data in one run
 	@for bench in $$(ls tests/bench/*.py | grep -v '/_'); do name=$${bench%.py}; \
 		echo "== $$bench"; $(PY) -m "$${name//\//.}" $(ARGS); done
 
-docs: $(STAMP) ## Write docs/configuration.md and the tables of docs/metrics-sink.md from the code
+docs: $(STAMP) ## Write docs/configuration.md, the tables of docs/metrics-sink.md and the chart's README from their sources
 	$(PY) -m tests.support.configuration_docs
 	$(PY) -m tests.support.metrics_docs
+	$(PY) -m tests.support.operations_docs
+	$(PY) -m tests.support.grafana_dashboard
+	$(PY) -m tests.support.chart_docs
 
 dist: $(STAMP) ## Build wheel, sdist and what spark-submit is given into dist/
 	@rm -rf dist

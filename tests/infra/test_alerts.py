@@ -120,6 +120,18 @@ def test_annotations_use_labels_that_the_alert_has(rule: Rule) -> None:
     assert used <= set(expected["exp_labels"])
 
 
+@pytest.mark.parametrize("name", ["metrics.md", "metrics-sink.md", "metrics-replica.md"])
+def test_questions_on_the_pages_of_metrics_name_only_what_there_is(name: str) -> None:
+    section = (ROOT / "docs" / name).read_text(encoding="utf-8").partition("## Questions and alerts")[2]
+    (block,) = re.findall(r"^```\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    known = all_served()
+    for question in block.strip().split("\n\n"):
+        names = names_in(question)
+        assert names.metrics, question
+        assert names.metrics <= set(known)
+        assert all(matcher.label in known[matcher.metric] for matcher in names.matchers)
+
+
 def test_every_runbook_belongs_to_an_alert() -> None:
     assert {page.name for page in RUNBOOKS.glob("*.md")} == {Path(rule.annotations["runbook"]).name for rule in RULES}
 

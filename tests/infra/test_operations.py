@@ -75,7 +75,7 @@ def mistake(written: Written) -> str:
             if parameter.required and not isinstance(value, str | tuple) and written.is_whole:
                 return f"{parameter.human_readable_name} is missing"
             if isinstance(value, str) and isinstance(parameter.type, click.Choice | click.IntRange | click.FloatRange):
-                parameter.type.convert(value, parameter, context)
+                parameter.type_cast_value(context, value)
     except click.UsageError as error:
         return error.format_message()
     return ""
