@@ -282,7 +282,7 @@ def show(side: str, turns: list[Turn]) -> None:
 @click.option("--rounds", default=3)
 @click.option("--share", default=0.05, help="The throttle, as a share of what a pass moves without one.")
 @click.option("--records", default=500_000, help="What the reader reads; the sink takes twice as many.")
-@click.option("--logs", default=300, help="Logs for the passes to clean, each of 25,000 records of 1 KB.")
+@click.option("--logs", default=800, help="Logs for the passes to clean, each of 25,000 records of 1 KB.")
 @click.option("--only", type=click.Choice(["sink", "reader"]), default=None)
 @click.option("--json", "as_json", is_flag=True)
 @click.option("--read-child", default=0, hidden=True)
