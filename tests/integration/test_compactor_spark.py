@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -26,7 +27,7 @@ from keyfold_compactor.settings import Encoding
 from keyfold_compactor.work import Executor, LogJob
 from tests.support.cleaning import EAGER, Sink, last_per_key, load, read_all, record
 from tests.support.held import tell
-from tests.support.moto import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, LocalS3Process
+from tests.support.moto import LocalS3Process
 
 pytestmark = [pytest.mark.spark, pytest.mark.any_spark]
 PARTITIONS = 4
@@ -42,13 +43,7 @@ def server() -> Iterator[LocalS3Process]:
 def location(server: LocalS3Process, request: pytest.FixtureRequest) -> S3Location:
     bucket = f"b-{abs(hash(request.node.name)) % 10**9}"
     server.create_bucket(bucket)
-    return S3Location(
-        bucket,
-        region=REGION,
-        endpoint_url=server.url,
-        access_key_id=ACCESS_KEY_ID,
-        secret_access_key=SECRET_ACCESS_KEY,
-    )
+    return server.location(bucket)
 
 
 @pytest.fixture
@@ -173,9 +168,10 @@ def test_however_a_log_is_mapped_and_its_masks_travel_the_result_is_the_same(
 
 
 class Watcher:
-    """Counts the steps of each stage."""
+    """Counts the steps of each stage, which many threads do."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self.stage = ""
         self.steps: Counter[str] = Counter()
         self.totals: Counter[str] = Counter()
@@ -185,7 +181,8 @@ class Watcher:
         self.totals[stage] += total
 
     def step(self, count: int = 1) -> None:
-        self.steps[self.stage] += count
+        with self._lock:
+            self.steps[self.stage] += count
 
 
 def _same(executor: Executor) -> Executor:
