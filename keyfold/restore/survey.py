@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from keyfold.errors import ObjectNotFound
+from keyfold.log.avro import varint
 from keyfold.log.index import Ints
 from keyfold.log.manifest import Manifest
 from keyfold.log.record import Record
@@ -125,11 +126,11 @@ def _add_large(found: Survey, source: Source, part: Part, lengths: Ints, limits:
 
 def batch_bytes(record: Record, compression: str = "none") -> int:
     """Bytes of a Kafka record batch (format 2) with this record alone; compressed as far as that can be tried here."""
-    body = [b"\0\0\0", *_field(record.key), *_field(record.value), _varint(len(record.headers))]
+    body = [b"\0\0\0", *_field(record.key), *_field(record.value), varint(len(record.headers))]
     for name, value in record.headers:
         body += [*_field(name.encode()), *_field(value)]
     length = sum(map(len, body))
-    size = len(_varint(length)) + length
+    size = len(varint(length)) + length
     codec = _CODECS.get(compression)
     if codec is not None:
         size = min(size, len(pa.compress(b"".join(body), codec=codec)))
@@ -137,15 +138,5 @@ def batch_bytes(record: Record, compression: str = "none") -> int:
 
 
 def _field(data: bytes | None) -> tuple[bytes, ...]:
-    return (_varint(-1),) if data is None else (_varint(len(data)), data)
-
-
-def _varint(number: int) -> bytes:
-    """Zigzag, as Kafka writes lengths."""
-    rest = (number << 1) ^ (number >> 31)
-    found = bytearray()
-    while rest > 0x7F:
-        found.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    found.append(rest)
-    return bytes(found)
+    """Kafka writes lengths as Avro does."""
+    return (varint(-1),) if data is None else (varint(len(data)), data)
