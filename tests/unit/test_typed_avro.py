@@ -25,8 +25,7 @@ from keyfold.typed.decoder import Decoder, reader_type
 from keyfold.typed.kept import KeptSchemas, SchemaUnusable
 from keyfold.typed.logical import EPOCH_LOCAL
 from keyfold.typed.misfit import Misfit
-
-Json = Any
+from tests.support.avro_words import Json, logical, record
 
 
 def written(schema: Json, value: Any) -> bytes:
@@ -40,14 +39,6 @@ def read(writer: Json, data: bytes, reader: Json = None, into: Into = Into.PYTHO
     value, end = function(data, 0)
     assert end == len(data)
     return value
-
-
-def record(name: str, **fields: Json) -> Json:
-    return {"type": "record", "name": name, "fields": [{"name": n, "type": t} for n, t in fields.items()]}
-
-
-def logical(kind: str, meaning: str, **more: Any) -> Json:
-    return {"type": kind, "logicalType": meaning, **more}
 
 
 LIST = {

@@ -30,27 +30,7 @@ from keyfold.typed.choose import column_for
 from keyfold.typed.columns import AvroColumn, Decoded, StringColumn
 from keyfold.typed.formats import Format, Part
 from keyfold.typed.kept import KeptSchemas
-
-Json = Any
-
-
-def record(called: str, **fields: Json) -> Json:
-    return {"type": "record", "name": called, "fields": [{"name": n, "type": t} for n, t in fields.items()]}
-
-
-def logical(kind: str, meaning: str, **more: Any) -> Json:
-    return {"type": kind, "logicalType": meaning, **more}
-
-
-def decimal(precision: int, scale: int) -> Json:
-    return logical("bytes", "decimal", precision=precision, scale=scale)
-
-
-def kept(*schemas: Json) -> KeptSchemas:
-    store = MemoryStore()
-    for number, schema in enumerate(schemas, 1):
-        store.put(f"topics/_schemas/{number}.avsc", json.dumps(schema).encode(), Create())
-    return KeptSchemas(store, "topics")
+from tests.support.avro_words import Json, decimal, kept, logical, record
 
 
 def written(schema: Json, value: Any, key: int = 1) -> bytes:

@@ -14,38 +14,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from keyfold.errors import ConfigError
-from keyfold.store.api import Create
-from keyfold.store.memory import MemoryStore
 from keyfold.typed.arrow_types import NoArrowType
 from keyfold.typed.avro_schema import JSON_TEXT, Primitive, Union, avro_type
 from keyfold.typed.choose import AvroSurvey, JsonSurvey, column_for, survey_for, surveyed_type
 from keyfold.typed.columns import Decoded, JsonColumn
 from keyfold.typed.formats import Format, Part
 from keyfold.typed.json_shape import Shape
-from keyfold.typed.kept import KeptSchemas
 from keyfold.typed.misfit import Misfit
 from keyfold.typed.values import JsonValues
-
-Json = Any
-
-
-def record(called: str, **fields: Json) -> Json:
-    return {"type": "record", "name": called, "fields": [{"name": n, "type": t} for n, t in fields.items()]}
-
-
-def logical(kind: str, meaning: str, **more: Any) -> Json:
-    return {"type": kind, "logicalType": meaning, **more}
-
-
-def decimal(precision: int, scale: int) -> Json:
-    return logical("bytes", "decimal", precision=precision, scale=scale)
-
-
-def kept(*schemas: Json) -> KeptSchemas:
-    store = MemoryStore()
-    for number, schema in enumerate(schemas, 1):
-        store.put(f"topics/_schemas/{number}.avsc", json.dumps(schema).encode(), Create())
-    return KeptSchemas(store, "topics")
+from tests.support.avro_words import Json, decimal, kept, logical, record
 
 
 def as_json(schema: Json, *documents: Any) -> Decoded:
