@@ -113,16 +113,7 @@ def bucket(local_s3: LocalS3Process) -> str:
 
 @pytest.fixture
 def location(local_s3: LocalS3Process, bucket: str) -> S3Location:
-    from keyfold.store.s3 import S3Location
-    from tests.support.moto import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY
-
-    return S3Location(
-        bucket,
-        region=REGION,
-        endpoint_url=local_s3.url,
-        access_key_id=ACCESS_KEY_ID,
-        secret_access_key=SECRET_ACCESS_KEY,
-    )
+    return local_s3.location(bucket)
 
 
 @pytest.fixture(scope="session")

@@ -26,19 +26,16 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
 
-import boto3
 import click
-from botocore.config import Config
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
 from werkzeug.serving import ThreadedWSGIServer
 
 from keyfold.errors import KeyfoldError
 from keyfold_demo.children import death_with_parent, end
 from keyfold_demo.faults import CODES, DROP, PASS, Fault, FaultPlan, faults_from_json, faults_to_json
+from keyfold_demo.s3_endpoint import S3Endpoint
+from keyfold_demo.served import CuttingServer, Served
 
-ACCESS_KEY_ID: Final = "testkey"
-SECRET_ACCESS_KEY: Final = "testsecret"
-REGION: Final = "us-east-1"
 _CONTROL_PATH: Final = "/_keyfold/faults"  # `_` begins no bucket's name
 _OWN_HEADERS: Final = {"date", "server", "connection", "content-length", "transfer-encoding"}
 
@@ -165,80 +162,25 @@ class _Handler(MotoRequestHandler):
         """Say nothing: there are thousands of requests."""
 
 
-class _Server(ThreadedWSGIServer):
-    """Remembers its connections, so that a stopped server is silent at once."""
-
-    request_queue_size = 256
+class _Server(CuttingServer, ThreadedWSGIServer):
+    """moto, as the handler asks it."""
 
     def __init__(self, port: int) -> None:
         self.application = Application()
-        self._open: set[Any] = set()
-        self._open_lock = threading.Lock()
         super().__init__("127.0.0.1", port, _no_wsgi, handler=_Handler)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        with self._open_lock:
-            self._open.add(request)
-        super().process_request(request, client_address)
-
-    def shutdown_request(self, request: Any) -> None:
-        with self._open_lock:
-            self._open.discard(request)
-        super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - socketserver's signature
         """A client that goes away is no news."""
         if not isinstance(sys.exc_info()[1], OSError):
             traceback.print_exc()
 
-    def hang_up(self) -> None:
-        """Cut what is still open."""
-        with self._open_lock:
-            for connection in self._open:
-                try:
-                    connection.shutdown(2)
-                except OSError:
-                    continue
-
 
 def _no_wsgi(_environ: object, _start_response: object) -> Iterable[bytes]:
     raise AssertionError("the handler asks the application itself")
 
 
-class _Endpoint:
-    """What both kinds of server offer to a test."""
-
-    def __init__(self, port: int) -> None:
-        self.port = port
-
-    @property
-    def url(self) -> str:
-        """For `endpoint_url`, `store.url` and AWS_ENDPOINT_URL."""
-        return f"http://127.0.0.1:{self.port}"
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """The usual AWS variables, for a child process."""
-        return {
-            "AWS_ENDPOINT_URL": self.url,
-            "AWS_ACCESS_KEY_ID": ACCESS_KEY_ID,
-            "AWS_SECRET_ACCESS_KEY": SECRET_ACCESS_KEY,
-            "AWS_REGION": REGION,
-            "AWS_DEFAULT_REGION": REGION,
-        }
-
-    def client(self) -> Any:
-        """A boto3 client that does not retry. Close it."""
-        return s3_client(self.url)
-
-    def create_bucket(self, name: str) -> str:
-        """Make a bucket and give back its name."""
-        client = self.client()
-        try:
-            client.create_bucket(Bucket=name)
-        finally:
-            client.close()
-        return name
+class _MotoEndpoint(S3Endpoint):
+    """What both kinds of server offer to a test beside."""
 
     def set_faults(self, *faults: Fault, seed: int = 0) -> None:
         """From the next request on, these and no others; none at all clears."""
@@ -255,40 +197,18 @@ class _Endpoint:
             return rows
 
 
-def s3_client(url: str, access_key_id: str = ACCESS_KEY_ID, secret_access_key: str = SECRET_ACCESS_KEY) -> Any:
-    """A boto3 client for a local server: path-style, no retries, the test credentials."""
-    return boto3.client(
-        "s3",
-        endpoint_url=url,
-        region_name=REGION,
-        aws_access_key_id=access_key_id,
-        aws_secret_access_key=secret_access_key,
-        config=Config(retries={"total_max_attempts": 1}, s3={"addressing_style": "path"}),
-    )
-
-
-class LocalS3(_Endpoint):
+class LocalS3(Served, _MotoEndpoint):
     """A server in a thread of this process."""
 
+    _server: _Server
+
     def __init__(self, port: int = 0) -> None:
-        self._server = _Server(port)
-        super().__init__(self._server.port)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True, name="local-s3")
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.hang_up()
-        self._server.server_close()
+        server = _Server(port)
+        Served.__init__(self, server, "local-s3")
+        _MotoEndpoint.__init__(self, server.port)
 
 
-class LocalS3Process(_Endpoint):
+class LocalS3Process(_MotoEndpoint):
     """A server in a process of its own: for Spark workers, for sinks that are killed, and for a test of its death."""
 
     def __init__(self, port: int = 0) -> None:

@@ -21,11 +21,11 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
 
-from keyfold.store.s3 import S3Location, S3Store
+from keyfold.store.s3 import S3Store
 from keyfold_demo.broker import KafkaBroker
 from keyfold_demo.commands import Commands
 from keyfold_demo.java import QUICK_JVM
-from keyfold_demo.local_s3 import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, LocalS3Process
+from keyfold_demo.local_s3 import LocalS3Process
 
 BUCKET: Final = "keyfold-demo"
 TOPICS_DIR: Final = "topics"
@@ -105,13 +105,7 @@ class Stage:
         self.s3.create_bucket(BUCKET)
         self.broker = self._exits.enter_context(KafkaBroker(folder=self.folder))
         self.broker.create_topic(self.topic, self.partitions, TOPIC_SETTINGS)
-        self.store = S3Location(
-            BUCKET,
-            region=REGION,
-            endpoint_url=self.s3.url,
-            access_key_id=ACCESS_KEY_ID,
-            secret_access_key=SECRET_ACCESS_KEY,
-        ).open()
+        self.store = self.s3.location(BUCKET).open()
         self._exits.callback(self.store.close)
         self.commands = Commands(self.folder, self.environment)
 

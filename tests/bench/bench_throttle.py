@@ -20,7 +20,7 @@ from keyfold.store.api import Create
 from keyfold.store.s3 import S3Location
 from keyfold_compactor.spark_tasks import TaskEnvironment
 from keyfold_compactor.throttle import ThrottleAddress, ThrottleService
-from keyfold_demo.local_s3 import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, LocalS3Process
+from keyfold_demo.local_s3 import LocalS3Process
 
 OBJECT_BYTES = 300_000
 
@@ -56,13 +56,7 @@ def measure(tasks: int, rate: float, seconds: float) -> float:
     context = multiprocessing.get_context("spawn")
     with LocalS3Process() as s3, ThrottleService(rate) as service:
         s3.create_bucket("bench")
-        location = S3Location(
-            "bench",
-            region=REGION,
-            endpoint_url=s3.url,
-            access_key_id=ACCESS_KEY_ID,
-            secret_access_key=SECRET_ACCESS_KEY,
-        )
+        location = s3.location("bench")
         out: Queue[Moved] = context.Queue()
         up, over = context.Semaphore(0), context.Event()
         processes = [

@@ -24,11 +24,10 @@ from keyfold.read.log import Log
 from keyfold.read.verify import verify_partition
 from keyfold.store.api import Create, ObjectStore
 from keyfold.store.memory import MemoryStore
-from keyfold.store.s3 import S3Location
 from tests.conftest import fresh
 from tests.support.changelog import LARGE, changes, root_tree
 from tests.support.kafka import KafkaBroker, produce_changes
-from tests.support.moto import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, LocalS3Process
+from tests.support.moto import LocalS3Process
 from tests.support.versitygw import Versitygw
 
 FLUSH_SIZE = 1000
@@ -205,13 +204,7 @@ def check_changelog(
 def test_a_large_changelog_keeps_every_promise_on_moto(
     broker: KafkaBroker, topic: Callable[..., str], local_s3: LocalS3Process, bucket: str, tmp_path: Path
 ) -> None:
-    store = S3Location(
-        bucket,
-        region=REGION,
-        endpoint_url=local_s3.url,
-        access_key_id=ACCESS_KEY_ID,
-        secret_access_key=SECRET_ACCESS_KEY,
-    ).open()
+    store = local_s3.location(bucket).open()
     try:
         check_changelog(broker, topic, local_s3.environment, store, bucket, tmp_path)
     finally:
@@ -225,13 +218,7 @@ def test_a_large_changelog_keeps_every_promise_on_versitygw(
     broker: KafkaBroker, topic: Callable[..., str], versitygw: Versitygw, tmp_path: Path
 ) -> None:
     bucket = versitygw.create_bucket(fresh("bucket"))
-    store = S3Location(
-        bucket,
-        region=REGION,
-        endpoint_url=versitygw.url,
-        access_key_id=ACCESS_KEY_ID,
-        secret_access_key=SECRET_ACCESS_KEY,
-    ).open()
+    store = versitygw.location(bucket).open()
     try:
         check_changelog(broker, topic, versitygw.environment, store, bucket, tmp_path)
     finally:

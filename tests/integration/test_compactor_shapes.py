@@ -23,7 +23,7 @@ from keyfold_compactor.run import Run, RunSettings
 from keyfold_compactor.settings import Encoding
 from keyfold_compactor.work import Executor
 from tests.support.cleaning import EAGER, Sink, load, read_all
-from tests.support.moto import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, LocalS3Process
+from tests.support.moto import LocalS3Process
 from tests.support.shapes import Batches, Expected, again, one_after_another, shapes
 
 pytestmark = [pytest.mark.spark, pytest.mark.any_spark]
@@ -42,13 +42,7 @@ ENCODING = Encoding("zstandard", 1, 4096, part_bytes=6 << 20)
 def location() -> Iterator[S3Location]:
     with LocalS3Process() as server:
         server.create_bucket("shapes")
-        yield S3Location(
-            "shapes",
-            region=REGION,
-            endpoint_url=server.url,
-            access_key_id=ACCESS_KEY_ID,
-            secret_access_key=SECRET_ACCESS_KEY,
-        )
+        yield server.location("shapes")
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from keyfold.store.s3 import S3Location
-from tests.support.moto import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, LocalS3Process
+from tests.support.moto import LocalS3Process
 from tests.support.readers_storm import storm
 from tests.support.readers_world import World
 
@@ -19,9 +18,7 @@ pytest.importorskip("pyspark.sql.datasource")
 
 
 def world_of(s3: LocalS3Process, bucket: str) -> World:
-    location = S3Location(
-        bucket, region=REGION, endpoint_url=s3.url, access_key_id=ACCESS_KEY_ID, secret_access_key=SECRET_ACCESS_KEY
-    )
+    location = s3.location(bucket)
     return World(location)
 
 

@@ -17,7 +17,6 @@ from keyfold.log.names import Place
 from keyfold.log.record import Record
 from keyfold.read.log import open_log
 from keyfold.store.location import parse_url
-from keyfold.store.s3 import S3Location
 from keyfold_demo.java import default_cache, s3a_jars
 from tests.support.cleaning import new_run
 from tests.support.logs import MadeLog
@@ -72,14 +71,7 @@ def test_a_session_without_a_file_system_reads_by_keyfold(
     from keyfold.spark import latest_state, read_log
 
     # Tasks have the environment in which their JVM was started, so here the store must say all by itself.
-    location = S3Location(
-        parse_url(url)[0],
-        region=REGION,
-        endpoint_url=local_s3.url,
-        access_key_id=ACCESS_KEY_ID,
-        secret_access_key=SECRET_ACCESS_KEY,
-    )
-    store = location.open()
+    store = local_s3.location(parse_url(url)[0]).open()
     found = {
         "log": sorted([r.partition, r.offset] for r in read_log(spark, url, "users", store=store).collect()),
         "latest": sorted([r.partition, r.offset] for r in latest_state(spark, url, "users", store=store).collect()),

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keyfold.log.names import Place
-from keyfold.store.s3 import S3Location
 from tests.support.cleaning import Sink, record
 from tests.support.moto import ACCESS_KEY_ID, PASS, REGION, SECRET_ACCESS_KEY, Fault, LocalS3Process
 from tests.support.spark_logs import FolderLog, rows
@@ -110,13 +109,7 @@ class Bucket:
     def __init__(self, server: LocalS3Process, name: str) -> None:
         self.server = server
         self.name = server.create_bucket(name)
-        self.location = S3Location(
-            self.name,
-            region=REGION,
-            endpoint_url=server.url,
-            access_key_id=ACCESS_KEY_ID,
-            secret_access_key=SECRET_ACCESS_KEY,
-        )
+        self.location = server.location(self.name)
 
     def load(self, spark: SparkSession, **options: object) -> DataFrame:
         from keyfold.spark import register

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from keyfold.store.s3 import S3Location
 from tests.support.compact_storm import storm
-from tests.support.moto import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, LocalS3Process
+from tests.support.moto import LocalS3Process
 
 
 @pytest.mark.soak
@@ -17,11 +16,5 @@ from tests.support.moto import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, LocalS3
 def test_a_compactor_that_is_killed_twenty_times_leaves_the_log_whole(tmp_path: Path) -> None:
     with LocalS3Process() as s3:
         s3.create_bucket("storm")
-        location = S3Location(
-            "storm",
-            region=REGION,
-            endpoint_url=s3.url,
-            access_key_id=ACCESS_KEY_ID,
-            secret_access_key=SECRET_ACCESS_KEY,
-        )
+        location = s3.location("storm")
         storm(location, tmp_path, kills=20, seed=2)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from keyfold.store.s3 import S3Location
-from tests.support.moto import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, LocalS3Process
+from tests.support.moto import LocalS3Process
 from tests.support.readers_storm import storm
 from tests.support.readers_world import Pace, World
 
@@ -27,10 +26,7 @@ KINDS = ("latest", "ordered", "follow", "cache", "near", "read_log", "read.forma
 def test_what_readers_see_in_a_storm_of_ten_minutes_existed(
     local_s3: LocalS3Process, bucket: str, spark: SparkSession, tmp_path: Path
 ) -> None:
-    location = S3Location(
-        bucket, region=REGION, endpoint_url=local_s3.url, access_key_id=ACCESS_KEY_ID,
-        secret_access_key=SECRET_ACCESS_KEY,
-    )  # fmt: skip
+    location = local_s3.location(bucket)
     pace = Pace(lag_s=5.0, delete_retention_s=10.0, file_delete_delay_s=2.0, keys=300)
     tally = storm(World(location, pace), seconds=STORM_S, seed=SEED, session=spark, folder=tmp_path)
     assert min(tally.right[name] for name in KINDS) > 5

@@ -20,9 +20,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
-from typing import Self
 from urllib.parse import unquote, urlsplit
+
+from keyfold_demo.served import CuttingServer, Served
 
 HOP_BY_HOP = {"connection", "keep-alive", "proxy-connection", "expect", "transfer-encoding"}
 DENIED = b'<?xml version="1.0"?><Error><Code>AccessDenied</Code><Message>a stranger</Message></Error>'
@@ -54,7 +54,7 @@ class _Strike:
     is_late: bool
 
 
-class Gate:
+class Gate(Served):
     """One door. Thread-safe."""
 
     def __init__(self, upstream_url: str, *, access_key_id: str | None = None) -> None:
@@ -65,20 +65,7 @@ class Gate:
         self._count = 0
         self._asked: list[Asked] = []
         self.is_shut = False
-        self._server = _Server(self)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True, name="gate")
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.hang_up()
-        self._server.server_close()
+        super().__init__(_Server(self), "gate")
 
     @property
     def url(self) -> str:
@@ -174,36 +161,16 @@ class Gate:
             self._asked.append(row)
 
 
-class _Server(ThreadingHTTPServer):
+class _Server(CuttingServer, ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
-    request_queue_size = 256
 
     def __init__(self, gate: Gate) -> None:
         self.gate = gate
-        self._open: set[object] = set()
-        self._open_lock = threading.Lock()
         super().__init__(("127.0.0.1", 0), _Handler)
-
-    def process_request(self, request, client_address) -> None:  # type: ignore[no-untyped-def]
-        with self._open_lock:
-            self._open.add(request)
-        super().process_request(request, client_address)
-
-    def shutdown_request(self, request) -> None:  # type: ignore[no-untyped-def]
-        with self._open_lock:
-            self._open.discard(request)
-        super().shutdown_request(request)
 
     def handle_error(self, request, client_address) -> None:  # type: ignore[no-untyped-def]
         """A client that goes away is no news."""
-
-    def hang_up(self) -> None:
-        """Cut what is still open."""
-        with self._open_lock:
-            for connection in self._open:
-                with contextlib.suppress(OSError):
-                    connection.shutdown(2)  # type: ignore[attr-defined]
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -15,12 +15,12 @@ import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from keyfold.errors import KeyfoldError
 from keyfold_demo.children import death_with_parent, end, free_port
 from keyfold_demo.java import default_cache, locked
-from keyfold_demo.local_s3 import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, s3_client
+from keyfold_demo.s3_endpoint import ACCESS_KEY_ID, SECRET_ACCESS_KEY, S3Endpoint
 
 VERSION: Final = "v1.8.0"
 _MODULE: Final = "github.com/versity/versitygw/cmd/versitygw"
@@ -58,8 +58,8 @@ def _build(binary: Path) -> None:
         (Path(work) / "versitygw").rename(binary)
 
 
-class Versitygw:
-    """A gateway over a temporary folder: `url`, `client`, `create_bucket`, `environment` as `LocalS3` has them."""
+class Versitygw(S3Endpoint):
+    """A gateway over a temporary folder."""
 
     def __init__(
         self,
@@ -71,13 +71,11 @@ class Versitygw:
         secret_access_key: str = SECRET_ACCESS_KEY,
     ) -> None:
         self._binary = versitygw_binary(cache or default_cache())
-        self.access_key_id = access_key_id
-        self.secret_access_key = secret_access_key
+        super().__init__(0, access_key_id, secret_access_key)
         self._given_folder = folder
         self._keeps_versions = keeps_versions
         self._work: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self.port = 0
 
     def __enter__(self) -> Self:
         self._work = Path(tempfile.mkdtemp(prefix="keyfold-versitygw-"))
@@ -101,31 +99,6 @@ class Versitygw:
         if self._work is not None:
             shutil.rmtree(self._work, ignore_errors=True)
             self._work = None
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    @property
-    def environment(self) -> dict[str, str]:
-        return {
-            "AWS_ENDPOINT_URL": self.url,
-            "AWS_ACCESS_KEY_ID": self.access_key_id,
-            "AWS_SECRET_ACCESS_KEY": self.secret_access_key,
-            "AWS_REGION": REGION,
-            "AWS_DEFAULT_REGION": REGION,
-        }
-
-    def client(self) -> Any:
-        return s3_client(self.url, self.access_key_id, self.secret_access_key)
-
-    def create_bucket(self, name: str) -> str:
-        client = self.client()
-        try:
-            client.create_bucket(Bucket=name)
-        finally:
-            client.close()
-        return name
 
     @property
     def _log(self) -> Path:
