@@ -83,9 +83,7 @@ class Statement:
         for operator, _, _ in conditions:
             if operator not in _OPERATORS:
                 raise ValueError(f"{policy}: {said['Sid']}: {operator} is not known here")
-        return Statement(
-            policy, said["Sid"], said["Effect"], _all(said["Action"]), _all(said["Resource"]), conditions
-        )
+        return Statement(policy, said["Sid"], said["Effect"], _all(said["Action"]), _all(said["Resource"]), conditions)
 
     def words(self) -> frozenset[Word]:
         """All that it gives: each action with each resource, and each value that a condition lets through."""
@@ -142,7 +140,7 @@ class Policy:
 
 
 def decide(identity: Sequence[Policy], bucket: Sequence[Policy], call: Call) -> Decision:
-    """What IAM says to a principal of the bucket's account with the policies `identity`, where the bucket has others."""
+    """What IAM says to somebody of the bucket's account who has the policies `identity`; `bucket` are the bucket's."""
     allowed: set[Word] = set()
     denied: list[str] = []
     for policy in (*identity, *bucket):

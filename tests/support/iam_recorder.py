@@ -91,36 +91,42 @@ def _bucket_calls(request: Request) -> Iterator[Call]:
 
 
 def _object_calls(request: Request) -> Iterator[Call]:
-    query, arn = request.query, _arn(request.bucket, request.key)
-    headers = {name: request.headers[header] for header, name in _CONDITIONS.items() if header in request.headers}
+    arn = _arn(request.bucket, request.key)
+    is_of_upload = "uploadId" in request.query
     match request.method:
-        case "GET" if "uploadId" in query:
-            yield Call("s3:ListMultipartUploadParts", arn, dict(_SECURE))
-            yield _key(_DECRYPT)
+        case "PUT" | "POST":
+            yield from _writing_calls(request, arn)
+        case "GET" if is_of_upload:
+            yield from (Call("s3:ListMultipartUploadParts", arn, dict(_SECURE)), _key(_DECRYPT))
         case "GET" | "HEAD":
-            yield Call("s3:GetObjectVersion" if "versionId" in query else "s3:GetObject", arn, dict(_SECURE))
+            yield Call("s3:GetObjectVersion" if "versionId" in request.query else "s3:GetObject", arn, dict(_SECURE))
             if request.method == "GET":
                 yield _key(_DECRYPT)
+        case "DELETE" if is_of_upload:
+            yield Call("s3:AbortMultipartUpload", arn, dict(_SECURE))
+        case "DELETE" if not request.query:
+            yield Call("s3:DeleteObject", arn, dict(_SECURE))
+        case _:
+            raise ValueError(f"{request.method} {request.url}")
+
+
+def _writing_calls(request: Request, arn: str) -> Iterator[Call]:
+    """An object in one request, or an upload's beginning, parts and end. Only what makes an object has conditions."""
+    query, source = request.query, unquote(request.headers.get("x-amz-copy-source", "")).lstrip("/")
+    headers = {name: request.headers[header] for header, name in _CONDITIONS.items() if header in request.headers}
+    match request.method:
         case "PUT" if "uploadId" in query:
             yield Call("s3:PutObject", arn, _SECURE | {_CREATES: "false"})
-            if "x-amz-copy-source" in request.headers:
-                source = unquote(request.headers["x-amz-copy-source"]).lstrip("/")
+            if source:
                 yield Call("s3:GetObject", f"arn:aws:s3:::{source}", dict(_SECURE))
             yield from (_key(_DATA_KEY), _key(_DECRYPT))
-        case "PUT" if not query and "x-amz-copy-source" not in request.headers:
-            yield Call("s3:PutObject", arn, _SECURE | headers | {_CREATES: "true"})
-            yield _key(_DATA_KEY)
+        case "PUT" if not query and not source:
+            yield from (Call("s3:PutObject", arn, _SECURE | headers | {_CREATES: "true"}), _key(_DATA_KEY))
         case "POST" if "uploads" in query:
-            encryption = {name: value for name, value in headers.items() if "encryption" in name}
-            yield Call("s3:PutObject", arn, _SECURE | encryption | {_CREATES: "false"})
-            yield _key(_DATA_KEY)
+            yield from (Call("s3:PutObject", arn, _SECURE | headers | {_CREATES: "false"}), _key(_DATA_KEY))
         case "POST" if "uploadId" in query:
             yield Call("s3:PutObject", arn, _SECURE | headers | {_CREATES: "true"})
             yield from (_key(_DATA_KEY), _key(_DECRYPT))
-        case "DELETE" if "uploadId" in query:
-            yield Call("s3:AbortMultipartUpload", arn, dict(_SECURE))
-        case "DELETE" if not query:
-            yield Call("s3:DeleteObject", arn, dict(_SECURE))
         case _:
             raise ValueError(f"{request.method} {request.url}")
 
