@@ -65,14 +65,12 @@ def where(place: str) -> tuple[S3Location, str]:
     from dataclasses import replace
 
     from keyfold.options import StoreOptions, read_config
-    from keyfold.store.location import location_of as location_of_url
-    from keyfold.store.location import parse_url
-    from keyfold_compactor.replica.desk.options import location_of
+    from keyfold.store.location import configured_location, location_of, parse_url
 
     if "://" in place:
-        return replace(location_of_url(place), max_connections=CONNECTIONS), parse_url(place)[1]
+        return replace(location_of(place), max_connections=CONNECTIONS), parse_url(place)[1]
     options = StoreOptions.parse(about_the_store(read_config(place)))
-    return location_of(options, max_connections=CONNECTIONS), options.topics_dir
+    return replace(configured_location(options), max_connections=CONNECTIONS), options.topics_dir
 
 
 def about_the_store(values: Mapping[str, str]) -> dict[str, str]:

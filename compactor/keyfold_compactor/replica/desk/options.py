@@ -7,14 +7,15 @@ and are filled in by the process that opens the bucket.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
 from keyfold.errors import ConfigError
 from keyfold.options import Count, Millis, Names, StoreOptions, option
+from keyfold.store.location import configured_location
 from keyfold.store.s3 import S3Location
+from keyfold_compactor.option_parts import topic_mistakes
 
 MIB: Final = 1024 * 1024
 
@@ -34,8 +35,8 @@ class ReplicaOptions(StoreOptions):
         "aws.profile",
         None,
         doc="Profile of the AWS files, on the machine that replicates, with rights at the replica. Where neither this "
-        "nor keys are given, the replica is opened by that machine's usual AWS variables, never by keys of the source's "
-        "configuration.",
+        "nor keys are given, the replica is opened by that machine's usual AWS variables, never by keys of the "
+        "source's configuration.",
         group="Store",
     )
     pin_min_bytes: Count = option(
@@ -71,12 +72,7 @@ class ReplicaOptions(StoreOptions):
     def contradictions(self) -> Iterator[ConfigError]:
         """See `Options.contradictions`."""
         yield from super().contradictions()
-        if self.topics and self.topics_regex:
-            yield ConfigError("topics.regex", "is given beside `topics`", hint="give one of them")
-        try:
-            re.compile(self.topics_regex)
-        except re.error as error:
-            yield ConfigError("topics.regex", f"is no regular expression: {error}")
+        yield from topic_mistakes(self.topics, self.topics_regex)
         if self.backoff_max_ms < self.backoff_ms:
             yield ConfigError("replica.retry.backoff.max.ms", "must not be below `replica.retry.backoff.ms`")
         if self.profile and self.access_key_id:
@@ -84,20 +80,4 @@ class ReplicaOptions(StoreOptions):
 
     def location(self, *, max_connections: int = 16) -> S3Location:
         """Where the bucket is. Only of options whose placeholders are filled in."""
-        return replace(location_of(self, max_connections=max_connections), profile=self.profile)
-
-
-def location_of(options: StoreOptions, *, max_connections: int = 16) -> S3Location:
-    """Where a bucket is that a configuration describes."""
-    secret = options.secret_access_key
-    return S3Location(
-        bucket=options.bucket,
-        region=options.region,
-        endpoint_url=options.store_url,
-        access_key_id=options.access_key_id,
-        secret_access_key=None if secret is None else secret.get_secret_value(),
-        path_style=options.path_style,
-        encryption=options.encryption or None,
-        kms_key_id=options.kms_key_id or None,
-        max_connections=max_connections,
-    )
+        return replace(configured_location(self), max_connections=max_connections, profile=self.profile)

@@ -5,13 +5,12 @@ What differs from replica to replica is in their registrations (`keyfold_compact
 
 from __future__ import annotations
 
-from typing import Literal
-
-from keyfold.options import Millis, Names, StoreOptions, option
+from keyfold.options import Millis, Names, option
+from keyfold_compactor.option_parts import ProcessOptions
 from keyfold_compactor.replica.desk.link import ReplicaSettings
 
 
-class RunOptions(StoreOptions):
+class RunOptions(ProcessOptions):
     """What `keyfold replica run` reads from its configuration file. The keys about the store are the source's."""
 
     name: str = option("name", "keyfold-replicator", doc="Name of this process in the status of the replicas.")
@@ -45,19 +44,6 @@ class RunOptions(StoreOptions):
         doc="How often each partition's folder at the replica is searched for objects that a round which was broken "
         "off has left.",
         importance="low",
-    )
-    metrics_port: int = option(
-        "metrics.port", 0, doc="Serve metrics for Prometheus on this port; 0: not.", ge=0, le=65_535
-    )
-    metrics_host: str = option(
-        "metrics.host",
-        "127.0.0.1",
-        doc="Address to serve metrics on; 0.0.0.0 for a scrape from elsewhere. There is no password.",
-        importance="low",
-        min_length=1,
-    )
-    log_level: Literal["debug", "info", "warning", "error"] = option(
-        "log.level", "info", doc="What is logged on standard error.", importance="low"
     )
 
     @property
