@@ -20,10 +20,11 @@ from keyfold_sink.rest.app import make_app
 from tests.support.fake_service import FakeService, make_backend
 from tests.support.operations_docs import COMMAND, PAGE, page
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
 FOLDER = DOCS / "operations"
 PAGES = sorted(FOLDER.rglob("*.md"))
-CHART = DOCS.parent / "infra" / "helm" / "keyfold"
+CHART = ROOT / "infra" / "helm" / "keyfold"
 KAFKAS_KEYS = {"max.message.bytes", "group.instance.id", "session.timeout.ms"}
 RUNBOOKS = sorted((FOLDER / "runbooks").glob("*.md"))
 
@@ -148,6 +149,17 @@ def test_a_runbook_says_all_that_one_needs_at_night(path: Path) -> None:
     places = [text.find(part) for part in (*parts, "**Wake somebody else**")]
     assert -1 not in places
     assert places == sorted(places)
+
+
+@pytest.mark.parametrize("name", ["sink-partition-failed", "compactor-partition-fails"])
+def test_words_of_errors_are_words_that_the_code_says(name: str) -> None:
+    rooms = ("keyfold", "sink", "compactor")
+    said = "".join(path.read_text(encoding="utf-8") for room in rooms for path in (ROOT / room).rglob("*.py"))
+    said = re.sub(r'"\s+f?"', "", said)  # one sentence over several lines
+    rows = re.findall(r"^\| (`.*?) \|", (FOLDER / "runbooks" / f"{name}.md").read_text(encoding="utf-8"), re.MULTILINE)
+    words = [span for cell in rows for span in re.findall(r"`([^`]+)`", cell)]
+    assert len(words) > 3
+    assert [span for span in words if span not in said] == []
 
 
 @each_page
