@@ -22,7 +22,7 @@ ARGS ?=
 SPARK ?= 3.5.9
 SPARK_VENV := .cache/spark-$(SPARK)
 
-.PHONY: help venv java go jars demo test test-spark test-real soak lint lint-style lint-types lint-imports lint-tidy bench docs dist clean clean-all
+.PHONY: help venv java go jars demo test test-spark test-real test-kube soak lint lint-style lint-types lint-imports lint-tidy bench docs dist clean clean-all
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -53,7 +53,7 @@ demo: jars ## The whole story on this machine: Kafka, S3 and Spark on loopback
 	@.venv/bin/keyfold demo
 
 test: jars ## All tests that need Python and Java; long storms in their short form
-	$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not real and not soak" $(ARGS)
+	$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not real and not soak and not kube" $(ARGS)
 
 test-spark: java $(SPARK_VENV)/.installed ## The compactor's Spark tests with another Spark: make test-spark SPARK=4.0.5
 	env -u SPARK_HOME $(SPARK_VENV)/bin/python -m pytest -m any_spark $(ARGS) tests
@@ -73,6 +73,12 @@ test-real: java go jars ## Tests with what is built by Go once: versitygw, Helm
 	@$(PY) -m tests.support.versitygw
 	@$(PY) -m tests.support.helm
 	$(PYTEST) -m "real and not soak" $(ARGS)
+
+# Not a part of test-real: two thousand Go packages are compiled for it, which takes longer than all of that.
+test-kube: go $(STAMP) ## The chart before a real kube-apiserver with etcd, built by Go once
+	@$(PY) -m tests.support.helm
+	@$(PY) -m tests.support.kube_apiserver
+	$(PYTEST) -m kube $(ARGS)
 
 soak: java go jars ## Long storms: kills, fights and pauses for many minutes
 	@$(PY) -m tests.support.versitygw

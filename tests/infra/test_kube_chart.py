@@ -1,0 +1,252 @@
+"""The chart before a real kube-apiserver: every object is taken, every pod is within the restricted Pod Security
+Standard, and service accounts may do what their pods need and nothing else.
+
+Each documented set of values has a namespace that enforces the standard. Pods are refused when they are created and not
+with what makes them, so a pod is made of each template, executors of Spark as Spark makes them included. Monitors,
+rules and scalers are resources of others: their names are known to this server, what is in them is not judged here.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.helm import VALUE_SETS, template
+from tests.support.kube_apiserver import Access, KubeApiserver, User
+from tests.support.rendered import Object, Pod, name_of, pods
+
+pytestmark = pytest.mark.kube
+
+SETS = sorted(VALUE_SETS.glob("*.yaml"))
+each_set = pytest.mark.parametrize("values", SETS, ids=lambda path: path.stem)
+DEFINED = {
+    "ServiceMonitor": ("monitoring.coreos.com", "v1"),
+    "PodMonitor": ("monitoring.coreos.com", "v1"),
+    "PrometheusRule": ("monitoring.coreos.com", "v1"),
+    "ScaledObject": ("keda.sh", "v1alpha1"),
+}
+IMAGE = "keyfold-compactor:0.1.0"
+POD_VERBS = ("create", "get", "list", "watch", "delete", "deletecollection")
+
+# What whoever has got into a pod would like to do next.
+TEMPTING = (
+    *(Access(verb, "secrets") for verb in ("get", "list", "watch", "create", "update", "patch", "delete")),
+    *(Access(verb, "configmaps") for verb in ("get", "list", "create", "update", "patch", "delete")),
+    *(Access("create", f"pods/{what}") for what in ("exec", "attach", "portforward", "eviction", "binding")),
+    *(Access(verb, what) for verb in ("get", "create") for what in ("pods/exec", "pods/attach", "pods/portforward")),
+    *(Access("get", what) for what in ("pods/log", "pods/status", "pods/proxy")),
+    *(Access(verb, "pods") for verb in ("update", "patch", "*")),
+    Access("patch", "pods/ephemeralcontainers"),
+    Access("update", "pods/status"),
+    *(Access(verb, "pods", namespace="kube-system") for verb in POD_VERBS),
+    *(Access(verb, "pods", namespace="") for verb in POD_VERBS),
+    *(Access(verb, "secrets", namespace="kube-system") for verb in ("get", "list")),
+    *(Access("create", what) for what in ("services", "persistentvolumeclaims", "serviceaccounts", "events")),
+    *(Access("create", what) for what in ("replicationcontrollers", "serviceaccounts/token", "endpoints")),
+    *(Access(verb, what, "apps") for verb in ("create", "patch", "delete") for what in ("deployments", "statefulsets")),
+    *(Access(verb, what, "apps") for verb in ("create", "patch") for what in ("daemonsets", "statefulsets/scale")),
+    *(Access(verb, what, "batch") for verb in ("create", "patch", "delete") for what in ("jobs", "cronjobs")),
+    *(
+        Access(verb, what, "rbac.authorization.k8s.io")
+        for verb in ("create", "update", "patch", "bind", "escalate", "get", "list")
+        for what in ("roles", "rolebindings", "clusterroles", "clusterrolebindings")
+    ),
+    *(Access(verb, "networkpolicies", "networking.k8s.io") for verb in ("create", "delete", "patch")),
+    *(Access(verb, "poddisruptionbudgets", "policy") for verb in ("create", "delete")),
+    *(Access(verb, what, namespace="") for verb in ("get", "list", "patch") for what in ("nodes", "namespaces")),
+    *(Access(verb, what, namespace="") for verb in ("get", "list", "create") for what in ("persistentvolumes",)),
+    Access("get", "nodes/proxy", namespace=""),
+    *(Access("impersonate", what, namespace="") for what in ("users", "groups", "serviceaccounts")),
+    Access("create", "certificatesigningrequests", "certificates.k8s.io", ""),
+    Access("create", "mutatingwebhookconfigurations", "admissionregistration.k8s.io", ""),
+    Access("create", "customresourcedefinitions", "apiextensions.k8s.io", ""),
+    Access("*", "*", "*", ""),
+    Access("*", "*", "*"),
+)
+
+
+@pytest.fixture(scope="module")
+def kube() -> Iterator[KubeApiserver]:
+    with KubeApiserver() as running:
+        for kind, (group, version) in DEFINED.items():
+            running.define(group, kind, version)
+        running.namespace("monitoring")
+        yield running
+
+
+class Installed:
+    """A set of values in a namespace of its own, as an installation would leave it but for what controllers make."""
+
+    def __init__(self, kube: KubeApiserver, values: Path, suffix: str = "") -> None:
+        self.kube = kube
+        self.namespace = kube.namespace(f"kf-{values.stem}{suffix}")
+        self.objects = template(values, namespace=self.namespace)
+        self.answers: dict[str, str] = {}
+
+    def apply(self, objects: Sequence[Object] | None = None, *, is_trial: bool = False) -> dict[str, str]:
+        """What the server refused or warned of, by object; service accounts come first, as with Helm."""
+        found = {}
+        for each in sorted(self.objects if objects is None else objects, key=lambda o: o["kind"] != "ServiceAccount"):
+            answer = self.kube.apply(each, is_trial=is_trial)
+            if not answer.is_good or answer.warnings:
+                found[name_of(each)] = str(answer)
+        return found
+
+    @property
+    def accounts(self) -> list[str]:
+        return [each["metadata"]["name"] for each in self.objects if each["kind"] == "ServiceAccount"]
+
+
+# What is applied
+
+
+@each_set
+def test_every_object_is_taken_without_a_warning_and_taken_again(kube: KubeApiserver, values: Path) -> None:
+    installed = Installed(kube, values)
+    accounts = [each for each in installed.objects if each["kind"] == "ServiceAccount"]
+    assert installed.apply(accounts) == {}
+    assert installed.apply(is_trial=True) == {}
+    assert installed.apply() == {}
+    assert installed.apply() == {}, "a second time"
+    for each in installed.objects:
+        assert each["metadata"]["namespace"] == installed.namespace, name_of(each)
+
+
+def test_values_that_change_in_an_upgrade_are_taken_over_what_is_there(kube: KubeApiserver) -> None:
+    """Kubernetes refuses changes of some fields of what is there: a StatefulSet's selector, a Job's template."""
+    values = VALUE_SETS / "replica.yaml"
+    installed = Installed(kube, values, "-upgrade")
+    assert installed.apply() == {}
+    changes: dict[str, Any] = {
+        "store": {"bucket": "another-log", "region": "eu-west-1"},
+        "sink": {
+            "enabled": True,
+            "bootstrapServers": "kafka:9092",
+            "image": {"tag": "0.2.0"},
+            "replicas": 5,
+            "config": {"topics": "users", "tasks.max": 3},
+            "terminationGracePeriodSeconds": 90,
+            "resources": {"limits": {"memory": "2Gi"}, "requests": {"memory": "2Gi", "cpu": "2"}},
+        },
+        "compactor": {"mode": "cron", "cron": {"schedule": "5 * * * *"}, "image": {"tag": "0.2.0"}},
+        "replica": {"enabled": True, "config": {"replicas": "dr,archive"}},
+    }
+    upgraded = [
+        each
+        for each in template(changes, namespace=installed.namespace)
+        if each["kind"] != "Pod"  # Helm deletes a test's pod before it makes it anew
+    ]
+    assert installed.apply(upgraded) == {}
+
+
+def test_a_field_that_is_not_there_is_refused(kube: KubeApiserver) -> None:
+    """The test would see a slip of the pen."""
+    installed = Installed(kube, VALUE_SETS / "cron.yaml", "-slip")
+    (wrong,) = (copy.deepcopy(each) for each in installed.objects if each["kind"] == "StatefulSet")
+    wrong["spec"]["template"]["spec"]["containers"][0]["livenessProb"] = {}
+    answer = kube.apply(wrong)
+    assert not answer.is_good
+    assert "livenessProb" in answer.body["message"]
+
+
+# Pods
+
+
+def as_created(pod: Pod, namespace: str, accounts: Sequence[str]) -> Object:
+    """A pod as its controller makes it; an executor with what Spark adds to its template."""
+    spec = copy.deepcopy(dict(pod.spec))
+    if pod.owner.endswith("executor.yaml"):
+        spec["containers"][0]["image"] = IMAGE
+        spec["restartPolicy"] = "Never"
+        spec["serviceAccountName"] = next(name for name in accounts if name.endswith("executor"))
+    name = pod.owner.lower().replace("/", "-").replace(".", "-")
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": f"made-of-{name}"[:63].rstrip("-"), "namespace": namespace, "labels": dict(pod.labels)},
+        "spec": spec,
+    }
+
+
+@each_set
+def test_every_pod_is_within_the_restricted_standard(kube: KubeApiserver, values: Path) -> None:
+    installed = Installed(kube, values, "-pods")
+    installed.apply([each for each in installed.objects if each["kind"] == "ServiceAccount"])
+    found = pods(installed.objects)
+    assert found
+    for pod in found:
+        answer = kube.create(as_created(pod, installed.namespace, installed.accounts))
+        assert (answer.is_good, answer.warnings) == (True, ()), f"{pod.owner}: {answer}"
+        mounted = [volume for volume in answer.body["spec"]["volumes"] if "projected" in volume]
+        talks = bool(pod.spec.get("automountServiceAccountToken"))
+        assert bool(mounted) is talks, f"{pod.owner}: a token is there where it talks to the API, and nowhere else"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"runAsUser": 0}, "runAsUser=0"),
+        ({"allowPrivilegeEscalation": True}, "allowPrivilegeEscalation"),
+        ({"capabilities": {"add": ["SYS_ADMIN"], "drop": ["ALL"]}}, "capabilities"),
+        ({"seccompProfile": {"type": "Unconfined"}}, "seccompProfile"),
+    ],
+)
+def test_a_pod_that_is_not_is_refused(kube: KubeApiserver, change: dict[str, Any], words: str) -> None:
+    """The namespaces do enforce it."""
+    name = f"-{words.partition('=')[0].lower()}"
+    installed = Installed(kube, VALUE_SETS / "cron.yaml", name)
+    installed.apply([each for each in installed.objects if each["kind"] == "ServiceAccount"])
+    pod = next(each for each in pods(installed.objects) if each.owner.startswith("StatefulSet"))
+    made = as_created(pod, installed.namespace, installed.accounts)
+    made["spec"]["containers"][0]["securityContext"] |= change
+    answer = kube.create(made)
+    assert answer.status == 403, answer
+    assert "violates PodSecurity" in answer.body["message"]
+    assert words in answer.body["message"]
+
+
+# Rights
+
+
+@each_set
+def test_service_accounts_may_what_their_pods_need_and_nothing_else(kube: KubeApiserver, values: Path) -> None:
+    installed = Installed(kube, values, "-rights")
+    assert installed.apply() == {}
+    makes_executors = any(name.endswith("executor") for name in installed.accounts)
+    for account in installed.accounts:
+        user = User(installed.namespace, account)
+        is_driver = makes_executors and account.endswith("compactor")
+        assert {verb: kube.may(user, Access(verb, "pods")) for verb in POD_VERBS} == dict.fromkeys(POD_VERBS, is_driver)
+        may = [access for access in TEMPTING if kube.may(user, access)]
+        assert may == [], f"{account} may too much"
+
+
+def test_a_drivers_token_opens_what_it_needs_and_nothing_else(kube: KubeApiserver) -> None:
+    """The same by deeds: an executor is made, looked at and removed with the token that the pod is given."""
+    installed = Installed(kube, VALUE_SETS / "spark-kubernetes.yaml", "-deeds")
+    assert installed.apply() == {}
+    account = next(name for name in installed.accounts if name.endswith("compactor"))
+    token = kube.token(User(installed.namespace, account))
+    executor = next(pod for pod in pods(installed.objects) if pod.owner.endswith("executor.yaml"))
+    made = as_created(executor, installed.namespace, installed.accounts)
+    assert kube.create(made, token=token).is_good
+    core = f"/api/v1/namespaces/{installed.namespace}"
+    assert kube.get(f"{core}/pods", token=token).is_good
+    assert kube.get(f"{core}/pods/{made['metadata']['name']}", token=token).is_good
+    root = copy.deepcopy(made)
+    root["metadata"]["name"] = "root"
+    root["spec"]["containers"][0]["securityContext"] |= {"runAsUser": 0, "runAsNonRoot": False}
+    assert kube.create(root, token=token).status == 403, "the standard holds for its pods, too"
+    for path in ("secrets", "configmaps", "serviceaccounts", f"pods/{made['metadata']['name']}/log"):
+        assert kube.get(f"{core}/{path}", token=token).status == 403, path
+    assert kube.get("/api/v1/namespaces/kube-system/pods", token=token).status == 403
+    assert kube.get("/api/v1/nodes", token=token).status == 403
+
+
+def test_a_stranger_may_nothing(kube: KubeApiserver) -> None:
+    assert kube.get("/api/v1/namespaces/kube-system/secrets", token="of-nobody").status == 401
+    assert not kube.may(User("default", "default"), Access("list", "pods"))

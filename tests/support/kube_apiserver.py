@@ -1,0 +1,403 @@
+"""A real kube-apiserver over a real etcd, on loopback: no nodes, no controllers, only the API and all that it refuses.
+
+    with KubeApiserver() as kube:
+        kube.namespace("keyfold", level="restricted")      Pod Security admission enforces, warns and audits
+        kube.apply(deployment)                              server-side apply, unknown fields refused
+        kube.create(pod)
+        kube.may(User("keyfold", "kf-keyfold-sink"), Access("get", "secrets"))
+
+Both are built by Go from `tests/support/go/kube`, which pins them with all that they are made of, by hash, and kept in
+the cache. RBAC decides, service accounts have tokens that the server signs; no controller runs, so nothing that is
+applied makes anything else: who wants to see pods judged creates them himself. Tests that use it carry
+`@pytest.mark.kube`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+from urllib.parse import urlencode
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from keyfold.errors import KeyfoldError
+from keyfold_demo.children import death_with_parent, end, free_port
+from keyfold_demo.java import default_cache, locked
+
+Object = dict[str, Any]
+
+MODULE: Final = Path(__file__).parent / "go" / "kube"
+_START_TIMEOUT_S: Final = 180.0
+_STARTS: Final = 3
+_ISSUER: Final = "https://kubernetes.default.svc.cluster.local"
+_FIELD_MANAGER: Final = "keyfold"
+_WARNING: Final = re.compile(r'^\d{3} \S+ "((?:[^"\\]|\\.)*)"')
+
+
+def version() -> str:
+    """Of Kubernetes, as it is pinned."""
+    found = re.search(r"^\s*k8s\.io/kubernetes (v\S+)$", (MODULE / "go.mod").read_text(), re.MULTILINE)
+    assert found is not None
+    return found[1]
+
+
+def kube_binary(cache: Path | None = None) -> Path:
+    """etcd and kube-apiserver, built if they are not there yet. Raises `KeyfoldError` where Go is missing."""
+    cache = cache or default_cache()
+    content = b"".join((MODULE / name).read_bytes() for name in ("main.go", "go.mod", "go.sum"))
+    binary = cache / "bin" / f"kube-{version()}-{hashlib.sha256(content).hexdigest()[:8]}"
+    if binary.is_file():
+        return binary
+    with locked(cache / "kube.lock"):
+        if not binary.is_file():
+            _build(binary)
+    return binary
+
+
+def _build(binary: Path) -> None:
+    go = shutil.which("go")
+    if go is None:
+        raise KeyfoldError(
+            "Go is needed to build kube-apiserver, and there is none on PATH", hint="install Go 1.24 or newer"
+        )
+    major, minor, _ = version().removeprefix("v").split(".")
+    said = "k8s.io/component-base/version"
+    flags = f"-s -w -X {said}.gitVersion={version()} -X {said}.gitMajor={major} -X {said}.gitMinor={minor}"
+    binary.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=binary.parent, prefix=".build-") as work:
+        answer = subprocess.run(
+            [go, "build", "-trimpath", "-buildvcs=false", f"-ldflags={flags}", "-o", work, "."],
+            cwd=MODULE,
+            env={**os.environ, "CGO_ENABLED": "0"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=7200,
+        )
+        if answer.returncode != 0:
+            raise KeyfoldError(f"kube-apiserver {version()} could not be built:\n{answer.stderr[-2000:]}")
+        (Path(work) / "kube").rename(binary)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the server said: the object or a Status, and its warnings."""
+
+    status: int
+    body: Object
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def is_good(self) -> bool:
+        """Whether it did what it was asked."""
+        return 200 <= self.status < 300
+
+    def __str__(self) -> str:
+        why = "" if self.is_good else f": {self.body.get('message', self.body)}"
+        return f"{self.status}{why}{''.join(f'; warning: {each}' for each in self.warnings)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Something to do with resources, `pods` or `pods/exec`, of the core group or another; `namespace` "": anywhere."""
+
+    verb: str
+    resource: str
+    group: str = ""
+    namespace: str | None = None
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A service account, as the server knows it when it shows its token."""
+
+    namespace: str
+    name: str
+
+    @property
+    def full_name(self) -> str:
+        """Its name as a user."""
+        return f"system:serviceaccount:{self.namespace}:{self.name}"
+
+    @property
+    def groups(self) -> list[str]:
+        """Every service account is in these."""
+        return ["system:serviceaccounts", f"system:serviceaccounts:{self.namespace}", "system:authenticated"]
+
+
+class KubeApiserver:
+    """One server with its etcd; its data in a temporary folder. `log_text` says what both had to say."""
+
+    def __init__(self, cache: Path | None = None) -> None:
+        self._binary = kube_binary(cache)
+        self._folder = Path()
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._token = secrets.token_hex(16)
+        self._resources: dict[tuple[str, str], tuple[str, bool]] = {}
+        self.port = 0
+
+    def __enter__(self) -> Self:
+        self._folder = Path(tempfile.mkdtemp(prefix="keyfold-kube-"))
+        try:
+            for _ in range(_STARTS):
+                if self._start():
+                    return self
+            raise KeyfoldError(f"kube-apiserver did not start:\n{self.log_text[-4000:]}")
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def log_text(self) -> str:
+        """Of the last start."""
+        return "".join(path.read_text(errors="replace") for path in sorted(self._folder.glob("*.log")))
+
+    # Starting
+
+    def _start(self) -> bool:
+        """One try, on fresh ports; False where a process ended or the server was not ready in time."""
+        self._stop()
+        run = Path(tempfile.mkdtemp(dir=self._folder))
+        client, peer, self.port = free_port(), free_port(), free_port()
+        etcd_url, peer_url = f"http://127.0.0.1:{client}", f"http://127.0.0.1:{peer}"
+        self._launch(
+            "etcd",
+            f"--data-dir={run / 'etcd'}",
+            f"--listen-client-urls={etcd_url}",
+            f"--advertise-client-urls={etcd_url}",
+            f"--listen-peer-urls={peer_url}",
+            f"--initial-advertise-peer-urls={peer_url}",
+            f"--initial-cluster=default={peer_url}",
+            "--unsafe-no-fsync",
+            "--log-level=warn",
+        )
+        self._launch("apiserver", *self._server_flags(run, etcd_url))
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while time.monotonic() < deadline and all(process.poll() is None for process in self._processes):
+            if self._is_ready(run / "certificates" / "apiserver.crt"):
+                return True
+            time.sleep(0.2)
+        return False
+
+    def _server_flags(self, run: Path, etcd_url: str) -> list[str]:
+        key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        private, public, tokens = run / "accounts.key", run / "accounts.pub", run / "tokens.csv"
+        private.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            )
+        )
+        public.write_bytes(
+            key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+        )
+        tokens.write_text(f'{self._token},tests,tests,"system:masters"\n')
+        return [
+            f"--etcd-servers={etcd_url}",
+            "--bind-address=127.0.0.1",
+            "--advertise-address=127.0.0.1",
+            f"--secure-port={self.port}",
+            f"--cert-dir={run / 'certificates'}",
+            "--authorization-mode=RBAC",
+            f"--token-auth-file={tokens}",
+            f"--service-account-issuer={_ISSUER}",
+            f"--service-account-key-file={public}",
+            f"--service-account-signing-key-file={private}",
+            "--service-cluster-ip-range=10.96.0.0/24",
+            "--endpoint-reconciler-type=none",
+            "--v=0",
+        ]
+
+    def _launch(self, program: str, *flags: str) -> None:
+        with (self._folder / f"{program}.log").open("wb") as log:
+            self._processes.append(
+                subprocess.Popen(
+                    [*death_with_parent(), str(self._binary), program, *flags],
+                    cwd=self._folder,
+                    env={"PATH": os.environ.get("PATH", ""), "HOME": str(self._folder)},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            )
+
+    def _is_ready(self, certificate: Path) -> bool:
+        if not certificate.is_file():
+            return False
+        try:
+            self._context = ssl.create_default_context(cafile=str(certificate))
+            return self._ask("GET", "/readyz", raw=True).is_good
+        except (OSError, ssl.SSLError):
+            return False
+
+    def _stop(self) -> None:
+        for process in reversed(self._processes):
+            end(process, patience_s=10)
+        self._processes = []
+
+    # Asking
+
+    def namespace(self, name: str, *, level: str = "restricted") -> str:
+        """Make a namespace in which Pod Security admission enforces a level, warns and audits."""
+        labels = {f"pod-security.kubernetes.io/{mode}": level for mode in ("enforce", "warn", "audit")}
+        made = self.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
+        assert made.is_good, made
+        return name
+
+    def apply(self, wanted: Mapping[str, Any], *, is_trial: bool = False) -> Answer:
+        """Server-side apply; a field that the server does not know is an error. `is_trial` changes nothing."""
+        query = {"fieldManager": _FIELD_MANAGER, "fieldValidation": "Strict"} | ({"dryRun": "All"} if is_trial else {})
+        path = f"{self._path(wanted)}/{wanted['metadata']['name']}"
+        return self._ask("PATCH", path, query, wanted, content_type="application/apply-patch+yaml")
+
+    def create(self, wanted: Mapping[str, Any], *, token: str | None = None) -> Answer:
+        """POST; a field that the server does not know is an error."""
+        return self._ask("POST", self._path(wanted), {"fieldValidation": "Strict"}, wanted, token=token)
+
+    def delete(self, there: Mapping[str, Any]) -> Answer:
+        """DELETE, at once."""
+        path = f"{self._path(there)}/{there['metadata']['name']}"
+        return self._ask("DELETE", path, {"gracePeriodSeconds": "0"})
+
+    def get(self, path: str, *, token: str | None = None) -> Answer:
+        """GET of a path."""
+        return self._ask("GET", path, token=token)
+
+    def may(self, user: User, access: Access) -> bool:
+        """What RBAC says of a service account (SubjectAccessReview); in its own namespace where none is given."""
+        resource, _, subresource = access.resource.partition("/")
+        attributes = {
+            "verb": access.verb,
+            "group": access.group,
+            "resource": resource,
+            "subresource": subresource,
+            "namespace": user.namespace if access.namespace is None else access.namespace,
+            "name": access.name,
+        }
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": {"user": user.full_name, "groups": user.groups, "resourceAttributes": attributes},
+        }
+        answer = self.create(review)
+        assert answer.is_good, answer
+        return bool(answer.body["status"]["allowed"])
+
+    def token(self, user: User) -> str:
+        """A token of a service account, as a kubelet mounts it."""
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+        path = f"/api/v1/namespaces/{user.namespace}/serviceaccounts/{user.name}/token"
+        answer = self._ask("POST", path, {}, request)
+        assert answer.is_good, answer
+        return str(answer.body["status"]["token"])
+
+    def define(self, group: str, kind: str, version_name: str) -> None:
+        """A resource of somebody else's, of which only the name is known: whatever is in it is taken."""
+        plural = f"{kind.lower()}s"
+        schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+        one_version = {"name": version_name, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+        made = self.create(
+            {
+                "apiVersion": "apiextensions.k8s.io/v1",
+                "kind": "CustomResourceDefinition",
+                "metadata": {"name": f"{plural}.{group}"},
+                "spec": {
+                    "group": group,
+                    "scope": "Namespaced",
+                    "names": {"kind": kind, "plural": plural, "singular": kind.lower(), "listKind": f"{kind}List"},
+                    "versions": [one_version],
+                },
+            }
+        )
+        assert made.is_good or made.status == 409, made
+        deadline = time.monotonic() + 60
+        while not self.get(f"/apis/{group}/{version_name}/{plural}").is_good:
+            assert time.monotonic() < deadline, f"{plural}.{group} is not served"
+            time.sleep(0.2)
+
+    def _path(self, wanted: Mapping[str, Any]) -> str:
+        """Where objects of that sort are."""
+        api, kind = wanted["apiVersion"], wanted["kind"]
+        plural, is_namespaced = self._resource(api, kind)
+        root = f"/apis/{api}" if "/" in api else f"/api/{api}"
+        place = f"/namespaces/{wanted['metadata']['namespace']}" if is_namespaced else ""
+        return f"{root}{place}/{plural}"
+
+    def _resource(self, api: str, kind: str) -> tuple[str, bool]:
+        """The plural of a kind, and whether it lives in namespaces: the server says so itself."""
+        if (api, kind) not in self._resources:
+            found = self.get(f"/apis/{api}" if "/" in api else f"/api/{api}")
+            assert found.is_good, f"{api} is not served: {found}"
+            for each in found.body["resources"]:
+                if "/" not in each["name"]:
+                    self._resources[api, each["kind"]] = (each["name"], each["namespaced"])
+        return self._resources[api, kind]
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        *,
+        content_type: str = "application/json",
+        token: str | None = None,
+        raw: bool = False,
+    ) -> Answer:
+        request = urllib.request.Request(
+            f"https://127.0.0.1:{self.port}{path}{'?' + urlencode(query) if query else ''}",
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Authorization": f"Bearer {token or self._token}", "Content-Type": content_type},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=60, context=self._context) as answer:
+                return _answer(answer.status, answer.read(), answer.headers.get_all("Warning") or [], raw=raw)
+        except urllib.error.HTTPError as error:
+            with error:
+                return _answer(error.code, error.read(), error.headers.get_all("Warning") or [], raw=raw)
+
+
+def _answer(status: int, data: bytes, warnings: Sequence[str], *, raw: bool) -> Answer:
+    body = {"text": data.decode()} if raw else json.loads(data)
+    return Answer(status, body, tuple(found[1] for each in warnings if (found := _WARNING.match(each)) is not None))
+
+
+def main() -> int:
+    """`python -m tests.support.kube_apiserver`: build it ahead of the tests."""
+    begun_s = time.monotonic()
+    try:
+        binary = kube_binary()
+    except KeyfoldError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(f"{binary} ({binary.stat().st_size >> 20} MiB) after {time.monotonic() - begun_s:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
