@@ -36,7 +36,7 @@ from keyfold.errors import (
 from keyfold.log.commit import Patience
 from keyfold.log.names import schema_key
 from keyfold.log.objects import PART_BYTES, NameTaken, ObjectStream, create_object, part_bytes
-from keyfold.store.api import Bytes, CopyingStore, ObjectStore, ResumedUpload, ResumingStore
+from keyfold.store.api import Bytes, CopyingStore, ObjectStore, ResumedUpload, ResumingStore, ServerCopy
 from keyfold.store.pace import CHUNK_BYTES, Pacer
 from keyfold.store.wrapped import unwrapped
 from keyfold_compactor.overlap import FetchAhead
@@ -58,6 +58,8 @@ _LARGE_HELD_PARTS: Final = 4  # fetched ahead, come, being sent, and that in bot
 class _Disagrees(Exception):
     """The bytes that came are not those that the manifest names."""
 
+
+_NOT_THE_UPLOADS: Final = (UploadLost, NameTaken, AccessDenied, BucketMissing)
 
 _NEVER_AGAIN: Final = (_Disagrees, ObjectNotFound, UploadLost, NameTaken)
 """After these the parts that were sent are of no use; after others they stay for whoever goes on."""
@@ -214,15 +216,30 @@ class _Carriage:
             with contextlib.closing(self._pieces()) as pieces:
                 for piece in pieces:
                     digest.update(piece)
-                    with about(self._target):
+                    with about(self._target), self._going_on_with(begun):
                         stream.write((piece,))
             self._require_sum(digest.digest())
-            with about(self._target):
+            with about(self._target), self._going_on_with(begun):
                 stream.finish()
         except _NEVER_AGAIN:
             stream.abandon()
             raise
         return self._job.size_bytes - stream.kept_bytes
+
+    @contextlib.contextmanager
+    def _going_on_with(self, begun: ResumedUpload | None) -> Iterator[None]:
+        """What a store refuses of another process's upload (its key is gone, for one) may be only that upload's fault.
+
+        Left as it is, each try would take it up again; so it is ended, and the object is begun anew.
+        """
+        try:
+            yield
+        except StoreError as error:
+            if begun is None or error.retriable or isinstance(error, _NOT_THE_UPLOADS):
+                raise
+            with contextlib.suppress(StoreError):
+                begun.abort()
+            raise UploadLost(self._key, f"cannot be gone on with: {error.message}") from error
 
     def _is_copied_by_store(self) -> bool:
         """Whether the store has done it; not where it cannot, or tells another sum: sending shows what is wrong."""
@@ -245,12 +262,21 @@ class _Carriage:
                 copied.abort()
             return False
         with about(self._target):
-            try:
-                self._patience.repeat(copied.complete)
-            except (AlreadyExists, UploadLost):
-                with contextlib.suppress(StoreError):
-                    copied.abort()
+            return self._is_made_visible(copied)
+
+    def _is_made_visible(self, copied: ServerCopy) -> bool:
+        """Whether the copy is the object now; not where the store refuses what it has copied by itself."""
+        try:
+            self._patience.repeat(copied.complete)
+        except StoreError as error:
+            if error.retriable:
+                raise
+            with contextlib.suppress(StoreError):
+                copied.abort()
+            if isinstance(error, AlreadyExists | UploadLost):
                 return self._is_there()
+            self._carrier.count_copy(has_failed=True)
+            return False
         self._carrier.count_copy(has_failed=False)
         return True
 

@@ -1,0 +1,63 @@
+"""What a store refuses in the middle of a copy: the object comes another way, or is begun anew."""
+
+from __future__ import annotations
+
+import pytest
+
+from keyfold.clock import ManualClock
+from keyfold.errors import AccessDenied, StoreError
+from keyfold.log.objects import PART_BYTES
+from keyfold.store.counted import CountedStore
+from keyfold.store.faulty import Call, FaultyStore
+from keyfold.store.memory import MemoryStore
+from keyfold_compactor.replica.carriage.jobs import Way
+from tests.support.transfers import BIG, MIB, THERE, copy, is_there, made, one_server
+
+
+class Refuses(FaultyStore):
+    """Refuses what is asked of the upload that was there before (or of every copy inside the store)."""
+
+    def __init__(self, inner: MemoryStore, operation: str, error: type[StoreError] = StoreError) -> None:
+        super().__init__(inner)
+        self._error = error
+        self._operation = operation
+        self.on_call = self._refuse
+        self.is_over = False
+
+    def _refuse(self, call: Call) -> None:
+        if call.operation == "start_upload":
+            self.is_over = True  # another upload: this one is taken
+        if call.operation == self._operation and not self.is_over:
+            raise self._error(call.key, "answered 400 InvalidRequest")
+
+
+def test_a_copy_inside_a_store_that_is_refused_at_its_end_is_sent_and_after_some_not_asked_for() -> None:
+    source, target = one_server()
+    jobs = [made(source, f"{n}.avro", 2 * MIB) for n in range(8)]
+    there = CountedStore(Refuses(target, "upload.complete"))
+    assert [r.way for r in copy(source, there, *jobs)] == [Way.SENT] * 8
+    assert all(is_there(target, job) for job in jobs)
+    assert list(target.list_uploads("")) == []
+    assert there.calls["start_copy"] == 3
+
+
+@pytest.mark.parametrize("operation", ["upload.write", "upload.complete"])
+def test_an_upload_of_another_process_that_the_store_refuses_to_go_on_with_is_begun_anew(operation: str) -> None:
+    source, target = MemoryStore("source", ManualClock()), MemoryStore("target", ManualClock())
+    job = made(source, "a.avro", BIG)
+    left = target.start_upload(THERE.key(job.name))
+    left.write(source.get(job.key).data[:PART_BYTES])
+    [result] = copy(source, Refuses(target, operation), job)
+    assert result.sent_bytes == BIG
+    assert is_there(target, job)
+    assert list(target.list_uploads("")) == []
+
+
+def test_a_right_that_is_missing_is_told_and_what_was_begun_stays() -> None:
+    source, target = MemoryStore("source", ManualClock()), MemoryStore("target", ManualClock())
+    job = made(source, "a.avro", BIG)
+    left = target.start_upload(THERE.key(job.name))
+    left.write(source.get(job.key).data[:PART_BYTES])
+    with pytest.raises(AccessDenied):
+        copy(source, Refuses(target, "upload.write", AccessDenied), job)
+    assert [info.upload_id for info in target.list_uploads("")] == [left.upload_id]
