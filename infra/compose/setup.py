@@ -1,4 +1,4 @@
-"""Make the buckets, the topic and the replica that the laptop stack works with; what is there stays as it is."""
+"""Make the buckets, the topic and, where REPLICA names one, the replica that are tried out; what is there stays."""
 
 # ruff: noqa: INP001 - a script, of no package
 
@@ -49,11 +49,11 @@ def make_topic() -> None:
         sys.exit(f"the topic could not be made: {error}")
 
 
-def make_replica() -> None:
-    """Register the replica `dr` in the second bucket, and let compacted logs come to it."""
+def make_replica(name: str) -> None:
+    """Register a replica in the second bucket, and let compacted logs come to it."""
     listed = keyfold("replica", "list", "s3://log/topics", "--json")
-    if '"dr"' not in listed:
-        keyfold("replica", "add", "s3://log/topics", "dr", "--to", "s3://log-dr/topics")
+    if f'"{name}"' not in listed:
+        keyfold("replica", "add", "s3://log/topics", name, "--to", "s3://log-dr/topics")
     keyfold("replica", "enable-compaction", "s3://log-dr/topics")
 
 
@@ -69,4 +69,5 @@ def keyfold(*arguments: str) -> str:
 if __name__ == "__main__":
     make_buckets()
     make_topic()
-    make_replica()
+    if os.environ.get("REPLICA"):
+        make_replica(os.environ["REPLICA"])
