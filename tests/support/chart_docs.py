@@ -33,8 +33,8 @@ Sink (StatefulSet), compactor (CronJob or Deployment) and replicator (Deployment
 secure and look at it: [docs/operations/kubernetes.md](../../../docs/operations/kubernetes.md).
 
 ```
-helm install kf infra/helm/keyfold --namespace keyfold --create-namespace --values my-values.yaml
-helm test kf --namespace keyfold --logs
+helm install keyfold infra/helm/keyfold --namespace keyfold --create-namespace --values my-values.yaml
+helm test keyfold --namespace keyfold --logs
 ```
 
 What must be given: `store.bucket`; for the sink `sink.bootstrapServers`, and `topics` or `topics.regex` in
