@@ -59,7 +59,7 @@ def _digest() -> str:
 def _build(binary: Path) -> None:
     go = shutil.which("go")
     if go is None:
-        raise KeyfoldError("Go is needed to build Helm, and there is none on PATH", hint="install Go 1.25 or newer")
+        raise KeyfoldError("Go is needed to build Helm, and there is none on PATH", hint="install Go 1.26 or newer")
     binary.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=binary.parent, prefix=".build-") as work:
         answer = subprocess.run(
