@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
@@ -14,29 +13,8 @@ from keyfold.log.record import Record
 from keyfold.read.log import Log
 from keyfold.read.repair import apply_repair, plan_repair
 from keyfold.read.verify import verify_partition
-from keyfold.store.api import Blob
-from keyfold.store.memory import MemoryStore
 from tests.support.cleaning import EAGER, PLACE, Sink, clean, last_per_key, latest, load, record
-
-
-class MeddlingStore(MemoryStore):
-    """Calls `meddle` before each read of a segment or an index."""
-
-    meddle: Callable[[], None] | None = None
-
-    def get(self, key: str) -> Blob:
-        self._meddle(key)
-        return super().get(key)
-
-    def get_range(self, key: str, start: int, length: int) -> bytes:
-        self._meddle(key)
-        return super().get_range(key, start, length)
-
-    def _meddle(self, key: str) -> None:
-        meddle, self.meddle = self.meddle, None
-        if meddle is not None and not key.endswith("_manifest.avro"):
-            meddle()
-        self.meddle = meddle
+from tests.support.meddling import MeddlingStore
 
 
 class World:

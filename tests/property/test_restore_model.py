@@ -7,7 +7,6 @@ be an error, and never a key that lives on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -20,34 +19,13 @@ from keyfold.read.log import Log
 from keyfold.restore.partition import Settings
 from keyfold.restore.run import Request, Restore
 from keyfold.restore.selection import Selection
-from keyfold.store.api import Blob
 from keyfold.store.faulty import SimulatedCrash
-from keyfold.store.memory import MemoryStore
 from tests.support.cleaning import EAGER, PLACE, Sink, clean, record
 from tests.support.fake_topic import FakeTopic
 from tests.support.logs import latest_of
+from tests.support.meddling import MeddlingStore
 
 OFFSET = "source-offset"
-
-
-class MeddlingStore(MemoryStore):
-    """Calls `meddle` before each read of a segment or an index."""
-
-    meddle: Callable[[], None] | None = None
-
-    def get(self, key: str) -> Blob:
-        self._meddle(key)
-        return super().get(key)
-
-    def get_range(self, key: str, start: int, length: int) -> bytes:
-        self._meddle(key)
-        return super().get_range(key, start, length)
-
-    def _meddle(self, key: str) -> None:
-        meddle, self.meddle = self.meddle, None
-        if meddle is not None and not key.endswith("_manifest.avro") and "_restores/" not in key:
-            meddle()
-        self.meddle = meddle
 
 
 @dataclass

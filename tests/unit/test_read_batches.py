@@ -22,7 +22,7 @@ from keyfold.read.selection import Selection
 from keyfold.store.api import Update
 from keyfold.store.counted import CountedStore
 from tests.support.logs import MadeLog, latest_of, record, records
-from tests.unit.test_read_races import MeddlingStore
+from tests.support.meddling import MeddlingStore
 
 
 def log_of(made: MadeLog) -> Log:

@@ -24,7 +24,7 @@ from keyfold.store.api import Blob, ObjectInfo
 from keyfold.store.counted import CountedStore
 from keyfold.store.memory import MemoryStore
 from tests.support.logs import MadeLog, latest_of, record, records
-from tests.unit.test_read_races import MeddlingStore
+from tests.support.meddling import MeddlingStore
 
 T = TypeVar("T")
 

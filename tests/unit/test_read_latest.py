@@ -22,8 +22,8 @@ from keyfold.read.log import Log
 from keyfold.read.records import records_of
 from keyfold.store.counted import CountedStore
 from tests.support.logs import MadeLog, latest_of, record, records
+from tests.support.meddling import MeddlingStore
 from tests.unit.test_read_batches import random_log, taken
-from tests.unit.test_read_races import MeddlingStore
 
 BUDGETS = (1, 200, 400, 3 * KEY_BYTES, 10**9)
 

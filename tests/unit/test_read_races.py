@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -12,29 +11,8 @@ import keyfold.read.fetch
 from keyfold.errors import OffsetOutOfRange, SnapshotLost
 from keyfold.log.record import Record
 from keyfold.read.log import Log
-from keyfold.store.api import Blob
-from keyfold.store.memory import MemoryStore
 from tests.support.logs import MadeLog, latest_of, record, records
-
-
-class MeddlingStore(MemoryStore):
-    """Calls `meddle` before each read of an object that is not a manifest."""
-
-    meddle: Callable[[], None] | None = None
-
-    def get(self, key: str) -> Blob:
-        self._meddle(key)
-        return super().get(key)
-
-    def get_range(self, key: str, start: int, length: int) -> bytes:
-        self._meddle(key)
-        return super().get_range(key, start, length)
-
-    def _meddle(self, key: str) -> None:
-        meddle, self.meddle = self.meddle, None
-        if meddle is not None and not key.endswith("_manifest.avro"):
-            meddle()
-        self.meddle = meddle
+from tests.support.meddling import MeddlingStore
 
 
 def test_an_ordered_read_goes_on_in_the_newest_version_when_its_objects_are_gone() -> None:
