@@ -248,7 +248,7 @@ class Buckets:
         with redirect_stdout(printed), redirect_stderr(printed):
             ended = run([*args], self._world)
         printed.flush()
-        said = printed.buffer.getvalue().decode()  # type: ignore[attr-defined]
+        said = printed.buffer.getvalue().decode()
         assert code is None or ended == code, (args, said)
         return str(said)
 

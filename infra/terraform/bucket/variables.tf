@@ -27,7 +27,7 @@ variable "sinks" {
 }
 
 variable "abort_incomplete_days" {
-  description = "After so many days an upload that nobody ended is aborted. Longer than any upload is under way: `rotate.interval.ms`, and a replica's largest segment."
+  description = "After so many days an upload that nobody ended is aborted. Longer than any upload is under way: `segment.ms`, and a replica's largest segment."
   type        = number
   default     = 7
 }

@@ -1,0 +1,265 @@
+"""docs/operations/cost.md: its formula predicts what is counted, and its table is what the formula says."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from keyfold.backoff import Backoff
+from keyfold.clock import ManualClock
+from keyfold.log.names import Place
+from keyfold.log.partition_log import PartitionLog
+from keyfold.log.record import Record
+from keyfold.store.counted import CountedStore
+from keyfold.store.memory import MemoryStore
+from keyfold_compactor.executor import LocalExecutor
+from keyfold_compactor.job import Job, Selection
+from keyfold_compactor.options import CompactOptions
+from keyfold_compactor.replica.rounds import runner
+from keyfold_compactor.report import Outcome
+from keyfold_sink.kafka.source import SourceFacts
+from keyfold_sink.running.orders import OrderBook, sink_folder
+from keyfold_sink.running.roll_call import RollCall
+from keyfold_sink.running.run import _ORDERS_EVERY_S, _ROLL_CALL_EVERY_S
+from keyfold_sink.status import PartitionStatus, State, TaskStatus, WorkerStatus
+from keyfold_sink.writing.budget import InFlight
+from keyfold_sink.writing.lane import Lane
+from keyfold_sink.writing.partition import PartitionWriter, Tools
+from keyfold_sink.writing.rolling import RollPolicy
+from keyfold_sink.writing.sender import Retry
+from tests.support import bill
+from tests.support.bill import Asked, Load, Prices, counted
+from tests.support.cleaning import patience
+from tests.support.costs import CostLog
+from tests.support.logs import columns, record, records
+from tests.support.replica_rounds import SETTINGS, Worlds
+
+PAGE = Path(__file__).parents[2] / "docs" / "operations" / "cost.md"
+PLACE = Place("topics", "t", 0)
+HOUR_S = 3600
+
+
+def near(asked: Asked, expected: Asked, within: float = 0.01) -> None:
+    assert asked.writes == pytest.approx(expected.writes, rel=within, abs=3)
+    assert asked.reads == pytest.approx(expected.reads, rel=within, abs=3)
+
+
+# The sink
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_an_hour_of_a_worker(is_busy: bool) -> None:
+    clock = ManualClock()
+    store = CountedStore(MemoryStore(clock=clock))
+    folder, dice = sink_folder("topics", "users"), Random(1)
+    book = OrderBook(store, folder, clock, dice)
+    roll_call = RollCall(store, folder, book, "one", clock=clock, random=dice)
+
+    def status() -> WorkerStatus:
+        position = int(clock.monotonic_s()) if is_busy else 0
+        partition = PartitionStatus("users", 0, State.RUNNING, position=position)
+        task = TaskStatus(0, State.RUNNING, partitions=(partition,))
+        return WorkerStatus("one", roll_call.slot, 1, "0.1", 0, (task,))
+
+    turns_a_look = round(_ORDERS_EVERY_S / _ROLL_CALL_EVERY_S)
+    for turn in range(round(HOUR_S / _ROLL_CALL_EVERY_S)):
+        if turn % turns_a_look == 0:
+            book.look()
+        roll_call.turn(status)
+        clock.advance(round(1000 * _ROLL_CALL_EVERY_S))
+    near(counted(store.calls) * 24, bill.worker(is_busy=is_busy), within=0.02)
+
+
+class _Source:
+    """A cluster with one topic."""
+
+    def facts(self, topic: str, partition: int) -> SourceFacts:
+        return SourceFacts("T", "C", 0, 0, self.settings(topic))
+
+    def topic_id(self, topic: str) -> str:
+        return "T"
+
+    def settings(self, topic: str) -> Mapping[str, str]:
+        return {}
+
+
+def rolls_of_a_day(segment_ms: int, value_bytes: int, rolls: int) -> tuple[Asked, int, CountedStore]:
+    """A partition that gets a record a minute: what is asked for, in how many segments."""
+    clock, dice = ManualClock(), Random(1)
+    store = CountedStore(MemoryStore(clock=clock))
+    log = PartitionLog(store, PLACE, clock=clock, random=dice)
+    log.create(topic_id="T", cluster_id="C")
+    session = log.claim_sink()
+    store.reset()
+    with ThreadPoolExecutor(1) as pool:
+        lane = Lane(pool, lambda error: None)
+        tools = Tools(store, _Source(), clock, InFlight(), lambda _: None)
+        writer = PartitionWriter(
+            session, lane, Retry(lane, dice, Backoff(1, 2)), RollPolicy(1 << 40, segment_ms), tools
+        )
+        for minute in range(rolls * segment_ms // 60_000):
+            row = Record(minute, 5, "CreateTime", b"k", dice.randbytes(value_bytes), (), 3)
+            writer.append(columns([row]), 100.0)
+            clock.advance(60_000)
+            writer.roll_if_due()
+            assert lane.wait_idle(20)
+    return counted(store.calls), len(session.manifest.segments), store
+
+
+def test_a_day_of_rolls() -> None:
+    asked, segments, _ = rolls_of_a_day(300_000, 10, 288)
+    assert segments == 288
+    near(asked, bill.roll() * segments)
+
+
+def test_a_segment_in_parts() -> None:
+    value_bytes = 4 * 1024 * 1024
+    asked, segments, store = rolls_of_a_day(300_000, value_bytes, 1)
+    assert segments == 1
+    assert store.calls["upload.write"] >= 2
+    assert asked.writes <= bill.roll(5 * value_bytes).writes
+    assert asked.writes >= bill.roll(5 * value_bytes).writes - 1, "a part may be a little more than a part"
+
+
+# The compactor
+
+
+def job(store: CountedStore, clock: ManualClock) -> Job:
+    config = {
+        "s3.bucket.name": "b",
+        "cleanup.policy": "compact",
+        "min.cleanable.dirty.ratio": "0.01",
+        "delete.retention.ms": "0",
+    }
+    return Job(
+        CompactOptions.parse(config),
+        Selection(),
+        store,
+        lambda: LocalExecutor(store, patience(clock, Random(1))),
+        clock=clock,
+        random=Random(2),
+    )
+
+
+def test_a_run_that_finds_nothing_and_a_pass_with_what_comes_after_it() -> None:
+    clock = ManualClock()
+    inner = MemoryStore(clock=clock)
+    for topic in ("a", "b"):
+        for partition in range(3):
+            log = CostLog(inner, 50, 100, place=Place("topics", topic, partition))
+            log.append([n % 60 for n in range(200)])
+    store = CountedStore(inner)
+    compactor = job(store, clock)
+    looking = bill.look(topics=2, partitions=6)
+    total, runs = Asked(), 0
+    for _ in range(4):  # the pass, one that stamps it, one that collects, one that finds nothing
+        store.reset()
+        report = compactor.once()
+        assert report.exit_code == 0
+        total += counted(store.calls)
+        runs += 1
+        clock.advance(100_000)
+        if runs == 1:
+            assert [part.outcome for part in report.partitions] == [Outcome.CLEANED] * 6
+    near(counted(store.calls), looking)
+    passes = Asked(total.writes - runs * looking.writes, total.reads - runs * looking.reads)
+    most = bill.cleaning(4, 1, ranges=1) * 6
+    assert 0.9 * most.writes <= passes.writes <= most.writes
+    assert 0.5 * most.reads <= passes.reads <= most.reads
+
+
+# Replicas
+
+
+class _Inline:
+    """A pool that does things at once, so that a clock that is advanced by hand counts alone."""
+
+    def __init__(self, *_: object, **__: object) -> None: ...
+
+    def submit(self, call: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(call(*arguments))
+        return done
+
+    def shutdown(self, **_: object) -> None: ...
+
+
+class _Hour(threading.Event):
+    """A stop that comes after so many seconds, which pass while it is waited for."""
+
+    def __init__(self, worlds: Worlds, then: Mapping[int, Callable[[], object]]) -> None:
+        super().__init__()
+        self._worlds, self._then, self._s = worlds, then, 0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._worlds.later(1000)
+        self._s += 1
+        self._then.get(self._s, lambda: None)()
+        if self._s == HOUR_S:
+            self.set()
+        return self.is_set()
+
+
+def replicated(worlds: Worlds, then: Mapping[int, Callable[[], object]]) -> tuple[Asked, Asked]:
+    """An hour: what is asked of both sides but by the process as a whole (`bill.replicator`)."""
+    settings = replace(SETTINGS, poll_ms=5_000, discover_ms=30_000, collect_ms=3_600_000)
+    with worlds.running(settings) as running:
+        running.runner.loop(_Hour(worlds, then))
+        sides = []
+        for side in (running.source, running.replica):
+            names = [call.operation for call in side.calls]
+            sides.append(counted({name: names.count(name) for name in set(names)}))
+    return sides[0], sides[1]
+
+
+def test_an_hour_of_a_replica_idle_and_with_rolls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "ThreadPoolExecutor", _Inline)
+    worlds = Worlds.new()
+    logs = [worlds.log("users", partition) for partition in (0, 1)]
+    for log in logs:
+        log.append(records("a=1"))
+    replicated(worlds, {})
+    idle = replicated(worlds, {})
+    for asked, expected in zip(idle, bill.following(partitions=2, topics=1), strict=True):
+        near(asked * 24, expected, within=0.03)
+    published = len(worlds.published)
+    assert published == pytest.approx(2 * HOUR_S / runner.PUBLISH_ANYWAY_S, rel=0.2)
+
+    def roll() -> None:
+        logs[0].append([record(logs[0].manifest.next_offset, "k", "v")])
+
+    busy = replicated(worlds, {300 * number: roll for number in range(1, 12)})
+    for was, asked, expected in zip(idle, busy, bill.carried(), strict=True):
+        near(Asked(asked.writes - was.writes, asked.reads - was.reads), expected * 11, within=0.35)
+
+
+# The page
+
+
+def test_the_table_is_what_the_formula_says() -> None:
+    page = PAGE.read_text()
+    load = Load(partitions=100, topics=10, mib_a_day=500)
+    prices = Prices()
+    lines = [
+        f"| {name} | {asked.writes / 1e6:.2f} | {asked.reads / 1e6:.2f} | {prices.of(asked):.2f} |"
+        for name, asked in bill.rows(load).items()
+    ]
+    total = sum((asked for asked in bill.rows(load).values()), Asked())
+    lines.append(f"| all | {total.writes / 1e6:.2f} | {total.reads / 1e6:.2f} | {prices.of(total):.2f} |")
+    assert [line for line in lines if line not in page] == [], "\n".join(lines)
+
+
+def test_the_page_names_the_prices_that_the_table_is_made_of() -> None:
+    page = PAGE.read_text()
+    for price in ("0.005", "0.0004", "0.023"):
+        assert f"${price}" in page
+    assert re.search(r"20\d\d-\d\d-\d\d", page), "prices have a date"
+    assert "https://aws.amazon.com/s3/pricing/" in page
