@@ -88,7 +88,9 @@ def references(pod: Pod) -> set[tuple[str, str, str]]:
                 if field in source:
                     found.add((kind, source[field]["name"], source[field]["key"]))
         for source in container.get("envFrom", []):
-            found |= {(kind[:-3].capitalize(), ref["name"], "") for kind, ref in source.items() if kind != "prefix"}
+            for field, kind in (("secretRef", "Secret"), ("configMapRef", "ConfigMap")):
+                if field in source:
+                    found.add((kind, source[field]["name"], ""))
     return found
 
 
