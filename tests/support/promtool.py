@@ -32,10 +32,15 @@ def version() -> str:
     return found[1]
 
 
+def is_built() -> bool:
+    """Whether the binary is there."""
+    return _binary(default_cache()).is_file()
+
+
 def promtool_binary(cache: Path | None = None) -> Path:
     """The binary, built if it is not there yet. Raises `KeyfoldError` in one line where Go is missing."""
     cache = cache or default_cache()
-    binary = cache / "bin" / f"promtool-{version()}"
+    binary = _binary(cache)
     if binary.is_file():
         return binary
     with locked(cache / "promtool.lock"):
@@ -49,6 +54,10 @@ def promtool(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [str(promtool_binary()), *arguments], cwd=folder, capture_output=True, text=True, check=False, timeout=300
     )
+
+
+def _binary(cache: Path) -> Path:
+    return cache / "bin" / f"promtool-{version()}"
 
 
 def _build(binary: Path) -> None:
@@ -65,7 +74,7 @@ def _build(binary: Path) -> None:
             capture_output=True,
             text=True,
             check=False,
-            timeout=1800,
+            timeout=3600,
         )
         if answer.returncode != 0:
             raise KeyfoldError(f"promtool {version()} could not be built:\n{answer.stderr[-2000:]}")
