@@ -18,6 +18,10 @@ import orjson
 
 UNKNOWN: Final = -1
 
+# What is tried again for so long is no hiccup.
+_BLOCKED_MS: Final = 60_000
+_SHOWN: Final = 3
+
 
 class State(StrEnum):
     """Connect's states of a connector and of a task, and the sink's of a partition."""
@@ -91,6 +95,20 @@ class WorkerStatus:
     version: str
     orders_version: int
     tasks: tuple[TaskStatus, ...] = ()
+
+
+def standstill(status: TaskStatus, now_ms: int) -> tuple[str, bool]:
+    """Which partitions have stood still for a minute, and whether any other moves, or has nothing to do."""
+    behind = [one for one in status.partitions if one.state is State.RUNNING and one.lag_records != 0]
+    still = [one for one in behind if one.blocked_ms != UNKNOWN and now_ms - one.blocked_ms > _BLOCKED_MS]
+    if not still:
+        return "", True
+    words = [
+        f"{one.topic}-{one.partition} has not moved for {(now_ms - one.blocked_ms) // 1000} s: {one.error}"
+        for one in still[:_SHOWN]
+    ]
+    more = [f"and {len(still) - _SHOWN} more partitions"] if len(still) > _SHOWN else []
+    return "; ".join(words + more), len(still) < len(behind)
 
 
 def dump(status: TaskStatus | WorkerStatus) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -112,6 +113,18 @@ def task(number: int, state: State, trace: str = "", pid: int = 7, reported_ms: 
     )
 
 
+def blocked(number: int, *since_ms: int) -> TaskStatus:
+    """A task whose partitions have waited for the store that long, with records to come."""
+    now_ms = ManualClock().now_ms()
+    partitions = tuple(
+        PartitionStatus(
+            "users", at, State.RUNNING, next_offset=1, end_offset=9, error="away", blocked_ms=now_ms - each_ms
+        )
+        for at, each_ms in enumerate(since_ms)
+    )
+    return replace(task(number, State.RUNNING), partitions=partitions)
+
+
 @pytest.mark.parametrize(
     ("tasks", "why"),
     [
@@ -121,6 +134,9 @@ def task(number: int, state: State, trace: str = "", pid: int = 7, reported_ms: 
         ((task(0, State.RUNNING), task(1, State.RESTARTING, "x", UNKNOWN)), "task 1 is being started anew: x"),
         ((task(0, State.RUNNING), task(1, State.RUNNING, reported_ms=0)), "task 1 has not reported for"),
         ((task(0, State.RUNNING), task(1, State.PAUSED)), ""),
+        ((task(0, State.RUNNING), blocked(1, 61_000)), "task 1 stands still: users-0 has not moved for 61 s: away"),
+        ((task(0, State.RUNNING), blocked(1, 59_000)), ""),
+        ((task(0, State.RUNNING), blocked(1, 61_000, 1_000)), ""),
     ],
 )
 def test_why_a_worker_is_not_ready(tasks: tuple[TaskStatus, ...], why: str) -> None:

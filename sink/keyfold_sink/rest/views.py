@@ -12,13 +12,11 @@ from typing import Final
 
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.rest import shapes
-from keyfold_sink.status import UNKNOWN, PartitionStatus, State, TaskStatus, WorkerStatus
+from keyfold_sink.status import UNKNOWN, PartitionStatus, State, TaskStatus, WorkerStatus, standstill
 from keyfold_sink.writing.batch import TopicPartitionKey
 
 # A task reports every second, but for the time in which it flushes what is taken away from it.
 _SILENCE_MS: Final = 15_000
-# What is tried again for so long is no hiccup.
-_BLOCKED_MS: Final = 60_000
 _TRACES_SHOWN: Final = 3
 _BEST_FIRST: Final = (State.RUNNING, State.RESTARTING, State.PAUSED, State.FAILED)
 
@@ -49,7 +47,7 @@ def task_state(options: SinkOptions, task: Task) -> shapes.TaskState:
     """A task's state as Connect has it. The trace also tells what is in the way of a task that runs."""
     state, trace = task.status.state, task.status.trace
     if state is State.RUNNING:
-        silence, (blocked, moves) = _silence(options, task), _blocked(task)
+        silence, (blocked, moves) = _silence(options, task), standstill(task.status, task.worker.reported_ms)
         if silence or not moves:
             state = State.UNASSIGNED
         trace = "; ".join(filter(None, (silence, blocked, trace)))
@@ -63,21 +61,6 @@ def _silence(options: SinkOptions, task: Task) -> str:
     silent_ms = task.worker.reported_ms - task.status.reported_ms
     is_long = silent_ms > options.offset_flush_timeout_ms + _SILENCE_MS
     return f"the task has not reported for {silent_ms // 1000} s" if is_long else ""
-
-
-def _blocked(task: Task) -> tuple[str, bool]:
-    """Which partitions stand still, and whether any other moves, or has nothing to do."""
-    now_ms = task.worker.reported_ms
-    behind = [one for one in task.status.partitions if one.state is State.RUNNING and one.lag_records != 0]
-    still = [one for one in behind if one.blocked_ms != UNKNOWN and now_ms - one.blocked_ms > _BLOCKED_MS]
-    if not still:
-        return "", True
-    words = [
-        f"{one.topic}-{one.partition} has not moved for {(now_ms - one.blocked_ms) // 1000} s: {one.error}"
-        for one in still[:_TRACES_SHOWN]
-    ]
-    more = [f"and {len(still) - _TRACES_SHOWN} more partitions"] if len(still) > _TRACES_SHOWN else []
-    return "; ".join(words + more), len(still) < len(behind)
 
 
 def status(options: SinkOptions, target: State, workers: Sequence[WorkerStatus], own_id: str) -> shapes.ConnectorStatus:

@@ -24,7 +24,7 @@ from keyfold_sink.running.ends import Ends
 from keyfold_sink.running.orders import Change, OrderBook, Orders, Scope
 from keyfold_sink.running.roll_call import RollCall
 from keyfold_sink.service import NoSuchTask, NotStopped, OffsetRefused
-from keyfold_sink.status import UNKNOWN, State, TaskStatus, WorkerStatus
+from keyfold_sink.status import UNKNOWN, State, TaskStatus, WorkerStatus, standstill
 from keyfold_sink.writing.batch import TopicPartitionKey
 
 _ANSWER_S: Final = 2.0
@@ -263,7 +263,8 @@ class SinkService:
         if task.pid != UNKNOWN and silent_ms > self.options.offset_flush_timeout_ms + _SILENCE_MS:
             return f"has not reported for {silent_ms // 1000} s"
         if task.state in {State.RUNNING, State.PAUSED}:
-            return ""
+            words, moves = standstill(task, self._clock.now_ms())
+            return "" if moves else f"stands still: {words}"
         what = {State.FAILED: "has failed", State.RESTARTING: "is being started anew"}
         return ": ".join(filter(None, (what.get(task.state, "has not joined its group yet"), task.trace)))
 
