@@ -18,6 +18,7 @@ from tests.support.dockerfile import IMAGES, dockerfile
 from tests.support.images.bases import Buildah, make_bases
 
 ROOT = IMAGES.parents[1]
+_HOSTS = (Path("/etc/hosts"), Path("/etc/resolv.conf"))
 _AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
 
 
@@ -36,10 +37,11 @@ class Image:
     def container(
         self, environment: Mapping[str, str], mounts: Mapping[str, Path], scratch: Mapping[str, str] | None = None
     ) -> Container:
-        """Read-only but for /tmp, or for `scratch`."""
+        """Read-only but for /tmp, or for `scratch`; with this machine's names of hosts."""
         given = {} if scratch is None else {"scratch": scratch}
+        all_mounts = {**{str(file): file for file in _HOSTS}, **mounts}
         return Container(
-            self.root, self.user, {**self.environment, **environment}, self.working_directory, mounts, **given
+            self.root, self.user, {**self.environment, **environment}, self.working_directory, all_mounts, **given
         )
 
 
@@ -65,6 +67,8 @@ def build(name: str, folder: Path) -> Image:
     inspected: dict[str, Any] = json.loads(buildah("inspect", "--type", "image", tag))
     for place in ("proc", "dev", "tmp", "etc/keyfold"):
         (root / place).mkdir(parents=True, exist_ok=True)
+    for file in _HOSTS:
+        (root / file.relative_to("/")).touch()
     config = inspected["OCIv1"]["config"]
     return Image(
         name,
