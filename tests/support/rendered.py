@@ -82,16 +82,20 @@ def references(pod: Pod) -> set[tuple[str, str, str]]:
         if "secret" in volume:
             found.add(("Secret", volume["secret"]["secretName"], ""))
     for container in pod.containers:
-        for variable in container.get("env", []):
-            source = variable.get("valueFrom", {})
-            for field, kind in (("secretKeyRef", "Secret"), ("configMapKeyRef", "ConfigMap")):
-                if field in source:
-                    found.add((kind, source[field]["name"], source[field]["key"]))
-        for source in container.get("envFrom", []):
-            for field, kind in (("secretRef", "Secret"), ("configMapRef", "ConfigMap")):
-                if field in source:
-                    found.add((kind, source[field]["name"], ""))
+        found.update(_from_environment(container))
     return found
+
+
+def _from_environment(container: Object) -> Iterator[tuple[str, str, str]]:
+    for variable in container.get("env", []):
+        source = variable.get("valueFrom", {})
+        for field, kind in (("secretKeyRef", "Secret"), ("configMapKeyRef", "ConfigMap")):
+            if field in source:
+                yield kind, source[field]["name"], source[field]["key"]
+    for source in container.get("envFrom", []):
+        for field, kind in (("secretRef", "Secret"), ("configMapRef", "ConfigMap")):
+            if field in source:
+                yield kind, source[field]["name"], ""
 
 
 def breaches(pod: Pod) -> list[str]:
