@@ -138,6 +138,7 @@ def job(store: CountedStore, clock: ManualClock) -> Job:
         "cleanup.policy": "compact",
         "min.cleanable.dirty.ratio": "0.01",
         "delete.retention.ms": "0",
+        "file.delete.delay.ms": "60000",
     }
     return Job(
         CompactOptions.parse(config),
