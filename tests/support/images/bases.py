@@ -81,16 +81,23 @@ def base_names() -> tuple[str, str]:
 def make_bases(buildah: Buildah, folder: Path, options: Sequence[str]) -> None:
     """Have both stand-ins in the storage, under the names of what they stand for; `options` are the builder's."""
     python, java = base_names()
-    root = folder / "base"
-    if not (folder / "base.tar").exists():
-        shutil.rmtree(root, ignore_errors=True)
-        words = ["debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", "bookworm", str(root)]
-        with (folder / "debootstrap.log").open("w") as log:
-            subprocess.run(words, stdout=log, stderr=subprocess.STDOUT, check=True)
-        subprocess.run(["tar", "--create", "--file", folder / "base.part", "--directory", root, "."], check=True)
-        (folder / "base.part").rename(folder / "base.tar")
-        shutil.rmtree(root)
+    context = folder / "bases"
+    context.mkdir(exist_ok=True)
+    if not (context / "base.tar").exists():
+        _debian(folder / "debian", context / "base.tar", folder / "debootstrap.log")
     for name, recipe in ((python, _PYTHON), (java, _JAVA.format(python=python))):
         if not buildah.has(name):
-            (folder / "Containerfile").write_text(recipe)
-            buildah.build(name, folder / "Containerfile", folder, options, log=folder / "bases.log")
+            (context / "Containerfile").write_text(recipe)
+            buildah.build(name, context / "Containerfile", context, options, log=folder / "bases.log")
+
+
+def _debian(root: Path, archive: Path, log: Path) -> None:
+    """The smallest Debian 12 with our packages, as one file that is there when it is whole."""
+    shutil.rmtree(root, ignore_errors=True)
+    words = ["debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", "bookworm", str(root)]
+    with log.open("w") as out:
+        subprocess.run(words, stdout=out, stderr=subprocess.STDOUT, check=True)
+    part = archive.with_suffix(".part")
+    subprocess.run(["tar", "--create", "--file", part, "--directory", root, "."], check=True)
+    part.rename(archive)
+    shutil.rmtree(root)
