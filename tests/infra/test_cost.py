@@ -45,6 +45,7 @@ from tests.support.replica_rounds import SETTINGS, Worlds
 PAGE = Path(__file__).parents[2] / "docs" / "operations" / "cost.md"
 PLACE = Place("topics", "t", 0)
 HOUR_S = 3600
+SEGMENT_MS = 300_000
 
 
 def near(asked: Asked, expected: Asked, within: float = 0.01) -> None:
@@ -91,42 +92,43 @@ class _Source:
         return {}
 
 
-def rolls_of_a_day(segment_ms: int, value_bytes: int, rolls: int) -> tuple[Asked, int, CountedStore]:
-    """A partition that gets a record a minute: what is asked for, in how many segments."""
+def rolled(rolls: int, records_a_roll: int, value_bytes: int) -> tuple[Asked, CountedStore]:
+    """What a partition asks for that rolls so often, by time."""
     clock, dice = ManualClock(), Random(1)
     store = CountedStore(MemoryStore(clock=clock))
     log = PartitionLog(store, PLACE, clock=clock, random=dice)
     log.create(topic_id="T", cluster_id="C")
     session = log.claim_sink()
     store.reset()
+    crashes: list[BaseException] = []
     with ThreadPoolExecutor(1) as pool:
-        lane = Lane(pool, lambda error: None)
+        lane = Lane(pool, crashes.append)
         tools = Tools(store, _Source(), clock, InFlight(), lambda _: None)
-        writer = PartitionWriter(
-            session, lane, Retry(lane, dice, Backoff(1, 2)), RollPolicy(1 << 40, segment_ms), tools
-        )
-        for minute in range(rolls * segment_ms // 60_000):
-            row = Record(minute, 5, "CreateTime", b"k", dice.randbytes(value_bytes), (), 3)
+        retry = Retry(lane, dice, Backoff(1, 2))
+        writer = PartitionWriter(session, lane, retry, RollPolicy(1 << 40, SEGMENT_MS), tools)
+        for offset in range(rolls * records_a_roll):
+            row = Record(offset, 5, "CreateTime", b"k", dice.randbytes(value_bytes), (), 3)
             writer.append(columns([row]), 100.0)
-            clock.advance(60_000)
+            clock.advance(SEGMENT_MS // records_a_roll)
             writer.roll_if_due()
-            assert lane.wait_idle(20)
-    return counted(store.calls), len(session.manifest.segments), store
+            assert lane.wait_idle(300)
+            assert not crashes
+    assert len(session.manifest.segments) == rolls
+    return counted(store.calls), store
 
 
 def test_a_day_of_rolls() -> None:
-    asked, segments, _ = rolls_of_a_day(300_000, 10, 288)
-    assert segments == 288
-    near(asked, bill.roll() * segments)
+    rolls = bill.DAY_S * 1000 // SEGMENT_MS
+    asked, _ = rolled(rolls, 1, 10)
+    near(asked, bill.roll() * rolls)
 
 
 def test_a_segment_in_parts() -> None:
     value_bytes = 4 * 1024 * 1024
-    asked, segments, store = rolls_of_a_day(300_000, value_bytes, 1)
-    assert segments == 1
+    asked, store = rolled(1, 5, value_bytes)
     assert store.calls["upload.write"] >= 2
-    assert asked.writes <= bill.roll(5 * value_bytes).writes
-    assert asked.writes >= bill.roll(5 * value_bytes).writes - 1, "a part may be a little more than a part"
+    most = bill.roll(5 * value_bytes).writes
+    assert most - 1 <= asked.writes <= most, "a part may be a little more than a part"
 
 
 # The compactor
@@ -239,7 +241,9 @@ def test_an_hour_of_a_replica_idle_and_with_rolls(monkeypatch: pytest.MonkeyPatc
 
     busy = replicated(worlds, {300 * number: roll for number in range(1, 12)})
     for was, asked, expected in zip(idle, busy, bill.carried(), strict=True):
-        near(Asked(asked.writes - was.writes, asked.reads - was.reads), expected * 11, within=0.35)
+        assert asked.writes - was.writes == pytest.approx(11 * expected.writes, rel=0.15)
+        # A roll takes the place of a look or two at the replica, which the formula leaves out.
+        assert 0 < asked.reads - was.reads <= 1.1 * 11 * expected.reads
 
 
 # The page
