@@ -26,6 +26,7 @@ FOLDER = DOCS / "operations"
 PAGES = sorted(FOLDER.rglob("*.md"))
 CHART = ROOT / "infra" / "helm" / "keyfold"
 KAFKAS_KEYS = {"max.message.bytes", "group.instance.id", "session.timeout.ms"}
+ABOUT_KEYS = ("upgrade", "scaling", "disaster-recovery", "kubernetes", "cost")
 RUNBOOKS = sorted((FOLDER / "runbooks").glob("*.md"))
 
 BLOCK = re.compile(r"^ *```\w*\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
@@ -168,7 +169,9 @@ def test_lines_can_be_read(path: Path) -> None:
     assert [line for line in lines if len(line) > 130 and not line.lstrip().startswith("|")] == []
 
 
-@each_page
+@pytest.mark.parametrize(
+    "path", [*RUNBOOKS, PAGE, *(FOLDER / f"{name}.md" for name in ABOUT_KEYS)], ids=lambda p: p.stem
+)
 def test_keys_of_a_configuration_are_keys(path: Path) -> None:
     """Those of keyfold's configuration, of the chart's values, and of a manifest; a few are Kafka's."""
     known = (DOCS / "configuration.md").read_text(encoding="utf-8") + (DOCS / "format.md").read_text(encoding="utf-8")
