@@ -44,7 +44,7 @@ java:
 		echo "Java 17 or newer is needed ($(JAVA) is $${version:-missing}); install a JDK and put it on PATH, or set JAVA_HOME" >&2; exit 2; fi
 
 go:
-	@command -v go >/dev/null || { echo "Go is needed to build versitygw and was not found on PATH; install Go 1.24 or newer" >&2; exit 2; }
+	@command -v go >/dev/null || { echo "Go is needed to build what these tests run, and was not found on PATH; install Go 1.26 or newer" >&2; exit 2; }
 
 jars: java $(STAMP)
 	@$(PY) -m keyfold_demo.java

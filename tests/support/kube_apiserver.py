@@ -75,7 +75,7 @@ def _build(binary: Path) -> None:
     go = shutil.which("go")
     if go is None:
         raise KeyfoldError(
-            "Go is needed to build kube-apiserver, and there is none on PATH", hint="install Go 1.24 or newer"
+            "Go is needed to build kube-apiserver, and there is none on PATH", hint="install Go 1.26 or newer"
         )
     major, minor, _ = version().removeprefix("v").split(".")
     said = "k8s.io/component-base/version"

@@ -41,7 +41,7 @@ def _build(binary: Path) -> None:
     go = shutil.which("go")
     if go is None:
         raise KeyfoldError(
-            "Go is needed to build versitygw, and there is none on PATH", hint="install Go 1.24 or newer"
+            "Go is needed to build versitygw, and there is none on PATH", hint="install Go 1.26 or newer"
         )
     binary.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=binary.parent, prefix=".build-") as work:
