@@ -2,7 +2,8 @@
 
     alive    something has moved within `quiet_max_s`: a turn of the loop, a step of its work. A long pass that goes on
              is alive; a store that is away kills nobody, for waiting has an end and then the loop turns
-    ready    alive, not about to end, the store has answered, and is not away now; the last turn did not fail as a whole
+    ready    alive, begun and not about to end, the store has answered, and is not away now; the last turn did not fail
+             as a whole
 
 `Vitals` keeps the moments; whoever works tells it, from any thread. Nothing is decided before somebody asks.
 """
@@ -53,11 +54,18 @@ class Vitals:
         self._answered_s: float | None = None
         self._silence = ""
         self._failure = ""
+        self._has_begun = False
 
     def moved(self, part: str = "") -> None:
         """Something went on."""
         with self._lock:
             self._moved_s[part] = self._clock.monotonic_s()
+
+    def begun(self) -> None:
+        """What comes before the first turn is done."""
+        with self._lock:
+            self._moved_s[""] = self._clock.monotonic_s()
+            self._has_begun = True
 
     def over(self, part: str) -> None:
         """A loop has ended as it should, and gives no more signs."""
@@ -109,6 +117,8 @@ class Vitals:
         return None
 
     def _work(self) -> Health:
+        if not self._has_begun:
+            return Health(False, "it is starting")
         if self._failure:
             return Health(False, f"the last run failed{_because(self._failure)}")
         return Health(True, "the store answers")

@@ -89,12 +89,13 @@ def run(
             watch=VitalWatch(watch, vitals),
             replicate=vital(replicate, vitals),
         )
-        job.prove_store()
         if once:
+            job.prove_store()
             report = job.once(stop.is_set)
             print_report(report, as_json=as_json)
             code = report.exit_code
         else:
+            job.prove_store_until(stop)
             job.loop(stop, lambda report: print_report(report, as_json=as_json, is_quiet_silent=True))
             code = 0
     raise click.exceptions.Exit(code)

@@ -203,6 +203,21 @@ class Job:
         with self._watched():
             probe(self._store, self._options.topics_dir, self._random)
 
+    def prove_store_until(self, stop: threading.Event) -> None:
+        """The same, for a loop: a store that is away is waited for, until `stop`."""
+        delays = self._delays()
+        while not stop.is_set():
+            try:
+                self.prove_store()
+            except KeyfoldError as error:
+                if not error.retriable:
+                    raise
+                pause_s = next(delays)
+                log.warning("the store is waited for", in_s=round(pause_s, 1), error=str(error))
+                stop.wait(pause_s)
+            else:
+                return
+
     def loop(self, stop: threading.Event, publish: Callable[[RunReport], None]) -> None:
         """Run again and again until `stop`. A run that fails as a whole (no bucket, no network) is tried again too.
 

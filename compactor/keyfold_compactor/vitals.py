@@ -56,7 +56,7 @@ class VitalWatch:
 
     def begin(self, report: RunReport) -> None:
         """See `Watch.begin`."""
-        self._vitals.moved()
+        self._vitals.begun()
         self._inner.begin(report)
 
     def end(self, report: RunReport) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from random import Random
@@ -9,11 +10,12 @@ from random import Random
 import pytest
 
 from keyfold.clock import ManualClock
-from keyfold.errors import StoreUnavailable
+from keyfold.errors import ConditionsIgnored, ObjectNotFound, StoreUnavailable
 from keyfold.health import AWAY_S, Vitals
-from keyfold.store.api import ObjectStore
+from keyfold.store.api import Bytes, Create, ObjectStore, PutMode, PutResult
 from keyfold.store.faulty import Call, Fault, FaultyStore, Kind
 from keyfold.store.heard import HeardStore
+from keyfold.store.memory import MemoryStore
 from keyfold_compactor.executor import LocalExecutor
 from keyfold_compactor.job import Job, Selection
 from keyfold_compactor.options import CompactOptions
@@ -134,8 +136,8 @@ def test_a_loop_says_how_it_is_from_its_start_to_its_end(clock: ManualClock) -> 
     stop = threading.Event()
     world = World(clock, stop)
     assert world.vitals.ready().why == "the store has not answered yet", "starting"
-    world.job.prove_store()
-    assert world.vitals.ready().is_good, "proven"
+    world.job.prove_store_until(stop)
+    assert world.vitals.ready().why == "it is starting", "proven"
     world.job.once()
     assert world.vitals.ready().is_good, "running"
     world.is_away = True
@@ -150,3 +152,47 @@ def test_a_loop_says_how_it_is_from_its_start_to_its_end(clock: ManualClock) -> 
     stop.set()
     assert world.vitals.ready().why == "it was told to end"
     assert world.vitals.live().is_good
+
+
+def test_a_loop_waits_for_its_store(clock: ManualClock) -> None:
+    class Stop(threading.Event):
+        """Whoever waits for it gets the store back the third time."""
+
+        waits = 0
+
+        def wait(self, timeout: float | None = None) -> bool:
+            self.waits += 1
+            world.is_away = self.waits < 3
+            assert world.vitals.ready().why.startswith("the store has not answered yet: ")
+            assert world.vitals.live().is_good
+            return False
+
+    stop = Stop()
+    world = World(clock, stop)
+    world.is_away = True
+    world.job.prove_store_until(stop)
+    assert stop.waits == 3
+    world.is_away = True
+    stop.set()
+    world.job.prove_store_until(stop)
+    assert stop.waits == 3, "who was told to end waits for nobody"
+
+
+def test_a_store_that_ignores_conditions_is_not_waited_for(clock: ManualClock) -> None:
+    class Careless(MemoryStore):
+        def put(self, key: str, data: Bytes, mode: PutMode) -> PutResult:
+            with contextlib.suppress(ObjectNotFound):
+                self.delete(key)
+            return super().put(key, data, Create())
+
+    store = Careless(clock=clock)
+    job = Job(
+        options(),
+        Selection(),
+        store,
+        lambda: LocalExecutor(store, patience(clock, Random(1))),
+        clock=clock,
+        random=Random(2),
+    )
+    with pytest.raises(ConditionsIgnored):
+        job.prove_store_until(threading.Event())

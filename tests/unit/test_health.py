@@ -30,7 +30,18 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def vitals(clock: ManualClock) -> Vitals:
-    return Vitals(clock, QUIET_MAX_S)
+    found = Vitals(clock, QUIET_MAX_S)
+    found.begun()
+    return found
+
+
+def test_who_starts_is_alive_and_not_ready_whatever_the_store_says(clock: ManualClock) -> None:
+    vitals = Vitals(clock, QUIET_MAX_S)
+    vitals.answered()
+    assert vitals.live().is_good
+    assert vitals.ready().why == "it is starting"
+    vitals.begun()
+    assert vitals.ready().is_good
 
 
 def test_who_has_just_begun_is_alive_and_not_ready(vitals: Vitals) -> None:
@@ -109,6 +120,7 @@ def test_a_turn_that_failed_makes_unready_until_one_succeeds(vitals: Vitals) -> 
 def test_who_was_told_to_end_is_alive_and_not_ready(clock: ManualClock) -> None:
     stop = threading.Event()
     vitals = Vitals(clock, QUIET_MAX_S, stop.is_set)
+    vitals.begun()
     vitals.answered()
     stop.set()
     assert vitals.ready().why == "it was told to end"

@@ -141,6 +141,7 @@ class Replication:
         self, should_stop: Callable[[], bool] = lambda: False, narrowed: Narrowed = EVERYTHING
     ) -> dict[str, RunSummary]:
         """One round of every partition, all replicas at once. Raises what listing the registrations raises."""
+        self._vitals.begun()
         names = self._wanted()
         for missing in sorted(self._names - {*names}):
             self._registry.load(missing)  # raises what is to be said about it
@@ -152,6 +153,7 @@ class Replication:
         threads: dict[str, threading.Thread] = {}
         delays: dict[str, Iterator[float]] = {}
         due_s: dict[str, float] = {}
+        self._vitals.begun()
         while not stop.is_set():
             self._vitals.moved()
             names = self._look(threads)
