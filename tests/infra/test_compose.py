@@ -1,4 +1,4 @@
-"""The stack for a laptop: does Compose take it, and keyfold what is in it? `test_compose_runs.py` runs its parts."""
+"""The stack for a laptop: does Compose take it, and keyfold what is in it?"""
 
 from __future__ import annotations
 
