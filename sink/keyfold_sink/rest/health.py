@@ -65,7 +65,7 @@ async def live(behind: Behind) -> JSONResponse:
 
 @router.get("/health/ready", response_model=shapes.Health, responses=_NOT, operation_id="ready")
 async def ready(behind: Behind) -> JSONResponse:
-    """For a readiness probe: 503 while a task has not joined yet, has failed, hangs, or has stood still for a minute."""
+    """For a readiness probe: 503 while a task joins, has failed, hangs, or has stood still for a minute."""
     why = behind.service.not_ready()
     if why:
         return _health(HTTPStatus.SERVICE_UNAVAILABLE, "not ready", why)
