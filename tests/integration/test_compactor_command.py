@@ -122,7 +122,7 @@ def test_codecs_of_the_configuration_are_those_of_the_log() -> None:
     from typing import get_args
 
     from keyfold.log.codec import CODECS
-    from keyfold_compactor.options import Codec
+    from keyfold.option_fields import Codec
 
     assert get_args(Codec) == CODECS
 
