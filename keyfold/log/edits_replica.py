@@ -370,7 +370,7 @@ def require_epoch(manifest: Manifest, token: Token) -> ReplicaState:
         return state
     what = f"another replicator has claimed epoch {state.epoch}; mine was {token.epoch}"
     if state.epoch <= token.epoch:
-        what = f"another replicator has begun the replica anew, for its manifest was lost: epoch {state.epoch} is its own"
+        what = f"another replicator has begun the replica anew (its manifest was lost), with epoch {state.epoch}"
     raise Fenced(manifest.topic, manifest.partition, what)
 
 
