@@ -29,6 +29,7 @@ from keyfold.log.manifest import (
     Replaced,
     ReplicaState,
     RoleState,
+    Token,
     content,
 )
 from keyfold.log.names import parse_name
@@ -84,23 +85,26 @@ def drop_hold(name: str) -> Edit:
 # in the replica
 
 
-def first_mirror(source: Manifest, following: Following, commit_id: str) -> Manifest:
-    """The first manifest of a replica. Its objects must be there."""
-    state = ReplicaState(1, commit_id, following.name, following.source)
+FIRST_EPOCH: Final = 1
+"""The epoch of who writes a replica's first manifest, or makes it anew where it was lost."""
+
+
+def first_mirror(source: Manifest, following: Following, commit_id: str, claim_id: str) -> Manifest:
+    """The first manifest of a replica, by who has drawn `claim_id`. Its objects must be there."""
+    state = ReplicaState(FIRST_EPOCH, commit_id, following.name, following.source, claim_id=claim_id)
     empty = replace(source, version=0, segments=(), replaced=(), holds=(), replica=state)
     return replace(_mirrored(empty, source, UNSTAMPED), version=1)
 
 
-def claim_replica(expected_epoch: int, following: Following) -> Edit:
-    """Take the replicator's epoch, which was `expected_epoch` when the claimer looked.
+def claim_replica(expected: Token, following: Following, claim_id: str) -> Edit:
+    """Take the replicator's epoch, which was that of `expected` when the claimer looked; `claim_id` was just drawn.
 
     The epoch is the version by which it is claimed: nobody ever had it, whatever the log was promoted to in between.
+    Where the manifest was lost since, versions begin again, and the drawn id tells who has claimed.
     """
 
     def edit(manifest: Manifest, _seen_ms: int) -> Manifest:
-        state = require_replica(manifest)
-        if state.epoch != expected_epoch:
-            raise _fenced(manifest, expected_epoch)
+        state = require_epoch(manifest, expected)
         if state.name != following.name:
             raise ReplicaDiverged(
                 manifest.topic,
@@ -108,44 +112,45 @@ def claim_replica(expected_epoch: int, following: Following) -> Edit:
                 f"the log here is the replica `{state.name}` of {state.source}, not `{following.name}`",
                 hint="give each replica a bucket or a topics.dir of its own",
             )
-        return replace(manifest, replica=replace(state, epoch=manifest.version + 1, source=following.source))
+        claimed = replace(state, epoch=manifest.version + 1, claim_id=claim_id, source=following.source)
+        return replace(manifest, replica=claimed)
 
     return edit
 
 
-def mirror(epoch: int, source: Manifest, *, resync: bool = False) -> Edit:
+def mirror(token: Token, source: Manifest, *, resync: bool = False) -> Edit:
     """Take over `source`, whose objects must be there; `require_follows` says what else it must be."""
 
     def edit(manifest: Manifest, seen_ms: int) -> Manifest:
-        require_epoch(manifest, epoch)
+        require_epoch(manifest, token)
         require_follows(manifest, source, resync=resync)
         return _mirrored(manifest, source, seen_ms)
 
     return edit
 
 
-def stamp(epoch: int) -> Edit:
+def stamp(token: Token) -> Edit:
     """Change nothing: a commit by itself writes the times that are missing."""
 
     def edit(manifest: Manifest, _seen_ms: int) -> Manifest:
-        require_epoch(manifest, epoch)
+        require_epoch(manifest, token)
         return manifest
 
     return edit
 
 
-def forget(epoch: int, names: Iterable[str]) -> Edit:
+def forget(token: Token, names: Iterable[str]) -> Edit:
     """Take deleted objects off the list of replaced ones."""
     gone = frozenset(names)
 
     def edit(manifest: Manifest, _seen_ms: int) -> Manifest:
-        require_epoch(manifest, epoch)
+        require_epoch(manifest, token)
         return replace(manifest, replaced=tuple(r for r in manifest.replaced if r.name not in gone))
 
     return edit
 
 
-def promote(epoch: int, log_id: str, *, epochs_above: int = 0, source: Manifest | None = None) -> Edit:
+def promote(token: Token, log_id: str, *, epochs_above: int = 0, source: Manifest | None = None) -> Edit:
     """Make the replica the log `log_id`, which goes on where its source's version ends.
 
     `source`, where it is known, must be what the replica has: nothing is left behind then. `epochs_above` is the
@@ -153,7 +158,7 @@ def promote(epoch: int, log_id: str, *, epochs_above: int = 0, source: Manifest 
     """
 
     def edit(manifest: Manifest, _seen_ms: int) -> Manifest:
-        state = require_epoch(manifest, epoch)
+        state = require_epoch(manifest, token)
         if source is not None and not same_content(source, manifest):
             raise ReplicaDiverged(
                 manifest.topic,
@@ -358,21 +363,15 @@ def own_log(manifest: Manifest, source: Manifest) -> ReplicaDiverged:
     return ReplicaDiverged(manifest.topic, manifest.partition, what, hint=hint)
 
 
-def require_epoch(manifest: Manifest, epoch: int) -> ReplicaState:
+def require_epoch(manifest: Manifest, token: Token) -> ReplicaState:
     """Raise `Fenced` where another replicator has claimed the log, or nobody may replicate into it any more."""
     state = require_replica(manifest)
-    if state.epoch != epoch:
-        raise _fenced(manifest, epoch)
-    return state
-
-
-def _fenced(manifest: Manifest, epoch: int) -> Fenced:
-    assert manifest.replica is not None
-    return Fenced(
-        manifest.topic,
-        manifest.partition,
-        f"another replicator has claimed epoch {manifest.replica.epoch}; mine was {epoch}",
-    )
+    if state.token == token:
+        return state
+    what = f"another replicator has claimed epoch {state.epoch}; mine was {token.epoch}"
+    if state.epoch <= token.epoch:
+        what = f"another replicator has begun the replica anew (its manifest was lost), with epoch {state.epoch}"
+    raise Fenced(manifest.topic, manifest.partition, what)
 
 
 def _diverged(

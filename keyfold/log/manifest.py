@@ -114,12 +114,24 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
+class Token:
+    """What a replicator shows with each commit: the epoch that it claimed, and the id that it drew for that claim.
+
+    Epochs are those of one manifest, and begin again where it was lost and made anew; no id was ever drawn before.
+    """
+
+    epoch: int
+    claim_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaState:
     """Whom a log follows: version `source_version` of the log `source_log_id`, at `source` (a URL, for people).
 
-    `epoch` is the replicator's claim: the version of the manifest by which it claimed, so it never comes back, not even
-    after a promotion. `source_version` 0: nothing of that log has been received yet. `received_at_ms` is a time of this
-    store at which the source had that version.
+    `epoch` is the replicator's claim: the version of the manifest by which it claimed, so it never comes back while
+    there is a manifest, not even after a promotion. `claim_id` is what the claimer drew; empty: nobody has claimed.
+    `source_version` 0: nothing of that log has been received yet. `received_at_ms` is a time of this store at which the
+    source had that version.
     """
 
     epoch: int = NO_EPOCH
@@ -129,7 +141,13 @@ class ReplicaState:
     source_log_id: str = ""
     source_version: int = 0
     received_at_ms: int = UNSTAMPED
+    claim_id: str = ""
     unknown: Unknown = field(default_factory=dict, compare=False)
+
+    @property
+    def token(self) -> Token:
+        """What its replicator has to show."""
+        return Token(self.epoch, self.claim_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from keyfold.log.commit import Pinned, manifest_lost, new_commit_id
 from keyfold.log.edits import Edit
 from keyfold.log.edits_replica import Following
 from keyfold.log.folder import PartitionFolder
-from keyfold.log.manifest import UNSTAMPED, Manifest, new_log_id
+from keyfold.log.manifest import UNSTAMPED, Manifest, Token, new_log_id
 from keyfold.log.manifest_codec import encode_manifest, require_writable
 from keyfold.log.names import Place
 from keyfold.store.api import Create
@@ -61,7 +61,7 @@ class ReplicaLog(PartitionFolder):
         state = base.manifest.replica
         if state is None:
             raise edits.own_log(base.manifest, source)
-        edit = edits.claim_replica(state.epoch, following)
+        edit = edits.claim_replica(state.token, following, new_commit_id(self.patience.random))
         return ReplicaSession(self, following, self.committer.commit(base, edit, _REPLICATOR), source)
 
     def newest_epoch(self) -> int:
@@ -80,8 +80,10 @@ class ReplicaSession:
         self._claimed = claimed
         self._found_epoch = found_epoch
         self.pinned = pinned
-        state = None if pinned is None else edits.require_replica(pinned.manifest)
-        self.epoch = 1 if state is None else state.epoch
+        if pinned is None:
+            self._token = Token(edits.FIRST_EPOCH, new_commit_id(log.patience.random))
+        else:
+            self._token = edits.require_replica(pinned.manifest).token
         self._mirroring: tuple[tuple[object, ...], set[str]] = ((), set())
         self._log_id = ""
         self._is_parked = False
@@ -90,6 +92,11 @@ class ReplicaSession:
     def place(self) -> Place:
         """The partition."""
         return self._log.place
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that was claimed."""
+        return self._token.epoch
 
     @property
     def manifest(self) -> Manifest | None:
@@ -105,7 +112,7 @@ class ReplicaSession:
             return None
         if self.pinned is None and not self._is_parked:
             raise Fenced(self.place.topic, self.place.partition, "another replicator has made the first manifest")
-        edits.require_epoch(pinned.manifest, self.epoch)
+        edits.require_epoch(pinned.manifest, self._token)
         self.pinned = pinned
         self._is_parked = False
         return pinned.manifest
@@ -134,18 +141,18 @@ class ReplicaSession:
         key = (source.log_id, source.log_version, source.version, resync)
         if self._mirroring[0] != key:
             self._mirroring = (key, set())
-        return self._commit(edits.mirror(self.epoch, source, resync=resync), self._mirroring[1])
+        return self._commit(edits.mirror(self._token, source, resync=resync), self._mirroring[1])
 
     def stamp(self) -> Manifest:
         """Write the times of what was unlinked, where some are missing: their delay begins then."""
         manifest = self._manifest()
         if all(r.unlinked_at_ms != UNSTAMPED for r in manifest.replaced):
             return manifest
-        return self._commit(edits.stamp(self.epoch))
+        return self._commit(edits.stamp(self._token))
 
     def forget(self, names: Iterable[str]) -> Manifest:
         """Take objects that were deleted off the manifest's `replaced`."""
-        return self._commit(edits.forget(self.epoch, names))
+        return self._commit(edits.forget(self._token, names))
 
     def promote(self, source: Manifest | None = None) -> Manifest:
         """Make the replica a log of its own, which goes on with the source's under a new log id; the session ends.
@@ -155,7 +162,7 @@ class ReplicaSession:
         """
         self._manifest()
         self._log_id = self._log_id or new_log_id(self._log.patience.random)
-        edit = edits.promote(self.epoch, self._log_id, epochs_above=self._log.newest_epoch(), source=source)
+        edit = edits.promote(self._token, self._log_id, epochs_above=self._log.newest_epoch(), source=source)
         assert self.pinned is not None
         try:
             self.pinned = self._log.committer.commit(self.pinned, edit, None)
@@ -195,7 +202,7 @@ class ReplicaSession:
             )
         commit_id = new_commit_id(self._log.patience.random)
         tried.add(commit_id)
-        manifest = edits.first_mirror(source, self._following, commit_id)
+        manifest = edits.first_mirror(source, self._following, commit_id, self._token.claim_id)
         data = encode_manifest(manifest)
         log, key = self._log, self.place.manifest_key
         try:

@@ -104,7 +104,7 @@ class PromotionWorld:
         for _ in range(self.bounds.begun):
             old = self._append(old, OLD)
         if self.bounds.begun:
-            new = self._number(edits_replica.first_mirror(self.manifests[old], TO_NEW, ""))
+            new = self._number(edits_replica.first_mirror(self.manifests[old], TO_NEW, "", ""))
         return State(old, new, -1, self.bounds.passes, self.bounds.passes)
 
     def describe(self, label: Label) -> str:
@@ -202,29 +202,29 @@ class PromotionWorld:
         old, new = self.manifests[state.old], self.manifests[state.new]
         if not state.new:
             if not old.is_replica and old.segments:
-                first = edits_replica.first_mirror(old, TO_NEW, "")
+                first = edits_replica.first_mirror(old, TO_NEW, "", "")
                 yield ("the replica begins",), self._at(state, NEW, self._number(first))
             return
         if new.is_replica:
             assert new.replica is not None
-            edit = edits_replica.mirror(new.replica.epoch, old)
+            edit = edits_replica.mirror(new.replica.token, old)
             yield from self._edit(
                 state, NEW, "the replica takes over the old log's version", edit, from_number=state.old
             )
             if self.bounds.forced:
-                promote = edits_replica.promote(new.replica.epoch, NEW)
+                promote = edits_replica.promote(new.replica.token, NEW)
                 for label, after in self._edit(state, NEW, "the replica is promoted by force", promote):
                     yield label, after._replace(parted_at=new.next_offset)
             elif not old.is_replica:
                 yield from self._edit(state, OLD, "the old log is fenced", edits_replica.demote(new, TO_OLD))
             if not self.bounds.forced and (old.is_replica or not self.rules.fences_the_old_log_first):
-                promote = edits_replica.promote(new.replica.epoch, NEW, source=old)
+                promote = edits_replica.promote(new.replica.token, NEW, source=old)
                 for label, after in self._edit(state, NEW, "the replica is promoted", promote, from_number=state.old):
                     yield label, after._replace(parted_at=new.next_offset)
             return
         if old.is_replica:
             assert old.replica is not None
-            mirror = edits_replica.mirror(old.replica.epoch, new)
+            mirror = edits_replica.mirror(old.replica.token, new)
             yield from self._edit(
                 state, OLD, "the old log takes over the new one's version", mirror, from_number=state.new
             )

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from keyfold.log.edits_replica import Following
+from keyfold.log.manifest import Token
 from tests.model import truth
 from tests.model.search import Label
 
 NONE = 0
 FOLLOWING = Following("r", "source")
+NOBODY = Token(0, "")
 STEP_MS = 10_000
 IDLE, LOOKED, CLAIMED, LOADED, COPY, PUT, TELL, LISTED, JUDGED, DELETE, FORGET = range(11)
 
@@ -30,27 +32,37 @@ class ReplicaRules:
     own_replaced: bool = True
     waits_for_deletion: bool = True
     copies_purges: bool = True
+    draws_claim_ids: bool = True
     pins: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaBounds:
-    """`rounds`: of each replicator's processes together; `faults`: crashes and time-outs altogether."""
+    """`rounds`: of each replicator's processes together; `faults`: crashes and time-outs altogether.
+
+    `losses`: how often somebody deletes the replica's manifest by mistake, while no replicator is about to write a
+    first one (decision 23 says what may happen then).
+    """
 
     replicators: int = 2
     rounds: int = 2
     faults: int = 0
+    losses: int = 0
     reader: bool = False
     timely: bool = True
     collects: bool = True
 
 
 class Replicator(NamedTuple):
-    """One process. `pinned`, `pending`: manifests that it knows and PUTs; `source`: 1 + the version it stands on."""
+    """One process. `pinned`, `pending`: manifests that it knows and PUTs; `source`: 1 + the version it stands on.
+
+    `claims` counts those of all its processes, where ids are drawn.
+    """
 
     step: int = IDLE
     left: int = 0
-    epoch: int = 0
+    claims: int = 0
+    token: Token = NOBODY
     pinned: int = NONE
     pending: int = NONE
     source: int = 0
@@ -81,6 +93,7 @@ class State(NamedTuple):
     late: tuple[tuple[int, int], ...] = ()
     deletes: tuple[str, ...] = ()
     faults: int = 0
+    losses: int = 0
     reader: Reader = Reader()
 
 
@@ -110,7 +123,7 @@ class Turn:
 
     def over(self, after: State) -> State:
         """`after`, with a new process in this one's place."""
-        return self._with(after, Replicator(left=self.me.left))
+        return self._with(after, Replicator(left=self.me.left, claims=self.me.claims))
 
     def _with(self, after: State, mine: Replicator) -> State:
         return after._replace(replicators=(*after.replicators[: self.at], mine, *after.replicators[self.at + 1 :]))

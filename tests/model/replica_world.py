@@ -6,6 +6,7 @@
                  happen in between. A commit is the real edit on the real manifest; a 412 is judged as `Committer` does
     on the way   commits and deletions whose sender crashed or no longer waits for them: they land at any later moment,
                  or never. Each costs one of `faults`
+    somebody     deletes the replica's manifest by mistake, and the next replicator makes it anew
     reader       reads at the replica under the real rules of `keyfold.read.position`
 
 In every state: the replica's manifest is a version that the source had, its objects are there, and it never goes back.
@@ -21,7 +22,7 @@ from keyfold.errors import LogError, OffsetOutOfRange
 from keyfold.log import edits_replica as edits
 from keyfold.log.commit import _landed
 from keyfold.log.edits import Edit, with_commit_id
-from keyfold.log.manifest import Hold, Manifest, content, is_over, stamped
+from keyfold.log.manifest import Hold, Manifest, Token, content, is_over, stamped
 from keyfold.read.position import anchor_of, check_resumed
 from keyfold.store.api import STORE_TIME_RESOLUTION_MS
 from keyfold_compactor.janitor import due_names
@@ -80,7 +81,14 @@ class ReplicaWorld:
         """Nothing is at the replica yet."""
         one = Replicator(left=self.bounds.rounds)
         return State(
-            0, self._names[0], 0, NONE, frozenset(), (one,) * self.bounds.replicators, faults=self.bounds.faults
+            0,
+            self._names[0],
+            0,
+            NONE,
+            frozenset(),
+            (one,) * self.bounds.replicators,
+            faults=self.bounds.faults,
+            losses=self.bounds.losses,
         )
 
     def describe(self, label: Label) -> str:
@@ -110,6 +118,7 @@ class ReplicaWorld:
         """Everything that may happen next."""
         yield from self._source(state)
         yield from self._network(state)
+        yield from self._loss(state)
         for at in range(len(state.replicators)):
             yield from self._replicator(Turn(state, at))
         if self.bounds.reader:
@@ -146,6 +155,11 @@ class ReplicaWorld:
                 state._replace(deletes=tuple(left), here=state.here - {name}),
             )
 
+    def _loss(self, state: State) -> Iterator[Step]:
+        is_beginning = any(r.step not in {IDLE, LOOKED} and r.pinned == NONE for r in state.replicators)
+        if state.losses and state.manifest != NONE and not is_beginning:
+            yield ("the replica's manifest is lost",), state._replace(manifest=NONE, losses=state.losses - 1)
+
     def _landed(self, state: State, number: int) -> State:
         if state.manifest != NONE and self.manifests[number].log_version < self.manifests[state.manifest].log_version:
             raise Violation("the replica goes back")
@@ -159,7 +173,7 @@ class ReplicaWorld:
         if step in {PUT, FORGET}:
             me = turn.me
             edit, then = (
-                (("mirror", me.epoch, me.source), TELL) if step == PUT else (("forget", me.epoch, me.due), CLAIMED)
+                (("mirror", me.token, me.source), TELL) if step == PUT else (("forget", me.token, me.due), CLAIMED)
             )
             yield from self._commit(turn, edit, then)
         else:
@@ -174,15 +188,22 @@ class ReplicaWorld:
 
     def _claim(self, turn: Turn) -> Iterator[Step]:
         state, me, who = turn.state, turn.me, turn.who
+        draws = self.bounds.losses > 0 and self.rules.draws_claim_ids  # without a loss, epochs alone do
+        claims, claim_id = (me.claims + 1, f"{turn.at}.{me.claims}") if draws else (0, "")
         if me.pinned == NONE:
-            yield (f"{who} begins a replica",), turn.to(state, step=CLAIMED, epoch=1)
+            token = Token(edits.FIRST_EPOCH, claim_id)
+            yield (f"{who} begins a replica",), turn.to(state, step=CLAIMED, token=token, claims=claims)
             return
-        number = self._edited(state, state.manifest, ("claim", self._epoch(me.pinned)), turn.at)
+        if state.manifest == NONE:
+            yield (f"{who} loses the claim with the manifest",), turn.over(state)
+            return
+        number = self._edited(state, state.manifest, ("claim", self._token(me.pinned), claim_id), turn.at)
         if isinstance(number, str):
             yield (f"{who} loses the claim: {number}",), turn.over(state)
             return
         after = self._landed(state, number)
-        yield (f"{who} claims",), turn.to(after, step=CLAIMED, epoch=self._epoch(number), pinned=number)
+        token = self._token(number)
+        yield (f"{who} claims",), turn.to(after, step=CLAIMED, token=token, claims=claims, pinned=number)
 
     def _load(self, turn: Turn) -> Iterator[Step]:
         state, me = turn.state, turn.me
@@ -233,6 +254,8 @@ class ReplicaWorld:
         elif me.pending and self._is_mine(state.manifest, turn.at):
             after = turn.to(state, step=then, pinned=state.manifest, pending=NONE)
             yield (f"{who} finds that its commit has landed",), after
+        elif state.manifest == NONE:
+            yield (f"{who} gets 404: the manifest is lost",), turn.over(state)
         elif me.pinned == NONE:
             yield (f"{who} finds another's first manifest",), turn.over(state)
         else:
@@ -251,7 +274,7 @@ class ReplicaWorld:
         state, me, who = turn.state, turn.me, turn.who
         manifest = self.manifests[state.manifest]
         looks = self.rules.orphans != "list, source" and self.rules.epoch_required
-        if looks and (manifest.replica is None or manifest.replica.epoch != me.epoch):
+        if looks and (manifest.replica is None or manifest.replica.token != me.token):
             yield (f"{who} finds itself fenced",), turn.over(state)
             return
         now_wait = self._due_at(state)
@@ -306,7 +329,8 @@ class ReplicaWorld:
         if base == NONE:
             assert edit[0] == "mirror"
             assert isinstance(edit[2], int)
-            return edits.first_mirror(self.history.versions[edit[2] - 1], FOLLOWING, _commit_id(at))
+            source = self.history.versions[edit[2] - 1]
+            return edits.first_mirror(source, FOLLOWING, _commit_id(at), edit[1].claim_id)  # type: ignore[attr-defined]
         manifest = stamped(self.manifests[base], now_ms)
         if edit[0] == "mirror" and isinstance(edit[2], int):
             source = self.history.versions[edit[2] - 1]
@@ -320,9 +344,10 @@ class ReplicaWorld:
         def careless(manifest: Manifest, now_ms: int) -> Manifest:
             state = edits.require_replica(manifest)
             if edit[0] == "claim":
-                return edits.claim_replica(edit[1], FOLLOWING)(manifest, now_ms)  # type: ignore[arg-type]
+                return edits.claim_replica(edit[1], FOLLOWING, edit[2])(manifest, now_ms)  # type: ignore[arg-type]
             if not self.rules.epoch_required:
-                manifest = replace(manifest, replica=replace(state, epoch=edit[1]))  # type: ignore[arg-type]
+                token: Token = edit[1]  # type: ignore[assignment]
+                manifest = replace(manifest, replica=replace(state, epoch=token.epoch, claim_id=token.claim_id))
             if edit[0] == "forget":
                 return edits.forget(edit[1], edit[2])(manifest, now_ms)  # type: ignore[arg-type]
             source = self.history.versions[edit[2] - 1]  # type: ignore[operator]
@@ -343,9 +368,8 @@ class ReplicaWorld:
             self.manifests.append(manifest)
         return self._numbers[key] if manifest is not self.manifests[0] else NONE
 
-    def _epoch(self, number: int) -> int:
-        state = self.manifests[number].replica
-        return 1 if number == NONE or state is None else state.epoch
+    def _token(self, number: int) -> Token:
+        return edits.require_replica(self.manifests[number]).token
 
     def _is_mine(self, number: int, at: int) -> bool:
         return number != NONE and _landed(self.manifests[number], "replicator", _commit_id(at), frozenset())

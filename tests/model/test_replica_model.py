@@ -41,6 +41,7 @@ def explored(
         pytest.param(short(), ReplicaBounds(1, rounds=3), ReplicaRules(), id="one replicator"),
         pytest.param(short(), ReplicaBounds(1, rounds=3, faults=1), ReplicaRules(), id="one that fails"),
         pytest.param(short(), ReplicaBounds(2, rounds=1), ReplicaRules(), id="two replicators"),
+        pytest.param(short(), ReplicaBounds(2, rounds=1, losses=1), ReplicaRules(), id="a manifest that is lost"),
         pytest.param(short(), ReplicaBounds(1, rounds=2, reader=True), ReplicaRules(), id="a reader"),
         pytest.param(
             deleted(), ReplicaBounds(1, rounds=2, reader=True, timely=False), ReplicaRules(), id="a slow reader"
@@ -145,6 +146,13 @@ PLANTED = [
         deleted(),
         ReplicaBounds(1, rounds=2, reader=True, collects=False),
         "the reader ends with",
+    ),
+    Planted(
+        "Q11 knows its claim by the epoch alone, which comes back when the manifest is made anew",
+        ReplicaRules(draws_claim_ids=False),
+        short(),
+        ReplicaBounds(2, rounds=2, losses=1),
+        "not there",
     ),
 ]
 

@@ -271,7 +271,7 @@ MISTAKES: dict[str, list[tuple[str, Any]]] = {
     "times are those of the replica": [("keyfold.log.commit.stamped", stamped_as_if_it_were_no_replica)],
     "what is unlinked is forgotten": [("keyfold.log.edits_replica._shared_to", lambda *_: 0)],
     "anybody may commit anything": [
-        ("keyfold.log.edits_replica.require_epoch", lambda manifest, _epoch: manifest.replica),
+        ("keyfold.log.edits_replica.require_epoch", lambda manifest, _token: manifest.replica),
         ("keyfold.log.edits_replica.require_follows", nothing),
     ],
 }

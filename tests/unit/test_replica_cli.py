@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from keyfold.errors import IsReplica
-from keyfold.store.faulty import Fault, Kind
+from keyfold.store.faulty import Call, Fault, Kind
 from tests.support.logs import MadeLog, records
 from tests.support.replica_command import REPLICA, SOURCE, Buckets, Keyfold, made_log, objects, read
 
@@ -198,6 +198,25 @@ def test_a_replica_is_removed_also_where_its_entries_cannot_be_taken_out(keyfold
     keyfold.buckets["log"].add(away)
     assert keyfold("remove", SOURCE, "dr") == ["dr is not registered any more; its bucket is as it was"]
     assert any("users" in line and "without effect" in line for line in keyfold.errors)
+    assert keyfold.json("list", SOURCE) == []
+
+
+@pytest.mark.parametrize("command", ["remove", "promote"])
+def test_what_is_done_is_said_also_where_the_source_cannot_be_listed_after_it(
+    keyfold: Keyfold, made: MadeLog, command: str
+) -> None:
+    keyfold("add", SOURCE, "dr", "--to", REPLICA)
+    keyfold("run", SOURCE, "--once")
+    del made
+    source = keyfold.buckets["log"]
+
+    def is_listed_after_the_removal(call: Call) -> bool:
+        is_there = any(info.key.endswith("_replicas/dr.json") for info in source.inner.list("topics/_replicas/"))
+        return call.operation == "list_folders" and not is_there
+
+    source.add(Fault(is_listed_after_the_removal, Kind.UNAVAILABLE, times=1 << 40))
+    assert keyfold(command, SOURCE, "dr")
+    assert any("may be left" in line and "nothing has to be done" in line for line in keyfold.errors), keyfold.errors
     assert keyfold.json("list", SOURCE) == []
 
 

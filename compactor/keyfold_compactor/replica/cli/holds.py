@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from keyfold.errors import KeyfoldError
 from keyfold_compactor.replica.cli.places import world_of
 
 if TYPE_CHECKING:
@@ -14,9 +15,18 @@ if TYPE_CHECKING:
 
 
 def drop_holds(ctx: click.Context, ours: Side, hold_name: str) -> None:
-    """See `desk.holds.drop_holds`."""
+    """See `desk.holds.drop_holds`. What it was called after is done, so a failure is a note and no more."""
     from keyfold_compactor.replica.desk import holds
 
     world = world_of(ctx)
-    for message in holds.drop_holds(ours, hold_name, world.clock, Random(world.random.getrandbits(64))):
+    try:
+        left = holds.drop_holds(ours, hold_name, world.clock, Random(world.random.getrandbits(64)))
+    except KeyfoldError as error:
+        click.echo(
+            f"note: entries of `{hold_name}` may be left in the source's manifests, which could not be listed. They "
+            f"are without effect, and nothing has to be done: {error}",
+            err=True,
+        )
+        return
+    for message in left:
         click.echo(f"note: an entry is left in a manifest, without effect: {message}", err=True)
