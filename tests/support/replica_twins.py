@@ -258,12 +258,22 @@ class Replicator:
             log.hold(self.name, None, received_to=source.manifest.next_offset)
             self._collect(log)
         except ObjectNotFound:
+            self._still_mine()
             self.twins.thrown_back += 1
             return False
         except (CommitRefused, ManifestLost, ReplicaDiverged):
             self.session = None
             raise
         return True
+
+    def _still_mine(self) -> None:
+        """Raise `Fenced` where another has the epoch: the pin is the replica's, and went when the other's round ended."""
+        assert self.session is not None
+        try:
+            self.session.refresh()
+        except CommitRefused:
+            self.session = None
+            raise
 
     def _copy(self, source: Manifest) -> None:
         there = {info.key for info in self.target.list(PLACE.folder)}
