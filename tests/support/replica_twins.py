@@ -267,7 +267,7 @@ class Replicator:
         return True
 
     def _still_mine(self) -> None:
-        """Raise `Fenced` where another has the epoch: the pin is the replica's, and went when the other's round ended."""
+        """Raise `Fenced` where another has the epoch: both have one pin, which went when the other's round ended."""
         assert self.session is not None
         try:
             self.session.refresh()
