@@ -20,9 +20,10 @@ pytestmark = pytest.mark.real
 
 def test_a_sink_is_a_static_member_by_its_pods_name() -> None:
     options = sink_options(template(with_values()))
-    assert options.consumer["group.instance.id"] == "given"
+    own_id = options.consumer["group.instance.id"]
+    assert re.fullmatch("given-[0-9a-f]{8}", own_id)
     two = sink_options(template(with_values({"sink": {"config": {"tasks.max": 2}}})))
-    assert two.for_task(1).consumer["group.instance.id"] == "given-1"
+    assert two.for_task(1).consumer["group.instance.id"] == f"{own_id}-1"
     off = template(with_values({"sink": {"staticMembership": {"enabled": False, "sessionTimeoutMs": 60_000}}}))
     assert "group.instance.id" not in sink_options(off).consumer
     assert sink_options(off).consumer["session.timeout.ms"] == "60000"

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from keyfold.clock import SystemClock
 from keyfold.errors import LogNotFound
@@ -178,6 +179,27 @@ def test_a_sink_that_cannot_go_on_lives_and_is_not_ready(
         pod.until("readiness", is_good=False, words="has failed")
         assert pod.probe("liveness").is_good, "to start it anew would cure nothing"
         assert pod.ends() in {0, 1}
+
+
+def test_a_topic_that_an_upgrade_adds_is_read(
+    own_broker: KafkaBroker, s3: LocalS3Process, gate: Gate, tmp_path: Path
+) -> None:
+    """Kafka gives a static member that comes back its old partitions, whatever it asks for (KAFKA-12759)."""
+    kafka = own_broker.bootstrap_servers
+    rig = Rig(own_broker, s3, "log", tmp_path)
+    values = yaml.safe_load((VALUE_SETS / "laptop.yaml").read_text())
+    del values["sink"]["config"]["topics.regex"]
+    for topics in ("users", "users,orders"):
+        added = topics.split(",")[-1]
+        own_broker.create_topic(added, 1, FOR_EVER)
+        assert produce_all(kafka, added, synthetic(100, key_count=10)) == 100
+        values["sink"]["config"]["topics"] = topics
+        rendered = template(values)
+        owner, name = "StatefulSet/kf-keyfold-sink", "kf-keyfold-sink-0"
+        with LocalPod(rendered, owner, tmp_path / topics, places(gate, kafka), name=name) as pod:
+            pod.starts()
+            wait_for(lambda added=added: _end(rig, added) == 100, 120, f"the records of {added}")  # type: ignore[misc]
+            assert pod.ends() == 0
 
 
 # The compactor

@@ -36,7 +36,10 @@
 {{- $_ := set $c "listeners" (printf "http://0.0.0.0:%d" (int $sink.rest.port)) -}}
 {{- $_ := set $c "rest.token" "${env:KEYFOLD_REST_TOKEN}" -}}
 {{- if $sink.staticMembership.enabled -}}
-{{- $_ := set $c "consumer.override.group.instance.id" "${env:POD_NAME}" -}}
+{{- /* A static member that comes back asking for other topics is given its old partitions again, and nobody gets the
+new ones (KAFKA-12759). So a pod whose topics were changed is another member. */ -}}
+{{- $topics := printf "%s %s" (get $sink.config "topics" | default "") (get $sink.config "topics.regex" | default "") -}}
+{{- $_ := set $c "consumer.override.group.instance.id" (printf "${env:POD_NAME}-%s" (sha256sum $topics | trunc 8)) -}}
 {{- end -}}
 {{- with $sink.staticMembership.sessionTimeoutMs }}{{ $_ := set $c "consumer.override.session.timeout.ms" (int .) }}{{ end -}}
 {{- mergeOverwrite $store $c (deepCopy $sink.config) | toPrettyJson -}}
