@@ -349,12 +349,14 @@ class KubeApiserver:
 
     def _resource(self, api: str, kind: str) -> tuple[str, bool]:
         """The plural of a kind, and whether it lives in namespaces: the server says so itself."""
-        if (api, kind) not in self._resources:
+        deadline = time.monotonic() + 30
+        while (api, kind) not in self._resources:  # what was defined a moment ago is listed a moment later
             found = self.get(f"/apis/{api}" if "/" in api else f"/api/{api}")
-            assert found.is_good, f"{api} is not served: {found}"
-            for each in found.body["resources"]:
+            for each in found.body.get("resources", ()):
                 if "/" not in each["name"]:
                     self._resources[api, each["kind"]] = (each["name"], each["namespaced"])
+            assert (api, kind) in self._resources or time.monotonic() < deadline, f"{api} {kind} is not served: {found}"
+            time.sleep(0 if (api, kind) in self._resources else 0.2)
         return self._resources[api, kind]
 
     def _ask(

@@ -7,6 +7,7 @@ package main
 import (
 	"fmt"
 	"os"
+	_ "time/tzdata" // time zones of CronJobs
 
 	"go.etcd.io/etcd/server/v3/etcdmain"
 	"k8s.io/component-base/cli"
