@@ -74,7 +74,7 @@ test-real: java go jars ## Tests with what is built by Go once: versitygw, Helm
 	@$(PY) -m tests.support.helm
 	$(PYTEST) -m "real and not soak" $(ARGS)
 
-# Not a part of test-real: two thousand Go packages are compiled for it, which takes longer than all of that.
+# Not a part of test-real: two thousand Go packages are compiled for it the first time.
 test-kube: go $(STAMP) ## The chart before a real kube-apiserver with etcd, built by Go once
 	@$(PY) -m tests.support.helm
 	@$(PY) -m tests.support.kube_apiserver
