@@ -262,11 +262,12 @@ def test_a_port_that_is_none_is_refused(port: str) -> None:
 
 def test_the_port_is_free_again_when_the_context_ends() -> None:
     meter = Meter(ManualClock())
+    before = set(threading.enumerate())
     with serving(meter.registry, "127.0.0.1", 0) as port:
         scraped(port)
     with serving(meter.registry, "127.0.0.1", port):
         scraped(port)
-    assert not [t for t in threading.enumerate() if "serve_forever" in t.name]
+    assert not [t for t in set(threading.enumerate()) - before if "serve_forever" in t.name]
 
 
 def test_without_a_port_and_a_gateway_nothing_is_measured() -> None:
