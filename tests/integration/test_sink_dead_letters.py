@@ -250,7 +250,10 @@ def test_the_broker_goes_away_and_comes_back_while_letters_wait(guarded: Rig) ->
             time.sleep(8)
         finally:
             os.kill(guarded.broker.pid, signal.SIGCONT)
-        wait_for(lambda: guarded.manifest(name).next_offset == 5000, 60, "all is committed")
+        try:
+            wait_for(lambda: guarded.manifest(name).next_offset == 5000, 60, "all is committed")
+        except AssertionError:
+            pytest.fail(f"not all is committed after a minute; the sink said: {sink.said[-4000:]}")
         assert sink.end() == 0
     prove(guarded, name, letters)
 
