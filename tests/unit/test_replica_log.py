@@ -7,78 +7,24 @@ from random import Random
 
 import pytest
 
-from keyfold.backoff import Backoff
-from keyfold.clock import ManualClock
 from keyfold.errors import (
     CommitUnknown,
     Fenced,
     FormatTooNew,
     IsReplica,
-    ManifestLost,
     OffsetOutOfRange,
     ReplicaDiverged,
     ResyncRequired,
 )
-from keyfold.log.edits import Replacement, Swap
 from keyfold.log.manifest import UNSTAMPED, Hold, Manifest, content, was_compacted
 from keyfold.log.manifest_codec import decode_manifest, encode_manifest
-from keyfold.log.names import Place
-from keyfold.log.partition_log import CompactorSession, PartitionLog, SinkSession
-from keyfold.log.replica_log import ReplicaLog, ReplicaSession
+from keyfold.log.partition_log import PartitionLog
+from keyfold.log.replica_log import ReplicaLog
 from keyfold.read.position import anchor_of, check_resumed
-from keyfold.store.api import Create, ObjectStore
+from keyfold.store.api import Create
 from keyfold.store.faulty import Call, Fault, FaultyStore, Kind, SimulatedCrash
-from keyfold.store.memory import MemoryStore
 from tests.support.manifests import entry
-
-PLACE = Place("topics", "users", 0)
-URL = "s3://log/topics"
-
-
-class Both:
-    """A source and its replica."""
-
-    def __init__(self) -> None:
-        self.clock = ManualClock()
-        self.source = MemoryStore("source", self.clock)
-        self.replica = MemoryStore("replica", self.clock)
-        self.log = self.log_of(self.source)
-        self.log.create()
-        self.sink = self.log.claim_sink()
-        self.append(5)
-
-    def log_of(self, store: ObjectStore, seed: int = 1) -> PartitionLog:
-        return PartitionLog(store, PLACE, clock=self.clock, random=Random(seed), backoff=Backoff(1, 8), patience_s=0.1)
-
-    def replica_log(self, store: ObjectStore | None = None, seed: int = 2) -> ReplicaLog:
-        return ReplicaLog(
-            store or self.replica, PLACE, clock=self.clock, random=Random(seed), backoff=Backoff(1, 8), patience_s=0.1
-        )
-
-    def append(self, count: int, sink: SinkSession | None = None, **changes: object) -> Manifest:
-        sink = sink or self.sink
-        base = sink.refresh().next_offset
-        return sink.append(entry(sink.new_name(base), base, base + count, **changes))  # type: ignore[arg-type]
-
-    def clean(self, log: PartitionLog | None = None, *, purged_to: int = -1) -> Manifest:
-        """One segment in the place of all."""
-        session: CompactorSession = (log or self.log).claim_compactor(lease_ms=0, holder="c")
-        old = session.manifest.segments
-        base, end = old[0].base_offset, old[-1].next_offset
-        new = entry(session.new_name(base), base, end, record_count=1)
-        epoch = session.epoch if purged_to >= 0 else 0
-        return session.replace(Replacement((Swap(old, (new,)),), end, purged_to=purged_to, purged_epoch=epoch))
-
-    def load(self) -> Manifest:
-        return self.log.load().manifest
-
-    def claim(self, store: ObjectStore | None = None, seed: int = 2, name: str = "dr") -> ReplicaSession:
-        return self.replica_log(store, seed).claim(self.load(), name=name, source_url=URL)
-
-    def there(self) -> Manifest:
-        pinned = self.replica_log().load()
-        assert pinned is not None
-        return pinned.manifest
+from tests.support.replica_both import PLACE, URL, Both
 
 
 @pytest.fixture
@@ -233,96 +179,6 @@ def test_a_demotion_whose_process_dies_is_there_or_not(both: Both) -> None:
     both.append(1)  # still the source
     store.land()
     assert not both.load().is_replica
-
-
-def test_a_manifest_that_went_away_is_not_made_anew_by_who_knew_it(both: Both) -> None:
-    session = both.claim()
-    session.mirror(both.load())
-    both.replica.delete(PLACE.manifest_key)
-    both.append(1)
-    with pytest.raises(ManifestLost):
-        session.mirror(both.load())
-
-
-def test_who_began_a_replica_is_fenced_by_who_begins_it_again_after_its_manifest_was_lost(both: Both) -> None:
-    stalled, parked = both.claim(), both.claim(seed=4)
-    stalled.mirror(both.load())
-    both.replica.delete(PLACE.manifest_key)
-    parked.mirror(both.load())
-    parked.park()
-    both.replica.delete(PLACE.manifest_key)
-    both.append(1)
-    anew = both.claim(seed=3)
-    manifest = anew.mirror(both.load())
-    both.append(1)
-    assert stalled.epoch == parked.epoch == anew.epoch
-    for act in (
-        lambda: stalled.mirror(both.load()),
-        lambda: stalled.mirror(both.load(), resync=True),
-        lambda: stalled.forget(["any"]),
-        stalled.promote,
-        stalled.refresh,
-        parked.refresh,
-    ):
-        with pytest.raises(Fenced, match="another replicator has begun the replica anew"):
-            act()
-    assert both.there() == manifest
-    anew.mirror(both.load())
-
-
-def test_an_epoch_that_comes_back_after_the_manifest_was_lost_is_another_claim(both: Both) -> None:
-    both.claim().mirror(both.load())
-    stalled = both.claim(seed=3)
-    both.replica.delete(PLACE.manifest_key)
-    both.claim(seed=4).mirror(both.load())
-    looked = both.claim(seed=5)
-    assert stalled.epoch == looked.epoch > 1
-    both.append(1)
-    with pytest.raises(Fenced):
-        stalled.mirror(both.load())
-    looked.mirror(both.load())
-
-
-def test_a_claim_is_not_taken_from_who_has_begun_the_replica_anew_meanwhile(both: Both) -> None:
-    both.claim().mirror(both.load())
-    store = FaultyStore(both.replica)
-    lost = Loss(both)
-    store.add(Fault(lost.hits, Kind.UNAVAILABLE))
-    with pytest.raises(Fenced, match="another replicator has begun the replica anew"):
-        both.claim(store, seed=3)
-    assert lost.anew is not None
-    both.append(1)
-    lost.anew.mirror(both.load())
-
-
-def test_an_epoch_that_comes_back_with_an_older_manifest_is_another_claim(both: Both) -> None:
-    both.claim().mirror(both.load())
-    older = both.replica.get(PLACE.manifest_key).data
-    stalled = both.claim(seed=3)
-    both.replica.delete(PLACE.manifest_key)
-    both.replica.put(PLACE.manifest_key, older, Create())
-    later = both.claim(seed=4)
-    assert stalled.epoch == later.epoch
-    both.append(1)
-    with pytest.raises(Fenced):
-        stalled.mirror(both.load())
-    later.mirror(both.load())
-
-
-class Loss:
-    """While somebody claims, the manifest is lost, and another begins the replica anew."""
-
-    def __init__(self, both: Both) -> None:
-        self._both = both
-        self.anew: ReplicaSession | None = None
-
-    def hits(self, call: Call) -> bool:
-        if call.operation != "put" or self.anew is not None:
-            return False
-        self._both.replica.delete(PLACE.manifest_key)
-        self.anew = self._both.claim(seed=4)
-        self.anew.mirror(self._both.load())
-        return True
 
 
 # what is refused

@@ -1,0 +1,106 @@
+"""A replica's manifest that was lost: whose claim comes back with an epoch, and whose does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from keyfold.errors import Fenced, ManifestLost
+from keyfold.log.replica_log import ReplicaSession
+from keyfold.store.api import Create
+from keyfold.store.faulty import Call, Fault, FaultyStore, Kind
+from tests.support.replica_both import PLACE, Both
+
+
+@pytest.fixture
+def both() -> Both:
+    return Both()
+
+
+def test_a_manifest_that_went_away_is_not_made_anew_by_who_knew_it(both: Both) -> None:
+    session = both.claim()
+    session.mirror(both.load())
+    both.replica.delete(PLACE.manifest_key)
+    both.append(1)
+    with pytest.raises(ManifestLost):
+        session.mirror(both.load())
+
+
+def test_who_began_a_replica_is_fenced_by_who_begins_it_again_after_its_manifest_was_lost(both: Both) -> None:
+    stalled, parked = both.claim(), both.claim(seed=4)
+    stalled.mirror(both.load())
+    both.replica.delete(PLACE.manifest_key)
+    parked.mirror(both.load())
+    parked.park()
+    both.replica.delete(PLACE.manifest_key)
+    both.append(1)
+    anew = both.claim(seed=3)
+    manifest = anew.mirror(both.load())
+    both.append(1)
+    assert stalled.epoch == parked.epoch == anew.epoch
+    for act in (
+        lambda: stalled.mirror(both.load()),
+        lambda: stalled.mirror(both.load(), resync=True),
+        lambda: stalled.forget(["any"]),
+        stalled.promote,
+        stalled.refresh,
+        parked.refresh,
+    ):
+        with pytest.raises(Fenced, match="another replicator has begun the replica anew"):
+            act()
+    assert both.there() == manifest
+    anew.mirror(both.load())
+
+
+def test_an_epoch_that_comes_back_after_the_manifest_was_lost_is_another_claim(both: Both) -> None:
+    both.claim().mirror(both.load())
+    stalled = both.claim(seed=3)
+    both.replica.delete(PLACE.manifest_key)
+    both.claim(seed=4).mirror(both.load())
+    looked = both.claim(seed=5)
+    assert stalled.epoch == looked.epoch > 1
+    both.append(1)
+    with pytest.raises(Fenced):
+        stalled.mirror(both.load())
+    looked.mirror(both.load())
+
+
+def test_a_claim_is_not_taken_from_who_has_begun_the_replica_anew_meanwhile(both: Both) -> None:
+    both.claim().mirror(both.load())
+    store = FaultyStore(both.replica)
+    lost = Loss(both)
+    store.add(Fault(lost.hits, Kind.UNAVAILABLE))
+    with pytest.raises(Fenced, match="another replicator has begun the replica anew"):
+        both.claim(store, seed=3)
+    assert lost.anew is not None
+    both.append(1)
+    lost.anew.mirror(both.load())
+
+
+def test_an_epoch_that_comes_back_with_an_older_manifest_is_another_claim(both: Both) -> None:
+    both.claim().mirror(both.load())
+    older = both.replica.get(PLACE.manifest_key).data
+    stalled = both.claim(seed=3)
+    both.replica.delete(PLACE.manifest_key)
+    both.replica.put(PLACE.manifest_key, older, Create())
+    later = both.claim(seed=4)
+    assert stalled.epoch == later.epoch
+    both.append(1)
+    with pytest.raises(Fenced):
+        stalled.mirror(both.load())
+    later.mirror(both.load())
+
+
+class Loss:
+    """While somebody claims, the manifest is lost, and another begins the replica anew."""
+
+    def __init__(self, both: Both) -> None:
+        self._both = both
+        self.anew: ReplicaSession | None = None
+
+    def hits(self, call: Call) -> bool:
+        if call.operation != "put" or self.anew is not None:
+            return False
+        self._both.replica.delete(PLACE.manifest_key)
+        self.anew = self._both.claim(seed=4)
+        self.anew.mirror(self._both.load())
+        return True
