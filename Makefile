@@ -70,25 +70,23 @@ $(SPARK_VENV)/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 test-real: java go jars ## Tests with what is built by Go once: versitygw, Helm
-	@$(PY) -m tests.support.versitygw
-	@$(PY) -m tests.support.helm
+	@$(PY) -m tests.support.go_program versitygw helm
 	$(PYTEST) -m "real and not soak" $(ARGS)
 
 # Not a part of test-real: two thousand Go packages are compiled for it the first time.
 test-kube: go $(STAMP) ## The chart before a real kube-apiserver with etcd, built by Go once
-	@$(PY) -m tests.support.helm
-	@$(PY) -m tests.support.kube_apiserver
-	$(PYTEST) -m kube $(ARGS)
+	@$(PY) -m tests.support.go_program helm kube_apiserver
+	$(PYTEST) $(ARGS) tests/infra/test_kube_chart.py
 
 images-try: jars ## Build both images without docker, as root with buildah and debootstrap, and start what is in them
 	@$(PY) -m tests.support.images
 
 test-alerts: go $(STAMP) ## Prometheus' own tests of infra/prometheus; by itself, since building promtool takes minutes
-	@$(PY) -m tests.support.promtool
+	@$(PY) -m tests.support.go_program promtool
 	$(PYTEST) $(ARGS) tests/infra/test_alerts_promtool.py
 
 soak: java go jars ## Long storms: kills, fights and pauses for many minutes
-	@$(PY) -m tests.support.versitygw
+	@$(PY) -m tests.support.go_program versitygw
 	$(PYTEST) -m soak --timeout 7200 -o faulthandler_timeout=1800 $(ARGS)
 
 lint: lint-style lint-types lint-imports lint-tidy ## ruff, mypy, import-linter and the tidy test

@@ -8,12 +8,8 @@ Tests that use it carry `@pytest.mark.real`.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -23,57 +19,16 @@ from typing import Any, Final
 import yaml
 
 from keyfold.errors import KeyfoldError
-from keyfold_demo.java import default_cache, locked
+from tests.support.go_program import SOURCES, GoProgram, required_version
 
-VERSION: Final = "v3.22.0"
-_SOURCES: Final = Path(__file__).parent / "go" / "helm"
+PROGRAM: Final = GoProgram("helm", required_version(SOURCES / "helm", "helm.sh/helm/v3"), SOURCES / "helm")
+"""It knows the commands of its `main.go`; 2 min to build."""
 CHART: Final = Path(__file__).parents[2] / "infra" / "helm" / "keyfold"
 VALUE_SETS: Final = CHART / "ci"
 # What a cluster of today offers; without a cluster Helm takes the version that it was built with.
 KUBERNETES_VERSION: Final = "1.34"
 
 Object = dict[str, Any]
-
-
-def helm_binary(cache_folder: Path | None = None) -> Path:
-    """The binary, built if it is not there yet (2 min). Raises `KeyfoldError` where Go is missing.
-
-    It knows the commands of `tests/support/go/helm/main.go`.
-    """
-    folder = cache_folder or default_cache()
-    binary = folder / "bin" / f"helm-{VERSION}-{_digest()}"
-    if binary.is_file():
-        return binary
-    with locked(folder / "helm.lock"):
-        if not binary.is_file():
-            _build(binary)
-    return binary
-
-
-def _digest() -> str:
-    """What tells one state of the sources from another."""
-    content = b"".join((_SOURCES / name).read_bytes() for name in ("main.go", "go.mod", "go.sum"))
-    return hashlib.sha256(content).hexdigest()[:8]
-
-
-def _build(binary: Path) -> None:
-    go = shutil.which("go")
-    if go is None:
-        raise KeyfoldError("Go is needed to build Helm, and there is none on PATH", hint="install Go 1.26 or newer")
-    binary.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=binary.parent, prefix=".build-") as work:
-        answer = subprocess.run(
-            [go, "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", work, "."],
-            cwd=_SOURCES,
-            env={**os.environ, "CGO_ENABLED": "0"},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=1800,
-        )
-        if answer.returncode != 0:
-            raise KeyfoldError(f"Helm {VERSION} could not be built:\n{answer.stderr[-2000:]}")
-        (Path(work) / "helm").rename(binary)
 
 
 def helm(command: str, values: Path | Mapping[str, Any], *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -84,7 +39,7 @@ def helm(command: str, values: Path | Mapping[str, Any], *arguments: str) -> sub
             path.write_text(json.dumps(values))
         name, *options = arguments or ("kf",)
         return subprocess.run(
-            [str(helm_binary()), command, name, str(CHART), "--values", str(path), *options],
+            [str(PROGRAM.binary()), command, name, str(CHART), "--values", str(path), *options],
             capture_output=True,
             text=True,
             check=False,
@@ -125,17 +80,3 @@ def one(objects: Sequence[Object], kind: str, name: str) -> Object:
             return each
     there = sorted(f"{each['kind']}/{each['metadata']['name']}" for each in objects)
     raise KeyError(f"no {kind}/{name} among {there}")
-
-
-def main() -> int:
-    """`python -m tests.support.helm`: build it ahead of the tests."""
-    try:
-        helm_binary()
-    except KeyfoldError as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

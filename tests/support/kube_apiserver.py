@@ -14,7 +14,6 @@ applied makes anything else: who wants to see pods judged creates them himself. 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -22,7 +21,6 @@ import secrets
 import shutil
 import ssl
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.error
@@ -39,11 +37,10 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from keyfold.errors import KeyfoldError
 from keyfold_demo.children import death_with_parent, end, free_port
-from keyfold_demo.java import default_cache, locked
+from tests.support.go_program import SOURCES, GoProgram, required_version
 
 Object = dict[str, Any]
 
-MODULE: Final = Path(__file__).parent / "go" / "kube"
 _START_TIMEOUT_S: Final = 180.0
 _STARTS: Final = 3
 _ISSUER: Final = "https://kubernetes.default.svc.cluster.local"
@@ -51,49 +48,16 @@ _FIELD_MANAGER: Final = "keyfold"
 _WARNING: Final = re.compile(r'^\d{3} \S+ "((?:[^"\\]|\\.)*)"')
 
 
-def version() -> str:
-    """Of Kubernetes, as it is pinned."""
-    found = re.search(r"^\s*k8s\.io/kubernetes (v\S+)$", (MODULE / "go.mod").read_text(), re.MULTILINE)
-    assert found is not None
-    return found[1]
+def _program() -> GoProgram:
+    folder, said = SOURCES / "kube", "k8s.io/component-base/version"
+    version = required_version(folder, "k8s.io/kubernetes")
+    major, minor, _ = version.removeprefix("v").split(".")
+    flags = f"-s -w -X {said}.gitVersion={version} -X {said}.gitMajor={major} -X {said}.gitMinor={minor}"
+    return GoProgram("kube", version, folder, ldflags=tuple(flags.split()))
 
 
-def kube_binary(cache: Path | None = None) -> Path:
-    """etcd and kube-apiserver, built if they are not there yet. Raises `KeyfoldError` where Go is missing."""
-    cache = cache or default_cache()
-    content = b"".join((MODULE / name).read_bytes() for name in ("main.go", "go.mod", "go.sum"))
-    binary = cache / "bin" / f"kube-{version()}-{hashlib.sha256(content).hexdigest()[:8]}"
-    if binary.is_file():
-        return binary
-    with locked(cache / "kube.lock"):
-        if not binary.is_file():
-            _build(binary)
-    return binary
-
-
-def _build(binary: Path) -> None:
-    go = shutil.which("go")
-    if go is None:
-        raise KeyfoldError(
-            "Go is needed to build kube-apiserver, and there is none on PATH", hint="install Go 1.26 or newer"
-        )
-    major, minor, _ = version().removeprefix("v").split(".")
-    said = "k8s.io/component-base/version"
-    flags = f"-s -w -X {said}.gitVersion={version()} -X {said}.gitMajor={major} -X {said}.gitMinor={minor}"
-    binary.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=binary.parent, prefix=".build-") as work:
-        answer = subprocess.run(
-            [go, "build", "-trimpath", "-buildvcs=false", f"-ldflags={flags}", "-o", work, "."],
-            cwd=MODULE,
-            env={**os.environ, "CGO_ENABLED": "0"},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=7200,
-        )
-        if answer.returncode != 0:
-            raise KeyfoldError(f"kube-apiserver {version()} could not be built:\n{answer.stderr[-2000:]}")
-        (Path(work) / "kube").rename(binary)
+PROGRAM: Final = _program()
+"""etcd and kube-apiserver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +111,7 @@ class KubeApiserver:
     """One server with its etcd; its data in a temporary folder. `log_text` says what both had to say."""
 
     def __init__(self, cache: Path | None = None) -> None:
-        self._binary = kube_binary(cache)
+        self._binary = PROGRAM.binary(cache)
         self._folder = Path()
         self._processes: list[subprocess.Popen[bytes]] = []
         self._token = secrets.token_hex(16)
@@ -250,7 +214,7 @@ class KubeApiserver:
             return False
         try:
             self._context = ssl.create_default_context(cafile=str(certificate))
-            return self._ask("GET", "/readyz", raw=True).is_good
+            return self._ask("GET", "/readyz").is_good
         except (OSError, ssl.SSLError):
             return False
 
@@ -368,7 +332,6 @@ class KubeApiserver:
         *,
         content_type: str = "application/json",
         token: str | None = None,
-        raw: bool = False,
     ) -> Answer:
         request = urllib.request.Request(
             f"https://127.0.0.1:{self.port}{path}{'?' + urlencode(query) if query else ''}",
@@ -378,28 +341,15 @@ class KubeApiserver:
         )
         try:
             with urllib.request.urlopen(request, timeout=60, context=self._context) as answer:
-                return _answer(answer.status, answer.read(), answer.headers.get_all("Warning") or [], raw=raw)
+                return _answer(answer.status, answer.read(), answer.headers.get_all("Warning") or [])
         except urllib.error.HTTPError as error:
             with error:
-                return _answer(error.code, error.read(), error.headers.get_all("Warning") or [], raw=raw)
+                return _answer(error.code, error.read(), error.headers.get_all("Warning") or [])
 
 
-def _answer(status: int, data: bytes, warnings: Sequence[str], *, raw: bool) -> Answer:
-    body = {"text": data.decode()} if raw else json.loads(data)
-    return Answer(status, body, tuple(found[1] for each in warnings if (found := _WARNING.match(each)) is not None))
-
-
-def main() -> int:
-    """`python -m tests.support.kube_apiserver`: build it ahead of the tests."""
-    begun_s = time.monotonic()
+def _answer(status: int, data: bytes, warnings: Sequence[str]) -> Answer:
     try:
-        binary = kube_binary()
-    except KeyfoldError as error:
-        print(error, file=sys.stderr)
-        return 1
-    print(f"{binary} ({binary.stat().st_size >> 20} MiB) after {time.monotonic() - begun_s:.0f} s")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        body = json.loads(data)
+    except ValueError:  # "ok" of a probe, "404 page not found" of a path that nobody serves yet
+        body = {"message": data.decode().strip()}
+    return Answer(status, body, tuple(found[1] for each in warnings if (found := _WARNING.match(each)) is not None))

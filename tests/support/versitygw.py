@@ -10,7 +10,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -19,43 +18,11 @@ from typing import Final, Self
 
 from keyfold.errors import KeyfoldError
 from keyfold_demo.children import death_with_parent, end, free_port
-from keyfold_demo.java import default_cache, locked
 from keyfold_demo.s3_endpoint import ACCESS_KEY_ID, SECRET_ACCESS_KEY, S3Endpoint
+from tests.support.go_program import GoProgram
 
-VERSION: Final = "v1.8.0"
-_MODULE: Final = "github.com/versity/versitygw/cmd/versitygw"
-
-
-def versitygw_binary(cache: Path) -> Path:
-    """The binary, built if it is not there yet (about 90 s). Raises `KeyfoldError` in one line where Go is missing."""
-    binary = cache / "bin" / f"versitygw-{VERSION}"
-    if binary.is_file():
-        return binary
-    with locked(cache / "versitygw.lock"):
-        if not binary.is_file():
-            _build(binary)
-    return binary
-
-
-def _build(binary: Path) -> None:
-    go = shutil.which("go")
-    if go is None:
-        raise KeyfoldError(
-            "Go is needed to build versitygw, and there is none on PATH", hint="install Go 1.26 or newer"
-        )
-    binary.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=binary.parent, prefix=".build-") as work:
-        answer = subprocess.run(
-            [go, "install", f"{_MODULE}@{VERSION}"],
-            env={**os.environ, "GOBIN": work, "CGO_ENABLED": "0"},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=900,
-        )
-        if answer.returncode != 0:
-            raise KeyfoldError(f"versitygw {VERSION} could not be built:\n{answer.stderr[-2000:]}")
-        (Path(work) / "versitygw").rename(binary)
+PROGRAM: Final = GoProgram("versitygw", "v1.8.0", "github.com/versity/versitygw/cmd/versitygw")
+"""90 s to build."""
 
 
 class Versitygw(S3Endpoint):
@@ -70,7 +37,7 @@ class Versitygw(S3Endpoint):
         access_key_id: str = ACCESS_KEY_ID,
         secret_access_key: str = SECRET_ACCESS_KEY,
     ) -> None:
-        self._binary = versitygw_binary(cache or default_cache())
+        self._binary = PROGRAM.binary(cache)
         super().__init__(0, access_key_id, secret_access_key)
         self._given_folder = folder
         self._keeps_versions = keeps_versions
@@ -145,17 +112,3 @@ class Versitygw(S3Endpoint):
         end(self._process, patience_s=5)
         self._process = None
         return False
-
-
-def main() -> int:
-    """`python -m tests.support.versitygw`: build it ahead of the tests."""
-    try:
-        versitygw_binary(default_cache())
-    except KeyfoldError as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
