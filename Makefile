@@ -22,7 +22,7 @@ ARGS ?=
 SPARK ?= 3.5.9
 SPARK_VENV := .cache/spark-$(SPARK)
 
-.PHONY: help venv java go jars demo test test-spark test-real test-kube images-try test-alerts soak lint lint-style lint-types lint-imports lint-tidy bench docs dist clean clean-all
+.PHONY: help venv java go jars demo test test-spark test-real test-kube images-try soak lint lint-style lint-types lint-imports lint-tidy bench docs dist clean clean-all
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -69,8 +69,8 @@ $(SPARK_VENV)/.installed: pyproject.toml constraints.txt
 		build hatchling hypothesis pytest pytest-randomly pytest-timeout pytest-xdist
 	@touch $@
 
-test-real: java go jars ## Tests with what is built by Go once: versitygw, Helm
-	@$(PY) -m tests.support.go_program versitygw helm
+test-real: java go jars ## Tests with what is built by Go once: versitygw, Helm, promtool
+	@$(PY) -m tests.support.go_program versitygw helm promtool
 	$(PYTEST) -m "real and not soak" $(ARGS)
 
 # Not a part of test-real: two thousand Go packages are compiled for it the first time.
@@ -80,10 +80,6 @@ test-kube: go $(STAMP) ## The chart before a real kube-apiserver with etcd, buil
 
 images-try: jars ## Build both images without docker, as root with buildah and debootstrap, and start what is in them
 	@$(PY) -m tests.support.images
-
-test-alerts: go $(STAMP) ## Prometheus' own tests of infra/prometheus; by itself, since building promtool takes minutes
-	@$(PY) -m tests.support.go_program promtool
-	$(PYTEST) $(ARGS) tests/infra/test_alerts_promtool.py
 
 soak: java go jars ## Long storms: kills, fights and pauses for many minutes
 	@$(PY) -m tests.support.go_program versitygw

@@ -1,17 +1,19 @@
-"""The alerts before Prometheus itself: its check of the rules, and each alert in a world that it fires in and not."""
+"""Alerts and dashboard before Prometheus itself: its check of the rules, each alert in a world that it fires in and in
+one that it does not, and its reading of every query of the dashboard.
+"""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+import yaml
 
-from tests.support.promtool import is_built, promtool
+from tests.support.grafana_dashboard import PAGE
+from tests.support.promtool import promtool
 
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.skipif(not is_built(), reason="`make test-alerts` builds promtool, which takes its time"),
-]
+pytestmark = pytest.mark.real
 
 FOLDER = Path(__file__).parents[2] / "infra" / "prometheus"
 WORLDS = ("alerts_test.yaml", "alerts_hours_test.yaml")
@@ -38,3 +40,20 @@ def test_a_rule_that_never_fires_is_found(tmp_path: Path) -> None:
     answer = promtool("test", "rules", WORLDS[1], folder=tmp_path)
     assert answer.returncode != 0
     assert "KeyfoldTombstonesHeld" in answer.stdout + answer.stderr
+
+
+# What Grafana puts in the place of its own variables; the dashboard's own stay, as they are values of labels.
+_GRAFANAS = {"$__rate_interval": "1m", "$__range": "1h", "$__interval": "1m"}
+
+
+def test_prometheus_reads_every_query_of_the_dashboard(tmp_path: Path) -> None:
+    panels = json.loads(PAGE.read_text(encoding="utf-8"))["panels"]
+    queries = [target["expr"] for panel in panels for target in panel.get("targets", ())]
+    assert len(queries) > len(panels) / 2
+    for ours, theirs in _GRAFANAS.items():
+        queries = [query.replace(ours, theirs) for query in queries]
+    rules = [{"record": f"panel:query_{number}", "expr": query} for number, query in enumerate(queries)]
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
+    answer = promtool("check", "rules", "rules.yaml", folder=tmp_path)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert f"{len(queries)} rules found" in answer.stdout

@@ -23,12 +23,7 @@ PROGRAM: Final = GoProgram(
     package=f"{_MODULE}/cmd/promtool",
     tags=("remove_all_sd",),
 )
-"""Of the library as it is pinned: v0.310.0 is Prometheus 3.10.0."""
-
-
-def is_built() -> bool:
-    """Whether the binary is there."""
-    return PROGRAM.path().is_file()
+"""Of the library as it is pinned: v0.310.0 is Prometheus 3.10.0. 2 min to build."""
 
 
 def promtool(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
