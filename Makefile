@@ -76,6 +76,7 @@ test-real: java go jars ## Tests with what is built by Go once: versitygw, Helm,
 # Not a part of test-real: two thousand Go packages are compiled for it the first time.
 test-kube: go $(STAMP) ## The chart before a real kube-apiserver with etcd, built by Go once
 	@$(PY) -m tests.support.go_program helm kube_apiserver
+	@$(PY) -m tests.support.crds
 	$(PYTEST) $(ARGS) tests/infra/test_kube_chart.py
 
 images-try: jars ## Build both images without docker, as root with buildah and debootstrap, and start what is in them

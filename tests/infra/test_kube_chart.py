@@ -3,7 +3,8 @@ Standard, and service accounts may do what their pods need and nothing else.
 
 Each documented set of values has a namespace that enforces the standard. Pods are refused when they are created and not
 with what makes them, so a pod is made of each template, executors of Spark as Spark makes them included. Monitors,
-rules and scalers are resources of others: their names are known to this server, what is in them is not judged here.
+rules and scalers are held to the definitions that Prometheus Operator and KEDA publish of them, a trigger of KEDA's,
+which its definition leaves open, to what KEDA says its scaler reads. What operators do with them is not judged here.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.crds import definitions, scaler_parameters
 from tests.support.helm import VALUE_SETS, template
 from tests.support.kube_apiserver import Access, KubeApiserver, User
 from tests.support.rendered import Object, Pod, name_of, pods
@@ -23,12 +25,6 @@ pytestmark = pytest.mark.kube
 
 SETS = sorted(VALUE_SETS.glob("*.yaml"))
 each_set = pytest.mark.parametrize("values", SETS, ids=lambda path: path.stem)
-DEFINED = {
-    "ServiceMonitor": ("monitoring.coreos.com", "v1"),
-    "PodMonitor": ("monitoring.coreos.com", "v1"),
-    "PrometheusRule": ("monitoring.coreos.com", "v1"),
-    "ScaledObject": ("keda.sh", "v1alpha1"),
-}
 IMAGE = "keyfold-compactor:0.1.0"
 POD_VERBS = ("create", "get", "list", "watch", "delete", "deletecollection")
 
@@ -72,8 +68,8 @@ TEMPTING = (
 @pytest.fixture(scope="module")
 def kube() -> Iterator[KubeApiserver]:
     with KubeApiserver() as running:
-        for kind, (group, version) in DEFINED.items():
-            running.define(group, kind, version)
+        for each in definitions():
+            running.define(each)
         running.namespace("monitoring")
         yield running
 
@@ -151,6 +147,66 @@ def test_a_field_that_is_not_there_is_refused(kube: KubeApiserver) -> None:
     answer = kube.apply(wrong)
     assert not answer.is_good
     assert "livenessProb" in answer.body["message"]
+
+
+# What other projects' operators are given
+
+OTHERS = ("PodMonitor", "PrometheusRule", "ScaledObject", "ServiceMonitor")
+
+
+def of_others(kind: str) -> list[Object]:
+    return [each for values in SETS for each in template(values) if each["kind"] == kind]
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_a_slip_in_what_is_for_an_operator_is_refused(kube: KubeApiserver, kind: str) -> None:
+    """Its definition is the project's own; one that only knows the name would take whatever is written."""
+    rendered = of_others(kind)
+    assert rendered, f"no set of values makes a {kind}"
+    namespace = kube.namespace(f"kf-slip-{kind.lower()}")
+    good = copy.deepcopy(rendered[0])
+    good["metadata"]["namespace"] = namespace
+    answer = kube.apply(good, is_trial=True)
+    assert (answer.is_good, answer.warnings) == (True, ()), answer
+    for wrong, words in slips(good):
+        answer = kube.apply(wrong, is_trial=True)
+        assert not answer.is_good, words
+        assert words in answer.body["message"]
+
+
+def slips(good: Object) -> Iterator[tuple[Object, str]]:
+    """An object with a field that is not there, and with a value of another type."""
+    (part,) = ({"endpoints", "podMetricsEndpoints", "groups", "triggers"} & set(good["spec"])) or {""}
+    misspelt = copy.deepcopy(good)
+    misspelt["spec"][part][0]["intervall"] = "30s"
+    yield misspelt, "intervall"
+    mistyped = copy.deepcopy(good)
+    mistyped["spec"][part] = {"first": mistyped["spec"][part][0]}
+    yield mistyped, part
+
+
+def test_keda_reads_what_a_trigger_says() -> None:
+    """A trigger's metadata are any strings to the definition; the scaler takes some, with some values."""
+    triggers = [trigger for each in of_others("ScaledObject") for trigger in each["spec"]["triggers"]]
+    assert triggers
+    for trigger in triggers:
+        assert trigger_mistakes(trigger) == []
+    (first, *_) = triggers
+    assert trigger_mistakes(first | {"metadata": first["metadata"] | {"lagTreshold": "1"}}) == ["lagTreshold"]
+    assert trigger_mistakes(first | {"metadata": first["metadata"] | {"tls": "true"}}) == ["tls: true"]
+    assert trigger_mistakes(first | {"metadata": {"topic": "users"}}) == ["no bootstrapServers", "no consumerGroup"]
+
+
+def trigger_mistakes(trigger: Object) -> list[str]:
+    known, given = scaler_parameters(trigger["type"]), trigger["metadata"]
+    readable = {name: each for name, each in known.items() if each.get("metadataVariableReadable")}
+    found = [name for name in given if name not in readable]
+    for name, each in readable.items():
+        if name in given and given[name] not in each.get("allowedValue", [given[name]]):
+            found.append(f"{name}: {given[name]}")
+        if name not in given and not each.get("optional") and "default" not in each:
+            found.append(f"no {name}")
+    return found
 
 
 # Pods

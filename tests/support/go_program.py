@@ -63,11 +63,7 @@ class GoProgram:
         return (hashlib.sha256(content).hexdigest()[:8],)
 
     def _build(self, path: Path) -> None:
-        go = shutil.which("go")
-        if go is None:
-            raise KeyfoldError(
-                f"Go is needed to build {self.name}, and there is none on PATH", hint="install Go 1.26 or newer"
-            )
+        go = find_go(f"build {self.name}")
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".build-") as work:
             answer = subprocess.run(
                 [go, *self._command(work)],
@@ -89,6 +85,14 @@ class GoProgram:
         if isinstance(self.source, str):
             return ["install", *flags, f"{self.source}@{self.version}"]
         return ["build", *flags, "-o", work, self.package]
+
+
+def find_go(purpose: str) -> str:
+    """The command. Raises `KeyfoldError`, which says what it is needed for, where there is none."""
+    go = shutil.which("go")
+    if go is None:
+        raise KeyfoldError(f"Go is needed to {purpose}, and there is none on PATH", hint="install Go 1.26 or newer")
+    return go
 
 
 def required_version(folder: Path, module: str) -> str:

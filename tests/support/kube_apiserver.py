@@ -43,6 +43,7 @@ Object = dict[str, Any]
 
 _START_TIMEOUT_S: Final = 180.0
 _STARTS: Final = 3
+_DEFINE_TIMEOUT_S: Final = 60.0
 _ISSUER: Final = "https://kubernetes.default.svc.cluster.local"
 _FIELD_MANAGER: Final = "keyfold"
 _WARNING: Final = re.compile(r'^\d{3} \S+ "((?:[^"\\]|\\.)*)"')
@@ -279,29 +280,22 @@ class KubeApiserver:
         assert answer.is_good, answer
         return str(answer.body["status"]["token"])
 
-    def define(self, group: str, kind: str, version_name: str) -> None:
-        """A resource of somebody else's, of which only the name is known: whatever is in it is taken."""
-        plural = f"{kind.lower()}s"
-        schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-        one_version = {"name": version_name, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
-        made = self.create(
-            {
-                "apiVersion": "apiextensions.k8s.io/v1",
-                "kind": "CustomResourceDefinition",
-                "metadata": {"name": f"{plural}.{group}"},
-                "spec": {
-                    "group": group,
-                    "scope": "Namespaced",
-                    "names": {"kind": kind, "plural": plural, "singular": kind.lower(), "listKind": f"{kind}List"},
-                    "versions": [one_version],
-                },
-            }
-        )
-        assert made.is_good or made.status == 409, made
-        deadline = time.monotonic() + 60
-        while not self.get(f"/apis/{group}/{version_name}/{plural}").is_good:
-            assert time.monotonic() < deadline, f"{plural}.{group} is not served"
+    def define(self, definition: Mapping[str, Any]) -> None:
+        """Make a resource of somebody else's known, and wait until every version of it is served."""
+        made = self.apply(definition)
+        assert (made.is_good, made.warnings) == (True, ()), made
+        spec, name = definition["spec"], definition["metadata"]["name"]
+        plural, group = spec["names"]["plural"], spec["group"]
+        lists = [f"/apis/{group}/{each['name']}/{plural}" for each in spec["versions"] if each["served"]]
+        deadline = time.monotonic() + _DEFINE_TIMEOUT_S
+        while not (self._is_established(name) and all(self.get(each).is_good for each in lists)):
+            assert time.monotonic() < deadline, f"{name} is not served"
             time.sleep(0.2)
+
+    def _is_established(self, name: str) -> bool:
+        found = self.get(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}").body
+        conditions = {each["type"]: each["status"] for each in found["status"]["conditions"] or ()}  # null for a moment
+        return conditions.get("NamesAccepted") == conditions.get("Established") == "True"
 
     def _path(self, wanted: Mapping[str, Any]) -> str:
         """Where objects of that sort are."""
