@@ -175,6 +175,15 @@ def test_a_scaled_sink_leaves_the_number_of_its_pods_to_who_scales() -> None:
     assert all(isinstance(value, str) for value in trigger["metadata"].values())
 
 
+def test_what_is_said_of_a_trigger_wins_over_the_charts() -> None:
+    said = {"topic": "users", "offsetResetPolicy": "latest", "lagThreshold": "5"}
+    scaling = {"type": "keda", "lagPerPod": 7, "kedaMetadata": said}
+    given = with_values({"sink": {"config": {"topics": "users,orders"}, "autoscaling": scaling}})
+    (trigger,) = one(template(given), "ScaledObject", "kf-keyfold-sink")["spec"]["triggers"]
+    fixed = {"bootstrapServers": "kafka:9092", "consumerGroup": "connect-kf-keyfold"}
+    assert trigger == {"type": "kafka", "metadata": fixed | said}
+
+
 def test_rules_are_those_of_the_services_that_run() -> None:
     def groups(change: Mapping[str, Any]) -> list[str]:
         rule = {"monitoring": {"prometheusRule": {"enabled": True}}}
@@ -242,6 +251,7 @@ def test_commands_of_the_runbooks_name_what_the_chart_makes() -> None:
         ({"sink": {"replicas": "two"}}, "replicas"),
         ({"sinks": {}}, "sinks"),
         ({"sink": {"config": {"topics": ["users"]}}}, "topics"),
+        ({"sink": {"autoscaling": {"scaleDownAfterSeconds": 3601}}}, "scaleDownAfterSeconds"),
         ({"sink": {"resources": {"limit": {}}}}, "limit"),
         ({"compactor": {"mode": "daily"}}, "mode"),
         ({"compactor": {"cron": {"schedule": "hourly"}}}, "schedule"),
@@ -272,6 +282,10 @@ def test_wrong_values_are_refused_by_name(change: Mapping[str, Any], said: str) 
         (with_values({"sink": {"config": {"sasl.password": "x"}}}), "`sasl.password` would stand in a ConfigMap"),
         (with_values({"compactor": {"config": {"aws.secret.access.key": "x"}}}), "would stand in a ConfigMap"),
         (with_values({"compactor": {"config": {"spark.master": "yarn"}}}), "use `compactor.spark.mode`"),
+        (
+            with_values({"sink": {"autoscaling": {"type": "hpa", "minReplicas": 5}}}),
+            "maxReplicas (4) is less than minReplicas (5)",
+        ),
         (with_values({"sink": {"pod": {"labels": {"app.kubernetes.io/name": "x"}}}}), "is the chart's"),
     ],
 )

@@ -10,12 +10,16 @@ which its definition leaves open, to what KEDA says its scaler reads. What opera
 from __future__ import annotations
 
 import copy
+import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from tests.support.chart import with_values
 from tests.support.crds import definitions, scaler_parameters
 from tests.support.helm import VALUE_SETS, template
 from tests.support.kube_apiserver import Access, KubeApiserver, User
@@ -23,6 +27,7 @@ from tests.support.rendered import Object, Pod, name_of, pods
 
 pytestmark = pytest.mark.kube
 
+PAGES = Path(__file__).parents[2] / "docs" / "operations"
 SETS = sorted(VALUE_SETS.glob("*.yaml"))
 each_set = pytest.mark.parametrize("values", SETS, ids=lambda path: path.stem)
 IMAGE = "keyfold-compactor:0.1.0"
@@ -183,6 +188,39 @@ def slips(good: Object) -> Iterator[tuple[Object, str]]:
     mistyped = copy.deepcopy(good)
     mistyped["spec"][part] = {"first": mistyped["spec"][part][0]}
     yield mistyped, part
+
+
+@pytest.mark.parametrize("kind", ["hpa", "keda"])
+def test_a_scaler_waits_an_hour_at_the_most(kube: KubeApiserver, kind: str) -> None:
+    """Which is what the chart's own schema says of `scaleDownAfterSeconds`."""
+    scaling = {"type": kind, "scaleDownAfterSeconds": 3600}
+    namespace = kube.namespace(f"kf-hour-{kind}")
+    objects = template(with_values({"sink": {"autoscaling": scaling}}), namespace=namespace)
+    (scaler,) = (each for each in objects if each["kind"] in {"HorizontalPodAutoscaler", "ScaledObject"})
+    assert str(kube.apply(scaler, is_trial=True)) == "201"
+    longer = json.loads(json.dumps(scaler).replace("3600", "3601"))
+    answer = kube.apply(longer, is_trial=True)
+    assert not answer.is_good
+    assert "stabilizationWindowSeconds" in answer.body["message"]
+
+
+def test_objects_on_the_pages_are_taken(kube: KubeApiserver) -> None:
+    objects = [each for path in sorted(PAGES.rglob("*.md")) for each in objects_on(path)]
+    assert {each["kind"] for each in objects} >= {"TriggerAuthentication"}
+    namespace = kube.namespace("kf-pages")
+    for each in objects:
+        each["metadata"]["namespace"] = namespace
+        answer = kube.apply(each, is_trial=True)
+        assert (answer.is_good, answer.warnings) == (True, ()), f"{name_of(each)}: {answer}"
+        if each["kind"] == "TriggerAuthentication":
+            known = scaler_parameters("kafka")
+            for given in each["spec"]["secretTargetRef"]:
+                assert known[given["parameter"]]["triggerAuthenticationVariableReadable"], given
+
+
+def objects_on(path: Path) -> list[Object]:
+    blocks = re.findall(r"^```yaml\n(.*?)^```$", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return [each for block in blocks for each in yaml.safe_load_all(block) if each and "kind" in each]
 
 
 def test_keda_reads_what_a_trigger_says() -> None:
