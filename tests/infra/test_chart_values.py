@@ -184,15 +184,42 @@ def test_what_is_said_of_a_trigger_wins_over_the_charts() -> None:
     assert trigger == {"type": "kafka", "metadata": fixed | said}
 
 
-def test_rules_are_those_of_the_services_that_run() -> None:
-    def groups(change: Mapping[str, Any]) -> list[str]:
-        rule = {"monitoring": {"prometheusRule": {"enabled": True}}}
-        found = one(template(with_values(rule, change)), "PrometheusRule", "kf-keyfold")["spec"]["groups"]
-        return [group["name"] for group in found]
+RULE: dict[str, Any] = {"monitoring": {"prometheusRule": {"enabled": True}}}
+PUSHES: dict[str, Any] = {"compactor": {"config": {"metrics.push.url": "http://pushgateway:9091"}}}
 
-    assert groups({}) == ["keyfold", "keyfold-sink", "keyfold-compactor"]
+
+def groups(*changes: Mapping[str, Any]) -> list[str]:
+    found = one(template(with_values(RULE, *changes)), "PrometheusRule", "kf-keyfold")["spec"]["groups"]
+    return [group["name"] for group in found]
+
+
+def test_rules_are_those_of_the_services_that_run() -> None:
+    assert groups({"compactor": {"mode": "loop"}}) == ["keyfold", "keyfold-sink", "keyfold-compactor"]
     assert groups({"compactor": {"mode": "off"}}) == ["keyfold", "keyfold-sink"]
+    assert groups({"compactor": {"mode": "off"}}, PUSHES) == ["keyfold", "keyfold-sink"]
     assert groups({"monitoring": {"prometheusRule": {"services": ["replica"]}}}) == ["keyfold", "keyfold-replica"]
+
+
+def test_a_cron_job_that_pushes_nothing_has_no_alerts() -> None:
+    """Nobody has scraped its pods for two hours: `absent_over_time` would fire for ever, the others never."""
+    cron = {"compactor": {"mode": "cron"}}
+    assert groups(cron) == ["keyfold", "keyfold-sink"]
+    assert groups(cron, PUSHES) == ["keyfold", "keyfold-sink", "keyfold-compactor"]
+    asked_for = {"monitoring": {"prometheusRule": {"services": ["compactor"]}}}
+    assert groups(cron, asked_for) == ["keyfold", "keyfold-compactor"], "another release may run a loop"
+
+
+def test_the_message_says_where_no_alert_is_about_the_compactor() -> None:
+    def said(*changes: Mapping[str, Any]) -> bool:
+        notes = template_text(with_values(*changes), command="notes")
+        return "No alert is about the compactor" in notes and "metrics.push.url" in notes
+
+    assert said(RULE)
+    assert not said(), "no rule is wanted"
+    assert not said(RULE, PUSHES)
+    assert not said(RULE, {"compactor": {"mode": "loop"}})
+    assert not said(RULE, {"compactor": {"mode": "off"}})
+    assert not said(RULE, {"monitoring": {"prometheusRule": {"services": ["sink"]}}})
 
 
 def test_rules_and_dashboard_arrive_as_they_are_written() -> None:

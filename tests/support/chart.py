@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any, Final
 
 from keyfold.config_file import parse_json, resolve
@@ -13,15 +13,18 @@ from keyfold_sink.config.options import SinkOptions
 from tests.support.helm import one
 from tests.support.rendered import Object, Pod, pods
 
-SMALL: Final = {"store": {"bucket": "log"}, "sink": {"bootstrapServers": "kafka:9092", "config": {"topics": "users"}}}
+SMALL: Final[dict[str, Any]] = {
+    "store": {"bucket": "log"},
+    "sink": {"bootstrapServers": "kafka:9092", "config": {"topics": "users"}},
+}
 _FILES: Final = {"sink": "sink.json", "compactor": "compact.json", "replica": "replica.json"}
 
 
 def with_values(*changes: Mapping[str, Any]) -> dict[str, Any]:
-    """SMALL, changed."""
-    found: dict[str, Any] = json.loads(json.dumps(SMALL))
+    """SMALL, changed; what is given stays as it is."""
+    found: dict[str, Any] = deepcopy(SMALL)
     for change in changes:
-        _merge(found, change)
+        _merge(found, deepcopy(dict(change)))
     return found
 
 

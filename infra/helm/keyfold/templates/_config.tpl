@@ -52,6 +52,12 @@ new ones (KAFKA-12759). So a pod whose topics were changed is another member. */
 {{- mergeOverwrite (include "keyfold.storeConfig" . | fromJson) $c (deepCopy $compactor.config) | toPrettyJson -}}
 {{- end -}}
 
+{{/* Whether Prometheus can know how the compactor does, "true" or "": the pod of a CronJob is gone before an alert has
+seen enough of it, so its runs must push. */}}
+{{- define "keyfold.compactorIsWatched" -}}
+{{- if or (eq .Values.compactor.mode "loop") (and (eq .Values.compactor.mode "cron") (get .Values.compactor.config "metrics.push.url")) -}}true{{- end -}}
+{{- end -}}
+
 {{- define "keyfold.replicaConfig" -}}
 {{- $replica := .Values.replica -}}
 {{- include "keyfold.checkConfig" (list "replica" $replica.config (dict "metrics.port" "replica.metrics.port" "metrics.host" "replica.metrics.port")) -}}
