@@ -32,7 +32,10 @@ spec:
     {{- include "keyfold.sharedVolumes" (list . $compactor) | nindent 4 }}
 {{- end -}}
 
-{{/* Settings of Spark, as a JSON object. */}}
+{{/*
+Settings of Spark, as a JSON object. Spark names executors itself, anew each time that it starts: those of one that died
+in this pod, and those of another compactor, have other names. Its progress bar would stand in the lines of the log.
+*/}}
 {{- define "keyfold.sparkConf" -}}
 {{- $spark := .Values.compactor.spark -}}
 {{- $c := dict "spark.driver.memory" $spark.driverMemory -}}
@@ -47,7 +50,6 @@ spec:
   "spark.kubernetes.authenticate.executor.serviceAccountName" (include "keyfold.serviceAccount" (list . $executor.serviceAccount "executor"))
   "spark.kubernetes.executor.podTemplateFile" "/etc/keyfold/executor.yaml"
   "spark.kubernetes.executor.podTemplateContainerName" "executor"
-  "spark.kubernetes.executor.podNamePrefix" (printf "%s-exec" (include "keyfold.fullname" .))
   "spark.kubernetes.executor.disableConfigMap" "true"
   "spark.kubernetes.driver.service.deleteOnTermination" "false"
   "spark.kubernetes.driver.ownPersistentVolumeClaim" "false"
@@ -59,6 +61,7 @@ spec:
   "spark.executor.memoryOverhead" $executor.memoryOverhead
   "spark.pyspark.python" $spark.python
   "spark.ui.enabled" "false"
+  "spark.ui.showConsoleProgress" "false"
 ) -}}
 {{- end -}}
 {{- mergeOverwrite $c (deepCopy $spark.conf) | toJson -}}
