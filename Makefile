@@ -74,10 +74,10 @@ test-real: java go jars ## Tests with what is built by Go once: versitygw, Helm,
 	$(PYTEST) -m "real and not soak" $(ARGS)
 
 # Not a part of test-real: two thousand Go packages are compiled for it the first time.
-test-kube: go $(STAMP) ## The chart before a real kube-apiserver with etcd, built by Go once
+test-kube: go java $(STAMP) ## The chart before a real kube-apiserver with etcd, built by Go once, and Spark's executors there
 	@$(PY) -m tests.support.go_program helm kube_apiserver
 	@$(PY) -m tests.support.crds
-	$(PYTEST) $(ARGS) tests/infra/test_kube_chart.py
+	$(PYTEST) $(ARGS) tests/infra/test_kube_chart.py tests/infra/test_kube_spark.py
 
 images-try: jars ## Build both images without docker, as root with buildah and debootstrap, and start what is in them
 	@$(PY) -m tests.support.images

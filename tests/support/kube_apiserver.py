@@ -5,6 +5,7 @@
         kube.apply(deployment)                              server-side apply, unknown fields refused
         kube.create(pod)
         kube.may(User("keyfold", "kf-keyfold-sink"), Access("get", "secrets"))
+        kube.deeds(User("keyfold", "kf-keyfold-compactor"))  what an account has asked for, by the server's audit log
 
 Both are built by Go from `tests/support/go/kube`, which pins them with all that they are made of, by hash, and kept in
 the cache. RBAC decides, service accounts have tokens that the server signs; no controller runs, so nothing that is
@@ -14,6 +15,7 @@ applied makes anything else: who wants to see pods judged creates them himself. 
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
@@ -25,7 +27,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -46,6 +48,13 @@ _STARTS: Final = 3
 _DEFINE_TIMEOUT_S: Final = 60.0
 _ISSUER: Final = "https://kubernetes.default.svc.cluster.local"
 _FIELD_MANAGER: Final = "keyfold"
+_ASK_TIMEOUT_S: Final = 60.0
+_AUDIT: Final = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [{"level": "Metadata", "userGroups": ["system:serviceaccounts"]}, {"level": "None"}],
+}
 _WARNING: Final = re.compile(r'^\d{3} \S+ "((?:[^"\\]|\\.)*)"')
 
 
@@ -108,6 +117,14 @@ class User:
         return ["system:serviceaccounts", f"system:serviceaccounts:{self.namespace}", "system:authenticated"]
 
 
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """What a service account asked for, and the status that it was answered; a path that is no resource is one here."""
+
+    access: Access
+    status: int
+
+
 class KubeApiserver:
     """One server with its etcd; its data in a temporary folder. `log_text` says what both had to say."""
 
@@ -118,6 +135,8 @@ class KubeApiserver:
         self._token = secrets.token_hex(16)
         self._resources: dict[tuple[str, str], tuple[str, bool]] = {}
         self.port = 0
+        self.certificate = Path()
+        """Who trusts it can prove that he talks to this server: a pod has it as ca.crt beside its token."""
 
     def __enter__(self) -> Self:
         self._folder = Path(tempfile.mkdtemp(prefix="keyfold-kube-"))
@@ -137,9 +156,18 @@ class KubeApiserver:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     @property
+    def url(self) -> str:
+        """Where it is."""
+        return f"https://127.0.0.1:{self.port}"
+
+    @property
     def log_text(self) -> str:
         """Of the last start."""
         return "".join(path.read_text(errors="replace") for path in sorted(self._folder.glob("*.log")))
+
+    @property
+    def _audit(self) -> Path:
+        return self._folder / "audit"
 
     # Starting
 
@@ -161,9 +189,10 @@ class KubeApiserver:
             "--log-level=warn",
         )
         self._launch("apiserver", *self._server_flags(run, etcd_url))
+        self.certificate = run / "certificates" / "apiserver.crt"
         deadline = time.monotonic() + _START_TIMEOUT_S
         while time.monotonic() < deadline and all(process.poll() is None for process in self._processes):
-            if self._is_ready(run / "certificates" / "apiserver.crt"):
+            if self._is_ready(self.certificate):
                 return True
             time.sleep(0.2)
         return False
@@ -180,6 +209,8 @@ class KubeApiserver:
             key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
         )
         tokens.write_text(f'{self._token},tests,tests,"system:masters"\n')
+        policy = run / "audit.json"
+        policy.write_text(json.dumps(_AUDIT))
         return [
             f"--etcd-servers={etcd_url}",
             "--bind-address=127.0.0.1",
@@ -193,6 +224,8 @@ class KubeApiserver:
             f"--service-account-signing-key-file={private}",
             "--service-cluster-ip-range=10.96.0.0/24",
             "--endpoint-reconciler-type=none",
+            f"--audit-policy-file={policy}",
+            f"--audit-log-path={self._audit}",
             "--v=0",
         ]
 
@@ -251,6 +284,31 @@ class KubeApiserver:
     def get(self, path: str, *, token: str | None = None) -> Answer:
         """GET of a path."""
         return self._ask("GET", path, token=token)
+
+    def post(self, path: str, wanted: Mapping[str, Any]) -> Answer:
+        """POST to a path, for what is no object of its own: a pod's binding to a node."""
+        return self._ask("POST", path, {}, wanted)
+
+    def patch(self, path: str, change: Mapping[str, Any]) -> Answer:
+        """Merge a change into what is at a path."""
+        return self._ask("PATCH", path, {}, change, content_type="application/merge-patch+json")
+
+    def delete_at_once(self, path: str, uid: str) -> Answer:
+        """Take away one object and no later one of its name: what a kubelet does when a pod has ended."""
+        options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}, "gracePeriodSeconds": 0}
+        return self._ask("DELETE", path, {}, options)
+
+    def watch(self, path: str, version: str, window_s: int) -> Iterator[Object]:
+        """The changes of what is at a path, after this version of the list, as they come: objects with `type`."""
+        query = urlencode({"watch": "1", "resourceVersion": version, "timeoutSeconds": str(window_s)})
+        with self._open(urllib.request.Request(f"{self.url}{path}?{query}")) as answer:
+            for line in answer:
+                yield json.loads(line)
+
+    def deeds(self, user: User) -> list[Deed]:
+        """All that an account has asked for since the server started, in the order of the answers."""
+        said = [json.loads(line) for line in self._audit.read_text().splitlines()] if self._audit.exists() else []
+        return [_deed(each) for each in said if each["user"]["username"] == user.full_name]
 
     def may(self, user: User, access: Access) -> bool:
         """What RBAC says of a service account (SubjectAccessReview); in its own namespace where none is given."""
@@ -328,17 +386,32 @@ class KubeApiserver:
         token: str | None = None,
     ) -> Answer:
         request = urllib.request.Request(
-            f"https://127.0.0.1:{self.port}{path}{'?' + urlencode(query) if query else ''}",
+            f"{self.url}{path}{'?' + urlencode(query) if query else ''}",
             method=method,
             data=None if body is None else json.dumps(body).encode(),
-            headers={"Authorization": f"Bearer {token or self._token}", "Content-Type": content_type},
+            headers={"Content-Type": content_type},
         )
         try:
-            with urllib.request.urlopen(request, timeout=60, context=self._context) as answer:
+            with self._open(request, token) as answer:
                 return _answer(answer.status, answer.read(), answer.headers.get_all("Warning") or [])
         except urllib.error.HTTPError as error:
             with error:
                 return _answer(error.code, error.read(), error.headers.get_all("Warning") or [])
+
+    def _open(self, request: urllib.request.Request, token: str | None = None) -> http.client.HTTPResponse:
+        request.add_header("Authorization", f"Bearer {token or self._token}")
+        answer: http.client.HTTPResponse = urllib.request.urlopen(
+            request, timeout=_ASK_TIMEOUT_S, context=self._context
+        )
+        return answer
+
+
+def _deed(event: Object) -> Deed:
+    """Of an event of the audit log."""
+    what = event.get("objectRef", {"resource": event["requestURI"]})
+    resource = "/".join(what[key] for key in ("resource", "subresource") if what.get(key))
+    access = Access(event["verb"], resource, what.get("apiGroup", ""), what.get("namespace"), what.get("name", ""))
+    return Deed(access, event.get("responseStatus", {}).get("code", 0))
 
 
 def _answer(status: int, data: bytes, warnings: Sequence[str]) -> Answer:

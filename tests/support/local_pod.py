@@ -28,15 +28,26 @@ from keyfold_demo.children import free_port
 from tests.support.helm import one
 from tests.support.proof import wait_for
 from tests.support.rendered import Object, Pod, pods
+from tests.support.spark_cluster import spark_home
 
 _BIN: Final = Path(sys.executable).parent
-_IMAGE_FOLDERS: Final = {"/opt/keyfold/bin": str(_BIN)}
-_POD_IP: Final = "127.0.0.1"
+IMAGE_FOLDERS: Final = {
+    "/opt/keyfold/bin": str(_BIN),
+    "/opt/keyfold/keyfold_compact.py": str(
+        Path(__file__).parents[2] / "compactor" / "keyfold_compactor" / "__main__.py"
+    ),
+    "/opt/spark": str(spark_home()),
+}
+"""Where this machine has what the compactor's image has."""
+_OF_OTHER_PODS: Final = frozenset({"executor.yaml"})
+"""Files that speak of folders in pods which are made of them."""
+POD_IP: Final = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a cluster gives. `addresses` replace those in configuration files, `environment` is what identity adds."""
+    """What a cluster gives. `addresses` replace those in configuration files and arguments, `environment` is what
+    identity and the image add."""
 
     addresses: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -54,6 +65,27 @@ class Answer:
     def is_good(self) -> bool:
         """As a kubelet sees it."""
         return 200 <= self.status < 400
+
+
+def on_this_machine(text: str, mounts: Mapping[str, str]) -> str:
+    """With folders of this machine, where a mount or the image has another."""
+    folders = {**mounts, **IMAGE_FOLDERS}
+    paths = "|".join(re.escape(path) for path in sorted(folders, key=len, reverse=True))
+    return re.sub(rf"(?<![\w/.-])(?:{paths})(?=[/\",]|$)", lambda found: folders[found[0]], text)
+
+
+def _with_variables(word: str, environment: Mapping[str, str]) -> str:
+    """`$(NAME)` is the value of a variable of the container, in what it is called with."""
+    return re.sub(r"\$\((\w+)\)", lambda found: environment.get(found[1], found[0]), word)
+
+
+def _body(data: bytes) -> Mapping[str, Any]:
+    """What the answer says; a kubelet looks at the status alone, and takes any."""
+    try:
+        found: Mapping[str, Any] = json.loads(data)
+    except ValueError:
+        return {"message": data.decode(errors="replace")}
+    return found
 
 
 class LocalPod:
@@ -96,7 +128,8 @@ class LocalPod:
     def command(self) -> list[str]:
         """The words that are run. Where none are given the image's entrypoint runs the arguments as they are."""
         words = (*self.container.get("command", ()), *self.container.get("args", ()))
-        return [self._here(word) for word in words]
+        environment = self.environment
+        return [self._here(self._moved(_with_variables(word, environment))) for word in words]
 
     @property
     def environment(self) -> dict[str, str]:
@@ -118,7 +151,7 @@ class LocalPod:
             return str(variable["value"])
         source = variable["valueFrom"]
         if "fieldRef" in source:
-            return {"metadata.name": self._name, "status.podIP": _POD_IP}[source["fieldRef"]["fieldPath"]]
+            return {"metadata.name": self._name, "status.podIP": POD_IP}[source["fieldRef"]["fieldPath"]]
         return self._secret(source["secretKeyRef"]["name"])[source["secretKeyRef"]["key"]]
 
     def _secret(self, name: str) -> Mapping[str, str]:
@@ -135,7 +168,7 @@ class LocalPod:
         files: Mapping[str, str] = {}
         if "configMap" in volume:
             data = one(self._objects, "ConfigMap", volume["configMap"]["name"])["data"]
-            files = {key: self._rewritten(text) for key, text in data.items()}
+            files = {key: text if key in _OF_OTHER_PODS else self._rewritten(text) for key, text in data.items()}
         elif "secret" in volume:
             files = self._secret(volume["secret"]["secretName"])
         else:
@@ -145,17 +178,18 @@ class LocalPod:
 
     def _rewritten(self, text: str) -> str:
         """A file with addresses and ports of this machine; nothing else in it is changed."""
-        for address, here in self._given.addresses.items():
-            text = text.replace(address, here)
+        text = self._moved(text)
         for port, here_port in self.ports.items():
             text = re.sub(rf"\b{port}\b", str(here_port), text)
-        return self._here(text).replace("0.0.0.0", _POD_IP)
+        return self._here(text).replace("0.0.0.0", POD_IP)
+
+    def _moved(self, text: str) -> str:
+        for address, here in self._given.addresses.items():
+            text = text.replace(address, here)
+        return text
 
     def _here(self, text: str) -> str:
-        """With folders of this machine, where a mount or the image has another."""
-        folders = {**self._mounts, **_IMAGE_FOLDERS}
-        paths = "|".join(re.escape(path) for path in sorted(folders, key=len, reverse=True))
-        return re.sub(rf"(?<![\w/.-])(?:{paths})(?=[/\",]|$)", lambda found: folders[found[0]], text)
+        return on_this_machine(text, self._mounts)
 
     # What it does
 
@@ -181,6 +215,12 @@ class LocalPod:
         return self.log_path.read_text(errors="replace")
 
     @property
+    def pid(self) -> int:
+        """Of the first process."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def exit_code(self) -> int | None:
         """None while it runs."""
         assert self._process is not None
@@ -190,11 +230,11 @@ class LocalPod:
         """Ask as a kubelet does: `startup`, `liveness` or `readiness`."""
         probe = self.container[f"{kind}Probe"]
         port = self.ports[self._named[probe["httpGet"]["port"]]]
-        connection = http.client.HTTPConnection(_POD_IP, port, timeout=float(probe["timeoutSeconds"]))
+        connection = http.client.HTTPConnection(POD_IP, port, timeout=float(probe["timeoutSeconds"]))
         try:
             connection.request("GET", probe["httpGet"]["path"])
             answer = connection.getresponse()
-            return Answer(answer.status, json.loads(answer.read()))
+            return Answer(answer.status, _body(answer.read()))
         except OSError:
             return Answer(0, {})
         finally:
