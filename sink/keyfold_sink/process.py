@@ -11,6 +11,7 @@ import ctypes
 import gc
 import os
 import sys
+from functools import cache
 from typing import Final
 
 # Python looks for reference cycles after every 700 new objects. A batch is ten thousand and more, none of them in a
@@ -32,7 +33,7 @@ def tune_process() -> None:
     """Meant for a process that does nothing else. What the operator set in the environment stays."""
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # Arrow reads it when it is first imported
     if sys.platform == "linux":
-        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc's; musl has none, and no arenas either
+        mallopt = getattr(_libc(), "mallopt", None)  # glibc's; musl has none, and no arenas either
         for name, (option, value) in _MALLOC_OPTIONS.items():
             if mallopt is not None and name not in os.environ:
                 mallopt(option, value)
@@ -40,9 +41,19 @@ def tune_process() -> None:
 
 
 def collect_litter() -> None:
-    """Let go of young reference cycles. Meant for once a second: some milliseconds.
+    """Let go of young reference cycles, and give back what is free. Meant for once a second: some milliseconds.
 
     Each answer of the store leaves some kilobytes in cycles (botocore makes two parsers a request: 9,600 of each were
-    seen at once), which was tens of megabytes with thousands of small segments before Python looked for them.
+    seen at once), which was tens of megabytes with thousands of small segments before Python looked for them. And glibc
+    gives back only the end of its heap by itself: after 4,300 segments of 2,000 partitions 67 MiB of 118 were holes
+    between what lived on.
     """
     gc.collect(0)
+    trim = getattr(_libc(), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+@cache
+def _libc() -> ctypes.CDLL | None:
+    return ctypes.CDLL(None) if sys.platform == "linux" else None
