@@ -209,6 +209,17 @@ def test_a_cron_job_that_pushes_nothing_has_no_alerts() -> None:
     assert groups(cron, asked_for) == ["keyfold", "keyfold-compactor"], "another release may run a loop"
 
 
+def test_somebody_is_woken_later_where_runs_are_rare() -> None:
+    daily = {"monitoring": {"prometheusRule": {"noRunAfterSeconds": 180_000}}}
+    for changes, limit_s in (((), 7200), ((daily,), 180_000)):
+        objects = template(with_values(RULE, PUSHES, *changes))
+        (rule,) = (each for each in objects if each["kind"] == "PrometheusRule")
+        alerts = {alert["alert"]: alert for group in rule["spec"]["groups"] for alert in group["rules"]}
+        assert alerts["KeyfoldCompactorNoRun"]["expr"].strip().endswith(f"> time() - {limit_s}")
+    changed = [alert for alert in alerts.values() if "180000" in str(alert)]
+    assert len(changed) == 1, "nothing else depends on it"
+
+
 def test_the_message_says_where_no_alert_is_about_the_compactor() -> None:
     def said(*changes: Mapping[str, Any]) -> bool:
         notes = template_text(with_values(*changes), command="notes")
