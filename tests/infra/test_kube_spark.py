@@ -14,6 +14,7 @@ the server was taken away by Spark.
 from __future__ import annotations
 
 import copy
+import json
 import os
 import signal
 import subprocess
@@ -36,7 +37,6 @@ from tests.support.kubelet import NODE, Kubelet, image_environment, running_stat
 from tests.support.local_pod import LocalPod, Surroundings
 from tests.support.moto import LocalS3Process
 from tests.support.proof import wait_for
-from tests.support.rendered import Object
 from tests.support.spark_cluster import children, command_line
 
 pytestmark = [pytest.mark.kube, pytest.mark.spark]
@@ -156,10 +156,11 @@ class Scene:
             assert not [volume for volume in spec["volumes"] if "projected" in volume]
             assert spec["containers"][0]["image"] == self.driver.container["image"]
 
-    def reports(self) -> list[Object]:
-        """What the runs of the driver have reported."""
-        lines = [line for line in self.driver.said.splitlines() if line.startswith("{")]
-        return [each for each in map(yaml.safe_load, lines) if "partitions_cleaned" in each]
+    def reported(self) -> dict[str, int]:
+        """What the runs of the driver say together, in lines of JSON in which nothing of Spark's stands."""
+        lines = [line for line in self.driver.said.split("\n") if "partitions_cleaned" in line]
+        reports = [json.loads(line) for line in lines]
+        return {key: sum(report[key] for report in reports) for key in ("partitions_cleaned", "partitions_failed")}
 
     def deeds(self) -> list[Deed]:
         """What the driver's service account has asked the server for."""
@@ -227,14 +228,13 @@ def test_executors_that_a_loop_asks_for_clean_and_go_with_it(
     with scene.kubelet, scene.driver:
         scene.driver.starts()
         scene.wait_for(lambda: is_clean(store), 240, "a pass")
-        scene.wait_for(lambda: bool(scene.reports()), 60, "its report")
+        scene.wait_for(lambda: "partitions_cleaned" in scene.driver.said, 60, "its report")
         scene.driver.until("readiness", is_good=True)
         scene.are_as_wanted()
         assert len(scene.kubelet.running) == len(scene.kubelet.pods()) == SMALL["instances"], "the loop keeps them"
         assert scene.driver.ends() == 0, scene.driver.said[-3000:]
         wait_for(lambda: scene.kubelet.pods() == [], 60, "the executors' pods to go")
-    (report,) = scene.reports()
-    assert (report["partitions_cleaned"], report["partitions_failed"]) == (PARTITIONS, 0)
+    assert scene.reported() == {"partitions_cleaned": PARTITIONS, "partitions_failed": 0}
     assert any(TASK in ran.said for ran in scene.kubelet.ran)
     assert scene.unused() == {"delete"}, "pods go all at once"
     verified(s3)
@@ -250,8 +250,7 @@ def test_a_run_of_the_cron_job_takes_its_executors_away_with_it(
         scene.kubelet.check()
         assert scene.driver.exit_code == 0, scene.driver.said[-5000:]
         wait_for(lambda: scene.kubelet.pods() == [], 60, "the executors' pods to go")
-    (report,) = scene.reports()
-    assert (report["partitions_cleaned"], report["partitions_failed"]) == (PARTITIONS, 0)
+    assert scene.reported() == {"partitions_cleaned": PARTITIONS, "partitions_failed": 0}
     scene.are_as_wanted()
     assert is_clean(store)
     for ran in scene.kubelet.ran:
@@ -276,12 +275,11 @@ def test_an_executor_that_dies_is_replaced_and_the_pass_goes_on(
         lost.signal(signal.SIGKILL)
         scene.wait_for(lambda: len(scene.kubelet.ran) > SMALL["instances"], 120, "another executor")
         scene.wait_for(lambda: is_clean(store), 240, "a pass")
-        scene.wait_for(lambda: bool(scene.reports()), 60, "its report")
+        scene.wait_for(lambda: "partitions_cleaned" in scene.driver.said, 60, "its report")
         assert scene.driver.ends() == 0, scene.driver.said[-3000:]
         wait_for(lambda: scene.kubelet.pods() == [], 60, "the executors' pods to go")
     assert lost.exit_code == 128 + signal.SIGKILL
-    (report,) = scene.reports()
-    assert (report["partitions_cleaned"], report["partitions_failed"]) == (PARTITIONS, 0)
+    assert scene.reported() == {"partitions_cleaned": PARTITIONS, "partitions_failed": 0}
     scene.are_as_wanted()
     assert scene.unused() == set(), "the one that was lost is deleted by itself"
     verified(s3)

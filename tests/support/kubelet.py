@@ -1,8 +1,8 @@
 """A kubelet for the executors of Spark: it sees to it that the pods which the API server has run here as processes.
 
     with Kubelet(kube, namespace, folder, environment={"AWS_ACCESS_KEY_ID": ...}) as kubelet:
-        ...                                 Spark makes pods; each is bound to this node, started, and said to run
-        kubelet.kill("kf-keyfold-exec-1")   its process dies; the pod is said to have failed, with the exit code
+        ...                                         Spark makes pods; each is bound to this node, started, said to run
+        kubelet.running[0].signal(signal.SIGKILL)   its process dies; the pod is said to have failed, with its exit code
 
 A container is what the compactor's image would start: its entrypoint with the pod's arguments, the image's variables
 and then the pod's, in the image's working directory. Paths of mounts and of the image are those of this machine, and
@@ -20,7 +20,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -62,10 +62,11 @@ class Ran:
     process: subprocess.Popen[bytes]
     log_path: Path
     told_to_end_at: float | None = None
-    is_over: bool = field(default=False)
+    is_over: bool = False
 
     @property
     def name(self) -> str:
+        """The pod's."""
         return str(self.made["metadata"]["name"])
 
     @property
@@ -74,6 +75,7 @@ class Ran:
 
     @property
     def exit_code(self) -> int | None:
+        """As a shell and a kubelet give it: 137 after SIGKILL."""
         code = self.process.poll()
         return None if code is None else code if code >= 0 else 128 - code
 
@@ -82,6 +84,7 @@ class Ran:
         return self.log_path.read_text(errors="replace")
 
     def signal(self, number: signal.Signals) -> None:
+        """To the container's first process."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.process.pid, number)
 
