@@ -10,11 +10,14 @@ import contextlib
 import errno
 import json
 import socket
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from http import HTTPStatus
+from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Final
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from keyfold.errors import ConfigError
 from keyfold.health import Checked, Health
@@ -29,19 +32,40 @@ _WRONG_HOST: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 @contextlib.contextmanager
 def serving(registry: CollectorRegistry, host: str, port: int, checked: Checked | None = None) -> Iterator[int]:
     """Serve until the context ends; gives the port. Raises `ConfigError` where nobody can listen there."""
+    # Whoever asks first must not be told by a page of metrics that all is well: there are probes from the start.
+    metrics = make_wsgi_app(registry)
+    app = metrics if checked is None else _with_health(metrics, checked)
     try:
-        server, thread = start_http_server(port, host, registry)
+        server = _server(host, port, app)
     except (OSError, UnicodeError) as error:
         raise _cannot_listen(host, port, error) from error
-    metrics = server.get_app()
-    if checked is not None and metrics is not None:
-        server.set_app(_with_health(metrics, checked))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
     try:
         yield server.server_port
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+class _Quiet(WSGIRequestHandler):
+    """A request is nothing to write down."""
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name of whom it overrides
+        """Say nothing."""
+
+
+def _server(host: str, port: int, app: WSGIApplication) -> WSGIServer:
+    """It listens from now on. Raises `OSError`, and `UnicodeError` of a host that is no name."""
+
+    class Server(ThreadingMixIn, WSGIServer):
+        """IPv4 or IPv6, as the host is."""
+
+        daemon_threads = True  # a scraper that went away must not keep the process
+        address_family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+
+    return make_server(host, port, app, Server, _Quiet)
 
 
 def _with_health(metrics: WSGIApplication, checked: Checked) -> WSGIApplication:

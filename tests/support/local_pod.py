@@ -79,15 +79,6 @@ def _with_variables(word: str, environment: Mapping[str, str]) -> str:
     return re.sub(r"\$\((\w+)\)", lambda found: environment.get(found[1], found[0]), word)
 
 
-def _body(data: bytes) -> Mapping[str, Any]:
-    """What the answer says; a kubelet looks at the status alone, and takes any."""
-    try:
-        found: Mapping[str, Any] = json.loads(data)
-    except ValueError:
-        return {"message": data.decode(errors="replace")}
-    return found
-
-
 class LocalPod:
     """The first container of a rendered pod. `log_path` has what it says on both outputs."""
 
@@ -234,7 +225,7 @@ class LocalPod:
         try:
             connection.request("GET", probe["httpGet"]["path"])
             answer = connection.getresponse()
-            return Answer(answer.status, _body(answer.read()))
+            return Answer(answer.status, json.loads(answer.read()))
         except OSError:
             return Answer(0, {})
         finally:
