@@ -11,7 +11,7 @@ from typing import Any
 
 from keyfold_demo.children import free_port
 from tests.support.images.build import Image
-from tests.support.images.stage import EXECUTABLE_TMP, KEYS, Stage, documents, run, say, start, status, until
+from tests.support.images.stage import EXECUTABLE_TMP, KEYS, Stage, documents, kill, run, say, start, status, until
 
 EXECUTOR_SCRATCH = {**EXECUTABLE_TMP, "/opt/spark/work-dir": "nosuid,nodev,noexec,size=256m"}
 RUN = ("run", "/etc/keyfold/compact.json", "--once", "--json")
@@ -72,8 +72,7 @@ def tell_executor(image: Image, stage: Stage) -> None:
         assert outcomes(printed) == ["cleaned"], printed[-4000:]
     finally:
         for process in processes:
-            process.kill()
-            process.wait()
+            kill(process)
     say("an executor started by the entrypoint does a driver's work, with keyfold's code from the driver")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.support.images.build import Image
-from tests.support.images.stage import RECORDS, Stage, documents, end, run, say, start, status, until
+from tests.support.images.stage import RECORDS, Stage, documents, end, kill, run, say, start, status, until
 
 
 def tell_sink(image: Image, stage: Stage) -> None:
@@ -24,8 +24,7 @@ def tell_sink(image: Image, stage: Stage) -> None:
         say(f"{RECORDS} records are in the log")
         assert end(process) == 0
     finally:
-        process.kill()
-        process.wait()
+        kill(process)
     say("SIGTERM to the first process of its namespace ends it with exit code 0")
     run(container, *image.entrypoint, "replica", "add", "s3://log/topics", "dr", "--to", "s3://log-dr/topics")
     run(container, *image.entrypoint, "replica", "run", "/etc/keyfold/replica.json", "--once")
