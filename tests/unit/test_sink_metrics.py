@@ -286,6 +286,11 @@ def test_every_metric_says_something() -> None:
         assert "|" not in metric.help + metric.rises, "it stands in a table"
 
 
+def test_no_scope_is_an_empty_tuple_of_which_python_3_11_2_makes_another_object() -> None:
+    assert [scope for scope in Scope if not isinstance(scope.value, str)] == []
+    assert Scope.WORKER.labels == ()
+
+
 def test_no_label_value_that_the_code_makes_holds_a_bar() -> None:
     assert "|" not in NO_ANSWER + "".join((*names.ROLL_REASONS, *names.SET_BACK_CAUSES))
 

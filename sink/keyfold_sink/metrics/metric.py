@@ -9,16 +9,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Literal
+from typing import Final, Literal
 
 
 class Scope(Enum):
-    """Whose metric it is, and the labels that come with that."""
+    """Whose metric it is."""
 
-    TASK = ("connector", "task")
-    PARTITION = ("connector", "topic", "partition")
-    CONNECTOR = ("connector",)
-    WORKER = ()
+    TASK = "task"
+    PARTITION = "partition"
+    CONNECTOR = "connector"
+    WORKER = "worker"
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What comes with that. No member's value: Python 3.11.2, Debian 12's, makes an object of an empty tuple."""
+        return _LABELS[self]
+
+
+_LABELS: Final = {
+    Scope.TASK: ("connector", "task"),
+    Scope.PARTITION: ("connector", "topic", "partition"),
+    Scope.CONNECTOR: ("connector",),
+    Scope.WORKER: (),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +53,7 @@ class Metric:
     @property
     def labels(self) -> tuple[str, ...]:
         """All labels, in the order in which values are given."""
-        return (*self.scope.value, *self.own_labels)
+        return (*self.scope.labels, *self.own_labels)
 
 
 def of_bean(bean: str, attribute: str, scope: Scope, text: str, rises: str, *, adds_up: bool = False) -> Metric:
