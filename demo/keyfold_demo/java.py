@@ -136,29 +136,30 @@ def s3a_set() -> JarSet:
 
 def kafka_jars(cache: Path) -> Path:
     """The folder that holds a broker's jars, fetched if it is not there yet. Raises `KeyfoldError`."""
-    return _jars(KAFKA, cache)
+    return jars(KAFKA, cache)
 
 
 def s3a_jars(cache: Path) -> Path:
     """The folder that holds Spark's S3 jars, fetched if it is not there yet. Raises `KeyfoldError`."""
-    return _jars(s3a_set(), cache)
+    return jars(s3a_set(), cache)
 
 
 def fetch_missing(cache: Path, say: Callable[[str], None]) -> None:
     """Bring all jar sets that are not in the cache yet, side by side; `say` hears which. Raises `KeyfoldError`."""
-    missing = [jars for jars in (KAFKA, s3a_set()) if not jars.path(cache).is_dir()]
-    for jars in missing:
-        say(f"fetching {jars.title} from Maven Central into {jars.path(cache)}")
+    missing = [wanted for wanted in (KAFKA, s3a_set()) if not wanted.path(cache).is_dir()]
+    for wanted in missing:
+        say(f"fetching {wanted.title} from Maven Central into {wanted.path(cache)}")
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda jars: _jars(jars, cache), missing))
+        list(pool.map(lambda each: jars(each, cache), missing))
 
 
-def _jars(jars: JarSet, cache: Path) -> Path:
-    folder = jars.path(cache)
+def jars(wanted: JarSet, cache: Path) -> Path:
+    """The folder that holds a set of jars, fetched if it is not there yet. Raises `KeyfoldError`."""
+    folder = wanted.path(cache)
     if not folder.is_dir():
         with locked(folder.parent.with_suffix(".lock")):
             if not folder.is_dir():
-                _fetch(jars, folder)
+                _fetch(wanted, folder)
     return folder
 
 

@@ -30,7 +30,7 @@ def avro_question(schema: str, data: bytes) -> str:
 
 def ask(questions: Sequence[str]) -> list[tuple[bool, str]]:
     """Whether each is taken, and what was made of it or why not."""
-    libs = java._jars(_CONNECT, java.default_cache())
+    libs = java.jars(_CONNECT, java.default_cache())
     path = f"{libs}/*:{java._pyspark_jar('avro-1*.jar')}"
     answer = subprocess.run(
         [java.find_java(), *java.QUICK_JVM.split(), "-Xmx256m", "-cp", path, str(_SOURCE)],
