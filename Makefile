@@ -22,7 +22,7 @@ ARGS ?=
 SPARK ?= 3.5.9
 SPARK_VENV := .cache/spark-$(SPARK)
 
-.PHONY: help venv java go jars demo test test-spark test-real test-kube images-try soak lint lint-style lint-types lint-imports lint-tidy bench docs dist clean clean-all
+.PHONY: help venv java go jars demo test test-spark test-real test-kube images-try compose-try soak lint lint-style lint-types lint-imports lint-tidy bench docs dist clean clean-all
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -81,6 +81,9 @@ test-kube: go java $(STAMP) ## The chart before a real kube-apiserver with etcd,
 
 images-try: jars ## Build both images without docker, as root with buildah and debootstrap, and start what is in them
 	@$(PY) -m tests.support.images
+
+compose-try: go jars ## Run infra/compose as a whole without docker, as root with podman and Docker's Compose built by Go
+	@$(PY) -m tests.support.compose $(ARGS)
 
 soak: java go jars ## Long storms: kills, fights and pauses for many minutes
 	@$(PY) -m tests.support.go_program versitygw

@@ -84,7 +84,7 @@ class GoProgram:
             flags.append(f"-tags={','.join(self.tags)}")
         if isinstance(self.source, str):
             return ["install", *flags, f"{self.source}@{self.version}"]
-        return ["build", *flags, "-o", work, self.package]
+        return ["build", *flags, "-o", str(Path(work) / self.name), self.package]
 
 
 def find_go(purpose: str) -> str:

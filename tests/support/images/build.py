@@ -56,13 +56,20 @@ def check_tools() -> None:
         raise KeyfoldError(f"{', '.join(missing)} not found", hint="apt-get install buildah debootstrap util-linux")
 
 
-def build(name: str, folder: Path) -> Image:
-    """Build one image and unpack it below `folder`; the bases are made once."""
+def build_image(name: str, folder: Path) -> str:
+    """Build one image into the storage in `folder`, and say its tag; the bases are made once."""
     buildah = Buildah(folder)
     options = _own_index()
     make_bases(buildah, folder, options)
     tag = f"localhost/keyfold-{name}:try"
     buildah.build(tag, dockerfile(name), ROOT, options, log=folder / f"{name}.log")
+    return tag
+
+
+def build(name: str, folder: Path) -> Image:
+    """Build one image and unpack it below `folder`."""
+    tag = build_image(name, folder)
+    buildah = Buildah(folder)
     root = _unpacked(buildah, tag, f"keyfold-{name}-try")
     inspected: dict[str, Any] = json.loads(buildah("inspect", "--type", "image", tag))
     for place in ("proc", "dev", "tmp", "etc/keyfold"):
