@@ -101,6 +101,7 @@ class Engine:
             if error is not None:
                 (self._work / "containers.log").write_text(self.compose("logs", "--no-color", may_fail=True))
             self.compose("--profile", "*", "down", "--volumes", "--timeout", "20", may_fail=True)
+            self.podman("volume", "prune", "--force")
             self._ended.set()
             if self._health.is_alive():
                 self._health.join()
@@ -143,9 +144,13 @@ class Engine:
         return state
 
     def remains(self) -> list[str]:
-        """Names of containers, volumes and networks: all that this engine has is the project's, but for one network."""
+        """Names of containers, volumes and networks: all that this engine has is the project's, but for one network.
+
+        Volumes without a name are left out. Compose takes podman's networks for others than it made, and so makes anew
+        what `run` needs; podman does not give a new container the nameless volumes of the old one.
+        """
         containers = self.podman("ps", "--all", "--format", "{{.Names}}")
-        volumes = self.podman("volume", "ls", "--format", "{{.Name}}")
+        volumes = self.podman("volume", "ls", "--filter", "label=com.docker.compose.project", "--format", "{{.Name}}")
         networks = self.podman("network", "ls", "--format", "{{.Name}}")
         return [*containers.split(), *volumes.split(), *(name for name in networks.split() if name != "podman")]
 
@@ -174,6 +179,7 @@ default_ulimits = {json.dumps(limits)}
 [engine]
 cgroup_manager = "cgroupfs"
 events_logger = "file"
+exit_command_delay = 5
 runtime = "runc"
 [network]
 network_backend = "netavark"

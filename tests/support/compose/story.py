@@ -35,6 +35,7 @@ def tell(engine: Engine) -> None:
     look(engine)
     break_it(engine)
     agree(engine)
+    assert {f"keyfold_{name}" for name in ("default", "kafka", "s3", "prometheus")} <= set(engine.remains())
     engine.compose("down", "--volumes")
     remains = engine.remains()
     assert remains == [], remains
