@@ -17,8 +17,6 @@ import copy
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from pathlib import Path
@@ -34,7 +32,7 @@ from tests.support.cleaning import Sink, load, record
 from tests.support.helm import VALUE_SETS, one, template
 from tests.support.kube_apiserver import Deed, KubeApiserver, User
 from tests.support.kubelet import NODE, Kubelet, image_environment, running_status
-from tests.support.local_pod import LocalPod, Surroundings
+from tests.support.local_pod import LocalPod, Surroundings, verified
 from tests.support.moto import LocalS3Process
 from tests.support.proof import wait_for
 from tests.support.spark_cluster import children, command_line
@@ -197,26 +195,6 @@ def is_clean(store: ObjectStore, partitions: int = PARTITIONS) -> bool:
     )
 
 
-def verified(s3: LocalS3Process) -> None:
-    answer = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "from keyfold.cli import main; main()",
-            "log",
-            "verify",
-            f"s3://{BUCKET}/topics",
-            "users",
-        ],
-        env={"PATH": "", **s3.environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert answer.returncode == 0, answer.stdout + answer.stderr
-
-
 # The tests
 
 
@@ -237,7 +215,7 @@ def test_executors_that_a_loop_asks_for_clean_and_go_with_it(
     assert scene.reported() == {"partitions_cleaned": PARTITIONS, "partitions_failed": 0}
     assert any(TASK in ran.said for ran in scene.kubelet.ran)
     assert scene.unused() == {"delete"}, "pods go all at once"
-    verified(s3)
+    verified(s3.environment, f"s3://{BUCKET}/topics users")
 
 
 def test_a_run_of_the_cron_job_takes_its_executors_away_with_it(
@@ -258,7 +236,7 @@ def test_a_run_of_the_cron_job_takes_its_executors_away_with_it(
         assert "_SPARK_AUTH_SECRET" in {variable["name"] for variable in container["env"]}
     assert any(TASK in ran.said for ran in scene.kubelet.ran)
     assert scene.unused() == {"delete"}
-    verified(s3)
+    verified(s3.environment, f"s3://{BUCKET}/topics users")
 
 
 def test_an_executor_that_dies_is_replaced_and_the_pass_goes_on(
@@ -282,7 +260,7 @@ def test_an_executor_that_dies_is_replaced_and_the_pass_goes_on(
     assert scene.reported() == {"partitions_cleaned": PARTITIONS, "partitions_failed": 0}
     scene.are_as_wanted()
     assert scene.unused() == set(), "the one that was lost is deleted by itself"
-    verified(s3)
+    verified(s3.environment, f"s3://{BUCKET}/topics users")
 
 
 def test_a_spark_that_dies_in_a_loop_is_started_anew_with_new_executors(
@@ -306,7 +284,7 @@ def test_a_spark_that_dies_in_a_loop_is_started_anew_with_new_executors(
     left = {pod["status"]["phase"] for pod in scene.kubelet.pods()}
     assert left <= {"Succeeded", "Failed"}, "they have ended, and go with the driver's pod, which owns them"
     scene.unused()
-    verified(s3)
+    verified(s3.environment, f"s3://{BUCKET}/topics users")
 
 
 def test_a_token_that_was_renewed_is_taken(

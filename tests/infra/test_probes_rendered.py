@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +26,7 @@ from keyfold.store.api import ObjectStore
 from tests.support.cleaning import Sink, load, record
 from tests.support.helm import VALUE_SETS, template
 from tests.support.kafka import KafkaBroker, produce_all, synthetic
-from tests.support.local_pod import LocalPod, Surroundings
+from tests.support.local_pod import LocalPod, Surroundings, verified
 from tests.support.moto import ACCESS_KEY_ID, SECRET_ACCESS_KEY, LocalS3Process
 from tests.support.proof import Rig, wait_for
 from tests.support.rendered import Object
@@ -114,7 +113,7 @@ def test_a_sink_says_how_it_is_in_every_state_and_loses_nothing_when_it_is_told_
     assert rig.prove("users", 2) == 6000
     assert rig.prove("orders") == 2000
     for topic in ("users", "orders"):
-        _verified(s3, f"s3://log/topics {topic}")
+        verified(s3.environment, f"s3://log/topics {topic}")
 
 
 def _end(rig: Rig, topic: str, partitions: int = 1) -> int:
@@ -123,18 +122,6 @@ def _end(rig: Rig, topic: str, partitions: int = 1) -> int:
         return sum(rig.manifest(topic, partition).next_offset for partition in range(partitions))
     except (LogNotFound, ManifestLost):
         return 0
-
-
-def _verified(s3: LocalS3Process, arguments: str) -> None:
-    answer = subprocess.run(
-        [sys.executable, "-c", "from keyfold.cli import main; main()", "log", "verify", *arguments.split()],
-        env={"PATH": "", **s3.environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert answer.returncode == 0, answer.stdout + answer.stderr
 
 
 def test_a_sink_that_is_told_to_end_while_the_store_is_away_ends_in_time_and_loses_nothing(
@@ -231,7 +218,7 @@ def test_a_compactor_says_how_it_is_in_every_state_and_cleans(
             assert pod.ends() == 0, pod.said[-3000:]
         said = [json.loads(line) for line in pod.said.splitlines() if line.startswith("{")]
         assert [each["partitions_cleaned"] for each in said if "partitions_cleaned" in each] == [1]
-        _verified(s3, "s3://log/topics users")
+        verified(s3.environment, "s3://log/topics users")
     finally:
         store.close()
 
@@ -292,7 +279,7 @@ def test_a_replicator_says_how_it_is_in_every_state(s3: LocalS3Process, gate: Ga
             sink.append([record(2, "b", "1")])
             wait_for(lambda: _next_offset(there) == 3, 120, "the next record")
             assert pod.ends() == 0, pod.said[-3000:]
-        _verified(s3, "s3://log-dr/topics users")
+        verified(s3.environment, "s3://log-dr/topics users")
     finally:
         store.close()
         there.close()

@@ -271,3 +271,16 @@ class LocalPod:
             return self._process.wait(self.grace_s)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"not within {self.grace_s} s:\n{self.said[-3000:]}") from None
+
+
+def verified(environment: Mapping[str, str], arguments: str) -> None:
+    """`keyfold log verify` of a URL and a topic says that the log is whole."""
+    answer = subprocess.run(
+        [sys.executable, "-c", "from keyfold.cli import main; main()", "log", "verify", *arguments.split()],
+        env={"PATH": "", **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert answer.returncode == 0, answer.stdout + answer.stderr
