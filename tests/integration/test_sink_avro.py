@@ -106,7 +106,7 @@ def test_a_registry_that_is_away_holds_up_its_own_partitions_alone(
         wait_for(lambda: next_offset(rig, name, 0) == 100, 60, "the first records")
         registry.answer = 503
         produce(rig, name, [framed(second, "string", "x")] * 100, partition=1)
-        wait_for(lambda: f"/schemas/ids/{second}" in registry.requests, 30, "the question")
+        wait_for(lambda: f"/schemas/ids/{second}" in registry.requests, 120, "the question")
         produce(rig, name, [framed(first, OLD, {"id": n}) for n in range(100)], partition=0)
         wait_for(lambda: next_offset(rig, name, 0) == 200, 60, "the other partition to go on")
         assert next_offset(rig, name, 1) == 0

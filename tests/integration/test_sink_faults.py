@@ -44,7 +44,7 @@ def test_two_sinks_of_two_groups_fight_over_a_partition(rig: Rig, topic: MakeTop
     one = rig.config(name, name="one", segment_ms=100, flush_size=500)
     two = rig.config(name, name="two", segment_ms=100, flush_size=500)
     with Flow(rig, name, 20_000, seconds=12), rig.start(one) as first, rig.start(two) as second:
-        wait_for(lambda: "set back" in first.said and "set back" in second.said, 30, "both are fenced in turn")
+        wait_for(lambda: "set back" in first.said and "set back" in second.said, 120, "both are fenced in turn")
     rig.catch_up(one)
     assert rig.prove(name) == 20_000
 
@@ -56,7 +56,7 @@ def test_a_stopped_sink_that_wakes_after_another_took_over_writes_nothing_more(r
         first.until("segment committed")
         with rig.start(config) as second:
             first.signal(signal.SIGSTOP)
-            second.until("partition claimed", 40)
+            second.until("partition claimed", 120)
             epoch = rig.manifest(name).sink.epoch
             first.signal(signal.SIGCONT)
             time.sleep(3)
@@ -170,7 +170,7 @@ def test_the_main_thread_keeps_its_membership_while_the_store_is_down(
         produce_all(rig.broker.bootstrap_servers, name, synthetic(1000, key_count=100, partition=0))
         time.sleep(5)
         local_s3.set_faults()
-        sink.until("segment committed", 30)
+        sink.until("segment committed", 120)
         assert sink.said.count("partition claimed") == 1
         assert sink.end() == 0
     assert rig.prove(name) == 1000

@@ -82,7 +82,7 @@ class Client:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def until_states(clients: list[Client], state: str, tasks: int, timeout_s: float = 40) -> float:
+def until_states(clients: list[Client], state: str, tasks: int, timeout_s: float = 120) -> float:
     """Wait until each worker says that all tasks of both are so; how long that took, in seconds."""
     begun_s = time.monotonic()
     expected = dict.fromkeys(range(tasks), state)
@@ -115,7 +115,7 @@ def keys(**others: object) -> dict[str, object]:
         "listeners": "http://127.0.0.1:0",
         "segment_ms": 300,
         "offset_flush_timeout_ms": 3000,
-        "task_hang_timeout_ms": 6000,
+        "task_hang_timeout_ms": 12_000,
         **others,
     }
 
@@ -129,7 +129,7 @@ def _landed(client: Client) -> dict[int, int]:
         found.append(client.offsets())
         return found[-1] == found[-2]
 
-    wait_for(is_still, 20, "what was read before the pause is committed")
+    wait_for(is_still, 60, "what was read before the pause is committed")
     return found[-1]
 
 
@@ -148,15 +148,23 @@ def test_orders_reach_every_worker_a_hanging_task_is_replaced_and_offsets_are_al
             assert two.offsets() == before, "a paused sink must not move"
             two.ask("PUT", "/resume")
             print("running after", until_states(clients, "RUNNING", 4))
-            wait_for(lambda: sum(one.offsets().values()) > sum(before.values()), 20, "data moves again")
-            frozen = one.task_pids()[0]
-            os.kill(frozen, signal.SIGSTOP)
-            wait_for(lambda: one.metric('keyfold_sink_tasks_replaced_total{cause="hung"') == 1, 40, "it is replaced")
-            assert frozen not in one.task_pids()
+            wait_for(lambda: sum(one.offsets().values()) > sum(before.values()), 60, "data moves again")
+            _freeze_a_task(one)
             until_states(clients, "RUNNING", 4)
         _alter_offsets(rig, name, one, two)
         assert (a.end(), b.end()) == (0, 0)
     assert shared(rig) == [f"topics/_sinks/{name}/orders.json"]
+
+
+def _freeze_a_task(one: Client) -> None:
+    """The worker replaces it. It may have replaced some before: a busy machine has been seen to start tasks that
+    said nothing for as long as they may be silent here."""
+    hung = 'keyfold_sink_tasks_replaced_total{cause="hung"'
+    before = one.metric(hung)
+    frozen = one.task_pids()[0]
+    os.kill(frozen, signal.SIGSTOP)
+    wait_for(lambda: frozen not in one.task_pids(), 60, "the task that was frozen is gone")
+    wait_for(lambda: one.metric(hung) > before, 60, "it is counted as hung")
 
 
 def _alter_offsets(rig: Rig, name: str, one: Client, two: Client) -> None:
@@ -171,10 +179,10 @@ def _alter_offsets(rig: Rig, name: str, one: Client, two: Client) -> None:
     for offset in (began[0] - 1, ends[0] + 1):
         assert one.ask("PATCH", "/offsets", _patch(name, 0, offset))["error_code"] == 400
     wanted = _patch(name, 0, began[0] + 400)
-    wait_for(lambda: "error_code" not in one.ask("PATCH", "/offsets", wanted), 20, "the offset is altered")
+    wait_for(lambda: "error_code" not in one.ask("PATCH", "/offsets", wanted), 60, "the offset is altered")
     assert one.offsets()[0] == began[0] + 400
     one.ask("PUT", "/resume")
-    wait_for(lambda: two.offsets() == ends, 60, f"{ends}")
+    wait_for(lambda: two.offsets() == ends, 120, f"{ends}")
     _verify(rig, name, range(began[0], began[0] + 400))
 
 
@@ -209,15 +217,15 @@ def test_a_worker_that_starts_while_the_sink_is_paused_reads_nothing_and_one_who
         until_states([one], "PAUSED", 1)
         task = one.task_pids()[0]
         first.process.kill()  # alone: nobody tells its task
-        wait_for(lambda: not Path(f"/proc/{task}").exists(), 20, "the task ends by itself")
+        wait_for(lambda: not Path(f"/proc/{task}").exists(), 60, "the task ends by itself")
     produce_all(rig.broker.bootstrap_servers, name, synthetic(1000, key_count=10))
     with rig.start(config) as second:
         two = Client(second, name)
-        wait_for(lambda: "PAUSED" in two.states().values(), 30, "it starts paused")
+        wait_for(lambda: "PAUSED" in two.states().values(), 60, "it starts paused")
         time.sleep(2)
         assert sum(two.offsets().values()) == 0
         two.ask("PUT", "/resume")
-        wait_for(lambda: sum(two.offsets().values()) == 1000, 30, "all is there")
+        wait_for(lambda: sum(two.offsets().values()) == 1000, 60, "all is there")
         assert second.end() == 0
     assert rig.prove(name) == 1000
 

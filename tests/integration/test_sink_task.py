@@ -218,7 +218,7 @@ def test_a_task_that_the_group_has_forgotten_is_not_running_until_it_is_a_member
     one.until(lambda: one.last.state is State.RUNNING and len(one.keys) == 1)
     os.kill(broker.pid, signal.SIGSTOP)
     try:
-        one.until(lambda: one.last.state is State.UNASSIGNED, 40, "the session to be over")
+        one.until(lambda: one.last.state is State.UNASSIGNED, 120, "the session to be over")
     finally:
         os.kill(broker.pid, signal.SIGCONT)
     one.until(lambda: one.last.state is State.RUNNING and len(one.keys) == 1, 60)

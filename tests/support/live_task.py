@@ -70,14 +70,14 @@ class LiveTask:
         self._thread.join(60)
         assert not self._thread.is_alive()
 
-    def until(self, what: Callable[[], bool], within_s: float = 40, name: str = "") -> None:
+    def until(self, what: Callable[[], bool], within_s: float = 120, name: str = "") -> None:
         def holds() -> bool:
             assert self.error is None, self.error
             return what()
 
         wait_for(holds, within_s, name)
 
-    def wait_error(self, within_s: float = 40) -> BaseException:
+    def wait_error(self, within_s: float = 120) -> BaseException:
         wait_for(lambda: self.error is not None, within_s, "the task to end")
         assert self.error is not None
         return self.error

@@ -140,6 +140,8 @@ class SinkProcess:
     ) -> None:
         self.signal(signal.SIGCONT)
         self.kill()
+        if error is not None:  # shown with the test that fails
+            print(f"--- the end of {self.log_path}:\n{self.said[-10_000:]}")
 
     def signal(self, number: signal.Signals) -> None:
         """To the worker and all its tasks."""
@@ -151,13 +153,13 @@ class SinkProcess:
         self.signal(signal.SIGKILL)
         self.process.wait()
 
-    def wait(self, timeout_s: float = 60) -> int:
+    def wait(self, timeout_s: float = 120) -> int:
         try:
             return self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"the sink did not end:\n{self.said[-3000:]}") from None
 
-    def end(self, timeout_s: float = 60) -> int:
+    def end(self, timeout_s: float = 120) -> int:
         """SIGTERM to the worker, and the exit code."""
         self.process.terminate()
         return self.wait(timeout_s)
@@ -166,7 +168,7 @@ class SinkProcess:
     def said(self) -> str:
         return self.log_path.read_text(errors="replace")
 
-    def until(self, words: str, timeout_s: float = 60) -> None:
+    def until(self, words: str, timeout_s: float = 120) -> None:
         """Wait until the sink has said these words."""
         wait_for(
             lambda: words in self.said or self.process.poll() is not None, timeout_s, f"{words!r} in {self.log_path}"
@@ -174,7 +176,7 @@ class SinkProcess:
         assert words in self.said, self.said[-3000:]
 
 
-def wait_for(condition: Callable[[], bool], timeout_s: float = 60, what: str = "") -> None:
+def wait_for(condition: Callable[[], bool], timeout_s: float = 120, what: str = "") -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
@@ -238,14 +240,14 @@ class Rig:
             )
         return SinkProcess(process, log_path)
 
-    def run(self, config: Path, *flags: str, code: int = 0, timeout_s: float = 90) -> str:
+    def run(self, config: Path, *flags: str, code: int = 0, timeout_s: float = 180) -> str:
         """Run a sink to its end; what it said."""
         with self.start(config, *flags) as sink:
             ended = sink.wait(timeout_s)
             assert ended == code, f"exit code {ended}:\n{sink.said[-3000:]}"
             return sink.said
 
-    def catch_up(self, config: Path, *, timeout_s: float = 90) -> str:
+    def catch_up(self, config: Path, *, timeout_s: float = 180) -> str:
         return self.run(config, "--until-caught-up", timeout_s=timeout_s)
 
     def prove(self, topic: str, partitions: int = 1) -> int:

@@ -86,7 +86,7 @@ class Rig:
         self._thread.join(60)
         assert not self._thread.is_alive()
 
-    def until(self, what: Callable[[], bool], within_s: float = 20.0) -> None:
+    def until(self, what: Callable[[], bool], within_s: float = 120) -> None:
         deadline_s = time.monotonic() + within_s
         while not what():
             assert self.error is None, self.error
