@@ -5,15 +5,14 @@ snappy is raw snappy and the CRC-32 of the uncompressed bytes, big endian, as Av
 deflate and null carry no checksum of their own: there the CRC-32 that an index keeps for each stored block
 (`keyfold.log.index.BlockTable`) is the only guard below that of the whole object.
 
-Compressors and decompressors are kept between blocks, which saves their set-up: one a thread (and level), shared by
-all segments. Python's own zstd makes a new decompressor for each frame, which costs a fifth of the time of reading a
-block of 64 KiB; the package `zstandard` keeps one.
+Compressors and decompressors are kept between blocks, which saves their set-up: as many (of a level) as have ever been
+at work at once, whichever segment or thread it was for. Python's own zstd makes a new decompressor for each frame,
+which costs a fifth of the time of reading a block of 64 KiB; the package `zstandard` keeps one.
 """
 
 from __future__ import annotations
 
 import sys
-import threading
 import zlib
 from typing import Final, Protocol
 
@@ -55,29 +54,20 @@ class Codec(Protocol):
         """The payload's raw bytes. Raises `DecompressionFailed`."""
 
 
-class _Compressors(threading.local):
-    """Compressors of one thread, by level, and its decompressor."""
-
-    def __init__(self) -> None:
-        self.by_level: dict[int, zstd.ZstdCompressor] = {}
-        self.decompressor = zstandard.ZstdDecompressor()
+# What nobody uses now. A used compressor holds 400 KiB: too much for each of hundreds of open segments, and for each
+# of the dozens of threads of a sink, which mostly wait for the store. Taking from a list and giving back is atomic.
+_idle_compressors: Final[dict[int, list[zstd.ZstdCompressor]]] = {}
+_idle_decompressors: Final[list[zstandard.ZstdDecompressor]] = []
 
 
-_compressors = _Compressors()
-
-
-def _zstd_compressor(level: int) -> zstd.ZstdCompressor:
-    """The thread's compressor. A used one holds 140 KiB, too much for each of hundreds of open segments."""
-    by_level = _compressors.by_level
-    if level not in by_level:
-        parameter = zstd.CompressionParameter
-        options: dict[int, int] = {
-            parameter.compression_level: level,
-            parameter.checksum_flag: 1,
-            parameter.content_size_flag: 1,
-        }
-        by_level[level] = zstd.ZstdCompressor(options=options)
-    return by_level[level]
+def _new_compressor(level: int) -> zstd.ZstdCompressor:
+    parameter = zstd.CompressionParameter
+    options: dict[int, int] = {
+        parameter.compression_level: level,
+        parameter.checksum_flag: 1,
+        parameter.content_size_flag: 1,
+    }
+    return zstd.ZstdCompressor(options=options)
 
 
 class _Zstandard:
@@ -85,19 +75,31 @@ class _Zstandard:
 
     def __init__(self, level: int) -> None:
         self._level = level
+        self._idle = _idle_compressors.setdefault(level, [])
 
     def compress(self, raw: Bytes) -> bytes:
+        try:
+            compressor = self._idle.pop()
+        except IndexError:
+            compressor = _new_compressor(self._level)
         # A frame that is given whole carries its content size: libzstd knows it from the first and only call.
-        frame: bytes = _zstd_compressor(self._level).compress(raw, zstd.ZstdCompressor.FLUSH_FRAME)
+        frame: bytes = compressor.compress(raw, zstd.ZstdCompressor.FLUSH_FRAME)
+        self._idle.append(compressor)  # not one that has failed: it may be in the middle of a frame
         return frame
 
     def decompress(self, stored: Bytes) -> Bytes:
         if len(stored) < 6 or bytes(stored[:4]) != _ZSTD_MAGIC or stored[4] & _ZSTD_FLAGS != _ZSTD_CHECKSUM:
             raise DecompressionFailed("not a zstandard frame with a checksum")
         try:
-            return _compressors.decompressor.decompress(stored, allow_extra_data=False)
+            decompressor = _idle_decompressors.pop()
+        except IndexError:
+            decompressor = zstandard.ZstdDecompressor()
+        try:
+            raw: bytes = decompressor.decompress(stored, allow_extra_data=False)
         except (zstandard.ZstdError, MemoryError) as e:
             raise DecompressionFailed(str(e)) from e
+        _idle_decompressors.append(decompressor)
+        return raw
 
 
 class _Snappy:

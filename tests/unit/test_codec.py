@@ -1,10 +1,13 @@
 """Every codec gives back what it got, and says so when it cannot."""
 
+import threading
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from backports import zstd
 
+from keyfold.log import codec as module
 from keyfold.log.codec import CODECS, DecompressionFailed, open_codec
 from tests.support.segments import plain_records
 
@@ -70,3 +73,41 @@ def test_snappy_does_not_believe_any_size() -> None:
 def test_unknown_codecs_are_named() -> None:
     with pytest.raises(ValueError, match="'lz4' is none of zstandard"):
         open_codec("lz4")
+
+
+def test_zstandard_keeps_as_many_compressors_as_were_at_work_at_once_and_not_one_a_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_idle_compressors", {})
+    monkeypatch.setattr(module, "_idle_decompressors", [])
+    codec = open_codec("zstandard")
+
+    def there_and_back() -> None:
+        assert codec.decompress(open_codec("zstandard").compress(RAW)) == RAW
+
+    for _ in range(20):
+        thread = threading.Thread(target=there_and_back)
+        thread.start()
+        thread.join()
+    assert len(module._idle_compressors[1]) == len(module._idle_decompressors) == 1
+
+
+def test_threads_that_compress_at_once_do_not_get_into_each_others_way() -> None:
+    raws = [bytes([n % 251]) * 5000 + RAW for n in range(400)]
+    codec = open_codec("zstandard")
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda raw: codec.decompress(codec.compress(raw)), raws)) == raws
+
+
+def test_a_compressor_that_has_failed_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing:
+        def compress(self, raw: bytes, mode: int) -> bytes:
+            raise MemoryError
+
+    failing: list[object] = [Failing()]
+    monkeypatch.setattr(module, "_idle_compressors", {1: failing})
+    codec = open_codec("zstandard")
+    with pytest.raises(MemoryError):
+        codec.compress(RAW)
+    assert failing == []
+    assert codec.decompress(codec.compress(RAW)) == RAW
