@@ -166,6 +166,23 @@ class Journal:
         """
         return in_force(self.read(partition, number) for number in reversed(numbers))
 
+    def last_anchor(self, partition: int, numbers: Sequence[int]) -> Anchor | None:
+        """What the newest run knew of the log when it announced its last window; None where windows do not say it.
+
+        A run that is over can have left one window behind those of newer runs, and not two: from two of one run on,
+        all before are of that run or of older ones.
+        """
+        newest: Window | None = None
+        later: Window | None = None
+        for number in reversed(numbers):
+            window = self.read(partition, number)
+            if newest is None or window.run > newest.run:
+                newest = window
+            if later is not None and later.run == window.run:
+                break
+            later = window
+        return None if newest is None else newest.anchor
+
     def add(self, partition: int, window: Window) -> int:
         """Announce a window; the number that it got. Raises `RestoreFenced` where a newer run has announced one.
 

@@ -230,6 +230,7 @@ class PartitionRestore:
             self._require_empty(ends.start_offset, ends.end_offset)
             self._state = State(0, ends.end_offset, ends.end_offset, self.start)
             return False
+        self.source.go_on_from(self.journal.last_anchor(self.partition, numbers))
         number = len(numbers)
         first_base = self.journal.read(self.partition, 0).base
         last = self.journal.read(self.partition, numbers[-1])
@@ -359,7 +360,9 @@ class PartitionRestore:
     def _announce(self, offsets: np.ndarray[tuple[int], np.dtype[np.int64]], end: int, *, finished: bool) -> None:
         state = self._state
         self.lease.hold()
-        window = Window(state.number, state.base, state.position, end, offsets, self.lease.epoch, finished)
+        window = Window(
+            state.number, state.base, state.position, end, offsets, self.lease.epoch, finished, self.source.anchor
+        )
         state.number = self.journal.add(self.partition, window) + 1
         state.base += len(offsets)
         state.position = max(state.position, end)

@@ -32,7 +32,7 @@ from keyfold.read.fetch import damage_named
 from keyfold.read.index_parts import checked_parts
 from keyfold.read.latest_keys import RowBits
 from keyfold.read.ordered import newer
-from keyfold.read.position import check_resumed, end_offset, segments_between
+from keyfold.read.position import Anchor, check_resumed, end_offset, segments_between
 from keyfold.read.records import records_of
 from keyfold.restore.journal import PartitionPlan
 from keyfold.restore.latest_rows import choose_rows
@@ -78,6 +78,15 @@ class Source:
         self._anchor = plan.anchor
         self.manifest = load()
         self._latest: dict[str, RowBits] | None = None
+
+    @property
+    def anchor(self) -> Anchor:
+        """What is known of the log by whoever reads on from here."""
+        return self._anchor
+
+    def go_on_from(self, anchor: Anchor | None) -> None:
+        """Another run has read before this one, and knew this of the log (None: no more than the plan)."""
+        self._anchor = anchor or self._plan.anchor
 
     def check(self, position: int) -> None:
         """Raise `OffsetOutOfRange` where going on at `position` could hide a record, as `check_resumed` says."""

@@ -4,7 +4,7 @@ Windows of a partition are numbered, and a later one goes before earlier ones fr
 announced there never landed. So the windows of all runs, one after another, say of every target offset which source
 offset is in it.
 
-    line of JSON       format, number, base, position, next_position, count, finished, crc32
+    line of JSON       format, number, base, position, next_position, count, run, finished, anchor, crc32
     rest               zstandard of the source offsets as differences, little-endian int64
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -20,6 +20,7 @@ from isal.isal_zlib import crc32
 
 from keyfold.log.codec import DecompressionFailed, open_codec
 from keyfold.log.index import Ints
+from keyfold.read.position import Anchor
 
 FORMAT: Final = 1
 NO_OFFSETS: Final[Ints] = np.empty(0, np.int64)
@@ -34,7 +35,9 @@ class Window:
     """`offsets` (source, ascending) land at `base`, `base + 1`, ... of the target.
 
     Reading was at `position` of the source before the window, and is at `next_position` after it. `finished` says that
-    the restore of this partition ends here. `run` is the epoch of the run that wrote it.
+    the restore of this partition ends here. `run` is the epoch of the run that wrote it, and `anchor` what it knew of
+    the log: what is missing between `offsets` may have been compacted away because of a record that was never read, up
+    to `anchor.seen_to`. A run that goes on must know that (`keyfold.read.position`).
     """
 
     number: int
@@ -44,6 +47,7 @@ class Window:
     offsets: Ints
     run: int = 0
     finished: bool = False
+    anchor: Anchor | None = None
 
     @property
     def end(self) -> int:
@@ -68,6 +72,7 @@ class Window:
             "count": len(self.offsets),
             "run": self.run,
             "finished": self.finished,
+            "anchor": None if self.anchor is None else asdict(self.anchor),
             "crc32": crc32(payload),
         }
         return json.dumps(header).encode() + b"\n" + payload
@@ -85,7 +90,7 @@ class Window:
                 raise WindowDamaged(f"has {len(offsets)} offsets, and says {header['count']}")
             return Window(
                 header["number"], header["base"], header["position"], header["next_position"], offsets,
-                header["run"], header["finished"],
+                header["run"], header["finished"], None if header.get("anchor") is None else Anchor(**header["anchor"]),
             )  # fmt: skip
         except (ValueError, KeyError, TypeError, DecompressionFailed) as error:
             raise WindowDamaged(str(error)) from error
