@@ -153,13 +153,14 @@ def test_what_came_before_the_fault_is_committed(make: MakeRig) -> None:
     assert "refuses" in status.error
 
 
-def test_a_refused_position_is_begun_again_without_holding_up_the_loop(make: MakeRig) -> None:
+@pytest.mark.parametrize("code", [KafkaError._AUTO_OFFSET_RESET, KafkaError._BAD_MSG])
+def test_a_refused_position_is_begun_again_without_holding_up_the_loop(make: MakeRig, code: int) -> None:
     """The client's position was lost; what was read before is committed first, whatever the store takes for it."""
     rig = make()
     rig.kafka.produce(T0, range(5))
     rig.kafka.tell("on_assign", T0)
     rig.until(lambda: rig.kafka.fetched.get(T0) == 5)
-    rig.kafka.inject(T0, KafkaError._AUTO_OFFSET_RESET)
+    rig.kafka.inject(T0, code)
     rig.until(lambda: rig.next_offset() == 5 and rig.runs())
     rig.kafka.produce(T0, range(5, 8))
     rig.until(lambda: rig.kafka.fetched.get(T0) == 8)
@@ -200,6 +201,25 @@ def test_a_topic_that_is_gone_fails_its_partitions_alone(make: MakeRig) -> None:
     failed = rig.status(T0)
     assert failed is not None
     assert failed.state is State.FAILED
+
+
+@pytest.mark.parametrize("code", [KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART])
+def test_what_was_read_of_a_topic_that_is_deleted_is_in_the_log(make: MakeRig, code: int) -> None:
+    """The client says so of each partition, before the group takes them away; nobody can read these records again."""
+    rig = make()
+    rig.kafka.produce(T0, range(5))
+    rig.kafka.tell("on_assign", T0)
+    rig.until(lambda: rig.kafka.fetched.get(T0) == 5)
+
+    def gone(*_arguments: Any) -> Any:
+        raise TopicGone("the topic is gone")
+
+    for name in ("facts", "topic_id", "settings"):
+        setattr(rig.task._tools.source, name, gone)
+    rig.kafka.inject(T0, code)
+    rig.until(lambda: rig.says(State.FAILED))
+    assert rig.next_offset() == 5
+    assert [record.offset for record in read_segments(rig.store, *T0)] == list(range(5))
 
 
 def test_with_until_caught_up_a_partition_s_error_ends_the_task(make: MakeRig) -> None:

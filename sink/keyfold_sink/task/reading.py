@@ -126,16 +126,14 @@ class Reading:
 
     def _position_refused(self, owner: Assigned, writer: PartitionWriter, error: KafkaError) -> None:
         """Kafka does not serve the position. Begin again at the log's end; the source check says what it means."""
-        if _is_truncation(error):
-            # What was read and not committed may be of the lost branch. If nothing was, the log itself is.
-            if owner.has_read:
-                self._group.set_back(owner, error.str())
-            else:
-                self._group.fail(owner, _truncated(owner, writer, error))
-        elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
+        if not _is_truncation(error):
+            # What was read is committed first: it may be gone from Kafka (the topic was deleted, retention went on).
             self._group.lose_position(owner, error.str())
-        else:
+        # What was read and not committed may be of the lost branch. If nothing was, the log itself is.
+        elif owner.has_read:
             self._group.set_back(owner, error.str())
+        else:
+            self._group.fail(owner, _truncated(owner, writer, error))
 
 
 def _forbidden(error: KafkaError) -> SourceForbidden:
