@@ -164,6 +164,20 @@ def test_what_somebody_asked_to_skip_is_not_read_again(here: Setting) -> None:
     assert (event.start_offset, event.start_leader_epoch) == (8, 5), "once there are records after it, they count"
 
 
+@pytest.mark.parametrize("gaps", [(), (Gap(8, 10, SKIPPED + "not JSON"),)])
+def test_what_somebody_asked_to_skip_is_not_read_again_either_where_no_record_follows(
+    here: Setting, gaps: tuple[Gap, ...]
+) -> None:
+    """Behind it there is the end of a transaction, or a record that failed its check: the log has no record of it."""
+    session = here.claimed().session
+    session.append(entry(0, 4, 5, session.epoch), leader_epoch=3)
+    session.advance(8, gaps=(Gap(5, 8, ASKED_REASON),))
+    session.advance(10, gaps=gaps)
+    here.source = FakeSource(end=10)
+    event = here.claimed()
+    assert (event.start_offset, event.start_leader_epoch) == (10, -1)
+
+
 @pytest.mark.parametrize(("skipped", "begins"), [(9_000, 4), (20_000, 20_005)])
 def test_many_records_that_failed_their_check_are_not_read_again(here: Setting, skipped: int, begins: int) -> None:
     session = here.claimed().session

@@ -174,8 +174,9 @@ def _start(manifest: Manifest, facts: SourceFacts) -> tuple[int, int]:
     last = manifest.segments[-1].last_offset if manifest.segments else manifest.next_offset
     is_long = manifest.next_offset - last > _READ_AGAIN_MAX
     for gap in manifest.gaps:
-        asked = gap.to_offset == manifest.next_offset and gap.reason == ASKED_REASON
-        if asked or (is_long and gap.to_offset > last and gap.reason.startswith(SKIPPED)):
+        # What has no record may follow it, and moves the end on: what was asked for still holds.
+        is_last = gap.to_offset > last or gap.to_offset == manifest.next_offset
+        if is_last and (gap.reason == ASKED_REASON or (is_long and gap.reason.startswith(SKIPPED))):
             return manifest.next_offset, NO_LEADER_EPOCH
     start = min(max(last, facts.earliest_offset), manifest.next_offset)
     return start, manifest.last_leader_epoch if start == last else NO_LEADER_EPOCH
