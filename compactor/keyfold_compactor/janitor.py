@@ -8,7 +8,8 @@ Two kinds of objects go:
     orphans     segments, indexes and unfinished uploads that no manifest names. The folder is listed FIRST and the
                 manifest read AFTER, so whatever was committed in between is named. An unnamed object goes only when
                 its epoch is older than the epoch that the role in its name has claimed: then its writer can never
-                commit it any more. Age alone says nothing: a paused writer may be hours late.
+                commit it any more. Age alone says nothing: a paused writer may be hours late. Nor do epochs where the
+                log has become a replica (`refresh` refuses): what is copied there has epochs of its source.
 
 Nobody else deletes: a writer that does not know whether its commit landed leaves its objects to this room.
 """
@@ -85,7 +86,7 @@ def delete_names(store: ObjectStore, place: Place, names: Iterable[str]) -> int:
 
 
 def sweep(store: ObjectStore, session: CompactorSession, delay_ms: int, hold_max_ms: int = LONG_MAX) -> Swept:
-    """Delete what may go in a claimed partition. Raises `Fenced` when the claim was lost, and `StoreError`.
+    """Delete what may go in a claimed partition. Raises `Fenced` when the claim was lost, `IsReplica`, `StoreError`.
 
     With `file.delete.delay.ms` at 0 what this very run replaced goes too: one more commit writes its time first.
     """

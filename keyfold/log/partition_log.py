@@ -171,12 +171,17 @@ class _Session:
         return new_name(base_offset, self.epoch, self.role, self._log.patience.random)
 
     def refresh(self) -> Manifest:
-        """Read the newest manifest. Raises `ManifestLost`, and `Fenced` when the epoch was taken over."""
+        """Read the newest manifest. Raises `ManifestLost`, `Fenced` when the epoch was taken over, and `IsReplica`.
+
+        A log that follows another one keeps its epochs until it has received something. They say nothing then about the
+        objects that are copied here: those have epochs of the other log, which went on from where the two part.
+        """
         try:
             pinned = self._log.committer.read()
         except ObjectNotFound:
             raise manifest_lost(self.place, "was there and is gone") from None
         require_same_log(self.manifest, pinned.manifest)
+        edits.require_writers(pinned.manifest)
         self.pinned = pinned
         claimed = self.manifest.role(self.role).epoch
         if claimed != self.epoch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from random import Random
 
 import pytest
@@ -10,6 +11,7 @@ from keyfold.errors import IsReplica
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
 from keyfold.store.faulty import Call, Fault, Kind, SimulatedCrash
+from keyfold_compactor.janitor import list_names, sweep
 from tests.support.logs import MadeLog, records
 from tests.support.replica_command import REPLICA, SOURCE, Buckets, Keyfold, made_log, objects, read
 
@@ -280,6 +282,41 @@ def test_an_old_source_that_has_nothing_of_its_own_is_demoted_at_once(keyfold: K
     assert "`old`" in keyfold.errors[0]
     keyfold("add", REPLICA, "old", "--to", SOURCE)
     keyfold("run", REPLICA, "--once")
+    assert read(keyfold.buckets, "log") == read(keyfold.buckets, "dr")
+
+
+def test_an_old_compactor_that_ends_its_pass_after_the_demotion_takes_nothing_of_the_new_source(
+    keyfold: Keyfold, made: MadeLog
+) -> None:
+    """What is copied has epochs of the new log, which the old one has passed: they say nothing about its writers."""
+    keyfold.buckets.away.add("log")
+    keyfold("promote", REPLICA, "--force")
+    new = at(keyfold.buckets, "dr")
+    new.append(records("x=1 a=3", 3))
+    keyfold.buckets.away.clear()
+    old = [made.log.claim_compactor(lease_ms=0, holder="old") for _ in range(9)][-1]
+    new.compact()
+    keyfold("demote", SOURCE, "--to-replica-of", REPLICA, "--discard")
+    keyfold("remove", SOURCE, "dr")
+    keyfold("add", REPLICA, "log", "--to", SOURCE)
+    keyfold("enable-compaction", SOURCE)
+    store = keyfold.buckets["log"]
+    ended: list[str] = []
+
+    def end_the_pass(call: Call) -> None:
+        """Everything was copied, and the replicator is about to commit."""
+        if call.operation == "put" and call.key == made.place.manifest_key and new.manifest.object_names() <= there():
+            store.on_call = None
+            with contextlib.suppress(IsReplica):
+                sweep(store, old, 0)
+            ended.append("swept")
+
+    def there() -> set[str]:
+        return {*list_names(store.inner, made.place)}
+
+    store.on_call = end_the_pass
+    keyfold("run", REPLICA, "--once")
+    assert ended
     assert read(keyfold.buckets, "log") == read(keyfold.buckets, "dr")
 
 
