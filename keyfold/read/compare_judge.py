@@ -22,7 +22,7 @@ from keyfold.log.record import Record
 from keyfold.read.findings import REPORT, Finding, Kind
 from keyfold.read.log import Log
 from keyfold.read.verify_hashes import COMPARED, IN_LOG, IN_TOPIC, TOMBSTONE, Grouped, HashedRows
-from keyfold.read.verify_keys import Suspects
+from keyfold.read.verify_keys import Suspect, Suspects
 
 Bools = npt.NDArray[np.bool_]
 _PROVED_AT_MOST: Final = 20
@@ -105,32 +105,39 @@ class Judge:
 
     def by_key(self, rows: HashedRows) -> Iterator[Finding]:
         """Findings about records whose key decides."""
-        lost, unexpected, resurrected = Suspects(), Suspects(), Suspects()
+        lost, outlived, unexpected, resurrected = Suspects(), Suspects(), Suspects(), Suspects()
         for group in rows.groups():
-            self._find_lost(group, lost)
+            self._find_lost(group, lost, outlived)
             if not self._is_compacted:
                 self._find(group, self._only(group, IN_LOG), unexpected)
             elif self._is_whole:
                 last = ~group.followed() & (group.flags & TOMBSTONE == 0)
                 self._find(group, self._only(group, IN_LOG) & last, resurrected)
-        yield from self._proved(lost, lambda o: self._lost(o, "nothing that is newer of its key is in the log"))
-        yield from self._proved(unexpected, self._unexpected)
-        yield from self._proved(resurrected, self._resurrected)
+        yield from self._proved(lost, lambda s: self._lost(s.offset, "nothing that is newer of its key is in the log"))
+        yield from self._proved(outlived, self._outlived)
+        yield from self._proved(unexpected, lambda s: self._unexpected(s.offset))
+        yield from self._proved(resurrected, lambda s: self._resurrected(s.offset))
 
     def _only(self, group: Grouped, side: int) -> Bools:
         found: Bools = group.flags & (IN_LOG | IN_TOPIC | COMPARED) == side | COMPARED
         return found
 
-    def _find_lost(self, group: Grouped, suspects: Suspects) -> None:
-        """What only Kafka has, and nothing supersedes that the log can have known."""
+    def _find_lost(self, group: Grouped, suspects: Suspects, outlived: Suspects) -> None:
+        """What only Kafka has, and nothing supersedes that the log can have known.
+
+        A tombstone may have been purged, but never while the log had a value that it deletes.
+        """
         known = group.flags & (IN_LOG | COMPARED) != 0
         is_last = np.zeros(len(known), np.bool_)
         where = np.flatnonzero(known)
         is_last[where] = np.append(group.hash[where][1:] != group.hash[where][:-1], True)
         found = is_last & self._only(group, IN_TOPIC)
         purged = group.offset <= self._manifest.purged_to
-        is_tombstone = group.flags & TOMBSTONE != 0
-        found &= ~(is_tombstone & purged)
+        may_be_purged = found & purged & (group.flags & TOMBSTONE != 0)
+        older = group.value_before()
+        still = may_be_purged & (older >= 0)
+        outlived.add(group.offset[older[still]], group.offset[still], group.flags[still])
+        found &= ~may_be_purged
         if not self._is_whole:
             unsure = found & purged
             self._unjudged[_BELOW_PURGED] += int(unsure.sum())
@@ -141,8 +148,8 @@ class Judge:
     def _find(group: Grouped, found: Bools, suspects: Suspects) -> None:
         suspects.add(group.offset[found], np.full(int(found.sum()), -1), group.flags[found])
 
-    def _proved(self, suspects: Suspects, tell: Callable[[int], Finding | None]) -> Iterator[Finding]:
-        found = [finding for s in suspects.first(_PROVED_AT_MOST) if (finding := tell(s.offset)) is not None]
+    def _proved(self, suspects: Suspects, tell: Callable[[Suspect], Finding | None]) -> Iterator[Finding]:
+        found = [finding for s in suspects.first(_PROVED_AT_MOST) if (finding := tell(s)) is not None]
         yield from found
         more = suspects.count - min(len(suspects.some), _PROVED_AT_MOST)
         if more and found:
@@ -168,6 +175,12 @@ class Judge:
             return Finding(Kind.TOMBSTONE_LOST, key, what, lost, _TO_DO, offset=offset)
         lost = f"the record of key {theirs.key!r}"
         return Finding(Kind.RECORD_LOST, key, what, lost, _TO_DO, offset=offset)
+
+    def _outlived(self, suspect: Suspect) -> Finding | None:
+        ours, theirs = self._in_log(suspect.offset), self._in_topic(suspect.newer)
+        if ours is None or theirs is None or ours.key != theirs.key:
+            return None
+        return self._lost(suspect.newer, f"the value that it deletes is there, at offset {suspect.offset}")
 
     def _unexpected(self, offset: int) -> Finding | None:
         ours = self._in_log(offset)

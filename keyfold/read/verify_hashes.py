@@ -99,6 +99,13 @@ class Grouped:
         same[:-1] = self.hash[1:] == self.hash[:-1]
         return same
 
+    def value_before(self) -> Ints:
+        """For each row the one of the newest value of its hash, at it or before it, that is in the log; else -1."""
+        is_value = self.flags & (IN_LOG | TOMBSTONE) == IN_LOG
+        found: Ints = np.maximum.accumulate(np.where(is_value, np.arange(len(self.hash)), -1))
+        found[self.hash[found] != self.hash] = -1
+        return found
+
 
 @dataclass
 class HashedRows:

@@ -4,7 +4,8 @@
                 record of its key is left *anywhere* in the log; readers rely on it when the tombstone goes
     replaced    objects that an earlier version named and the collector has not taken yet tell what the log had. Their
                 newest record of a key must be there still, or a newer one; a tombstone may have been purged, up to
-                `purged_to`. So for as long as the sources of a pass are there, the pass is proved against them
+                `purged_to`, where nothing that it deleted is left. So for as long as the sources of a pass are there,
+                the pass is proved against them
 
 Keys come from index rows, as hashes (`verify_hashes`); what speaks against the log is proved by the keys themselves.
 """
@@ -35,7 +36,10 @@ _PROVED_AT_MOST = 1000
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A record that should not be there any more (`newer` says why), or that should be (`newer` is -1)."""
+    """A record that should not be there any more (`newer` says why), or that should be (`newer` is -1).
+
+    `flags` are those of the newer one, where there is one.
+    """
 
     offset: int
     newer: int
@@ -71,14 +75,19 @@ class Promises:
 
 @dataclass(frozen=True, slots=True)
 class Suspected:
-    """Records that are there and should not be, and records that should be there and are not."""
+    """Records that are there and should not be, and records that should be there and are not.
+
+    `outlived`: values that are there although what went before them is gone.
+    """
 
     twice: Suspects = field(default_factory=Suspects)
     gone: Suspects = field(default_factory=Suspects)
+    outlived: Suspects = field(default_factory=Suspects)
 
     def join(self, other: Suspected) -> None:
         """Take those of another part of the keys."""
-        for mine, theirs in ((self.twice, other.twice), (self.gone, other.gone)):
+        pairs = ((self.twice, other.twice), (self.gone, other.gone), (self.outlived, other.outlived))
+        for mine, theirs in pairs:
             mine.some += theirs.some[: max(0, _PROVED_AT_MOST - len(mine.some))]
             mine.count += theirs.count
 
@@ -112,7 +121,7 @@ def suspects_of(rows: HashedRows, promises: Promises) -> Suspected:
     found = Suspected()
     for group in rows.groups():
         _find_twice(group, promises, found.twice)
-        _find_gone(group, promises, found.gone)
+        _find_gone(group, promises, found)
     return found
 
 
@@ -127,6 +136,7 @@ def tell(
     yield from _told_twice(keys, suspected.twice)
     if knows_all:
         yield from _told_gone(keys, suspected.gone)
+        yield from _told_outlived(keys, suspected.outlived)
 
 
 def _find_twice(group: Grouped, promises: Promises, suspects: Suspects) -> None:
@@ -138,14 +148,18 @@ def _find_twice(group: Grouped, promises: Promises, suspects: Suspects) -> None:
     suspects.add(group.offset[older[found]], group.offset[newer[found]], group.flags[newer[found]])
 
 
-def _find_gone(group: Grouped, promises: Promises, suspects: Suspects) -> None:
+def _find_gone(group: Grouped, promises: Promises, suspected: Suspected) -> None:
     """The newest record of a key that the log has had and has no more, and that nothing can have taken away.
 
-    A tombstone up to `purged_to` may have been purged, and may have taken an older value with it before.
+    A tombstone up to `purged_to` may have been purged, and may have taken an older value with it before. But then no
+    older value can be there: it is purged only when none is left.
     """
-    last = ~group.followed()
-    found = last & (group.flags & (IN_LOG | REPLACED) == REPLACED) & (group.offset > promises.purged_to)
-    suspects.add(group.offset[found], np.full(int(found.sum()), -1), group.flags[found])
+    gone = ~group.followed() & (group.flags & (IN_LOG | REPLACED) == REPLACED)
+    found = gone & (group.offset > promises.purged_to)
+    suspected.gone.add(group.offset[found], np.full(int(found.sum()), -1), group.flags[found])
+    older = group.value_before()
+    found = gone & (group.offset <= promises.purged_to) & (older >= 0)
+    suspected.outlived.add(group.offset[older[found]], group.offset[found], group.flags[found])
 
 
 class _Keys:
@@ -239,3 +253,31 @@ def _told_gone(keys: _Keys, suspects: Suspects) -> Iterator[Finding]:
     if more > 0:
         what = f"{more} more records of replaced objects"
         yield Finding(Kind.RECORD_LOST, keys.place.manifest_key, what, what, REPORT)
+
+
+def _told_outlived(keys: _Keys, suspects: Suspects) -> Iterator[Finding]:
+    if not suspects.count:
+        return
+    known = keys.replaced({s.newer for s in suspects.some})
+    proved = 0
+    for suspect in suspects.first(_PROVED_AT_MOST):
+        key, name = known.get(suspect.newer, (None, ""))
+        if key is None or key != keys.at(suspect.offset):
+            continue  # collected meanwhile, or another key of the same hash
+        proved += 1
+        if proved <= MAX_ALIKE:
+            yield _outlived(keys, key, name, suspect)
+    more = suspects.count - len(suspects.some) + max(0, proved - MAX_ALIKE)
+    if more:
+        what = f"{more} more values that have outlived what replaced objects have of their keys"
+        yield Finding(Kind.KEY_RESURRECTED, keys.place.manifest_key, what, what, REPORT)
+
+
+def _outlived(keys: _Keys, key: bytes, name: str, suspect: Suspect) -> Finding:
+    object_key = keys.place.key(keys.entry_at(suspect.offset).name)
+    to_do = f"keep {name} from being collected (stop the compactor), and report this"
+    newer = "the tombstone" if suspect.flags & TOMBSTONE else "the record"
+    what = f"key {key!r} is here, and {newer} at offset {suspect.newer}, which {name} has, is not in the log any more"
+    lost = f"{newer} of key {key!r} at offset {suspect.newer}: what went before it lives on"
+    kind = Kind.KEY_RESURRECTED if suspect.flags & TOMBSTONE else Kind.RECORD_LOST
+    return Finding(kind, object_key, what, lost, to_do, offset=suspect.offset)

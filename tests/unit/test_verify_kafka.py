@@ -120,6 +120,21 @@ def test_a_purged_tombstone_and_what_it_deleted_are_explained() -> None:
     assert found(compare(made, topic.without(0, 2))) == []
 
 
+@pytest.mark.parametrize("gone", [(), (0,)])
+@pytest.mark.parametrize("rows_at_once", [1, 100])
+def test_a_tombstone_is_lost_below_purged_to_too_where_what_it_deletes_is_left(
+    gone: tuple[int, ...], rows_at_once: int
+) -> None:
+    made, topic = MadeLog(), FakeTopic(records("a=1 b=2 a= c="))
+    made.append(records("a=1 b=2 _ c="))  # what the passes were given had lost the tombstone of a already
+    made.compact()
+    made.compact(purge=True)
+    assert made.manifest.purged_to == 3
+    comparison = compare(made, topic.without(*gone), rows_at_once=rows_at_once)
+    assert found(comparison) == [("tombstone-lost", 2)]
+    assert "the value that it deletes is there, at offset 0" in comparison.findings[0].what
+
+
 def test_a_record_inside_a_sinks_segment_is_lost_whatever_superseded_it() -> None:
     made, topic = MadeLog(), FakeTopic(records("a=1 b=2 a=2"))
     made.append(records("_ b=2 a=2"))

@@ -28,7 +28,7 @@ from keyfold.log.record import Record
 from keyfold.log.segment import SegmentWriter
 from keyfold.store.api import Create, Update
 from keyfold.store.memory import MemoryStore
-from tests.support.logs import MadeLog, columns, record
+from tests.support.logs import MadeLog, columns, record, records
 
 CODECS = ("zstandard", "snappy", "deflate", "null")
 Json = dict[str, Any]
@@ -454,6 +454,23 @@ def test_what_was_purged_or_expired_is_not_missed(capsys: pytest.CaptureFixture[
     session = made.log.claim_compactor(lease_ms=1000, holder="test")
     session.expire(made.manifest.segments[:2])
     assert world.verify() == []
+
+
+@pytest.mark.parametrize(("newer", "kind"), [("a=", "key-resurrected"), ("a=2", "record-lost")])
+def test_a_value_that_outlives_what_a_pass_took_away(capsys: pytest.CaptureFixture[str], newer: str, kind: str) -> None:
+    """However high `purged_to` is: where a tombstone was purged nothing may be left that it deletes."""
+    made = MadeLog()
+    for batch_number, text in enumerate(("a=1 b=2", f"{newer} c=3", "d= e=5")):
+        made.append(records(text, 2 * batch_number))
+    session = made.log.claim_compactor(lease_ms=1000, holder="test")
+    entry = session.manifest.segments[1]
+    pair = entry, read_index(made.store, made.place, entry)
+    swap = made._swap(session, [pair], {b"a": -1, b"c": 3}, [], purge=False)
+    session.replace(Replacement((swap,), first_dirty_offset=6, purged_to=4, purged_epoch=1))
+    world = World(made, capsys)
+    found = one(world.verify(), kind)
+    assert (found["object"], found["offset"]) == (world.key(0), 0)
+    assert "b'a' at offset 2" in found["lost"]
 
 
 def test_a_foreign_index(world: World) -> None:
