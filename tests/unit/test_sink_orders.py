@@ -17,6 +17,7 @@ from keyfold.store.faulty import Chaos, FaultyStore, Kind
 from keyfold.store.memory import MemoryStore
 from keyfold_sink.group.assignment import Assigned, PauseReason
 from keyfold_sink.group.fetching import Fetching
+from keyfold_sink.kafka.source import TOMBSTONES_REASON
 from keyfold_sink.status import State
 from keyfold_sink.task.orders import Order, TaskOrders, Wanted
 from keyfold_sink.writing.health import Health
@@ -143,6 +144,63 @@ def test_a_task_that_is_paused_ends_when_it_is_told_to(make: MakeRig) -> None:
     assert rig.kafka.closed
 
 
+# Long pauses
+
+
+def paused_over(make: MakeRig, *, pause_ms: int, retention_ms: int, policy: str, tail: int = 2) -> Rig:
+    """A compacted topic is read to 5, paused, and loses what lay from 5 to 8 meanwhile; `tail` records follow."""
+    rig = make(source__gap__policy=policy)
+    settings = {"cleanup.policy": "compact", "delete.retention.ms": str(retention_ms)}
+    rig.task._tools.source.settings = lambda _topic: settings  # type: ignore[method-assign,assignment]
+    rig.kafka.produce(T0, range(5))
+    rig.kafka.tell("on_assign", T0)
+    rig.until(lambda: rig.kafka.handed_over[T0] == 5)
+    rig.orders.give(Order.PAUSE)
+    rig.until(lambda: rig.next_offset() == 5 and rig.kafka.paused == {T0})
+    rig.kafka.hole(T0, 3)
+    rig.kafka.produce(T0, range(8, 8 + tail))
+    time.sleep(pause_ms / 1000)
+    rig.orders.give(Order.RESUME)
+    return rig
+
+
+def test_tombstones_that_went_while_a_pause_outlasted_their_retention_are_a_gap(make: MakeRig) -> None:
+    """As after a stop of that length: nothing else would ever tell that a key that was deleted lives on in the log."""
+    rig = paused_over(make, pause_ms=60, retention_ms=50, policy="record")
+    rig.until(lambda: rig.kafka.fetched.get(T0) == 10)
+    rig.end()
+    assert offsets(rig) == [*range(5), 8, 9]
+    gaps = rig.log().load().manifest.gaps
+    assert [(gap.from_offset, gap.to_offset, gap.reason) for gap in gaps] == [(5, 10, TOMBSTONES_REASON)]
+
+
+def test_a_hole_at_the_end_does_not_hide_that_a_pause_was_too_long(make: MakeRig) -> None:
+    rig = paused_over(make, pause_ms=60, retention_ms=50, policy="record", tail=0)
+    rig.until(lambda: (status := rig.status()) is not None and status.position == 8)
+    rig.kafka.produce(T0, range(8, 10))
+    rig.until(lambda: rig.kafka.fetched.get(T0) == 10)
+    rig.end()
+    assert [(gap.from_offset, gap.to_offset) for gap in rig.log().load().manifest.gaps] == [(5, 10)]
+
+
+def test_a_pause_that_was_too_long_fails_the_partition_where_gaps_do(make: MakeRig) -> None:
+    rig = paused_over(make, pause_ms=60, retention_ms=50, policy="fail")
+    rig.until(lambda: rig.says(State.FAILED))
+    status = rig.status()
+    assert status is not None
+    assert "delete.retention.ms" in status.error
+    assert rig.next_offset() == 5
+    rig.end()
+
+
+def test_a_pause_within_the_retention_of_tombstones_is_no_gap(make: MakeRig) -> None:
+    rig = paused_over(make, pause_ms=60, retention_ms=86_400_000, policy="fail")
+    rig.until(lambda: rig.kafka.fetched.get(T0) == 10)
+    rig.end()
+    assert rig.error is None
+    assert rig.log().load().manifest.gaps == ()
+
+
 # Reasons
 
 
@@ -152,7 +210,7 @@ class Two:
     def __init__(self, pool: ThreadPoolExecutor) -> None:
         self.kafka = FakeConsumer()
         self.assigned: dict[Key, Assigned] = {}
-        self.fetching = Fetching(self.assigned)
+        self.fetching = Fetching(self.assigned, ManualClock())
         self.fetching.use(self.kafka)
         for key in (T0, T1):
             lane = Lane(pool, lambda _error: None)

@@ -119,7 +119,9 @@ def set_back_s(set_backs: int, random: Random) -> float:
 class Assigned:
     """A partition that the group gave to this task, in one attempt to write it; a set-back makes a new one.
 
-    `failure` is what has ended the partition's work for good. `holds` are reasons not to read this partition now.
+    `failure` is what has ended the partition's work for good. `holds` are reasons not to read this partition now,
+    `paused_s` the monotonic second since which the client has not fetched it. `resumed` is where reading was taken up,
+    until a record has come by which to judge that.
     `eof_offset` is where a reader of committed records last came to the end, `waits_since_ms` since when there is more
     behind it that cannot be read.
     """
@@ -151,6 +153,7 @@ class Assigned:
     failure: KeyfoldError | None = None
     failed_ms: int = UNKNOWN
     holds: set[PauseReason] = field(default_factory=set)
+    paused_s: float | None = None
     place: TopicPartition = field(init=False)
 
     def __post_init__(self) -> None:

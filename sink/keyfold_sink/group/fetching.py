@@ -4,17 +4,21 @@ Each reason stands for itself, and reading goes on when none is left. Reasons of
 one partition with it (`Assigned.holds`), so that an attempt that is given up takes them along. The client remembers a
 pause beyond unassigning (seen with librdkafka 2.16), so it is told anew with each partition that it begins to fetch.
 
-A pause throws away what the client has fetched and not handed over; it is fetched again.
+A pause throws away what the client has fetched and not handed over; it is fetched again. One that outlasts the time for
+which a tombstone stays in the topic is as good as an absence: what is read after it is judged as after a claim.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from confluent_kafka import KafkaException, TopicPartition
 
+from keyfold.clock import Clock
 from keyfold_sink.group.assignment import Assigned, PauseReason
 from keyfold_sink.kafka.client import GroupConsumer
+from keyfold_sink.kafka.source import Resumed, was_away
 from keyfold_sink.status import UNKNOWN
 from keyfold_sink.writing.batch import TopicPartitionKey
 
@@ -22,9 +26,10 @@ from keyfold_sink.writing.batch import TopicPartitionKey
 class Fetching:
     """Used by the main thread alone. `reasons` are those for which the whole task pauses."""
 
-    def __init__(self, assigned: Mapping[TopicPartitionKey, Assigned]) -> None:
+    def __init__(self, assigned: Mapping[TopicPartitionKey, Assigned], clock: Clock) -> None:
         self.reasons: set[PauseReason] = set()
         self._assigned = assigned
+        self._clock = clock
         self._consumer: GroupConsumer | None = None
 
     @property
@@ -101,3 +106,21 @@ class Fetching:
         if owners:
             places = [TopicPartition(*owner.key) for owner in owners]
             (self.consumer.pause if pause else self.consumer.resume)(places)
+        for owner in owners:
+            if not pause:
+                self._goes_on(owner)
+            elif owner.paused_s is None:
+                owner.paused_s = self._clock.monotonic_s()
+
+    def _goes_on(self, owner: Assigned) -> None:
+        """Reading is taken up where it was paused."""
+        paused_s, owner.paused_s = owner.paused_s, None
+        nothing_read = not owner.has_read and owner.resumed is None
+        if paused_s is None or owner.writer is None or nothing_read:
+            return
+        now_ms, took_ms = self._clock.now_ms(), round((self._clock.monotonic_s() - paused_s) * 1000)
+        settings = owner.writer.manifest.settings
+        at = Resumed(*owner.key, owner.writer.position, now_ms - took_ms, now_ms, settings)
+        if was_away(at):
+            before = owner.resumed  # an absence on which no record has followed yet began earlier
+            owner.resumed = at if before is None or not was_away(before) else replace(before, now_ms=now_ms)

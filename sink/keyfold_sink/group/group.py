@@ -68,7 +68,7 @@ class Group:
     ) -> None:
         self.assigned: dict[TopicPartitionKey, Assigned] = {}
         self.log_ends: dict[TopicPartitionKey, int] = {}
-        self.fetching = Fetching(self.assigned)
+        self.fetching = Fetching(self.assigned, clock)
         self.is_member = False
         self.troubles = Troubles(clock)
         self._claims = claims

@@ -132,7 +132,10 @@ def check_offsets(manifest: Manifest, facts: SourceFacts, policy: GapPolicy) -> 
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """Where reading was taken up again: the log's end, when its last segment was written, and now (store times)."""
+    """Where reading was taken up again: the log's end, when its last segment was written, and now (store times).
+
+    After a pause: the position, when the pause began, and now (local times).
+    """
 
     topic: str
     partition: int
@@ -156,13 +159,20 @@ def tombstones_at_risk(at: Resumed, first_offset: int, first_timestamp: int) -> 
     written to within that time, and nothing where no record follows. Afterwards a quiet topic is no reason to worry:
     its next record lies right at `next_offset` and is young. A hole, or an old record, means that the sink was away.
     """
-    if "compact" not in at.settings.get("cleanup.policy", ""):
+    if not was_away(at):
         return False
-    retention_ms = int(at.settings.get("delete.retention.ms", "86400000"))
-    if at.now_ms - at.last_appended_ms <= retention_ms:
-        return False
-    is_old = first_timestamp >= 0 and at.now_ms - first_timestamp > retention_ms
+    is_old = first_timestamp >= 0 and at.now_ms - first_timestamp > _retention_ms(at)
     return first_offset > at.next_offset or is_old
+
+
+def was_away(at: Resumed) -> bool:
+    """Whether that took longer than a tombstone stays at the source."""
+    is_compacted = "compact" in at.settings.get("cleanup.policy", "")
+    return is_compacted and at.now_ms - at.last_appended_ms > _retention_ms(at)
+
+
+def _retention_ms(at: Resumed) -> int:
+    return int(at.settings.get("delete.retention.ms", "86400000"))
 
 
 def tombstone_gap(at: Resumed, first_offset: int, end_offset: int, policy: GapPolicy) -> Gap:
@@ -174,7 +184,7 @@ def tombstone_gap(at: Resumed, first_offset: int, end_offset: int, policy: GapPo
     raise SourceError(
         at.topic,
         at.partition,
-        f"the log was last written {away_ms} ms ago at offset {at.next_offset}, longer than the topic's "
+        f"the log has come no further than offset {at.next_offset} for {away_ms} ms, longer than the topic's "
         f"delete.retention.ms of {at.settings.get('delete.retention.ms', 'unknown')}, and the next record is at "
         f"{first_offset}: tombstones may have been removed unread, and keys that were deleted would stay",
         hint="set source.gap.policy=record to note this in the log and go on",

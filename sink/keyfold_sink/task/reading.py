@@ -69,7 +69,7 @@ class Reading:
                 continue
             try:
                 batch = self._intake.read(piece.records, self.mean_record_bytes)
-                if not owner.has_read:
+                if not owner.has_read or owner.resumed is not None:
                     self._first_read(owner, owner.writer, batch.columns)
                 self._intake.take(owner, batch)
             except KeyfoldError as error:
@@ -78,7 +78,7 @@ class Reading:
             self._meter.batch(records, size_bytes, began_s)
 
     def _first_read(self, owner: Assigned, writer: PartitionWriter, batch: RecordColumns) -> None:
-        """Judge the source by the records around the log's end."""
+        """Judge the source by the records around the log's end, or behind a long pause."""
         first = bisect_left(batch.offsets, owner.log_end)
         proof = bisect_right(batch.offsets, owner.last_offset)  # what the log skipped after it may be of a later epoch
         if proof > 0:
@@ -86,9 +86,10 @@ class Reading:
         if first == len(batch):
             return
         owner.has_read = True
-        at = owner.resumed
+        at, owner.resumed = owner.resumed, None
         if at is not None and tombstones_at_risk(at, batch.offsets[first], batch.timestamps[first]):
-            gap = tombstone_gap(at, batch.offsets[first], owner.end_offset, self._gap_policy)
+            end_offset = max(owner.end_offset, self._group.fetching.end_offset(owner))
+            gap = tombstone_gap(at, batch.offsets[first], end_offset, self._gap_policy)
             self._events.warning("gap recorded", topic=at.topic, partition=at.partition, gap=gap.reason)
             self._meter.count(names.SOURCE_GAPS, "tombstones")
             writer.record_gap(gap)
