@@ -124,6 +124,7 @@ def replacement(
         whole=part.is_last and not choice.is_merge,
         purged_to=max((s.purged_to for s in stats), default=NO_OFFSET),
         purged_epoch=max((s.purged_epoch for s in stats), default=NO_EPOCH),
+        mapped_to=NO_OFFSET if choice.is_merge else job.end,
         release_lease=part.is_last,
     )
 

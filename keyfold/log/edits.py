@@ -53,7 +53,7 @@ class Replacement:
     `first_dirty_offset`: nothing superseded is left below it after this commit; it never goes back. `whole` is False
     for a part of a pass after which other parts follow; such a part marks no tombstone, for an epoch marks in one
     commit only: a part that is to mark claims an epoch of its own and is whole. `purged_to` and `purged_epoch`
-    describe the tombstones that this commit removes.
+    describe the tombstones that this commit removes. `mapped_to` is where the offset map ended by which it removes.
     """
 
     swaps: tuple[Swap, ...]
@@ -61,6 +61,7 @@ class Replacement:
     whole: bool = True
     purged_to: int = NO_OFFSET
     purged_epoch: int = NO_EPOCH
+    mapped_to: int = NO_OFFSET
     release_lease: bool = True
 
     def objects(self) -> frozenset[str]:
@@ -173,6 +174,7 @@ def replace_segments(epoch: int, replacement: Replacement) -> Edit:
             purged_to=max(manifest.purged_to, replacement.purged_to),
             purged_epoch=max(manifest.purged_epoch, replacement.purged_epoch),
             last_pass_epoch=epoch if replacement.whole else manifest.last_pass_epoch,
+            mapped_to=max(manifest.mapped_to, replacement.mapped_to),
             passes=_passes(manifest, segments, epoch),
             replaced=manifest.replaced + tuple(Replaced(name, version, UNSTAMPED) for name in sorted(unlinked)),
             compactor=_released(manifest.compactor) if replacement.release_lease else manifest.compactor,

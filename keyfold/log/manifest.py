@@ -177,6 +177,8 @@ class Manifest:
     `purged_to` is the highest offset of a tombstone ever removed, `purged_epoch` the latest pass whose mark such a
     tombstone carried, `last_pass_epoch` the last pass that committed in full: with them a reader knows exactly whether
     a tombstone went that it had still needed (see `keyfold.read.position`).
+    `mapped_to`: whatever was removed for a newer record of its key, that one is below this offset. It may be above
+    `first_dirty_offset`, after a part of a pass and after a pass that left segments with garbage; -1: no pass has said.
     `settings` are the topic settings that the sink follows from Kafka, by Kafka's names.
     `replica` says whom this log follows; None: it is a log with writers of its own. `lineage` are the logs that it goes
     on with, oldest first.
@@ -198,6 +200,7 @@ class Manifest:
     purged_to: int = NO_OFFSET
     purged_epoch: int = NO_EPOCH
     last_pass_epoch: int = NO_EPOCH
+    mapped_to: int = NO_OFFSET
     last_leader_epoch: int = -1
     passes: tuple[Pass, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)

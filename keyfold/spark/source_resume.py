@@ -8,8 +8,9 @@
 Tasks that read side by side are no more than one ordered reader: each asks about its own position, with the anchor that
 all have; a tombstone that lies behind one of them was read, or is asked about by the task that has its offset.
 
-The second is a question of `first_dirty_offset`: a pass removes a record only for a newer one below the
-`first_dirty_offset` that it commits.
+The second is a question of `mapped_to`: no pass has removed a record for one at or behind it. A part of a pass, and a
+pass that leaves segments with little garbage, remove records for newer ones behind the `first_dirty_offset` that they
+commit. That is asked too, for a log whose compactor wrote no `mapped_to` yet.
 
 With `failOnDataLoss` off, what the first rule refuses is skipped, and logged.
 """
@@ -60,7 +61,7 @@ def _bare(lost: OffsetOutOfRange) -> str:
 
 def check_snapshot(log_end: int, manifest: Manifest, missing: ObjectNotFound) -> None:
     """Raise `SnapshotLost` where a pass has cleaned beyond the snapshot's end."""
-    if manifest.first_dirty_offset > log_end:
+    if max(manifest.first_dirty_offset, manifest.mapped_to) > log_end:
         raise SnapshotLost(
             manifest.topic,
             manifest.partition,

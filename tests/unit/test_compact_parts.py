@@ -298,6 +298,13 @@ def test_what_was_removed_is_told_by_the_part_that_removes_it() -> None:
     assert (whole.purged_to, whole.purged_epoch) == (12, 4)
 
 
+def test_every_part_tells_how_far_the_map_went_by_which_it_removes() -> None:
+    job = log(3)
+    chosen = choice(job, group(0), group(1), group(2), first_dirty=10, unmarked_from=1)
+    for limit in (100, WHOLE):
+        assert {r.mapped_to for r in commits(job, chosen, limit)} == {job.end}
+
+
 def test_an_emptied_segment_inside_a_group_tells_its_purges_too() -> None:
     job = log(3)
     stats = {1: SegmentStats(10, 0, 0, purged_count=10, purged_to=19, purged_epoch=7)}
@@ -313,7 +320,7 @@ def test_a_merge_is_never_a_whole_pass() -> None:
         found = commits(job, only_merge(job, [group(0, 1), group(2, 3)]), limit)
         assert [r.whole for r in found] == [False] * count
         assert [r.release_lease for r in found] == [False] * (count - 1) + [True]
-        assert {(r.first_dirty_offset, r.purged_to) for r in found} == {(NO_OFFSET, NO_OFFSET)}
+        assert {(r.first_dirty_offset, r.purged_to, r.mapped_to) for r in found} == {(NO_OFFSET, NO_OFFSET, NO_OFFSET)}
 
 
 def test_the_positions_of_a_part_are_those_of_its_groups() -> None:

@@ -33,6 +33,7 @@ def full_manifest() -> Manifest:
         purged_to=17,
         purged_epoch=5,
         last_pass_epoch=7,
+        mapped_to=25,
         last_leader_epoch=4,
         passes=(Pass(7, 1_700_000_000_000), Pass(9, -1)),
         settings={"cleanup.policy": "compact"},

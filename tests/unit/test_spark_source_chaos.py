@@ -75,6 +75,7 @@ class World:
 
     random: Random
     settings: TopicSettings
+    in_parts: bool = False
     clock: ManualClock = field(default_factory=lambda: ManualClock(1_800_000_000_000))
     appended: dict[int, list[Record]] = field(default_factory=dict)
     sinks: dict[int, Sink] = field(default_factory=dict)
@@ -95,9 +96,19 @@ class World:
         elif len(self.sinks) < len(PARTITIONS) and self.random.random() < 0.3:
             self.open(len(self.sinks))
         else:
-            run = new_run(self.store, self.settings, clock=self.clock, seed=self.random.randrange(10**6))
-            report = run.clean([place(partition) for partition in self.sinks])
+            run = new_run(self.store, self.settings, clock=self.clock, seed=self.random.randrange(10**6), **self._cut())
+            report = run.clean([place(partition) for partition in self.sinks], self._should_stop())
             assert report.exit_code == 0, report.document()
+
+    def _cut(self) -> dict[str, object]:
+        return {"pass_bytes": self.random.choice([1, 2000])} if self.in_parts else {}
+
+    def _should_stop(self) -> Callable[[], bool]:
+        """In parts a pass ends somewhere between two of them."""
+        if not self.in_parts:
+            return lambda: False
+        left = iter(range(self.random.randrange(9)))
+        return lambda: next(left, None) is None
 
     def append(self, partition: int) -> None:
         sink = self.sinks[partition]
@@ -238,11 +249,21 @@ def test_a_stream_never_goes_on_with_a_hole(seed: int, settings: TopicSettings) 
     assert sum(map(len, world.appended.values())) > 100
 
 
-@pytest.mark.parametrize("settings", [EAGER, KEEPS_TOMBSTONES])
+@pytest.mark.parametrize(
+    ("settings", "in_parts"),
+    [
+        (EAGER, False),
+        (KEEPS_TOMBSTONES, False),
+        (replace(EAGER, segment_min_garbage_ratio=0.4), False),
+        (KEEPS_TOMBSTONES, True),
+    ],
+)
 @pytest.mark.parametrize("seed", range(4))
-def test_a_batch_is_a_state_that_existed_or_says_that_it_is_none(seed: int, settings: TopicSettings) -> None:
+def test_a_batch_is_a_state_that_existed_or_says_that_it_is_none(
+    seed: int, settings: TopicSettings, *, in_parts: bool
+) -> None:
     random = Random(seed)
-    world = World(random, settings)
+    world = World(random, settings, in_parts)
     restless = Restless(world.store, random, world.move)
     given = {"url": "s3://b/topics", "topic": "users"}
     results: Counter[str] = Counter()
