@@ -312,12 +312,24 @@ def content(manifest: Manifest) -> Manifest:
 
 
 def was_compacted(manifest: Manifest) -> bool:
-    """Whether any pass has ever committed: then records may be missing that the topic had."""
+    """Whether any pass, or a part of one, has ever committed: then records may be missing that the topic had."""
     return (
         manifest.last_pass_epoch > NO_EPOCH
         or manifest.purged_to > NO_OFFSET
-        or manifest.first_dirty_offset > manifest.log_start_offset
+        or manifest.mapped_to > NO_OFFSET
+        or _has_clean_part(manifest)
     )
+
+
+def _has_clean_part(manifest: Manifest) -> bool:
+    """Whether something was cleaned, by `first_dirty_offset` alone.
+
+    An append moves it over a hole, so it may be above the log start where no compactor has ever been: behind the hole
+    that the log begins with. That is its end while there is no segment, and in the first one's range from then on.
+    """
+    if not manifest.segments:
+        return manifest.first_dirty_offset not in {manifest.log_start_offset, manifest.next_offset}
+    return manifest.first_dirty_offset >= manifest.segments[0].next_offset
 
 
 def faults(manifest: Manifest) -> list[str]:

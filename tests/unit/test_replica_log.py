@@ -16,13 +16,14 @@ from keyfold.errors import (
     ReplicaDiverged,
     ResyncRequired,
 )
-from keyfold.log.manifest import UNSTAMPED, Hold, Manifest, content, was_compacted
+from keyfold.log.manifest import NO_OFFSET, UNSTAMPED, Hold, Manifest, content, was_compacted
 from keyfold.log.manifest_codec import decode_manifest, encode_manifest
-from keyfold.log.partition_log import PartitionLog
+from keyfold.log.partition_log import PartitionLog, Replacement, Swap
 from keyfold.log.replica_log import ReplicaLog
 from keyfold.read.position import anchor_of, check_resumed
 from keyfold.store.api import Create
 from keyfold.store.faulty import Call, Fault, FaultyStore, Kind, SimulatedCrash
+from tests.support.bucket import Bucket, appended, uploaded
 from tests.support.manifests import entry
 from tests.support.replica_both import PLACE, URL, Both
 
@@ -86,6 +87,36 @@ def test_whether_a_log_was_compacted(both: Both) -> None:
     assert not was_compacted(both.load())
     both.clean()
     assert was_compacted(both.load())
+
+
+@pytest.mark.parametrize("is_emptied", [False, True])
+def test_a_log_that_begins_with_a_hole_was_not_compacted_for_that(is_emptied: bool) -> None:
+    """Skipped records, or transactions that were aborted, before there is a record; also where all have expired."""
+    bucket = Bucket()
+    sink = bucket.sink()
+    if is_emptied:
+        first = appended(sink, 5)
+        bucket.compactor().expire([first])
+    for _ in range(2):
+        sink.advance(sink.refresh().next_offset + 3)
+        assert not was_compacted(bucket.manifest)
+    old = [appended(sink, 2), appended(sink, 2)]
+    assert not was_compacted(bucket.manifest)
+    compactor = bucket.compactor()
+    merged = uploaded(compactor, bucket.manifest.log_start_offset, sink.manifest.next_offset)
+    compactor.replace(Replacement((Swap(tuple(old), (merged,)),), NO_OFFSET, whole=False))
+    assert not was_compacted(bucket.manifest)
+    appended(sink, 2)
+    assert not was_compacted(bucket.manifest)
+
+
+def test_a_part_of_a_pass_that_has_emptied_the_beginning_has_compacted() -> None:
+    bucket = Bucket()
+    sink = bucket.sink()
+    old = appended(sink, 2)
+    appended(sink, 2)
+    bucket.compactor().replace(Replacement((Swap((old,), ()),), 2, whole=False, mapped_to=4))
+    assert was_compacted(bucket.manifest)
 
 
 # who may write
