@@ -228,6 +228,7 @@ class PartitionRestore:
         numbers = self.journal.numbers(self.partition)
         if not numbers:
             self._require_empty(ends.start_offset, ends.end_offset)
+            self.source.begin()
             self._state = State(0, ends.end_offset, ends.end_offset, self.start)
             return False
         self.source.go_on_from(self.journal.last_anchor(self.partition, numbers))

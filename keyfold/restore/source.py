@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from keyfold.errors import ObjectNotFound
 from keyfold.log.index import Index, Ints, read_index_data
-from keyfold.log.manifest import Manifest, SegmentEntry
+from keyfold.log.manifest import NO_OFFSET, Manifest, SegmentEntry
 from keyfold.log.names import Place
 from keyfold.log.record import Record
 from keyfold.read.batches import Wish, take_rows
@@ -76,6 +76,7 @@ class Source:
         self._selection = selection
         self._plan = plan
         self._anchor = plan.anchor
+        self._is_new = False
         self.manifest = load()
         self._latest: dict[str, RowBits] | None = None
 
@@ -88,12 +89,24 @@ class Source:
         """Another run has read before this one, and knew this of the log (None: no more than the plan)."""
         self._anchor = anchor or self._plan.anchor
 
+    def begin(self) -> None:
+        """No run has announced anything yet: the version that is checked next is the first one that is read.
+
+        Nothing is in the target that a tombstone deletes which was purged since the plan was made.
+        """
+        self._is_new = True
+
     def check(self, position: int) -> None:
         """Raise `OffsetOutOfRange` where going on at `position` could hide a record, as `check_resumed` says."""
-        anchor = self._anchor
+        anchor, unpurged = self._anchor, replace(self.manifest, purged_to=NO_OFFSET)
+        if self._is_new:
+            anchor = check_resumed(anchor, position, unpurged)
+            self._anchor = replace(anchor, version=self.manifest.version, last_pass_epoch=self.manifest.last_pass_epoch)
+            self._is_new = False
+            return
         if self._selection.latest:
             # Of a deleted key only what came after the first version can be needed: before it, it was left out.
-            check_resumed(replace(anchor, last_pass_epoch=self.manifest.purged_epoch), position, self.manifest)
+            check_resumed(anchor, position, unpurged)
             position = min(max(position, self._plan.planned_end), self.end)
         self._anchor = check_resumed(anchor, position, self.manifest)
 

@@ -421,3 +421,33 @@ def test_to_offsets_as_they_are_given() -> None:
             parse_to_offsets(wrong)
     with pytest.raises(ConfigError, match="excludes --to-offset"):
         Selection(to_offsets={0: 1}, latest=True)
+
+
+@pytest.mark.parametrize("selection", [Selection(), Selection(latest=True)])
+def test_a_partition_of_which_nothing_was_restored_yet_misses_no_tombstone(selection: Selection) -> None:
+    """The first run was about another partition: what was purged since its plan deletes nothing that is there."""
+    clock, topic = ManualClock(), FakeTopic(lag=0, count=2)
+    store = MemoryStore(clock=clock)
+    log = made(clock, "a=1 b=2", store=store)
+    second = made(clock, "c=3 d=4", 1, partition=1, store=store)
+    request = Request("users", selection, settings=SMALL, partitions=(0,))
+    run(log, topic, clock, request)
+    second.append(records("c= z=1", 2))
+    second.compact()
+    second.compact(purge=True)
+    second.collect()
+    topic.dies_at = topic.sends + 2
+    with pytest.raises(SimulatedCrash):
+        run(log, topic, clock, replace(request, partitions=(1,)), seed=2)
+    topic.die()
+    topic.dies_at = None
+    run(log, topic, clock, replace(request, partitions=(1,)), seed=3)
+    assert bare(topic.log(1)) == bare(of_log(second))
+    assert [r.key for r in topic.log(1) if r] == [b"d", b"z"]
+
+    second.append(records("d= y=1", 4))  # from its first window on it has something to lose
+    second.compact()
+    second.compact(purge=True)
+    second.collect()
+    with pytest.raises(OffsetOutOfRange, match="tombstones"):
+        run(log, topic, clock, replace(request, partitions=(1,), goes_on=True), seed=4)

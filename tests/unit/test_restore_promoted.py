@@ -20,6 +20,7 @@ from keyfold.read.log import Log
 from keyfold.read.position import Anchor
 from keyfold.restore.journal import Journal
 from keyfold.restore.run import Outcome, Request, Restore
+from keyfold.restore.selection import Selection
 from keyfold.restore.window import Window
 from keyfold.store.api import Create
 from keyfold.store.faulty import SimulatedCrash
@@ -43,10 +44,12 @@ def promoted_copy(log: MadeLog, clock: ManualClock) -> MadeLog:
     return copy
 
 
-def run(log: MadeLog, journal: MemoryStore, topic: FakeTopic, clock: ManualClock, number: int) -> Outcome:
+def run(
+    log: MadeLog, journal: MemoryStore, topic: FakeTopic, clock: ManualClock, number: int, *, latest: bool = False
+) -> Outcome:
     """A run over this log, with the journal in another place."""
     opened = Log(log.store, "topics", "users", clock=clock, random=Random(number))
-    request = Request("users", settings=SMALL)
+    request = Request("users", Selection(latest=latest), settings=SMALL)
     one = Restore(
         opened, topic, request, clock=clock, random=Random(number), holder=f"run {number}", journal_store=journal
     )
@@ -57,12 +60,13 @@ def run(log: MadeLog, journal: MemoryStore, topic: FakeTopic, clock: ManualClock
 
 
 def dying(
-    log: MadeLog, journal: MemoryStore, topic: FakeTopic, clock: ManualClock, number: int, *, records: int
-) -> None:
+    log: MadeLog, journal: MemoryStore, topic: FakeTopic, clock: ManualClock, number: int, *, records: int,
+    latest: bool = False,
+) -> None:  # fmt: skip
     """A run that dies when it has landed so many records."""
     topic.dies_at = topic.sends + records + 1
     with pytest.raises(SimulatedCrash):
-        run(log, journal, topic, clock, number)
+        run(log, journal, topic, clock, number, latest=latest)
     topic.die()
     topic.dies_at = None
 
@@ -98,6 +102,31 @@ def test_a_run_that_has_gone_on_in_the_promoted_log_is_gone_on_from_behind_the_o
     assert outcome.results[0].records == 8
     assert bare(topic.log(0)) == bare(of_log(copy))
     assert run(copy, journal, topic, clock, 4).results[0].was_finished
+
+
+def test_the_latest_state_needs_no_tombstone_of_before_its_plan_in_the_promoted_log_either() -> None:
+    """b was deleted when the plan was made, so that it was left out; the promoted log has cleaned that away since."""
+    clock, topic, journal = ManualClock(), FakeTopic(lag=0), MemoryStore()
+    log = made(clock, "b=2 a=1 c=3 d=4 b=5 b= e=5", segments=2)
+    copy = promoted_copy(log, clock)
+    dying(log, journal, topic, clock, 1, records=1, latest=True)
+    copy.append(records("g=7 c=", 7))
+    copy.compact()
+    copy.compact(purge=True)
+    copy.collect()
+    with pytest.raises(OffsetOutOfRange, match="tombstones up to offset 8"):  # c's is newer than the plan
+        run(copy, journal, topic, clock, 2, latest=True)
+
+    clock, topic, journal = ManualClock(), FakeTopic(lag=0), MemoryStore()
+    log = made(clock, "b=2 a=1 c=3 d=4 b=5 b= e=5", segments=2)
+    copy = promoted_copy(log, clock)
+    dying(log, journal, topic, clock, 1, records=1, latest=True)
+    copy.append(records("g=7", 7))
+    copy.compact()
+    copy.compact(purge=True)
+    copy.collect()
+    run(copy, journal, topic, clock, 2, latest=True)
+    assert [r.key for r in topic.log(0) if r] == [b"a", b"c", b"d", b"e", b"g"]
 
 
 def window(number: int, run: int, seen_to: int | None) -> Window:
