@@ -86,6 +86,17 @@ def partitions_hazard(topic: TargetTopic, wanted: int) -> Iterator[Hazard]:
         )
 
 
+def added_hazards(source: str, numbers: Sequence[int]) -> Iterator[Hazard]:
+    """Partitions that the log has got since the restore was begun, and that this run leaves out."""
+    for number in numbers:
+        yield Hazard(
+            "added",
+            f"partition {number} of the log of {source} was not there when this restore was begun, and is left out",
+            "--continue restores it too",
+            partition=number,
+        )
+
+
 def hazards(topic: TargetTopic, surveys: Sequence[Survey], selection: Selection, limits: Limits) -> Iterator[Hazard]:
     """Everything that would go wrong: errors first within each partition."""
     yield from _topic_hazards(topic, surveys)

@@ -3,6 +3,7 @@
     <topics.dir>/_restores/<topic>/<target topic>@<target topic id>/
         plan.json                          what is restored, from which log; created once
         lease.json                         who is at work; changed by compare-and-set
+        partition=<p>/plan.json            the same for a partition that the log got later; created once
         partition=<p>/<number>.window      numbered windows; created once each
 
 A window's name is its number, and it is created, never replaced. So of two runs that go on from the same point only one
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -110,26 +111,47 @@ class Journal:
         """Where it is, for messages."""
         return f"{self.store.url}/{self.folder}"
 
-    def load_plan(self) -> Plan | None:
-        """The plan, or None where this restore was never begun. Raises `RestoreRefused` where it cannot be read."""
+    def load_plan(self, partitions: Iterable[int] = ()) -> Plan | None:
+        """The plan, or None where this restore was never begun. Raises `RestoreRefused` where it cannot be read.
+
+        Of `partitions` that the log did not have when it was begun those are in it that a later run took in.
+        """
+        plan = self._load_plan("plan.json")
+        if plan is None:
+            return None
+        found = dict(plan.partitions)
+        for number in sorted(set(partitions) - set(found)):
+            later = self._load_plan(_plan_name(number))
+            if later is not None:
+                found |= later.partitions
+        return replace(plan, partitions=found)
+
+    def _load_plan(self, name: str) -> Plan | None:
         try:
-            data = self.store.get(self.folder + "plan.json").data
+            data = self.store.get(self.folder + name).data
         except ObjectNotFound:
             return None
         try:
             return Plan.decode(data)
         except (ValueError, KeyError, TypeError) as error:
             raise RestoreRefused(
-                f"the journal's plan cannot be read (`{self.url}plan.json`): {error}",
+                f"the journal's plan cannot be read (`{self.url}{name}`): {error}",
                 hint="restore into another topic, or delete this one and its journal",
             ) from error
 
     def create_plan(self, plan: Plan) -> Plan:
-        """Write the plan, or load the one that another run has written."""
+        """Write the plan, or load the one that another run has written, and take in the partitions that it lacks."""
+        found = self._create_plan("plan.json", plan)
+        for number in sorted(set(plan.partitions) - set(found.partitions)):
+            later = self._create_plan(_plan_name(number), replace(plan, partitions={number: plan.partitions[number]}))
+            found = replace(found, partitions={**found.partitions, **later.partitions})
+        return found
+
+    def _create_plan(self, name: str, plan: Plan) -> Plan:
         try:
-            self._patience.repeat(lambda: self.store.put(self.folder + "plan.json", plan.encode(), Create()))
+            self._patience.repeat(lambda: self.store.put(self.folder + name, plan.encode(), Create()))
         except AlreadyExists:
-            found = self.load_plan()
+            found = self._load_plan(name)
             assert found is not None
             return found
         return plan
@@ -209,3 +231,7 @@ class Journal:
 
     def _key(self, partition: int, number: int) -> str:
         return f"{self._folder(partition)}{number:010d}.window"
+
+
+def _plan_name(partition: int) -> str:
+    return f"partition={partition}/plan.json"

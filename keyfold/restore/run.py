@@ -163,10 +163,16 @@ class Restore:
     def _outlook(self, topic: TargetTopic, manifests: Mapping[int, Manifest], count: int) -> Outlook:
         wrong = tuple(rules.partitions_hazard(topic, count))
         journal = self._journal(topic)
-        plan = (journal.load_plan() if topic.exists else None) or self._new_plan(topic, manifests)
+        plan = (journal.load_plan(manifests) if topic.exists else None) or self._new_plan(topic, manifests)
         self._require_same(plan, journal)
         if wrong:
             return Outlook(topic, plan, (), wrong, {}, ())
+        added = sorted(set(manifests) - set(plan.partitions))
+        if self._request.goes_on:
+            later = {number: self._partition_plan(number, manifests[number]) for number in added}
+            plan = replace(plan, partitions={**plan.partitions, **later})
+        else:
+            wrong = tuple(rules.added_hazards(self._log.topic, self._chosen(added)))
         limits = self._limits(topic)
         target = self._topics.open(topic, send_s=1.0, largest_bytes=0) if topic.exists else None
         parts = self._chosen(sorted(plan.partitions))
@@ -174,6 +180,7 @@ class Restore:
             found = list(pool.map(partial(self._look_at, topic, plan, journal, target, limits), parts))
         surveys = tuple(one for one, _, _ in found if one is not None)
         hazards = tuple(rules.hazards(topic, surveys, self._request.selection, limits)) if surveys else ()
+        hazards += wrong
         finished = tuple(result for _, _, result in found if result is not None)
         landed = {number: count for number, (_, count, _) in zip(parts, found, strict=True)}
         return Outlook(topic, plan, surveys, hazards, landed, finished)
@@ -208,7 +215,7 @@ class Restore:
         """Committed offsets in the target's, and rows about other topics; see `keyfold.restore.offsets`."""
         topic = self._topics.describe(self._request.target)
         journal = None if topic is None else self._journal(topic)
-        plan = None if journal is None else journal.load_plan()
+        plan = None if journal is None else journal.load_plan(row.partition for row in rows)
         if journal is None or plan is None:
             raise RestoreRefused(f"nothing was restored into topic {self._request.target} yet")
         return translate(rows, journal, plan.partitions, self._log.topic, self._request.target)

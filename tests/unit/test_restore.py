@@ -14,6 +14,7 @@ from keyfold.log.record import Record
 from keyfold.read.log import Log
 from keyfold.restore.errors import RestoreBusy, RestoreRefused, TargetMoved
 from keyfold.restore.lease import Lease
+from keyfold.restore.offsets import GroupOffset
 from keyfold.restore.partition import Settings
 from keyfold.restore.run import Outcome, Request, Restore
 from keyfold.restore.selection import EVERY, Selection, parse_to_offsets
@@ -421,6 +422,36 @@ def test_to_offsets_as_they_are_given() -> None:
             parse_to_offsets(wrong)
     with pytest.raises(ConfigError, match="excludes --to-offset"):
         Selection(to_offsets={0: 1}, latest=True)
+
+
+def test_a_partition_that_the_log_got_later_is_named_and_continue_takes_it_in() -> None:
+    clock, topic = ManualClock(), FakeTopic(lag=0, count=2)
+    store = MemoryStore(clock=clock)
+    log = made(clock, "a=1 b=2", store=store)
+    request = Request("users", settings=SMALL, partition_count=2)
+    run(log, topic, clock, request)
+    second = made(clock, "c=3 d=4", 1, partition=1, store=store)
+    one = restore(log, topic, clock, request, seed=2)
+    (hazard,) = one.look().hazards
+    assert (hazard.kind, hazard.partition, hazard.is_error) == ("added", 1, False)
+    assert one.run(one.look()).results[0].was_finished
+    assert topic.log(1) == []
+    assert restore(log, topic, clock, replace(request, partitions=(0,)), seed=2).look().hazards == ()
+
+    goes_on = replace(request, goes_on=True)
+    topic.dies_at = topic.sends + 2
+    with pytest.raises(SimulatedCrash):
+        run(log, topic, clock, goes_on, seed=3)
+    topic.die()
+    topic.dies_at = None
+    second.append(records("e=5", 2))
+    run(log, topic, clock, request, seed=4)  # it is known now, so that it is gone on with by the same command
+    assert bare(topic.log(1)) == bare(of_log(second))
+    again = restore(log, topic, clock, request, seed=5)
+    assert again.look().hazards == ()
+    assert [r.was_finished for r in again.run(again.look()).results] == [True, True]
+    ours, others = again.translate([GroupOffset(None, "users", 1, 2)])
+    assert (ours, others) == ([GroupOffset(None, "users", 1, 2)], [])
 
 
 @pytest.mark.parametrize("selection", [Selection(), Selection(latest=True)])
