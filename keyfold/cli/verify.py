@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +86,7 @@ def verify(
         keyfold log verify s3://bucket/topics users --bootstrap-servers localhost:9092 --sample 0.05
     """  # noqa: D301 - click wants the character
     from keyfold.cli import show
-    from keyfold.read.compare import Extent
+    from keyfold.read.compare import Extent, absent_partitions
 
     in_kafka = bootstrap_servers is not None or kafka_config is not None
     if not in_kafka and not (from_offset is to_offset is None and sample == 1.0):
@@ -96,7 +97,10 @@ def verify(
     with ExitStack() as stack:
         reader = stack.enter_context(_kafka_topic(bootstrap_servers, kafka_config, topic)) if in_kafka else None
         bars = stack.enter_context(_progress(topic, target))
-        for report in _reports(ctx, target, parallel, reader, extent, bars, on_spark=on_spark):
+        reports = _reports(ctx, target, parallel, reader, extent, bars, on_spark=on_spark)
+        if reader is not None and partition is None:
+            reports = chain(reports, absent_partitions(target.log, target.partitions, reader))
+        for report in reports:
             for line in [show.dumps(show.report_json(report))] if as_json else show.report_lines(report):
                 echo(line)
             if not report.is_sound:

@@ -19,7 +19,7 @@ reason is counted in a note.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final, Protocol
@@ -33,7 +33,7 @@ from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
 from keyfold.log.record import Record
 from keyfold.read.compare_judge import Judge, segment_key
-from keyfold.read.findings import Finding, Findings, Kind
+from keyfold.read.findings import Finding, Findings, Kind, VerifyReport
 from keyfold.read.log import Log
 from keyfold.read.verify_hashes import COMPARED, IN_LOG, IN_TOPIC, ROWS_AT_ONCE, TOMBSTONE, HashedRows, row_flags
 
@@ -120,6 +120,19 @@ def compare_partition(
             walk.findings.add(Finding(Kind.NOT_COMPARED, place.manifest_key, what))
         found = (*findings, *walk.findings)
     return Comparison(found, walk.compared)
+
+
+def absent_partitions(log: Log, known: Collection[int], topic: TopicReader) -> Iterator[VerifyReport]:
+    """Partitions that have records in Kafka, and of which there is no log at all: a listing alone cannot miss them."""
+    for number in sorted(set(topic.partitions()) - set(known)):
+        start, end = topic.ends(number)
+        if start < end and next(topic.read(number, start, end), None) is not None:
+            place = log.place(number)
+            what = f"Kafka's topic has partition {number} with offsets [{start}, {end}), and there is no log of it"
+            lost = "all that the log had of it, unless it is so new that no sink has read it yet"
+            to_do = "let the sink write it while Kafka has it; look who deleted its folder, if there was one"
+            finding = Finding(Kind.TOPIC_DIFFERS, place.manifest_key, what, lost, to_do)
+            yield VerifyReport(place, -1, 0, 0, (finding,), compared=0)
 
 
 def _range(manifest: Manifest) -> str:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from random import Random
 
 import pytest
 
+from keyfold.cli.app import Surroundings, run
 from keyfold.log.manifest import Gap
 from keyfold.log.record import Record
-from keyfold.read.compare import ALL, Comparison, Extent, compare_partition
+from keyfold.read.compare import ALL, Comparison, Extent, absent_partitions, compare_partition
 from keyfold.read.findings import Kind
 from keyfold.read.log import Log
 from tests.support.logs import MadeLog, record, records
@@ -49,9 +51,12 @@ class FakeTopic:
         return replace(self, records=[r for r in self.records if r.offset not in offsets], end=self.ends(0)[1])
 
 
+def opened(made: MadeLog) -> Log:
+    return Log(made.store, "topics", "users", clock=made.clock, random=made.random)
+
+
 def compare(made: MadeLog, topic: FakeTopic, extent: Extent = ALL, rows_at_once: int = 5) -> Comparison:
-    log = Log(made.store, "topics", "users", clock=made.clock, random=made.random)
-    return compare_partition(log, 0, topic, random=Random(1), extent=extent, rows_at_once=rows_at_once)
+    return compare_partition(opened(made), 0, topic, random=Random(1), extent=extent, rows_at_once=rows_at_once)
 
 
 def found(comparison: Comparison) -> list[tuple[str, int]]:
@@ -268,3 +273,24 @@ def test_damage_ends_the_comparison_with_a_note() -> None:
     comparison = compare(log, topic)
     assert [f.kind for f in comparison.findings] == [Kind.NOT_COMPARED]
     assert "stopped at damage" in comparison.findings[0].what
+
+
+def test_a_partition_of_which_there_is_no_log_at_all(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A listing of the bucket cannot miss it; the topic can."""
+    made, topic = both("a=1 b=2")
+    world = Surroundings(lambda _url: (made.store, "topics"), made.clock, made.random)
+    monkeypatch.setattr("keyfold.cli.verify._kafka_topic", lambda *_: nullcontext(topic))
+    command = ["log", "verify", "s3://bucket/topics", "users", "--bootstrap-servers", "kafka:9092"]
+    assert run(command, world) == 0
+    topic.numbers = [0, 1]
+    assert run([*command, "--partition", "0"], world) == 0
+    capsys.readouterr()
+    assert run(command, world) == 1
+    out = capsys.readouterr().out
+    assert "users-1 topic-differs: topics/users/partition=1/_manifest.avro: Kafka's topic has partition 1 with" in out
+    assert "offsets [0, 2), and there is no log of it" in out
+    topic.records.clear()  # a partition that nobody has written to
+    topic.end = 2
+    assert [one.place.partition for one in absent_partitions(opened(made), [0], topic)] == []
