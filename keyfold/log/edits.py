@@ -110,7 +110,7 @@ def append(
 ) -> Edit:
     """Extend the log from `base_offset` to `next_offset`, by one segment, or without any over a hole in the source."""
 
-    def edit(manifest: Manifest, _seen_ms: int) -> Manifest:
+    def edit(manifest: Manifest, seen_ms: int) -> Manifest:
         _require_epoch(manifest, Role.SINK, epoch)
         if manifest.next_offset != base_offset:
             raise OffsetMoved(
@@ -128,6 +128,7 @@ def append(
             segments = (*segments[:-1], replace(segments[-1], next_offset=next_offset))
         return replace(
             manifest,
+            sink=replace(manifest.sink, append_seen_ms=seen_ms),
             segments=segments,
             next_offset=next_offset,
             first_dirty_offset=_first_dirty(manifest.first_dirty_offset, segments, next_offset),

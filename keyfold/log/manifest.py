@@ -65,12 +65,17 @@ class SegmentEntry:
 
 @dataclass(frozen=True, slots=True)
 class RoleState:
-    """A role's claim: its epoch (0: never claimed), its last commit, and for the compactor its lease (store time)."""
+    """A role's claim: its epoch (0: never claimed), its last commit, and for the compactor its lease (store time).
+
+    `append_seen_ms`, for the sink: the store time that it knew when it last appended, so that its append is no older;
+    0 where that is not known. What others commit leaves it as it is.
+    """
 
     epoch: int = NO_EPOCH
     commit_id: str = ""
     lease_until_ms: int = 0
     lease_holder: str = ""
+    append_seen_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

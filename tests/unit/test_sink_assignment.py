@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -14,7 +15,7 @@ from keyfold.clock import ManualClock
 from keyfold.errors import Fenced, SourceError
 from keyfold.log.manifest import Gap, SegmentEntry
 from keyfold.log.names import Place
-from keyfold.log.partition_log import PartitionLog
+from keyfold.log.partition_log import PartitionLog, Replacement, Swap
 from keyfold.store.memory import MemoryStore
 from keyfold_sink.group.assignment import Assigned, Claimed, Claims, Loaded, require_same_branch
 from keyfold_sink.kafka.source import ASKED_REASON, SKIPPED, GapPolicy, SourceFacts
@@ -125,6 +126,27 @@ def test_a_record_of_the_log_must_not_be_younger_at_the_source(here: Setting) ->
         require_same_branch(owner, 59, 5)
     owner.last_leader_epoch = -1
     require_same_branch(owner, 59, 5)
+
+
+DAY_MS = 86_400_000
+
+
+def test_a_pass_while_the_sink_was_away_does_not_make_that_shorter(here: Setting) -> None:
+    """It stamps the last segment and writes it anew: the time in the manifest and the object's are of the pass then."""
+    here.store = MemoryStore(clock=here.clock)
+    session = here.claimed().session
+    session.append(entry(0, 4, 5, session.epoch))
+    here.clock.time_ms += 4 * DAY_MS
+    compactor = here.log().claim_compactor(lease_ms=1000, holder="c")
+    name, old = compactor.new_name(0), compactor.manifest.segments[0]
+    new = replace(old, name=str(name), index_name=str(name.index))
+    compactor.replace(Replacement((Swap((old,), (new,)),), 5))
+    here.source = FakeSource(end=9)
+    for days in (5, 6):  # nor does a claim
+        here.clock.time_ms += DAY_MS
+        at = here.claimed().resumed
+        assert at is not None
+        assert at.now_ms - at.last_appended_ms == days * DAY_MS
 
 
 def entry(base_offset: int, last_offset: int, next_offset: int, epoch: int) -> SegmentEntry:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 import pyarrow as pa
@@ -27,7 +27,7 @@ from keyfold.spark.source_topic import SourceTopic
 from keyfold.store.api import Blob, Create, ObjectStore
 from keyfold.store.counted import CountedStore
 from keyfold.store.memory import MemoryStore
-from tests.support.cleaning import PLACE, Sink, clean, load, memory_log, read_all, record
+from tests.support.cleaning import EAGER, PLACE, Sink, clean, load, memory_log, new_run, read_all, record
 
 MUST = {"url": "s3://bucket/topics", "topic": "users"}
 READING = Reading("topics", "users", ARROW)
@@ -231,3 +231,43 @@ def test_damage_is_named() -> None:
     store.put(key, bytes(data), Create())
     with pytest.raises(Corrupt, match="block"):
         read(store, tasks)
+
+
+def by_parts(store: ObjectStore) -> None:
+    """A pass in parts that ends after its first one."""
+    calls = iter([False])
+    run = new_run(store, replace(EAGER, segment_bytes=1), clock=ManualClock(1_800_000_000_000), pass_bytes=1)
+    (report,) = run.clean([PLACE], lambda: next(calls, True)).partitions
+    assert 0 < report.parts_committed < report.parts
+
+
+def above_a_floor(store: ObjectStore) -> None:
+    """A pass that leaves the first segment, which holds back the first dirty offset, and cleans the one behind it."""
+    settings = replace(EAGER, segment_bytes=1, segment_min_garbage_ratio=0.4)
+    (report,) = clean(store, settings, clock=ManualClock(1_800_000_000_000)).partitions
+    assert report.segments_left > 0
+
+
+@pytest.mark.parametrize("compact", [by_parts, above_a_floor])
+def test_a_snapshot_that_lost_a_record_below_the_first_dirty_offset_of_a_part_says_so(
+    compact: Callable[[ObjectStore], None],
+) -> None:
+    """What has gone for a record behind the snapshot's end is not told by `first_dirty_offset` alone."""
+    store, sink = memory_log(
+        [record(0, "x", "1"), record(1, "y", "1"), record(2, "z", "1" * 50)],
+        [record(3, "a", "1" * 50), record(4, "b", "1")],
+        [record(5, "y", "2")],
+    )
+    tasks = plan(store)
+
+    def move_on() -> None:
+        sink.append([record(6, "a", "2"), record(7, "x", "2")])
+        sink.append([record(8, "d", "2")])
+        compact(store)
+        manifest = load(store)
+        assert manifest.first_dirty_offset <= 6
+        for one in manifest.replaced:
+            store.delete(PLACE.key(one.name))
+
+    with pytest.raises(SnapshotLost, match="compacted beyond offset 6, where this read of it ends"):
+        read(Scene(store, 1, move_on), tasks)  # type: ignore[arg-type]

@@ -276,7 +276,8 @@ class Claims:
         """When the log's last segment was written, in store time.
 
         The stamp in the manifest comes from a later commit, perhaps a much later one; the object knows better, unless
-        a compactor has written it anew.
+        a compactor has written it anew. Then it is no older than what the sink knew of the time when it appended: a
+        pass in the middle of an absence, or behind a claim that failed over one, must not make it shorter.
         """
         if not pinned.manifest.segments:
             return 0
@@ -287,6 +288,8 @@ class Claims:
             key = owner.log.place.key(last.name)
             with contextlib.suppress(ObjectNotFound):  # replaced and collected since the manifest was read
                 stamps.append(owner.retry(lambda: owner.log.store.head(key)).last_modified_ms)
+        elif pinned.manifest.sink.append_seen_ms:
+            stamps.append(pinned.manifest.sink.append_seen_ms)
         return min(stamps, default=pinned.seen_ms)
 
     def _skip(self, owner: Assigned, session: SinkSession, gap: Gap) -> None:
