@@ -222,6 +222,27 @@ def test_what_was_read_of_a_topic_that_is_deleted_is_in_the_log(make: MakeRig, c
     assert [record.offset for record in read_segments(rig.store, *T0)] == list(range(5))
 
 
+def test_of_a_topic_that_is_deleted_no_segment_is_left_behind(make: MakeRig) -> None:
+    """The first commit finds out. Others wait behind it, and one is being filled: all of it was the topic's."""
+    rig = make(flush__size="5")
+
+    def gone(topic: str) -> str:
+        raise TopicGone(f"{topic}: the topic is gone")
+
+    rig.task._tools.source.topic_id = gone  # type: ignore[method-assign]
+    rig.kafka.produce(T0, range(12))
+    rig.kafka.tell("on_assign", T0)
+    rig.until(lambda: rig.says(State.FAILED))
+    owner = rig.task._group.assigned[T0]
+    rig.until(lambda: owner.lane.idle)
+    assert [record.offset for record in read_segments(rig.store, *T0)] == list(range(12))
+    assert rig.next_offset() == 12
+    rig.heard()
+    status = rig.status()
+    assert status is not None
+    assert "the topic is gone" in status.error
+
+
 def test_with_until_caught_up_a_partition_s_error_ends_the_task(make: MakeRig) -> None:
     rig = make(catch_up={T0: 5, T1: 5})
     lose_manifest(rig, T0)

@@ -98,6 +98,10 @@ class Lane:
             if at_end is not None:
                 at_end()
 
+    def tell(self, error: BaseException) -> None:
+        """Report what a job has found as if it had raised it, and go on: what waits here is still to be done."""
+        self._on_crash(error)
+
     def wait_idle(self, timeout_s: float) -> bool:
         """Wait until nothing runs and nothing waits; False when time ran out."""
         with self._changed:

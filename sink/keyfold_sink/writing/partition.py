@@ -289,7 +289,8 @@ class PartitionWriter:
         self._tools.meter.committed(entry, rolled_s)
         self._tools.report(Committed(self.key, next_offset, record_count, size_bytes, reason))
         if gone is not None:
-            raise gone
+            # Not raised: what waits behind this, and what is being filled, was the topic's as well.
+            self._lane.tell(gone)
 
     def _await(self, deliveries: Sequence[Delivery]) -> None:
         """No offset of a skipped record is passed before its dead letter has arrived."""
