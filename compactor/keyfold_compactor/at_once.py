@@ -12,14 +12,33 @@ from collections.abc import Callable, Mapping, Sequence
 
 from keyfold_compactor import parts, plan
 from keyfold_compactor.floor import Choice, choose
-from keyfold_compactor.plan import SegmentStats
+from keyfold_compactor.plan import Group, SegmentStats
 from keyfold_compactor.work import Limits, LogJob, MapAnswer, MaskKey, UnitAnswer, UnitJob
 
 
 def choice_of(job: LogJob, stats: Sequence[SegmentStats], limits: Limits) -> Choice:
     """What a pass of `job` does after all."""
-    groups = plan.group(job.entries, stats, segment_bytes=limits.segment_bytes, unit_bytes=limits.unit_bytes)
-    return choose(job, groups, stats, limits.floor)
+    choice = choose(job, _groups(job, stats, limits, len(job.entries)), stats, limits.floor)
+    if not limits.keeps_ages or choice.first_dirty >= job.end:
+        return choice
+    # What is dirty after it is as old as it was: a merge has the age of its youngest part, and what supersedes a record
+    # that is left would grow young again with each pass, and never be overdue.
+    clean = sum(e.next_offset <= choice.first_dirty for e in job.entries)
+    return choose(job, _groups(job, stats, limits, clean), stats, limits.floor)
+
+
+def _groups(job: LogJob, stats: Sequence[SegmentStats], limits: Limits, count: int) -> list[Group]:
+    """Groups of the first `count` segments, and each of the others by itself."""
+    found: list[Group] = []
+    for first, last in ((0, count), *((at, at + 1) for at in range(count, len(job.entries)))):
+        made = plan.group(
+            job.entries[first:last],
+            stats[first:last],
+            segment_bytes=limits.segment_bytes,
+            unit_bytes=limits.unit_bytes,
+        )
+        found += [plan.shifted(group, first) for group in made]
+    return found
 
 
 def units_at_once(job: LogJob, answer: MapAnswer) -> list[UnitJob] | None:

@@ -13,11 +13,10 @@ segments in it, or is near `segment.bytes`, and is twice its largest part: every
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 from keyfold.log.manifest import UNSTAMPED, SegmentEntry
-from keyfold_compactor.plan import Group, group, untouched
+from keyfold_compactor.plan import Group, group, shifted, untouched
 from keyfold_compactor.retention import born_ms
 from keyfold_compactor.settings import TopicSettings
 
@@ -36,7 +35,7 @@ def merges(segments: Sequence[SegmentEntry], first_dirty: int, settings: TopicSe
         for made in group(entries, stats, segment_bytes=limit, unit_bytes=limit):
             size_bytes = sum(entries[at].size_bytes for at in made.kept)
             if len(made.kept) >= SEGMENTS_MIN or 2 * size_bytes >= limit:
-                found.append(_shifted(made, first))
+                found.append(shifted(made, first))
     return found
 
 
@@ -71,7 +70,3 @@ class _Age(NamedTuple):
     @property
     def born_ms(self) -> int:
         return self.appended_at_ms if self.max_timestamp < 0 else min(self)
-
-
-def _shifted(made: Group, by: int) -> Group:
-    return replace(made, first=made.first + by, last=made.last + by, kept=tuple(at + by for at in made.kept))

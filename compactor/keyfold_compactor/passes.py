@@ -135,7 +135,8 @@ class Passes:
 
     def _limits(self, claim: Claim, unit_bytes: int) -> Limits:
         floor = floor_of(claim.verdict, claim.settings)
-        return Limits(claim.settings.segment_bytes, unit_bytes, floor, self._max_bytes)
+        settings = claim.settings
+        return Limits(settings.segment_bytes, unit_bytes, floor, self._max_bytes, settings.has_max_lag)
 
     def _round(self, passes: Sequence[_Pass]) -> None:
         """The next part of each pass: rewrite, then commit."""

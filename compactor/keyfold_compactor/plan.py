@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from keyfold.log.manifest import NO_EPOCH, NO_OFFSET, SegmentEntry
@@ -117,6 +117,11 @@ def group(
         run.append(at)
     groups.extend(_split(run, entries, stats))
     return groups
+
+
+def shifted(made: Group, by: int) -> Group:
+    """A group of some neighbours as one of the whole log, in which `by` segments are before them."""
+    return replace(made, first=made.first + by, last=made.last + by, kept=tuple(at + by for at in made.kept))
 
 
 def _split(run: list[int], entries: Sequence[SegmentEntry], stats: Sequence[SegmentStats]) -> list[Group]:

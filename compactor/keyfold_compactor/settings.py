@@ -61,7 +61,12 @@ class TopicSettings:
         return self.delete and (self.retention_ms >= 0 or self.retention_bytes >= 0)
 
     @property
+    def has_max_lag(self) -> bool:
+        """Whether records are to be cleaned at a certain age, whatever the ratio."""
+        return self.max_compaction_lag_ms < LONG_MAX
+
+    @property
     def needs_append_times(self) -> bool:
         """Whether a decision depends on when segments were appended."""
-        has_lag = self.min_compaction_lag_ms > 0 or self.max_compaction_lag_ms < LONG_MAX
+        has_lag = self.min_compaction_lag_ms > 0 or self.has_max_lag
         return (self.compact and has_lag) or (self.delete and self.retention_ms >= 0)

@@ -36,13 +36,15 @@ class Limits:
     """By what the units of a log are chosen once it is mapped (`at_once.choice_of`), in stored bytes.
 
     `segment_bytes` is what an output may have, `unit_bytes` what one may be made from, `max_bytes` what a part of the
-    pass may move; `floor` is the share of garbage that makes a segment worth rewriting.
+    pass may move; `floor` is the share of garbage that makes a segment worth rewriting. With `keeps_ages` segments that
+    stay dirty are not merged, for `max.compaction.lag.ms` counts from the oldest of them.
     """
 
     segment_bytes: int
     unit_bytes: int
     floor: float
     max_bytes: int
+    keeps_ages: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,6 +200,25 @@ def test_merging_takes_the_garbage_along() -> None:
     assert load(store).first_dirty_offset == 32
 
 
+@pytest.mark.parametrize("seed", [1, 2])
+def test_what_supersedes_a_record_that_is_left_grows_overdue_however_often_small_segments_come(seed: int) -> None:
+    """A merge of what stays dirty would have the age of its youngest part, pass after pass."""
+    clock = ManualClock()
+    store, sink = memory_log([record(i, f"only-{i}", "x" * 100) for i in range(600)], clock=clock)
+    settings = replace(EAGER, segment_min_garbage_ratio=0.5, max_compaction_lag_ms=100_000)
+    clean(store, settings, clock=clock, seed=seed)
+    clock.advance(2_000)
+    sink.append([record(600, "only-5", None)])
+    deleted_at_ms = clock.now_ms()
+    while any(r.offset == 5 for r in read_all(store)):
+        assert clock.now_ms() <= deleted_at_ms + 130_000, "max.compaction.lag.ms, and some runs more"
+        end = load(store).next_offset
+        sink.append([record(end + i, f"only-{end + i}", "y") for i in range(2)])
+        clock.advance(10_000)
+        clean(store, settings, clock=clock, seed=seed)
+    assert len(load(store).segments) < 5, "and then they are merged"
+
+
 def test_force_and_an_overdue_record_know_no_floor() -> None:
     for changes, settings in (
         ({"force": True}, FLOOR),
