@@ -329,7 +329,8 @@ def _mirrored(manifest: Manifest, source: Manifest, seen_ms: int) -> Manifest:
         version=manifest.version,
         sink=RoleState(source.sink.epoch),
         compactor=RoleState(source.compactor.epoch),
-        holds=manifest.holds,
+        # Its own replicas have received no more of this log than was common to both.
+        holds=tuple(replace(h, received_to=min(h.received_to, shared_to)) for h in manifest.holds),
         replaced=manifest.replaced + tuple(Replaced(name, version, UNSTAMPED) for name in unlinked),
         replica=replace(state, source_log_id=source.log_id, source_version=source.log_version, received_at_ms=seen_ms),
     )

@@ -107,7 +107,8 @@ class Hold:
 
     `version`: a round under way needs the objects of it, until `expires_at_ms` (store time); `NO_VERSION`: none is.
     `received_to` is the `next_offset` of the newest version that the replica has in full, -1 for none; it never goes
-    back. `received_at_ms` is a store time at which that was known.
+    back, but where the log gives up records to follow another one. `received_at_ms` is a store time at which that was
+    known.
     """
 
     replica: str

@@ -390,6 +390,26 @@ def test_a_promotion_by_force_and_the_way_back(both: Both) -> None:
         check_resumed(anchor_of(diverged), 3, taken)
 
 
+def test_what_a_replica_had_received_of_what_was_given_up_counts_for_nothing(both: Both) -> None:
+    """Else tombstones that the new log has at those offsets would not wait for it."""
+    session = both.claim()
+    session.mirror(both.load())
+    session.promote()
+    new = both.log_of(both.replica, 7)
+    both.append(4, new.claim_sink())
+    both.append(9)
+    both.log.hold("ahead@1", None, received_to=14)
+    both.log.hold("behind@1", None, received_to=3)
+    both.log.demote(new.load().manifest, name="old", source_url="s3://dr", discard=True)
+    back = ReplicaLog(both.source, PLACE, clock=both.clock, random=Random(9)).claim(
+        new.load().manifest, name="old", source_url="s3://dr"
+    )
+    taken = back.mirror(new.load().manifest)
+    assert {h.replica: h.received_to for h in taken.holds} == {"ahead@1": 5, "behind@1": 3}
+    both.append(1, new.claim_sink())
+    assert back.mirror(new.load().manifest).holds == taken.holds
+
+
 def test_a_log_that_has_unlinked_what_the_new_one_lists_cannot_follow_it_yet(both: Both) -> None:
     session = both.claim()
     session.mirror(both.load())
