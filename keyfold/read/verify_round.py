@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from keyfold.errors import Corrupt, ManifestLost, ObjectNotFound
 from keyfold.log.manifest import Manifest, SegmentEntry
-from keyfold.log.names import Place, parse_name
+from keyfold.log.names import ObjectName, Place, Role, parse_name
 from keyfold.log.partition_log import PartitionLog
 from keyfold.read.findings import REPORT, RESTORE, Finding, Findings, Kind, VerifyReport
 from keyfold.read.verify_blame import blame, impostors
@@ -175,8 +175,10 @@ def _contradictions(place: Place, manifest: Manifest, folder: Folder) -> Iterato
     """What a manifest that can be read says and cannot be.
 
     A writer claims its epoch in the manifest before it uploads anything, and the folder was listed before the manifest
-    was read: so a name with an epoch that the manifest does not know proves that a newer manifest was there. Not so in
-    a replica: there epochs are the source's, and objects come before the manifest that knows them.
+    was read: so a name with an epoch that the manifest does not know proves that a newer manifest was there. A sink
+    uploads a segment only when the one before it is committed: so does a segment of its that begins behind the
+    manifest's end. Not so in a replica: there epochs are the source's, and objects come before the manifest that knows
+    them.
     """
     uploads = (u.key.removeprefix(place.folder) for u in folder.uploads)
     names = [parsed for name in (*folder.sizes, *uploads) if (parsed := parse_name(name)) is not None]
@@ -186,11 +188,30 @@ def _contradictions(place: Place, manifest: Manifest, folder: Folder) -> Iterato
             f"it knows epochs up to {manifest.last_epoch}, and {newer[0]} ({len(newer)} objects like it) was written "
             f"by epoch {max(n.epoch for n in newer)}: an older version of the manifest was put back"
         )
-        lost = "what was committed since that version"
-        to_do = "stop sink and compactor; restore the newest version of the manifest, or move this one away and repair"
-        yield Finding(Kind.MANIFEST_OUTDATED, place.manifest_key, what, lost, to_do)
+        yield _outdated(place, what)
+    elif not manifest.is_replica and (behind := _behind_the_end(manifest, folder)):
+        what = (
+            f"it ends at offset {manifest.next_offset}, and {behind[0]} ({len(behind)} objects like it), which its "
+            "sink has written, begins behind that: an older version of the manifest was put back"
+        )
+        yield _outdated(place, what)
     for what in _impossible(manifest):
         yield Finding(Kind.MANIFEST_DAMAGED, place.manifest_key, what, "unknown", REPORT)
+
+
+def _outdated(place: Place, what: str) -> Finding:
+    lost = "what was committed since that version"
+    to_do = "stop sink and compactor; restore the newest version of the manifest, or move this one away and repair"
+    return Finding(Kind.MANIFEST_OUTDATED, place.manifest_key, what, lost, to_do)
+
+
+def _behind_the_end(manifest: Manifest, folder: Folder) -> list[ObjectName]:
+    """What the sink that writes now has uploaded behind the log's end."""
+    epoch = manifest.sink.epoch
+    if manifest.lineage and epoch <= manifest.lineage[-1].last_epoch:
+        return []  # no sink has come since the promotion, and a round may have brought what it did not commit
+    names = [parsed for name in folder.sizes if (parsed := parse_name(name)) is not None]
+    return [n for n in names if (n.role, n.epoch) == (Role.SINK, epoch) and n.base_offset > manifest.next_offset]
 
 
 def _impossible(manifest: Manifest) -> Iterator[str]:

@@ -20,7 +20,7 @@ from isal.isal_zlib import crc32
 from keyfold.cli.app import Surroundings, run
 from keyfold.log.decode import read_records
 from keyfold.log.index import ROWS, Index, read_index
-from keyfold.log.manifest import Manifest, SegmentEntry
+from keyfold.log.manifest import Ancestor, Manifest, SegmentEntry
 from keyfold.log.manifest_codec import encode_manifest
 from keyfold.log.names import Place, Role, new_name
 from keyfold.log.partition_log import Replacement, Swap
@@ -279,6 +279,29 @@ def test_an_older_manifest_that_was_put_back(world: World) -> None:
     found = one(world.verify(), "manifest-outdated")
     assert found["object"] == key
     assert found["lost"] == "what was committed since that version"
+
+
+def test_an_older_manifest_of_the_same_sink_that_was_put_back(world: World) -> None:
+    """No epoch tells it; but a sink uploads no segment before the one in front of it is committed."""
+    key = world.made.place.manifest_key
+    old = world.data(key)
+    world.made.append(batch(160, 5))
+    one_more = world.data(key)
+    world.overwrite(key, old)
+    assert world.verify() == []  # an upload that is not committed yet looks the same
+    world.overwrite(key, one_more)
+    world.made._sink = None
+    world.made.append(batch(165, 5))
+    newer = world.data(key)
+    for start in (170, 175):
+        world.made.append(batch(start, 5))
+    world.overwrite(key, newer)
+    found = one(world.verify(), "manifest-outdated")
+    assert (found["object"], found["lost"]) == (key, "what was committed since that version")
+    assert "it ends at offset 170, and " in found["what"]
+    ancestor = Ancestor("before", 9, 170, world.made.manifest.last_epoch)
+    world.put_manifest(lambda m: replace(m, lineage=(ancestor,)))
+    assert world.verify() == []  # promoted: what a round had brought already, and had not committed yet
 
 
 def test_an_upload_of_a_sink_that_claims_while_it_is_verified_is_no_sign_of_an_older_manifest(world: World) -> None:
