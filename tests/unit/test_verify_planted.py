@@ -20,7 +20,7 @@ from isal.isal_zlib import crc32
 from keyfold.cli.app import Surroundings, run
 from keyfold.log.decode import read_records
 from keyfold.log.index import ROWS, Index, read_index
-from keyfold.log.manifest import Ancestor, Manifest, SegmentEntry
+from keyfold.log.manifest import Manifest, SegmentEntry
 from keyfold.log.manifest_codec import encode_manifest
 from keyfold.log.names import Place, Role, new_name
 from keyfold.log.partition_log import Replacement, Swap
@@ -28,7 +28,7 @@ from keyfold.log.record import Record
 from keyfold.log.segment import SegmentWriter
 from keyfold.store.api import Create, Update
 from keyfold.store.memory import MemoryStore
-from tests.support.logs import MadeLog, columns, record, records
+from tests.support.logs import MadeLog, columns, record
 
 CODECS = ("zstandard", "snappy", "deflate", "null")
 Json = dict[str, Any]
@@ -281,29 +281,6 @@ def test_an_older_manifest_that_was_put_back(world: World) -> None:
     assert found["lost"] == "what was committed since that version"
 
 
-def test_an_older_manifest_of_the_same_sink_that_was_put_back(world: World) -> None:
-    """No epoch tells it; but a sink uploads no segment before the one in front of it is committed."""
-    key = world.made.place.manifest_key
-    old = world.data(key)
-    world.made.append(batch(160, 5))
-    one_more = world.data(key)
-    world.overwrite(key, old)
-    assert world.verify() == []  # an upload that is not committed yet looks the same
-    world.overwrite(key, one_more)
-    world.made._sink = None
-    world.made.append(batch(165, 5))
-    newer = world.data(key)
-    for start in (170, 175):
-        world.made.append(batch(start, 5))
-    world.overwrite(key, newer)
-    found = one(world.verify(), "manifest-outdated")
-    assert (found["object"], found["lost"]) == (key, "what was committed since that version")
-    assert "it ends at offset 170, and " in found["what"]
-    ancestor = Ancestor("before", 9, 170, world.made.manifest.last_epoch)
-    world.put_manifest(lambda m: replace(m, lineage=(ancestor,)))
-    assert world.verify() == []  # promoted: what a round had brought already, and had not committed yet
-
-
 def test_an_upload_of_a_sink_that_claims_while_it_is_verified_is_no_sign_of_an_older_manifest(world: World) -> None:
     made = world.made
     load = made.log.load().manifest.last_epoch
@@ -477,23 +454,6 @@ def test_what_was_purged_or_expired_is_not_missed(capsys: pytest.CaptureFixture[
     session = made.log.claim_compactor(lease_ms=1000, holder="test")
     session.expire(made.manifest.segments[:2])
     assert world.verify() == []
-
-
-@pytest.mark.parametrize(("newer", "kind"), [("a=", "key-resurrected"), ("a=2", "record-lost")])
-def test_a_value_that_outlives_what_a_pass_took_away(capsys: pytest.CaptureFixture[str], newer: str, kind: str) -> None:
-    """However high `purged_to` is: where a tombstone was purged nothing may be left that it deletes."""
-    made = MadeLog()
-    for batch_number, text in enumerate(("a=1 b=2", f"{newer} c=3", "d= e=5")):
-        made.append(records(text, 2 * batch_number))
-    session = made.log.claim_compactor(lease_ms=1000, holder="test")
-    entry = session.manifest.segments[1]
-    pair = entry, read_index(made.store, made.place, entry)
-    swap = made._swap(session, [pair], {b"a": -1, b"c": 3}, [], purge=False)
-    session.replace(Replacement((swap,), first_dirty_offset=6, purged_to=4, purged_epoch=1))
-    world = World(made, capsys)
-    found = one(world.verify(), kind)
-    assert (found["object"], found["offset"]) == (world.key(0), 0)
-    assert "b'a' at offset 2" in found["lost"]
 
 
 def test_a_foreign_index(world: World) -> None:
