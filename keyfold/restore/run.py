@@ -168,11 +168,10 @@ class Restore:
         if wrong:
             return Outlook(topic, plan, (), wrong, {}, ())
         added = sorted(set(manifests) - set(plan.partitions))
+        left_out = [] if self._request.goes_on else self._chosen(added)
         if self._request.goes_on:
             later = {number: self._partition_plan(number, manifests[number]) for number in added}
             plan = replace(plan, partitions={**plan.partitions, **later})
-        else:
-            wrong = tuple(rules.added_hazards(self._log.topic, self._chosen(added)))
         limits = self._limits(topic)
         target = self._topics.open(topic, send_s=1.0, largest_bytes=0) if topic.exists else None
         parts = self._chosen(sorted(plan.partitions))
@@ -180,7 +179,7 @@ class Restore:
             found = list(pool.map(partial(self._look_at, topic, plan, journal, target, limits), parts))
         surveys = tuple(one for one, _, _ in found if one is not None)
         hazards = tuple(rules.hazards(topic, surveys, self._request.selection, limits)) if surveys else ()
-        hazards += wrong
+        hazards += tuple(rules.added_hazards(self._log.topic, left_out))
         finished = tuple(result for _, _, result in found if result is not None)
         landed = {number: count for number, (_, count, _) in zip(parts, found, strict=True)}
         return Outlook(topic, plan, surveys, hazards, landed, finished)
