@@ -282,6 +282,37 @@ def test_compaction_is_enabled_by_the_replicas_url_or_by_its_name(keyfold: Keyfo
     keyfold("enable-compaction", REPLICA, "--format", "0", code=2)
 
 
+def test_what_is_said_for_all_topics_names_the_topics_that_keep_an_older_entry(keyfold: Keyfold) -> None:
+    keyfold("disable-compaction", REPLICA, "--topic", "users")
+    keyfold("enable-compaction", REPLICA, "--topic", "old", "--format", "1")
+    keyfold("enable-compaction", REPLICA, "--topic", "same", "--format", "2")
+    lines = keyfold("enable-compaction", REPLICA, "--format", "2")
+    assert lines[0] == f"{REPLICA}: compaction is enabled for all topics, up to format 2"
+    assert lines[-2] == f"{REPLICA}: older entries of single topics say otherwise and stay in force: old, users"
+    assert f"`keyfold replica enable-compaction {REPLICA} --topic TOPIC`" in lines[-1]
+    assert "--replace-topics" in lines[-1]
+    (found,) = keyfold.json("enable-compaction", REPLICA, "--format", "2")
+    assert found["kept_topics"] == ["old", "users"]
+    (found,) = keyfold.json("disable-compaction", REPLICA)
+    assert found["kept_topics"] == ["old", "same"]
+    (found,) = keyfold.json("enable-compaction", REPLICA, "--topic", "users")
+    assert found["kept_topics"] == []
+
+
+def test_what_is_said_for_all_topics_replaces_older_entries_where_that_is_asked_for(keyfold: Keyfold) -> None:
+    keyfold("disable-compaction", REPLICA, "--topic", "users")
+    (found,) = keyfold.json("enable-compaction", REPLICA, "--replace-topics", "--format", "2")
+    assert {topic: entry["enabled"] for topic, entry in found["compaction"].items()} == {"*": True}
+    assert found["kept_topics"] == []
+    keyfold("enable-compaction", REPLICA, "--topic", "users")
+    (found,) = keyfold.json("enable-compaction", REPLICA, "--replace-topics", "--format", "2")
+    assert [*found["compaction"]] == ["*"]  # also where the entry for all topics says the same already
+    (found,) = keyfold.json("disable-compaction", REPLICA, "--replace-topics")
+    assert {topic: entry["enabled"] for topic, entry in found["compaction"].items()} == {"*": False}
+    keyfold("enable-compaction", REPLICA, "--topic", "users", "--replace-topics", code=2)
+    assert "--replace-topics is for all topics" in "".join(keyfold.errors)
+
+
 def test_a_paused_replica_is_left_alone_until_it_is_resumed(keyfold: Keyfold, made: MadeLog) -> None:
     keyfold("add", SOURCE, "dr", "--to", REPLICA, "--paused")
     assert keyfold("run", SOURCE, "--once") == ["dr: paused, nothing was done"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from keyfold.cli.show import iso
@@ -72,17 +72,17 @@ def admission_lines(found: Admission, named: str) -> Iterator[str]:
     yield from (f"note: {note}" for note in found.notes)
 
 
-def enablement_json(enablement: Enablement, url: str) -> Json:
-    """What a replica's bucket allows."""
+def enablement_json(enablement: Enablement, url: str, kept: Sequence[str] = ()) -> Json:
+    """What a replica's bucket allows. `kept` topics have older entries that the last change has left in force."""
     entries = {
         topic: {"enabled": entry.enabled, "format": entry.format, "changed_at_ms": entry.changed_at_ms}
         for topic, entry in enablement.compaction.items()
     }
-    return {"url": url, "compaction": entries}
+    return {"url": url, "compaction": entries, "kept_topics": list(kept)}
 
 
-def enablement_lines(enablement: Enablement, url: str) -> Iterator[str]:
-    """The same for people: what holds for all topics first."""
+def enablement_lines(enablement: Enablement, url: str, kept: Sequence[str] = (), again: str = "") -> Iterator[str]:
+    """The same for people: what holds for all topics first. `again` is the command that has left `kept` topics."""
     if not enablement.compaction:
         yield f"{url}: compaction is not enabled"
     for topic, entry in sorted(enablement.compaction.items(), key=lambda item: (item[0] != ALL_TOPICS, item[0])):
@@ -91,6 +91,9 @@ def enablement_lines(enablement: Enablement, url: str) -> Iterator[str]:
             yield f"{url}: compaction is enabled for {whose}, up to format {entry.format}"
         else:
             yield f"{url}: compaction is disabled for {whose}"
+    if kept:
+        yield f"{url}: older entries of single topics say otherwise and stay in force: {', '.join(kept)}"
+        yield f"    to change one run `{again} --topic TOPIC`; to remove them all add --replace-topics"
 
 
 def run_json(name: str, found: RunSummary) -> Json:

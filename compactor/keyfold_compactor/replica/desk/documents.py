@@ -222,6 +222,17 @@ class Enablement:
         """What holds for a topic: its own entry, else that for all; None where nobody has said anything."""
         return self.compaction.get(topic) or self.compaction.get(ALL_TOPICS)
 
+    def exceptions(self) -> tuple[str, ...]:
+        """Topics whose own entries say something else than the entry for all topics."""
+        for_all = self.compaction.get(ALL_TOPICS)
+        if for_all is None:
+            return ()
+        return tuple(
+            topic
+            for topic, entry in sorted(self.compaction.items())
+            if entry.enabled != for_all.enabled or (entry.enabled and entry.format != for_all.format)
+        )
+
 
 def enablement_document(enablement: Enablement) -> dict[str, Any]:
     """As it is stored."""

@@ -172,22 +172,23 @@ class EnablementBook:
         """What holds now; nothing is enabled where nobody has said so. One GET. Raises `DocumentUnreadable`."""
         return self._of(self._object.read())
 
-    def enable(self, format_version: int, topic: str = ALL_TOPICS) -> Enablement:
-        """Let compacted logs of a topic come, up to a format version."""
-        return self._set(topic, enabled=True, format_version=format_version)
+    def enable(self, format_version: int, topic: str = ALL_TOPICS, *, is_only: bool = False) -> Enablement:
+        """Accept compacted logs of a topic, up to a format version. `is_only`: remove the entries of other topics."""
+        return self._set(topic, enabled=True, format_version=format_version, is_only=is_only)
 
-    def disable(self, format_version: int, topic: str = ALL_TOPICS) -> Enablement:
-        """Let none come any more; what has come stays."""
-        return self._set(topic, enabled=False, format_version=format_version)
+    def disable(self, format_version: int, topic: str = ALL_TOPICS, *, is_only: bool = False) -> Enablement:
+        """Stop accepting compacted logs; what has come stays. `is_only`: remove the entries of other topics."""
+        return self._set(topic, enabled=False, format_version=format_version, is_only=is_only)
 
-    def _set(self, topic: str, *, enabled: bool, format_version: int) -> Enablement:
+    def _set(self, topic: str, *, enabled: bool, format_version: int, is_only: bool) -> Enablement:
         def changed(body: Body | None) -> Body | None:
             before = self._of(Found(body))
             entry = before.compaction.get(topic)
-            if entry is not None and (entry.enabled, entry.format) == (enabled, format_version):
-                return None
-            added = CompactionEntry(enabled, format_version, self._clock.now_ms())
-            return enablement_document(replace(before, compaction={**before.compaction, topic: added}))
+            others = {} if is_only else {t: e for t, e in before.compaction.items() if t != topic}
+            if entry is None or (entry.enabled, entry.format) != (enabled, format_version):
+                entry = CompactionEntry(enabled, format_version, self._clock.now_ms())
+            after = {**others, topic: entry}
+            return None if after == before.compaction else enablement_document(replace(before, compaction=after))
 
         return self._of(self._object.change(changed))
 
