@@ -140,7 +140,8 @@ def _corrupt(place: Place, what: str) -> Corrupt:
         place.topic,
         place.partition,
         f"the manifest `{place.manifest_key}` is damaged: {what}",
-        hint="restore an older version of the object, or move it away and run `keyfold log repair`",
+        hint=f"restore an older version of the object, or run `keyfold log repair <url> {place.topic} --partition "
+        f"{place.partition} --replace-damaged`, which keeps a copy of it",
     )
 
 

@@ -3,6 +3,7 @@
     <topics.dir>/<topic>/partition=<p>/<base:020>-<epoch:08>-<role><attempt>.avro
     <topics.dir>/<topic>/partition=<p>/_index/<base:020>-<epoch:08>-<role><attempt>.parquet
     <topics.dir>/<topic>/partition=<p>/_manifest.avro
+    <topics.dir>/<topic>/partition=<p>/_manifest.damaged-<sha256:16>.avro
     <topics.dir>/_schemas/<id>.avsc
 
 A name stands for one byte string for ever: the attempt is 64 random bits, so nobody writes other bytes under it.
@@ -27,6 +28,7 @@ INDEX_SUFFIX: Final = ".parquet"
 _OBJECT_NAME: Final = re.compile(
     r"(?P<index>_index/)?(?P<base>\d{20})-(?P<epoch>\d{8,})-(?P<role>[sc])(?P<attempt>[0-9a-f]{16})\.(?P<suffix>avro|parquet)"
 )
+_MANIFEST_COPY: Final = re.compile(r"_manifest\.damaged-[0-9a-f]{16}\.avro")
 _TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _PARTITION_FOLDER: Final = re.compile(r"partition=(\d+)")
 
@@ -71,6 +73,16 @@ def parse_name(name: str) -> ObjectName | None:
     return ObjectName(
         int(match["base"]), int(match["epoch"]), Role(match["role"]), match["attempt"], match["index"] is not None
     )
+
+
+def manifest_copy_name(sha256: str) -> str:
+    """Where a repair keeps the damaged manifest that it replaces; `sha256` is that of its bytes, in hexadecimal."""
+    return f"_manifest.damaged-{sha256[:16]}.avro"
+
+
+def is_manifest_copy(name: str) -> bool:
+    """Whether a name, relative to its partition's folder, is one of `manifest_copy_name`."""
+    return _MANIFEST_COPY.fullmatch(name) is not None
 
 
 def is_topic_name(topic: str) -> bool:

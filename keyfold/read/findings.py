@@ -43,6 +43,7 @@ class Kind(Enum):
     KEY_RESURRECTED = "key-resurrected"
     TOPIC_DIFFERS = "topic-differs"
     NOT_COMPARED = "not-compared"
+    MANIFEST_COPY = "manifest-copy"
     ORPHAN = "orphan"
     REPLACED = "replaced"
     UNFINISHED_UPLOAD = "unfinished-upload"
@@ -54,7 +55,9 @@ class Kind(Enum):
         return self not in _NOTES
 
 
-_NOTES: Final = frozenset({Kind.NOT_COMPARED, Kind.ORPHAN, Kind.REPLACED, Kind.UNFINISHED_UPLOAD, Kind.UNKNOWN_OBJECT})
+_NOTES: Final = frozenset({
+    Kind.NOT_COMPARED, Kind.MANIFEST_COPY, Kind.ORPHAN, Kind.REPLACED, Kind.UNFINISHED_UPLOAD, Kind.UNKNOWN_OBJECT,
+})  # fmt: skip
 
 NOTHING: Final = "nothing"
 RESTORE: Final = "restore this object from an older version of the bucket or from a replica"

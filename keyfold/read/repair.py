@@ -30,7 +30,7 @@ from keyfold.clock import Clock
 from keyfold.errors import AlreadyExists, Corrupt, LogError, LogNotFound, ManifestLost, ObjectNotFound, StoreError
 from keyfold.log.commit import Patience
 from keyfold.log.manifest import NO_OFFSET, Manifest, SegmentEntry, new_log_id
-from keyfold.log.names import ObjectName, Place, Role, new_name, parse_name
+from keyfold.log.names import ObjectName, Place, Role, manifest_copy_name, new_name, parse_name
 from keyfold.log.objects import create_object
 from keyfold.log.partition_log import PartitionLog
 from keyfold.read.cover import Candidate, Cover, choose_cover, never_committed
@@ -132,7 +132,7 @@ def apply_repair(store: ObjectStore, plan: RepairPlan, *, clock: Clock, random: 
 
 def copy_name(damaged: Blob) -> str:
     """Where a damaged manifest is kept when it is replaced."""
-    return f"_manifest.damaged-{hashlib.sha256(damaged.data).hexdigest()[:16]}.avro"
+    return manifest_copy_name(hashlib.sha256(damaged.data).hexdigest())
 
 
 def _require_lost(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from keyfold.errors import Corrupt, ManifestLost, ObjectNotFound
 from keyfold.log.manifest import Manifest, SegmentEntry
-from keyfold.log.names import ObjectName, Place, Role, parse_name
+from keyfold.log.names import ObjectName, Place, Role, is_manifest_copy, parse_name
 from keyfold.log.partition_log import PartitionLog
 from keyfold.read.findings import REPORT, RESTORE, Finding, Findings, Kind, VerifyReport
 from keyfold.read.verify_blame import blame, impostors
@@ -159,6 +159,9 @@ def _notes(place: Place, manifest: Manifest, folder: Folder) -> Iterator[Finding
             yield Finding(Kind.REPLACED, key, f"{size_bytes} bytes wait for their deletion")
         elif parse_name(name) is not None:
             yield Finding(Kind.ORPHAN, key, f"{size_bytes} bytes that no manifest names; {_taken_by(manifest)}")
+        elif is_manifest_copy(name):
+            what = f"{size_bytes} bytes of a damaged manifest, which `keyfold log repair --replace-damaged` has kept"
+            yield Finding(Kind.MANIFEST_COPY, key, f"{what}; delete the copy when nobody needs it any more")
         else:
             yield Finding(Kind.UNKNOWN_OBJECT, key, f"{size_bytes} bytes; keyfold does not make such names")
     for upload in folder.uploads:

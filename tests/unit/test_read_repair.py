@@ -206,7 +206,7 @@ def test_a_damaged_manifest_is_not_lost_and_is_left_alone(damage: Callable[[byte
     data = damage(made.store.get(made.place.manifest_key).data)
     made.store.delete(made.place.manifest_key)
     made.store.put(made.place.manifest_key, data, Create())
-    with pytest.raises(Corrupt, match="move it away and run `keyfold log repair`"):
+    with pytest.raises(Corrupt, match="log repair <url> users --partition 0 --replace-damaged`, which keeps a copy"):
         repair(made)
     assert made.store.get(made.place.manifest_key).data == data
 

@@ -117,7 +117,8 @@ def test_a_damaged_manifest_is_replaced_only_where_that_is_asked_for_and_a_copy_
     assert made.store.get(made.place.key(copy_name(found.damaged))).data == bytes_of_damage
     assert any("newer versions cannot be read" in note for note in found.notes)
     report = verify_partition(made.store, made.place, clock=made.clock, random=made.random)
-    assert Kind.UNKNOWN_OBJECT in {f.kind for f in report.findings}
+    assert {f.kind for f in report.findings} == {Kind.REPLACED, Kind.MANIFEST_COPY}
+    assert report.is_sound
 
 
 def test_a_damaged_manifest_without_versions_comes_back_from_the_segments() -> None:
