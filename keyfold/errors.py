@@ -17,6 +17,7 @@
     │   ├── LogNotFound               no log here: neither manifest nor segments
     │   ├── SnapshotLost              a snapshot's objects were collected while it was read: begin again (retriable)
     │   ├── ManifestLost              segments without a manifest: only `keyfold log repair` may go on
+    │   ├── FirstCopyUnfinished       a replica that has not received everything once: it cannot be read yet
     │   ├── FormatTooNew              written by a newer keyfold
     │   ├── Corrupt                   bytes are not what they must be: object, block, record
     │   ├── CommitRefused             a commit's requirement does not hold any more
@@ -160,6 +161,38 @@ class SnapshotLost(LogError):
 
 class ManifestLost(LogError):
     """Segments are there, the manifest is not. Nothing is initialised or collected here."""
+
+
+class FirstCopyUnfinished(LogError):
+    """The folder is a replica's, and its replicator has not committed there yet: nothing can be read, or repaired.
+
+    `segments_there` of `segments` and `bytes_there` of `size_bytes` (segments and indexes) have been copied. The totals
+    are 0, and `replica`, `source` and `source_log_id` empty, where the marker could not be read.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        message: str,
+        *,
+        hint: str | None = None,
+        replica: str = "",
+        source: str = "",
+        source_log_id: str = "",
+        segments: int = 0,
+        segments_there: int = 0,
+        size_bytes: int = 0,
+        bytes_there: int = 0,
+    ) -> None:
+        super().__init__(topic, partition, message, hint=hint)
+        self.replica = replica
+        self.source = source
+        self.source_log_id = source_log_id
+        self.segments = segments
+        self.segments_there = segments_there
+        self.size_bytes = size_bytes
+        self.bytes_there = bytes_there
 
 
 class FormatTooNew(LogError):

@@ -22,7 +22,7 @@ from random import Random
 from typing import Final, TypeVar
 
 from keyfold.clock import Clock
-from keyfold.errors import CommitRefused, KeyfoldError, LeaseHeld, LogNotFound
+from keyfold.errors import CommitRefused, FirstCopyUnfinished, KeyfoldError, LeaseHeld, LogNotFound
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
 from keyfold.log.partition_log import CompactorSession, PartitionLog, Pinned
@@ -105,12 +105,13 @@ class Run:
         return self._report
 
     def look(self, places: Sequence[Place]) -> list[Look]:
-        """Read and judge every partition. An empty place is left out."""
+        """Read and judge every partition. An empty place is left out, and a replica's first copy."""
         return self._looks(places, self._look)
 
     def _looks(self, places: Sequence[Place], look: Callable[[Place], Look]) -> list[Look]:
         self._progress.begin(FIRST_STAGE, len(places))
-        return [found for found in self._parallel(look, places) if not isinstance(found.error, LogNotFound)]
+        nothing_yet = (LogNotFound, FirstCopyUnfinished)
+        return [found for found in self._parallel(look, places) if not isinstance(found.error, nothing_yet)]
 
     def clean(
         self,

@@ -282,7 +282,7 @@ def report_lines(report: VerifyReport) -> Iterable[str]:
     """What `keyfold log verify` prints about one partition."""
     for finding in report.findings:
         yield f"{'DAMAGE' if finding.kind.is_damage else 'note'} {report.place} {finding}"
-    verdict = "ok" if report.is_sound else f"{len(report.damage)} damaged"
+    verdict = "ok" if report.is_sound else "not complete" if report.is_first_copy else f"{len(report.damage)} damaged"
     counts = f"{report.records:,} records in {report.segments:,} segments"
     version = f"version {report.version}" if report.version >= 0 else "no readable manifest"
     compared = f", {report.compared:,} records compared with Kafka" if report.compared >= 0 else ""

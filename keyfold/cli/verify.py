@@ -74,7 +74,8 @@ def verify(
     Everything is read once: every object is there with its checksum, blocks and records can be read and agree with
     index and manifest, offsets ascend and ranges meet, nothing superseded is below the first dirty offset, and nothing
     is gone that objects which a pass replaced still have. Damage is named by object, block, record and offset, with
-    what is lost by it. Orphans and replaced objects are listed; they are no damage.
+    what is lost by it. Orphans and replaced objects are listed; they are no damage. A replica whose first copy is not
+    complete cannot be verified yet: exit code 1, too.
 
     With --bootstrap-servers the log is also held against the topic: what both have must be equal, and what one side has
     alone must be explained by compaction, retention or a gap.
@@ -94,6 +95,7 @@ def verify(
     target = open_target(ctx, url, topic, partition)
     extent = Extent(from_offset or 0, to_offset, sample)
     damaged: list[str] = []
+    incomplete: list[str] = []
     with ExitStack() as stack:
         reader = stack.enter_context(_kafka_topic(bootstrap_servers, kafka_config, topic)) if in_kafka else None
         bars = stack.enter_context(_progress(topic, target))
@@ -104,9 +106,11 @@ def verify(
             for line in [show.dumps(show.report_json(report))] if as_json else show.report_lines(report):
                 echo(line)
             if not report.is_sound:
-                damaged.append(str(report.place))
+                (incomplete if report.is_first_copy else damaged).append(str(report.place))
     if damaged:
         raise KeyfoldError(f"damage found in {', '.join(damaged)}", hint="the findings above say what is lost")
+    if incomplete:
+        raise KeyfoldError(f"not verified, for a replica's first copy is not complete: {', '.join(incomplete)}")
 
 
 @contextmanager
@@ -200,8 +204,10 @@ def repair(
 
     From the newest version of the object that can be read, where the bucket keeps versions and its objects are still
     there, with what was appended since; else from the segments: then everything is cleaned again, and tombstones get a
-    new delete horizon. Refuses where a sound manifest is there. Stop sink and compactor of this partition first: their
-    epochs end with the old manifest.
+    new delete horizon. Stop sink and compactor of this partition first: their epochs end with the old manifest.
+
+    Refuses where a sound manifest is there. Refuses also for a replica, whose replicator brings the manifest back; with
+    --from it becomes a log of its own.
 
     \b
     Examples:

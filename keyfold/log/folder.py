@@ -29,8 +29,13 @@ class PartitionFolder:
         self.patience = Patience(clock, random, backoff or Backoff(), patience_s)
         self.committer = Committer(store, place, self.patience)
 
+    def listed(self) -> dict[str, int]:
+        """Sizes of all objects in the folder by their names in it. Raises `StoreError`."""
+        folder = self.place.folder
+        return self.patience.repeat(
+            lambda: {info.key.removeprefix(folder): info.size_bytes for info in self.store.list(folder)}
+        )
+
     def object_names(self) -> list[ObjectName]:
         """The segments and indexes that are there, whether a manifest names them or not. Raises `StoreError`."""
-        folder = self.place.folder
-        names = self.patience.repeat(lambda: [info.key.removeprefix(folder) for info in self.store.list(folder)])
-        return [parsed for name in names if (parsed := parse_name(name)) is not None]
+        return [parsed for name in self.listed() if (parsed := parse_name(name)) is not None]

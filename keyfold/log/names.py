@@ -4,6 +4,7 @@
     <topics.dir>/<topic>/partition=<p>/_index/<base:020>-<epoch:08>-<role><attempt>.parquet
     <topics.dir>/<topic>/partition=<p>/_manifest.avro
     <topics.dir>/<topic>/partition=<p>/_manifest.damaged-<sha256:16>.avro
+    <topics.dir>/<topic>/partition=<p>/_first_copy.json
     <topics.dir>/_schemas/<id>.avsc
 
 A name stands for one byte string for ever: the attempt is 64 random bits, so nobody writes other bytes under it.
@@ -20,6 +21,9 @@ from random import Random
 from typing import Final
 
 MANIFEST_NAME: Final = "_manifest.avro"
+FIRST_COPY_NAME: Final = "_first_copy.json"
+"""In a replica's partition from before its first object until after its first commit (`keyfold.log.first_copy`)."""
+
 INDEX_FOLDER: Final = "_index/"
 SCHEMAS_FOLDER: Final = "_schemas/"
 SEGMENT_SUFFIX: Final = ".avro"

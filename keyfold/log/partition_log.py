@@ -12,14 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from keyfold.errors import AlreadyExists, Fenced, LogNotFound, ObjectNotFound, PreconditionFailed
+from keyfold.errors import AccessDenied, AlreadyExists, Fenced, LogNotFound, ObjectNotFound, PreconditionFailed
 from keyfold.log import edits, edits_replica
 from keyfold.log.commit import Pinned, manifest_lost, require_same_log
 from keyfold.log.edits import Edit, Replacement, Swap
+from keyfold.log.first_copy import unfinished
 from keyfold.log.folder import PartitionFolder
 from keyfold.log.manifest import Gap, Manifest, SegmentEntry, new_log_id
 from keyfold.log.manifest_codec import encode_manifest
-from keyfold.log.names import ObjectName, Place, Role, new_name
+from keyfold.log.names import FIRST_COPY_NAME, ObjectName, Place, Role, new_name, parse_name
 from keyfold.store.api import Create, PutMode, Update
 
 __all__ = ["CompactorSession", "PartitionLog", "Pinned", "Replacement", "SinkSession", "Swap"]
@@ -33,20 +34,35 @@ class PartitionLog(PartitionFolder):
     def load(self) -> Pinned:
         """The newest manifest.
 
-        Raises `LogNotFound` where nothing is, `ManifestLost` where segments are without a manifest, `Corrupt`,
-        `FormatTooNew`.
+        Raises `LogNotFound` where nothing is, `FirstCopyUnfinished` where a replica has no manifest yet, `ManifestLost`
+        where segments are without a manifest, `Corrupt`, `FormatTooNew`.
         """
         try:
             return self.committer.read()
         except ObjectNotFound:
-            if not self.object_names():
-                raise LogNotFound(
-                    self.place.topic, self.place.partition, f"there is no log at `{self.place.folder}`"
-                ) from None
+            listed = self.listed()
+        if FIRST_COPY_NAME not in listed and not any(parse_name(name) for name in listed):
+            raise LogNotFound(
+                self.place.topic, self.place.partition, f"there is no log at `{self.place.folder}`"
+            ) from None
+        marker = self._marker(listed)  # before the manifest: it goes after the first commit
         try:
             return self.committer.read()  # it may have been created between the two looks
         except ObjectNotFound:
-            raise manifest_lost(self.place, "is missing, but segments are there") from None
+            if marker is None:
+                raise manifest_lost(self.place, "is missing, but segments are there") from None
+            raise unfinished(self.place, marker, listed) from None
+
+    def _marker(self, listed: Mapping[str, int]) -> bytes | None:
+        """The marker of a first copy; None where there is none, empty where it must not be read."""
+        if FIRST_COPY_NAME not in listed:
+            return None
+        try:
+            return self.patience.repeat(lambda: self.store.get(self.place.key(FIRST_COPY_NAME))).data
+        except ObjectNotFound:
+            return None
+        except AccessDenied:
+            return b""
 
     def create(
         self,

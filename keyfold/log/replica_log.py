@@ -1,16 +1,18 @@
 """One partition's log at a replica: claimed by a replicator, who takes over version after version of the source.
 
     ReplicaLog        load, and claim
-    ReplicaSession    what the holder of the replicator's epoch may do: mirror, stamp, forget, promote
+    ReplicaSession    what the holder of the replicator's epoch may do: mark_first_copy, mirror, stamp, forget, promote
 
 The order that makes it safe: claim; THEN load the source's manifest; list the folder; copy what is missing; mirror.
+Before the first mirror there is no manifest; the marker of `first_copy` is put there before anything is copied.
 Whoever loaded the source before his claim may stand on objects that an older replicator has found unnamed and is about
 to delete. A session and what it mirrors and collects belong to one thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Final
 
 from keyfold.errors import (
@@ -20,16 +22,18 @@ from keyfold.errors import (
     Fenced,
     ObjectNotFound,
     ReplicaDiverged,
+    StoreError,
     StoreUnavailable,
 )
 from keyfold.log import edits_replica as edits
 from keyfold.log.commit import Pinned, manifest_lost, new_commit_id
 from keyfold.log.edits import Edit
 from keyfold.log.edits_replica import Following
+from keyfold.log.first_copy import FirstCopy, put_marker
 from keyfold.log.folder import PartitionFolder
 from keyfold.log.manifest import UNSTAMPED, Manifest, Token, new_log_id
 from keyfold.log.manifest_codec import encode_manifest, require_writable
-from keyfold.log.names import Place
+from keyfold.log.names import FIRST_COPY_NAME, Place, parse_name
 from keyfold.store.api import Create
 
 __all__ = ["Following", "ReplicaLog", "ReplicaSession"]
@@ -48,7 +52,7 @@ class ReplicaLog(PartitionFolder):
             return None
 
     def claim(self, source: Manifest, *, name: str, source_url: str) -> ReplicaSession:
-        """Take the replicator's epoch. Where no manifest is yet, nothing is written before the first mirror.
+        """Take the replicator's epoch. Where no manifest is yet, this writes nothing.
 
         `source` says whose replica it is to be; it must be loaded AGAIN before anything is mirrored. Raises `Fenced`
         after a lost race, `ReplicaDiverged` where another log is, or another replica, `CommitUnknown`.
@@ -57,16 +61,17 @@ class ReplicaLog(PartitionFolder):
         base = self.load()
         if base is None:
             # Before the source is loaded: then every object that was copied here has an epoch that the source knows.
-            return ReplicaSession(self, following, None, source, self.newest_epoch())
+            return ReplicaSession(self, following, None, source, newest_epoch(self.listed()))
         state = base.manifest.replica
         if state is None:
             raise edits.own_log(base.manifest, source)
         edit = edits.claim_replica(state.token, following, new_commit_id(self.patience.random))
         return ReplicaSession(self, following, self.committer.commit(base, edit, _REPLICATOR), source)
 
-    def newest_epoch(self) -> int:
-        """The newest epoch in any name of the folder; 0 where there is none."""
-        return max((name.epoch for name in self.object_names()), default=0)
+
+def newest_epoch(names: Iterable[str]) -> int:
+    """The newest epoch in any of the names of a folder; 0 where there is none."""
+    return max((parsed.epoch for name in names if (parsed := parse_name(name)) is not None), default=0)
 
 
 class ReplicaSession:
@@ -122,6 +127,15 @@ class ReplicaSession:
         self._is_parked = self._is_parked or self.pinned is not None
         self.pinned = None
 
+    def mark_first_copy(self, source: Manifest, listed: Mapping[str, int]) -> None:
+        """Before anything is copied: say that this folder is a replica's, where it has no manifest to say so.
+
+        `source` is what is to be copied; `listed` are the sizes of what is in the folder already, by name.
+        """
+        if self.pinned is None and not self._is_parked:
+            marker = FirstCopy.of_manifest(source, self._following.name, self._following.source, listed)
+            put_marker(self._log.store, self.place, marker, self._log.patience)
+
     def mirror(self, source: Manifest, *, resync: bool = False) -> Manifest:
         """Commit `source` here: it was loaded after the claim, and all its objects are in the folder.
 
@@ -162,7 +176,9 @@ class ReplicaSession:
         """
         self._manifest()
         self._log_id = self._log_id or new_log_id(self._log.patience.random)
-        edit = edits.promote(self._token, self._log_id, epochs_above=self._log.newest_epoch(), source=source)
+        listed = self._log.listed()
+        self._drop_marker(listed)
+        edit = edits.promote(self._token, self._log_id, epochs_above=newest_epoch(listed), source=source)
         assert self.pinned is not None
         try:
             self.pinned = self._log.committer.commit(self.pinned, edit, None)
@@ -172,6 +188,15 @@ class ReplicaSession:
                 raise
             self.pinned = pinned  # it was mine, only the answer was lost
         return self.pinned.manifest
+
+    def _drop_marker(self, listed: Mapping[str, int]) -> None:
+        """Delete the marker of a first copy that a killed process has left: no replicator comes after a promotion.
+
+        Beside a manifest it says nothing. So a store that refuses ends no promotion.
+        """
+        if FIRST_COPY_NAME in listed:
+            with suppress(StoreError):
+                self._log.store.delete(self.place.key(FIRST_COPY_NAME))
 
     def _manifest(self) -> Manifest:
         if self.pinned is None:

@@ -18,6 +18,7 @@ from keyfold.log.names import Place
 class Kind(Enum):
     """Kinds of findings; the value is the name that is printed."""
 
+    FIRST_COPY = "first-copy"
     MANIFEST_LOST = "manifest-lost"
     MANIFEST_DAMAGED = "manifest-damaged"
     MANIFEST_OUTDATED = "manifest-outdated"
@@ -56,7 +57,8 @@ class Kind(Enum):
 
 
 _NOTES: Final = frozenset({
-    Kind.NOT_COMPARED, Kind.MANIFEST_COPY, Kind.ORPHAN, Kind.REPLACED, Kind.UNFINISHED_UPLOAD, Kind.UNKNOWN_OBJECT,
+    Kind.FIRST_COPY, Kind.NOT_COMPARED, Kind.MANIFEST_COPY, Kind.ORPHAN, Kind.REPLACED, Kind.UNFINISHED_UPLOAD,
+    Kind.UNKNOWN_OBJECT,
 })  # fmt: skip
 
 NOTHING: Final = "nothing"
@@ -150,5 +152,10 @@ class VerifyReport:
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing is damaged."""
-        return not self.damage
+        """Whether the log was verified, and nothing is damaged."""
+        return not self.damage and not self.is_first_copy
+
+    @property
+    def is_first_copy(self) -> bool:
+        """Whether there is no log to verify yet: a replica that has not received everything once."""
+        return any(f.kind is Kind.FIRST_COPY for f in self.findings)

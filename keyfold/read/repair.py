@@ -27,10 +27,19 @@ from random import Random
 from typing import Final, Literal
 
 from keyfold.clock import Clock
-from keyfold.errors import AlreadyExists, Corrupt, LogError, LogNotFound, ManifestLost, ObjectNotFound, StoreError
+from keyfold.errors import (
+    AlreadyExists,
+    Corrupt,
+    FirstCopyUnfinished,
+    LogError,
+    LogNotFound,
+    ManifestLost,
+    ObjectNotFound,
+    StoreError,
+)
 from keyfold.log.commit import Patience
 from keyfold.log.manifest import NO_OFFSET, Manifest, SegmentEntry, new_log_id
-from keyfold.log.names import ObjectName, Place, Role, manifest_copy_name, new_name, parse_name
+from keyfold.log.names import FIRST_COPY_NAME, ObjectName, Place, Role, manifest_copy_name, new_name, parse_name
 from keyfold.log.objects import create_object
 from keyfold.log.partition_log import PartitionLog
 from keyfold.read.cover import Candidate, Cover, choose_cover, never_committed
@@ -85,15 +94,24 @@ def plan_repair(
 
     Raises `LogError` where a sound manifest is there, `Corrupt` where a damaged one is and `replace_damaged` is not
     asked for, or a segment is damaged, `LogNotFound` where there are no segments, `ManifestLost` where neither a
-    version nor the segments tell the log without doubt.
+    version nor the segments tell the log without doubt, `FirstCopyUnfinished` where there was no manifest yet and
+    `base` does not say that a log is to be made of what has been copied.
     """
-    damaged = _require_lost(store, place, clock, random, replace_damaged=replace_damaged)
+    notes: list[str] = []
+    try:
+        damaged = _require_lost(store, place, clock, random, replace_damaged=replace_damaged)
+    except FirstCopyUnfinished as error:
+        if base == "auto":
+            raise _not_copied(error) from error
+        damaged = None
+        notes.append(f"{error.message}: the log ends with what was copied; `{FIRST_COPY_NAME}` can be deleted now")
     versions = Versions(None, "") if base == "segments" else newest_version(store, place)
     if base == "version" and versions.found is None:
         raise _refused(place, versions.why_not)
     if base == "auto":
         _require_no_replica(store, place, versions.found)
-    notes: list[str] = [] if versions.found is not None or not versions.why_not else [versions.why_not]
+    if versions.found is None and versions.why_not:
+        notes.append(versions.why_not)
     folder = _Folder.look(store, place)
     if versions.found is not None:
         found = versions.found
@@ -165,6 +183,16 @@ def _require_no_replica(store: ObjectStore, place: Place, found: Found | None) -
         hint="move a damaged manifest away and run `keyfold replica run`; if the source is lost, repair with "
         "`--from version` or `--from segments`: that makes it a log of its own",
     )
+
+
+def _not_copied(error: FirstCopyUnfinished) -> FirstCopyUnfinished:
+    """A repair would make a log of the part that is there, and the replicator could not go on with it."""
+    error.hint = (
+        f"nothing was changed; there is nothing to repair: `keyfold replica run {error.source or '<source>'} "
+        f"{error.replica or '<name>'}` goes on with the copy. If the source is lost, `--from segments` makes a log of "
+        "its own of what has been copied"
+    )
+    return error
 
 
 def _is_there(store: ObjectStore, key: str) -> bool:

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from keyfold.errors import Corrupt, ManifestLost, ObjectNotFound
+from keyfold.errors import Corrupt, FirstCopyUnfinished, ManifestLost, ObjectNotFound
 from keyfold.log.manifest import Manifest, SegmentEntry
-from keyfold.log.names import ObjectName, Place, Role, is_manifest_copy, parse_name
+from keyfold.log.names import FIRST_COPY_NAME, ObjectName, Place, Role, is_manifest_copy, parse_name
 from keyfold.log.partition_log import PartitionLog
 from keyfold.read.findings import REPORT, RESTORE, Finding, Findings, Kind, VerifyReport
 from keyfold.read.verify_blame import blame, impostors
@@ -92,7 +92,7 @@ class Round:
         folder = Folder.look(log.store, log.place)
         try:
             manifest = log.load().manifest
-        except (Corrupt, ManifestLost) as error:
+        except (Corrupt, FirstCopyUnfinished, ManifestLost) as error:
             return VerifyReport(log.place, -1, 0, 0, (_unreadable(log.place, error),))
         return Round(log, manifest, folder)
 
@@ -137,8 +137,10 @@ class Round:
         return name not in self._log.load().manifest.object_names()
 
 
-def _unreadable(place: Place, error: Corrupt | ManifestLost) -> Finding:
+def _unreadable(place: Place, error: Corrupt | FirstCopyUnfinished | ManifestLost) -> Finding:
     """The finding about a manifest that cannot be read."""
+    if isinstance(error, FirstCopyUnfinished):
+        return Finding(Kind.FIRST_COPY, place.folder, str(error))
     repair = f"keyfold log repair <url> {place.topic} --partition {place.partition}"
     if isinstance(error, ManifestLost):
         lost = "nothing that the segments hold; the list of what the log is made of"
@@ -159,6 +161,8 @@ def _notes(place: Place, manifest: Manifest, folder: Folder) -> Iterator[Finding
             yield Finding(Kind.REPLACED, key, f"{size_bytes} bytes wait for their deletion")
         elif parse_name(name) is not None:
             yield Finding(Kind.ORPHAN, key, f"{size_bytes} bytes that no manifest names; {_taken_by(manifest)}")
+        elif name == FIRST_COPY_NAME:
+            yield Finding(Kind.ORPHAN, key, f"the marker of a first copy that is over; {_marker_goes(manifest)}")
         elif is_manifest_copy(name):
             what = f"{size_bytes} bytes of a damaged manifest, which `keyfold log repair --replace-damaged` has kept"
             yield Finding(Kind.MANIFEST_COPY, key, f"{what}; delete the copy when nobody needs it any more")
@@ -166,6 +170,10 @@ def _notes(place: Place, manifest: Manifest, folder: Folder) -> Iterator[Finding
             yield Finding(Kind.UNKNOWN_OBJECT, key, f"{size_bytes} bytes; keyfold does not make such names")
     for upload in folder.uploads:
         yield Finding(Kind.UNFINISHED_UPLOAD, upload.key, f"multipart upload {upload.upload_id} was not finished")
+
+
+def _marker_goes(manifest: Manifest) -> str:
+    return "the replicator deletes it" if manifest.is_replica else "it can be deleted"
 
 
 def _taken_by(manifest: Manifest) -> str:

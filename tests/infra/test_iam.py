@@ -23,6 +23,7 @@ SEGMENT = "t/partition=0/00000000000000000000-00000001-s0123456789abcdef.avro"
 CLEANED = SEGMENT.replace("-s0", "-c0")
 INDEX = "t/partition=0/_index/00000000000000000000-00000001-s0123456789abcdef.parquet"
 MANIFEST = "t/partition=0/_manifest.avro"
+FIRST_COPY = "t/partition=0/_first_copy.json"
 NAMES = {
     "bucket", "compactor", "operator", "reader", "repair", "replica-source", "replica-target", "restore", "sink",
 }  # fmt: skip
@@ -171,8 +172,8 @@ def test_nobody_writes_over_what_stands_for_ever(name: str, key: str, by_bucket:
 @pytest.mark.parametrize("name", SERVICES)
 @pytest.mark.parametrize(
     "key",
-    [MANIFEST, "_sinks/users/orders.json", "_sinks/users/workers/a.json", "_replicas/dr.json", "_replica.json",
-     "_replicas/dr/status.json", "_restores/t/t@id/lease.json", "_probe/1"],
+    [MANIFEST, FIRST_COPY, "_sinks/users/orders.json", "_sinks/users/workers/a.json", "_replicas/dr.json",
+     "_replica.json", "_replicas/dr/status.json", "_restores/t/t@id/lease.json", "_probe/1"],
 )  # fmt: skip
 @pytest.mark.parametrize("by_bucket", [True, False])
 def test_nobody_writes_without_a_condition(name: str, key: str, by_bucket: bool) -> None:
@@ -246,7 +247,9 @@ def test_even_an_administrator_does_not_write_over_a_segment(key: str) -> None:
     assert admin(put(key, **CREATED)) == ()
 
 
-@pytest.mark.parametrize("key", [MANIFEST, "_sinks/users/orders.json", "_replicas/dr.json", "_replica.json"])
+@pytest.mark.parametrize(
+    "key", [MANIFEST, FIRST_COPY, "_sinks/users/orders.json", "_replicas/dr.json", "_replica.json"]
+)
 def test_even_an_administrator_swaps_by_condition(key: str) -> None:
     assert admin(put(key)) == ("DenyUnconditionalSwaps",)
     assert admin(put(key, **CREATED)) == admin(put(key, **SWAPPED)) == ()

@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from keyfold.clock import SystemClock
-from keyfold.errors import LogNotFound, ManifestLost
+from keyfold.errors import FirstCopyUnfinished, LogNotFound, ManifestLost
 from keyfold.log.names import Place
 from keyfold.store.api import ObjectStore
 from tests.support.cleaning import Sink, load, record
@@ -304,5 +304,5 @@ def _registered(pod: LocalPod, s3: LocalS3Process) -> None:
 def _next_offset(store: ObjectStore) -> int:
     try:
         return load(store).next_offset
-    except (LogNotFound, ManifestLost):  # a first copy has segments before it has a manifest
+    except (LogNotFound, FirstCopyUnfinished):
         return 0

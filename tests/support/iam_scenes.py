@@ -16,7 +16,8 @@ from typing import Final
 
 from keyfold.cli.app import Surroundings, run
 from keyfold.clock import ManualClock, SystemClock
-from keyfold.log.names import Place, Role, new_name
+from keyfold.log.first_copy import FirstCopy
+from keyfold.log.names import FIRST_COPY_NAME, Place, Role, new_name
 from keyfold.log.record import Record
 from keyfold.read.log import Log
 from keyfold.restore.run import Request, Restore
@@ -45,6 +46,8 @@ from tests.support.sink_world import FakeCluster
 TOPICS_DIR: Final = "topics"
 TOPIC: Final = "t"
 PLACE: Final = Place(TOPICS_DIR, TOPIC, 0)
+BEGUN: Final = Place(TOPICS_DIR, "begun", 0)
+"""A replica's partition whose first copy is not complete."""
 ROOT: Final = "root"
 """A user that is not known, who may do everything."""
 
@@ -274,6 +277,8 @@ def registered(keyfold: Buckets) -> None:
 
 def replicated(keyfold: Buckets) -> None:
     """Rounds: small and large objects, lost answers, what passes replaced, what died in the middle."""
+    keyfold.source.made_log(BEGUN.topic).append(records("a=1"))
+    keyfold.replica.store(ROOT).put(BEGUN.key(FIRST_COPY_NAME), b"of a version before", Create())
     made = keyfold.source.made_log()
     KeptSchemas(keyfold.source.store(ROOT), TOPICS_DIR).keep(1, _KEPT, "")
     made.append(records("a=1 b=2"))
@@ -343,6 +348,9 @@ def reader(stage: Stage, user: str) -> None:
     keyfold("log", "files", url, TOPIC)
     keyfold("log", "verify", url, TOPIC)
     keyfold("log", "describe", url, "nothing", code=1)
+    marker = FirstCopy("dr", "s3://source/topics", "a-log", 1, 1, 1000)
+    stage.store(ROOT).put(BEGUN.key(FIRST_COPY_NAME), marker.as_bytes(), Create())
+    assert "0 of 1 segments" in keyfold("log", "describe", url, BEGUN.topic, code=1)
     store = stage.store(user)
     log = Log(store, TOPICS_DIR, TOPIC)
     assert len(list(log.read(0))) == 4

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, fields
 from keyfold.clock import ManualClock
 from keyfold.log.manifest import Manifest
 from keyfold.log.manifest_codec import decode_manifest
-from keyfold.log.names import Place, parse_name
+from keyfold.log.names import FIRST_COPY_NAME, Place, parse_name
 from keyfold.log.record import Record
 from keyfold.store.api import Bytes, PutMode, PutResult
 from keyfold.store.memory import MemoryStore
@@ -151,10 +151,13 @@ class ReplicaStore(MemoryStore):
 
     def _check_object(self, name: str, data: bytes) -> None:
         assert self.source.ever.get(name) == data, f"{name} appears with {len(data)} bytes that the source never had"
+        is_marked = REPLICA_PLACE.key(FIRST_COPY_NAME) in self._objects
+        assert self.history or is_marked, f"{name} appears in a folder that has neither a manifest nor a marker"
 
     def _check_deletion(self, name: str) -> None:
         if parse_name(name) is None:
             assert not name.startswith("_manifest"), "the manifest is deleted"
+            assert self.history or name != FIRST_COPY_NAME, "the marker is deleted before the first commit"
             return
         named = self.history[-1].object_names() if self.history else frozenset()
         assert name not in named, f"{name} is deleted, and the replica's manifest names it"

@@ -10,7 +10,7 @@ from random import Random
 from keyfold.clock import Clock, ManualClock
 from keyfold.log.edits_replica import same_content
 from keyfold.log.manifest import Manifest
-from keyfold.log.names import Place
+from keyfold.log.names import FIRST_COPY_NAME, MANIFEST_NAME, Place
 from keyfold.log.partition_log import PartitionLog
 from keyfold.log.record import Record
 from keyfold.store.api import ObjectStore
@@ -108,10 +108,10 @@ class Worlds:
         return read_all(self.replica, loaded(self.replica, place), place)
 
     def folder(self, topic: str = "users", partition: int = 0) -> set[str]:
-        """Objects of the replica's folder, the manifest apart."""
+        """Segments and indexes, also parts of interrupted rounds, in the replica's folder."""
         place = Place("far/logs", topic, partition)
         names = {info.key.removeprefix(place.folder) for info in self.replica.list(place.folder)}
-        return names - {"_manifest.avro"}
+        return names - {MANIFEST_NAME, FIRST_COPY_NAME}
 
     def later(self, by_ms: int) -> None:
         self.clock.advance(by_ms)

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from keyfold.errors import ConfigError, Fenced, KeyfoldError, LeaseHeld, StoreUnavailable
+from keyfold.errors import ConfigError, Fenced, FirstCopyUnfinished, KeyfoldError, LeaseHeld, StoreUnavailable
 
 
 @pytest.mark.parametrize(
@@ -15,6 +15,7 @@ from keyfold.errors import ConfigError, Fenced, KeyfoldError, LeaseHeld, StoreUn
         StoreUnavailable("the/key", "no answer", hint="wait"),
         ConfigError("s3.region", "is wrong"),
         Fenced("users", 3, "by epoch 8"),
+        FirstCopyUnfinished("users", 3, "12 of 40", hint="wait", replica="dr", segments=40, segments_there=12),
         LeaseHeld("users", 3, "until noon", until_ms=12),
     ],
 )

@@ -125,7 +125,7 @@ def test_what_an_interrupted_round_has_sent_is_listed_and_not_sent_again() -> No
         def few(call: Call) -> bool:
             nonlocal sent
             sent += call.operation == "put"
-            return call.operation == "put" and sent > 3
+            return call.operation == "put" and sent > 1 + 3  # the marker of a first copy, and objects
 
         running.replica.add(Fault(few, Kind.UNAVAILABLE, times=1 << 40))
         running.once()
@@ -371,7 +371,7 @@ def test_another_schema_under_an_id_breaks_the_replica_and_says_which() -> None:
         state = running.state()
     assert state.state is State.BROKEN
     assert "far/logs/_schemas/7.avsc" in state.message
-    assert list(worlds.replica.list(FAR.folder)) == []
+    assert worlds.folder() == set()
 
 
 def test_a_log_of_other_writers_is_never_written_over() -> None:

@@ -146,6 +146,10 @@ def outcome_lines(found: Outcome, done: str) -> Iterator[str]:
         if found.hint:
             yield f"    {found.hint}"
         return
+    if found.step is Step.MISSING and found.error:
+        yield f"{place}: is not promoted: {found.error}"
+        yield f"    {found.hint}"
+        return
     if found.step is Step.MISSING:
         yield f"{place}: has received nothing yet, the first round will tell"
         return

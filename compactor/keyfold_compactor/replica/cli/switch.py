@@ -302,15 +302,22 @@ def _replicas_at(
 ) -> dict[tuple[str, int], tuple[str, str] | None]:
     """Replicas at a place: the source that each follows, and its name there; None for one that was promoted.
 
-    Logs that never were replicas are left out, unless they are asked for.
+    Those whose first copy is not complete are among them. Logs that never were replicas are left out, unless they are
+    asked for.
     """
-    from keyfold.log.replica_log import ReplicaLog
+    from keyfold.errors import FirstCopyUnfinished, LogNotFound, ManifestLost
+    from keyfold.log.partition_log import PartitionLog
 
     world = world_of(ctx)
 
-    def load(pair: tuple[str, int]) -> Pinned | None:
+    def load(pair: tuple[str, int]) -> Pinned | FirstCopyUnfinished | None:
         random = Random(world.random.getrandbits(64))
-        return ReplicaLog(theirs.store, theirs.place(*pair), clock=world.clock, random=random).load()
+        try:
+            return PartitionLog(theirs.store, theirs.place(*pair), clock=world.clock, random=random).load()
+        except FirstCopyUnfinished as error:
+            return error
+        except (LogNotFound, ManifestLost):
+            return None
 
     pairs = _pairs(theirs, lambda topic: not topics or topic in topics)
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="keyfold-places") as pool:
@@ -318,6 +325,10 @@ def _replicas_at(
     found: dict[tuple[str, int], tuple[str, str] | None] = {}
     for (topic, partition), pinned in manifests:
         if pinned is None:
+            continue
+        if isinstance(pinned, FirstCopyUnfinished):
+            if pinned.source:
+                found[topic, partition] = (pinned.source, pinned.replica)
             continue
         state = pinned.manifest.replica
         if state is not None:

@@ -18,7 +18,16 @@ from random import Random
 from typing import Final
 
 from keyfold.clock import Clock
-from keyfold.errors import ConfigError, KeyfoldError, LogNotFound, ObjectNotFound, ReplicaDiverged, StoreError
+from keyfold.errors import (
+    ConfigError,
+    FirstCopyUnfinished,
+    KeyfoldError,
+    LogNotFound,
+    ManifestLost,
+    ObjectNotFound,
+    ReplicaDiverged,
+    StoreError,
+)
 from keyfold.log import catalog
 from keyfold.log.manifest import Manifest, was_compacted
 from keyfold.log.names import Place
@@ -90,13 +99,8 @@ def require_follows(source: Manifest, replica: Manifest, name: str) -> None:
             "the replica's folder holds a log of its own",
             hint="take an empty folder; or turn that log into a replica with `keyfold replica demote`",
         )
-    if state.source_log_id not in {"", source.log_id} and source.ancestor(state.source_log_id) is None:
-        raise ReplicaDiverged(
-            source.topic,
-            source.partition,
-            f"the replica's folder follows another log: {state.source_log_id} at {state.source}, not {source.log_id}",
-            hint="take an empty folder",
-        )
+    if not _is_of(state.source_log_id, source):
+        raise _other_log(source, state.source_log_id, state.source)
     if state.name != name:
         raise ReplicaDiverged(
             source.topic,
@@ -149,18 +153,49 @@ def _sees(side: Side, key: str) -> bool:
 def _look(
     place: Place, source: Side, replica: Side, clock: Clock, random: Random
 ) -> tuple[Manifest | None, Manifest | None]:
-    return _load(source, place, clock, random), _load(
-        replica, replica.place(place.topic, place.partition), clock, random
-    )
+    mine = _load(source, place, clock, random)
+    there = replica.place(place.topic, place.partition)
+    try:
+        return mine, _load(replica, there, clock, random, following=mine)
+    except ManifestLost as error:
+        # A first copy that version 0.1 has begun looks the same, and so does a log whose manifest was lost.
+        raise ReplicaDiverged(
+            place.topic,
+            place.partition,
+            f"the replica's folder `{there.folder}` holds segments without a manifest",
+            hint="if a replicator of this source has left them before its first commit, use --no-probe; else take an "
+            "empty folder",
+        ) from error
 
 
-def _load(side: Side, place: Place, clock: Clock, random: Random) -> Manifest | None:
+def _load(
+    side: Side, place: Place, clock: Clock, random: Random, *, following: Manifest | None = None
+) -> Manifest | None:
+    """The newest manifest; None where nothing has been committed, as in a first copy (of the log `following`)."""
     log = PartitionLog(side.store, place, clock=clock, random=Random(random.getrandbits(64)))
     try:
         return log.load().manifest
     except LogNotFound:
         return None
+    except FirstCopyUnfinished as error:
+        if following is not None and not _is_of(error.source_log_id, following):
+            raise _other_log(following, error.source_log_id, error.source) from error
+        return None
     except KeyfoldError as error:
         if error.hint is None:
             error.hint = f"found in {side.url}"
         raise
+
+
+def _is_of(source_log_id: str, source: Manifest) -> bool:
+    """Whether what follows the log `source_log_id` may go on with `source`."""
+    return source_log_id in {"", source.log_id} or source.ancestor(source_log_id) is not None
+
+
+def _other_log(source: Manifest, source_log_id: str, url: str) -> ReplicaDiverged:
+    return ReplicaDiverged(
+        source.topic,
+        source.partition,
+        f"the replica's folder follows another log: {source_log_id} at {url}, not {source.log_id}",
+        hint="take an empty folder",
+    )

@@ -27,7 +27,16 @@ from random import Random
 from typing import Final, TypeVar
 
 from keyfold.clock import Clock
-from keyfold.errors import CommitUnknown, Fenced, IsReplica, KeyfoldError, LogNotFound, ReplicaDiverged
+from keyfold.errors import (
+    CommitUnknown,
+    Fenced,
+    FirstCopyUnfinished,
+    IsReplica,
+    KeyfoldError,
+    LogNotFound,
+    ManifestLost,
+    ReplicaDiverged,
+)
 from keyfold.log.commit import Pinned
 from keyfold.log.edits_replica import Following
 from keyfold.log.edits_replica import demote as demote_edit
@@ -223,17 +232,22 @@ class FailOver:
         return _each(self._look_at, wanted)
 
     def carry_out(self, looked: Sequence[Outcome]) -> list[Outcome]:
-        """Do it."""
+        """Do it. A first copy that is not complete is no log that could go on: it stays as it is."""
         return _each(self._promote, looked)
 
     def _look_at(self, wanted: tuple[str, int]) -> Outcome:
-        manifest = _load_replica(_replica_log(self._replica, *wanted, self._world), self._replica).manifest
+        try:
+            manifest = _load_replica(_replica_log(self._replica, *wanted, self._world), self._replica).manifest
+        except FirstCopyUnfinished as error:
+            place = f"{self._replica.url} {wanted[0]} --partition {wanted[1]}"
+            hint = f"if the source is lost: `keyfold log repair {place} --from segments` makes a log of what is there"
+            return Outcome(*wanted, Step.MISSING, error=error.message, hint=hint)
         if manifest.replica is None and not manifest.lineage:
             raise _own_log(wanted, self._replica)
         return replace(_outcome(wanted, manifest), step=Step.READY if manifest.is_replica else Step.DONE)
 
     def _promote(self, found: Outcome) -> Outcome:
-        if found.step is Step.DONE:
+        if found.step in {Step.DONE, Step.MISSING}:
             return found
         wanted = found.topic, found.partition
         log = _replica_log(self._replica, *wanted, self._world)
@@ -387,14 +401,17 @@ def _replica_log(side: Side, topic: str, partition: int, world: Surroundings) ->
 
 def _load_replica(log: ReplicaLog, side: Side) -> Pinned:
     pinned = log.load()
-    if pinned is None:
+    if pinned is not None:
+        return pinned
+    try:
+        return PartitionLog(log.store, log.place, clock=log.patience.clock, random=log.patience.random).load()
+    except (LogNotFound, ManifestLost):
         raise LogNotFound(
             log.place.topic,
             log.place.partition,
             f"nothing has been received at {side.url}",
             hint="replicate it first, or take it out of the registration's topics",
-        )
-    return pinned
+        ) from None
 
 
 def _own_log(wanted: tuple[str, int], side: Side) -> ReplicaDiverged:

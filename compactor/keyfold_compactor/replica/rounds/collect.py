@@ -2,6 +2,7 @@
 
     replaced    objects that a commit of the replica unlinked, `file.delete.delay.ms` ago in the replica's store time
     orphans     objects of rounds that were interrupted, or planned again
+    marker      that of the first copy, once there is a manifest
 
 An orphan is judged in this order: LIST the replica's folder, THEN read the source's manifest, THEN the replica's, which
 still has to show our epoch. What was listed had been copied, so an earlier version of the source named it; if the
@@ -14,11 +15,11 @@ from __future__ import annotations
 
 from keyfold.log.commit import Pinned
 from keyfold.log.manifest import UNSTAMPED
-from keyfold.log.names import Place
+from keyfold.log.names import FIRST_COPY_NAME, Place, parse_name
 from keyfold.log.partition_log import PartitionLog
 from keyfold.log.replica_log import ReplicaLog, ReplicaSession
 from keyfold.store.api import STORE_TIME_RESOLUTION_MS, ObjectStore
-from keyfold_compactor.janitor import Swept, delete_names, due_names, list_names
+from keyfold_compactor.janitor import Swept, delete_names, due_names
 
 
 def collect_replaced(store: ObjectStore, session: ReplicaSession, delay_ms: int) -> Swept:
@@ -40,12 +41,15 @@ def collect_orphans(store: ObjectStore, session: ReplicaSession, source: Partiti
     No round of this session may be under way.
     """
     place = session.place
-    names, uploads = list_names(store, place), list(store.list_uploads(place.folder))  # LIST first,
+    listed, uploads = _listed(store, place), list(store.list_uploads(place.folder))  # LIST first,
     wanted = source.load().manifest  # the source after it,
     manifest = session.refresh()  # and last the proof that nobody has claimed before that look
+    if manifest is not None and FIRST_COPY_NAME in listed:
+        store.delete(place.key(FIRST_COPY_NAME))
     if manifest is None or wanted.log_id != manifest.log_id:
         return Swept()  # another log is at the source now: the next round says what to do about it
     kept = wanted.object_names() | manifest.object_names() | {r.name for r in manifest.replaced}
+    names = [name for name in listed if parse_name(name) is not None]
     orphans = tuple(name for name in names if name not in kept)
     delete_names(store, place, orphans)
     # An upload of what is wanted goes on another day; of what is there already it can make nothing.
@@ -57,13 +61,15 @@ def collect_orphans(store: ObjectStore, session: ReplicaSession, source: Partiti
 
 def has_strays(store: ObjectStore, replica: ReplicaLog) -> bool:
     """Whether the folder seems to hold what the replica's manifest says nothing of. Looks, and decides nothing."""
-    names = list_names(store, replica.place)
+    names = _listed(store, replica.place)
     is_uploading = next(iter(store.list_uploads(replica.place.folder)), None) is not None
     pinned = replica.load()
     if pinned is None:
         return False  # nothing may be judged before the first commit
     known = pinned.manifest.object_names() | {r.name for r in pinned.manifest.replaced}
-    return is_uploading or not known.issuperset(names)
+    return is_uploading or any(
+        name == FIRST_COPY_NAME or (parse_name(name) is not None and name not in known) for name in names
+    )
 
 
 def _has_unstamped(session: ReplicaSession) -> bool:
@@ -81,6 +87,10 @@ def due_in_ms(replica: Pinned, delay_ms: int) -> int | None:
         return None
     wait_ms = min(stamps) + delay_ms - replica.seen_ms
     return max(0, wait_ms + STORE_TIME_RESOLUTION_MS) if delay_ms > 0 else 0
+
+
+def _listed(store: ObjectStore, place: Place) -> list[str]:
+    return [_name(info.key, place) for info in store.list(place.folder)]
 
 
 def _name(key: str, place: Place) -> str:

@@ -8,7 +8,7 @@ another size it is not ours to judge here: it stays a job, and the copy says wha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from keyfold.log.manifest import Manifest, SegmentEntry
 from keyfold.log.names import Place
@@ -19,10 +19,11 @@ _NOTHING: Mapping[str, int] = {}
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Jobs in the log's order, an index before its segment; `left_out` objects were found in the listing."""
+    """Jobs in the log's order, an index before its segment; `left_out` objects were found in the listing, `listed`."""
 
     jobs: tuple[CopyJob, ...]
     left_out: int = 0
+    listed: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def size_bytes(self) -> int:
@@ -40,7 +41,7 @@ def plan(place: Place, source: Manifest, replica: Manifest | None, listed: Mappi
     there = frozenset[str]() if replica is None else replica.object_names()
     wanted = [job for entry in source.segments for job in _jobs(place, entry) if job.name not in there]
     jobs = tuple(job for job in wanted if listed.get(job.name) != job.size_bytes)
-    return Plan(jobs, len(wanted) - len(jobs))
+    return Plan(jobs, len(wanted) - len(jobs), listed)
 
 
 def _jobs(place: Place, entry: SegmentEntry) -> tuple[CopyJob, CopyJob]:

@@ -4,6 +4,7 @@
     rule        may this version go there (`keyfold_compactor.replica.desk.rule`)
     claim       the replica's epoch, once for all rounds of this process; the source's manifest is read AGAIN after it
     pin         a hold at the source, where much is to be copied, or objects went away under the round before
+    mark        before the first commit: that the folder is a replica's whose first copy has begun (`log.first_copy`)
     copy        kept schemas, then what the replica has not, several objects at a time
     commit      the replica's manifest: this version of the source, if the epoch is still ours
     cursor      the source learns up to which offset the replica has everything, and the pin goes
@@ -243,11 +244,7 @@ class Rounds:
         if not found.jobs or not self._has_leftovers:
             return found
         self._speaking.side = self._link.replica
-        folder = self._claim.log.place.folder
-        listed = self._claim.log.patience.repeat(
-            lambda: {i.key.removeprefix(folder): i.size_bytes for i in self._link.replica.store.list(folder)}
-        )
-        found = plan(self._place, source, there, listed)
+        found = plan(self._place, source, there, self._claim.log.listed())
         self._tools.tally.add(Totals(objects_found=found.left_out))
         return found
 
@@ -262,6 +259,7 @@ class Rounds:
         if not found.jobs:
             return
         self._speaking.side = self._link.replica
+        self._claim.held.mark_first_copy(source.manifest, found.listed)
         self._tools.courier.carry()
         if pin is None:
             self._send(found, source, watch)

@@ -25,6 +25,7 @@ from keyfold.errors import (
     CommitUnknown,
     ConditionUndecided,
     Fenced,
+    FirstCopyUnfinished,
     KeyfoldError,
     ObjectNotFound,
     PreconditionFailed,
@@ -183,8 +184,8 @@ _LAG: Final = {"lag_records": "records", "lag_ms": "ms"}
 
 # Of errors that are not retriable as calls, those after which a round that begins anew may well succeed.
 _NEW_ROUND: Final[tuple[type[KeyfoldError], ...]] = (
-    AlreadyExists, ConditionUndecided, CommitUnknown, Fenced, ObjectNotFound, PreconditionFailed, StoreUnavailable,
-    UploadLost,
+    AlreadyExists, ConditionUndecided, CommitUnknown, Fenced, FirstCopyUnfinished, ObjectNotFound, PreconditionFailed,
+    StoreUnavailable, UploadLost,
 )  # fmt: skip
 _WAITING_CODES: Final = frozenset({"CompactionNotEnabled", "ReplicaFormatTooOld"})
 _RESYNC_CODES: Final = frozenset({"ResyncRequired"})

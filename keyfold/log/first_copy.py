@@ -1,0 +1,153 @@
+"""The marker of a replica's first copy: a partition's folder says whose replica it is to be before it has a manifest.
+
+    _first_copy.json    the replica's name and source, and how much of the source's log is to come here
+
+A replicator puts it into the folder before the first object, and deletes it after the first commit. Until then objects
+without a manifest would look like a log whose manifest was lost, and a folder without objects like no log at all. The
+marker decides nothing about the log: a manifest counts before it, and a replicator needs none to go on.
+
+Progress is what a listing of the folder holds of what the marker says. Objects that an interrupted round has left, and
+that the version to be copied does not name, were counted when the marker was written: they are no progress.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+
+from keyfold.errors import AlreadyExists, FirstCopyUnfinished, ObjectNotFound, PreconditionFailed
+from keyfold.log.commit import Patience
+from keyfold.log.manifest import Manifest
+from keyfold.log.names import FIRST_COPY_NAME, Place, parse_name
+from keyfold.store.api import Create, ObjectStore, Update
+
+
+@dataclass(frozen=True, slots=True)
+class FirstCopy:
+    """What the marker says. Sizes are stored bytes of segments and indexes.
+
+    `segments` and `size_bytes` are those of version `source_version` of the source's log. `other_segments` and
+    `other_bytes` were in the folder when the copy of that version began, and do not belong to it.
+    """
+
+    name: str
+    source: str
+    source_log_id: str
+    source_version: int
+    segments: int
+    size_bytes: int
+    other_segments: int = 0
+    other_bytes: int = 0
+
+    @staticmethod
+    def of_manifest(source: Manifest, name: str, source_url: str, listed: Mapping[str, int]) -> FirstCopy:
+        """The marker of a copy of `source`; `listed` are the sizes of what is in the replica's folder, by name."""
+        wanted = source.object_names()
+        other_segments, other_bytes = _counted((n, size) for n, size in listed.items() if n not in wanted)
+        size_bytes = sum(e.size_bytes + e.index_size_bytes for e in source.segments)
+        return FirstCopy(
+            name,
+            source_url,
+            source.log_id,
+            source.log_version,
+            len(source.segments),
+            size_bytes,
+            other_segments,
+            other_bytes,
+        )
+
+    @staticmethod
+    def of_bytes(data: bytes) -> FirstCopy:
+        """Read a marker, also one of a newer version. Raises `ValueError` where it does not say what it should."""
+        try:
+            found = json.loads(data)
+            return FirstCopy(
+                name=str(found["name"]),
+                source=str(found["source"]),
+                source_log_id=str(found["source_log_id"]),
+                source_version=int(found["source_version"]),
+                segments=int(found["segments"]),
+                size_bytes=int(found["size_bytes"]),
+                other_segments=int(found["other_segments"]),
+                other_bytes=int(found["other_bytes"]),
+            )
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"no marker of a first copy: {error!r}") from error
+
+    def as_bytes(self) -> bytes:
+        """The marker as it is stored."""
+        return json.dumps({"version": 1, **asdict(self)}, indent=2, ensure_ascii=False).encode()
+
+
+def put_marker(store: ObjectStore, place: Place, marker: FirstCopy, patience: Patience) -> None:
+    """Write the marker, where another one or none is there. Raises what the store does.
+
+    Of several replicators that begin at once any may be the last: each marker is true of the copy that it began. Where
+    another one has just committed, the marker is one for the replicator's garbage collection.
+    """
+    key = place.key(FIRST_COPY_NAME)
+    data = marker.as_bytes()
+    try:
+        there = patience.repeat(lambda: store.get(key))
+    except ObjectNotFound:
+        there = None
+    if there is not None and there.data == data:
+        return
+    mode = Create() if there is None else Update(there.etag)
+    try:
+        patience.repeat(lambda: store.put(key, data, mode))
+    except (AlreadyExists, PreconditionFailed, ObjectNotFound):
+        return
+
+
+def unfinished(place: Place, data: bytes, listed: Mapping[str, int]) -> FirstCopyUnfinished:
+    """The error for a partition whose first copy is not complete.
+
+    `data` is its marker, empty where it must not be read; `listed` are the sizes of what is in the folder, by name.
+    """
+    try:
+        marker = FirstCopy.of_bytes(data)
+    except ValueError:
+        marker = None
+    found_segments, found_bytes = _counted(listed.items())
+    if marker is None:
+        return FirstCopyUnfinished(
+            place.topic,
+            place.partition,
+            f"the first copy of a replica is not complete: {found_segments} segments, {found_bytes:,} bytes are in "
+            f"`{place.folder}`",
+            hint="read the source until it is complete; `keyfold replica status` at the source shows who copies",
+            segments_there=found_segments,
+            bytes_there=found_bytes,
+        )
+    segments_there = min(max(0, found_segments - marker.other_segments), marker.segments)
+    bytes_there = min(max(0, found_bytes - marker.other_bytes), marker.size_bytes)
+    percent = 100 * bytes_there // marker.size_bytes if marker.size_bytes else 100
+    return FirstCopyUnfinished(
+        place.topic,
+        place.partition,
+        f"the first copy of replica `{marker.name}` of {marker.source} is not complete: {segments_there} of "
+        f"{marker.segments} segments, {bytes_there:,} of {marker.size_bytes:,} bytes ({percent}%) are in "
+        f"`{place.folder}`",
+        hint="read the source until it is complete; if no process copies (`keyfold replica status`), start one: "
+        f"`keyfold replica run {marker.source} {marker.name}`",
+        replica=marker.name,
+        source=marker.source,
+        source_log_id=marker.source_log_id,
+        segments=marker.segments,
+        segments_there=segments_there,
+        size_bytes=marker.size_bytes,
+        bytes_there=bytes_there,
+    )
+
+
+def _counted(sizes: Iterable[tuple[str, int]]) -> tuple[int, int]:
+    """How many segments these are, and the bytes of segments and indexes."""
+    segments = size_bytes = 0
+    for name, size in sizes:
+        parsed = parse_name(name)
+        if parsed is not None:
+            segments += not parsed.is_index
+            size_bytes += size
+    return segments, size_bytes
