@@ -121,7 +121,8 @@ class CompactOptions(ProcessOptions):
     io_max_bytes_per_second: float | None = option(
         "log.cleaner.io.max.bytes.per.second",
         None,
-        doc="Bytes read and written a second, over all tasks together, indexes included. Default: no limit.",
+        doc="Bytes read and written a second, over all tasks together, indexes included. No second has more than 1.3 "
+        "times the rate, for rates of 500000 and more. Default: no limit.",
         importance="high",
         gt=0,
     )

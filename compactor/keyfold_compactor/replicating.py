@@ -30,7 +30,7 @@ from keyfold_compactor.replica.rounds.service import Means, Narrowed, NoWatch, R
 from keyfold_compactor.replica.standing.states import PartitionState, State
 from keyfold_compactor.replica.standing.tally import Tally, Totals
 from keyfold_compactor.report import Replicated, size_text
-from keyfold_compactor.throttle import BudgetPacer, TokenBucket, slice_bytes
+from keyfold_compactor.throttle import BudgetPacer, TokenBucket
 
 
 @contextlib.contextmanager
@@ -148,4 +148,4 @@ def _document(name: str, found: RunSummary, done: Done) -> dict[str, Any]:
 
 def _pacer(options: CompactOptions, clock: Clock) -> Pacer | None:
     rate = options.io_max_bytes_per_second
-    return None if rate is None else BudgetPacer(TokenBucket(rate, clock), clock, slice_bytes(rate))
+    return None if rate is None else BudgetPacer(TokenBucket(rate, clock), clock, rate)

@@ -26,7 +26,7 @@ from keyfold.store.api import ObjectStore
 from keyfold.store.pace import Pacer
 from keyfold_compactor.executor import run_log, run_unit
 from keyfold_compactor.plan import SegmentStats
-from keyfold_compactor.throttle import BudgetPacer, ThrottleAddress, ThrottleLost, slice_bytes
+from keyfold_compactor.throttle import BudgetPacer, ThrottleAddress, ThrottleLost
 from keyfold_compactor.work import LogJob, MapAnswer, MaskKey, StoreSource, Traffic, UnitAnswer, UnitJob, waited
 
 T = TypeVar("T")
@@ -72,10 +72,17 @@ class _SwitchedPacer:
     def __init__(self) -> None:
         self.current: Pacer | None = None
 
+    @property
+    def piece_bytes(self) -> int:
+        return self._now().piece_bytes
+
     def acquire(self, n_bytes: int) -> None:
+        self._now().acquire(n_bytes)
+
+    def _now(self) -> Pacer:
         if self.current is None:
             raise ThrottleLost("no task has the turn, so nothing may be moved")
-        self.current.acquire(n_bytes)
+        return self.current
 
 
 # Spark sets it in workers that it keeps.
@@ -111,7 +118,7 @@ class TaskEnvironment:
             yield store, None
             return
         client = self.throttle.connect()
-        pacer = BudgetPacer(client, SystemClock(), slice_bytes(self.throttle.rate))
+        pacer = BudgetPacer(client, SystemClock(), self.throttle.rate)
         switch.current = pacer
         try:
             yield store, pacer

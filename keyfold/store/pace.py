@@ -1,8 +1,9 @@
 """The seam of the throttle: who moves bytes asks first.
 
-A store that was given a pacer calls `acquire` before each chunk of an object's bytes that really goes out or comes in:
-not when a body is read for its checksum or its signature, and once more when a request is repeated, because the bytes
-then move once more. Requests and listings are not counted, only bodies of objects and parts.
+A store that was given a pacer calls `acquire` before bytes of an object move: before each piece of a body that goes
+out, and before each request for bytes that come in, because a store sends what it was asked for at once. A body that is
+read for its checksum or its signature is not counted; a request that is repeated is counted once more, because the
+bytes then move once more. Requests and listings are not counted, only bodies of objects and parts.
 """
 
 from __future__ import annotations
@@ -14,13 +15,18 @@ from typing import Any, Final, Protocol
 from keyfold.store.api import Bytes
 
 CHUNK_BYTES: Final = 64 * 1024
+"""The most that goes to the socket at once."""
 
 
 class Pacer(Protocol):
     """A budget of bytes. One pacer may be shared by the threads of a process."""
 
+    @property
+    def piece_bytes(self) -> int:
+        """The most bytes that may be acquired at once: they may move in one go, so they are few for the rate."""
+
     def acquire(self, n_bytes: int) -> None:
-        """Return when `n_bytes` (at most `CHUNK_BYTES`) may be moved. Blocks; must not raise."""
+        """Return when `n_bytes` (at most `piece_bytes`) may be moved. Blocks; must not raise."""
 
 
 class PacedBody:
@@ -37,7 +43,7 @@ class PacedBody:
     def __iter__(self) -> Iterator[Bytes]:
         if not hasattr(self._body, "read"):
             self._body = BytesIO(self._body)
-        while chunk := self._body.read(CHUNK_BYTES):
+        while chunk := self._body.read(min(CHUNK_BYTES, self._pacer.piece_bytes)):
             self._pacer.acquire(len(chunk))
             yield chunk
 

@@ -3,14 +3,14 @@
 Two clients share one configuration. The *single* client sends a request once and never again: conditional writes and
 the completion of uploads go through it, because boto3 would repeat a PUT that had landed and report a 412 for its own
 bytes. The *patient* client repeats as boto3's standard mode does: reads, listings, deletes, and parts of an upload,
-which may all be repeated without harm. A body that breaks off while it is read is asked for again here, since boto3
-does not do that.
+which may all be repeated without harm.
 
 Times are the store's: the `Date` and `Last-Modified` of its answers, which have whole seconds. They are given as the
 last millisecond of their second (see `STORE_TIME_RESOLUTION_MS` for what they are worth).
 
-Bytes are paced where they move (`keyfold.store.pace`): boto3 signs and sums the plain bytes, and only in its
-`before-send` event, when the request is ready for the socket, is the body replaced by one that asks the pacer.
+Bytes are paced where they move (`keyfold.store.pace`). What is read is paid for before it is asked for
+(`keyfold.store.s3_reads`). What is written: boto3 signs and sums the plain bytes, and only in its `before-send` event,
+when the request is ready for the socket, is the body replaced by one that asks the pacer.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ from keyfold.store.api import (
     PutResult,
     UploadInfo,
 )
-from keyfold.store.pace import CHUNK_BYTES, PacedBody, Pacer
+from keyfold.store.pace import PacedBody, Pacer
 from keyfold.store.s3_errors import FAILURES, translate
+from keyfold.store.s3_reads import etag_of, field_of, read_range, read_whole
 from keyfold.store.s3_uploads import COPY_BYTES_MAX, S3Copy, S3Upload, copy_in_store, has_same_access, take_up
 from keyfold.store.wrapped import unwrapped
 
@@ -128,7 +129,7 @@ class S3Store:
             read_attempts=read_attempts,
         )
         self.bucket = bucket
-        self._pacer = pacer
+        self.pacer = pacer
         # boto3 sums each part by itself, but leaves it to the caller to say so when an upload begins and ends.
         self._sums_parts = checksums == "when_supported"
         asked_for = {"ServerSideEncryption": encryption, "SSEKMSKeyId": kms_key_id}
@@ -176,10 +177,10 @@ class S3Store:
         return self._blob(key)
 
     def _blob(self, key: str, **arguments: Any) -> Blob:
-        answer, data = self._read(key, **arguments)
-        modified_ms = _second_end_ms(_field(answer, "LastModified", key))
+        answer, data = read_whole(self, key, **arguments)
+        modified_ms = _second_end_ms(field_of(answer, "LastModified", key))
         # A server that remembers its Date for a second may answer one that is older than the object.
-        return Blob(data, _etag(answer, key), modified_ms, max(modified_ms, _date_ms(answer, key)))
+        return Blob(data, etag_of(answer, key), modified_ms, max(modified_ms, _date_ms(answer, key)))
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """See `ObjectStore.get_range`."""
@@ -190,18 +191,13 @@ class S3Store:
             if start > found.size_bytes:
                 raise StoreError(key, f"asked for 0 bytes from {start}, the object has {found.size_bytes}")
             return b""
-        answer, data = self._read(key, Range=f"bytes={start}-{start + length - 1}")
-        if "ContentRange" not in answer and (start or len(data) != length):
-            raise StoreError(key, f"asked for bytes {start} to {start + length}, the store sent the whole object")
-        if len(data) != length:
-            raise StoreError(key, f"asked for {length} bytes from {start}, the store has {len(data)} there")
-        return data
+        return read_range(self, key, start, length)
 
     def head(self, key: str) -> ObjectInfo:
         """See `ObjectStore.head`."""
         answer = self._head(key)
-        size_bytes = int(_field(answer, "ContentLength", key))
-        return ObjectInfo(key, size_bytes, _etag(answer, key), _second_end_ms(_field(answer, "LastModified", key)))
+        size_bytes = int(field_of(answer, "ContentLength", key))
+        return ObjectInfo(key, size_bytes, etag_of(answer, key), _second_end_ms(field_of(answer, "LastModified", key)))
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
         """See `ObjectStore.list`."""
@@ -273,7 +269,7 @@ class S3Store:
         return str(answer["UploadId"])
 
     def request(self, operation: str, action: str, key: str, **arguments: Any) -> dict[str, Any]:
-        """One request about `key` that may be repeated (for what is made of several, in `keyfold.store.s3_uploads`)."""
+        """One request about `key` that may be repeated (for `keyfold.store.s3_uploads` and `s3_reads`)."""
         return self._ask(getattr(self._patient, operation), action, key, Key=key, **arguments)
 
     def write_part(self, key: str, upload_id: str, number: int, part: Bytes) -> dict[str, Any]:
@@ -289,7 +285,7 @@ class S3Store:
             Body=body,
         )
         sums = {"ChecksumCRC32": answer["ChecksumCRC32"]} if self._sums_parts and "ChecksumCRC32" in answer else {}
-        return {"PartNumber": number, "ETag": _etag(answer, key), **sums}
+        return {"PartNumber": number, "ETag": etag_of(answer, key), **sums}
 
     def complete_upload(self, key: str, upload_id: str, parts: Sequence[dict[str, Any]]) -> PutResult:
         """Make an upload's object visible (what `S3Upload.complete` does)."""
@@ -355,45 +351,14 @@ class S3Store:
         try:
             answer: dict[str, Any] = call(Bucket=self.bucket, **arguments)
         except FAILURES as error:
-            raise self._failure(error, key, action, mode) from error
+            raise self.failure(error, key, action, mode) from error
         return answer
 
-    def _failure(self, error: Exception, key: str, action: str, mode: PutMode | None = None) -> StoreError:
+    def failure(self, error: Exception, key: str, action: str, mode: PutMode | None = None) -> StoreError:
+        """Our error for what boto3 raised (for what is made of several requests)."""
         failure = translate(error, bucket=self.bucket, key=key, action=action, mode=mode)
         failure.host = self.host
         return failure
-
-    def _read(self, key: str, **arguments: Any) -> tuple[dict[str, Any], bytes]:
-        """Ask for an object and read its body; a body that breaks off is asked for again."""
-        for attempts_left in reversed(range(self.location.read_attempts)):
-            answer = self._ask(self._patient.get_object, "s3:GetObject", key, Key=key, **arguments)
-            body = answer["Body"]
-            try:
-                return answer, self._drain(body, int(_field(answer, "ContentLength", key)))
-            except FAILURES as error:
-                if not attempts_left:
-                    raise self._failure(error, key, "s3:GetObject") from error
-            finally:
-                body.close()
-        raise AssertionError("at least one attempt")
-
-    def _drain(self, body: Any, length: int) -> bytes:
-        if self._pacer is None:
-            return bytes(body.read())
-        chunks: list[bytes] = []
-        left, granted = length, 0
-        while left > 0:
-            want = min(left, CHUNK_BYTES)
-            if granted < want:
-                self._pacer.acquire(want - granted)
-                granted = want
-            chunk = body.read(want)
-            chunks.append(chunk)
-            # An empty read before the end makes boto3 raise, so this loop ends.
-            left -= len(chunk)
-            granted -= len(chunk)
-        body.read(CHUNK_BYTES)  # empty: now boto3 compares length and checksum
-        return b"".join(chunks)
 
     def _head(self, key: str) -> dict[str, Any]:
         try:
@@ -416,7 +381,7 @@ class S3Store:
         try:
             yield from paginator.paginate(Bucket=self.bucket, Prefix=prefix, **arguments)
         except FAILURES as error:
-            raise self._failure(error, prefix or self.url, action) from error
+            raise self.failure(error, prefix or self.url, action) from error
 
     def _completed_before(self, key: str, lost: UploadLost) -> PutResult:
         # An earlier `complete` whose answer was lost made the object and ended the upload.
@@ -430,10 +395,10 @@ class S3Store:
         # that never answers costs a second each time); a paced one must not ask the pacer for bytes that stay here.
         headers = request.headers
         size_bytes = int(headers.get("X-Amz-Decoded-Content-Length") or headers.get("Content-Length") or 0)
-        if self._pacer is not None or size_bytes < _ASK_FIRST_BYTES:
+        if self.pacer is not None or size_bytes < _ASK_FIRST_BYTES:
             headers.pop("Expect", None)
-        if self._pacer is not None and request.body is not None:
-            request.body = PacedBody(request.body, self._pacer)
+        if self.pacer is not None and request.body is not None:
+            request.body = PacedBody(request.body, self.pacer)
 
 
 def _clients(asked: S3Location) -> tuple[S3Location, Any, Any]:
@@ -474,17 +439,7 @@ def _configured_endpoint(session: Any) -> str | None:
 
 
 def _result(answer: dict[str, Any], key: str) -> PutResult:
-    return PutResult(_etag(answer, key), _date_ms(answer, key))
-
-
-def _etag(answer: dict[str, Any], key: str) -> str:
-    return str(_field(answer, "ETag", key))
-
-
-def _field(answer: dict[str, Any], name: str, key: str) -> Any:
-    if not (value := answer.get(name)) and value != 0:
-        raise StoreError(key, f"the store answered without {name}; keyfold cannot work on such a store")
-    return value
+    return PutResult(etag_of(answer, key), _date_ms(answer, key))
 
 
 def _date_ms(answer: dict[str, Any], key: str) -> int:

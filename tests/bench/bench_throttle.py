@@ -56,7 +56,7 @@ def task(environment: TaskEnvironment, range_bytes: int, numbers: Iterable[int])
 
 
 def measure(spark: SparkSession, tasks: int, rate: float, seconds: float) -> None:
-    """Run so many tasks, and print what the proxy saw."""
+    """Run the tasks, and print what the proxy saw."""
     with LocalS3Process() as s3, ThrottleService(rate) as service, WireMeter(s3.port) as meter:
         s3.create_bucket("bench")
         location = s3.location("bench")

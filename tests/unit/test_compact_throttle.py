@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import socket
 import threading
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from random import Random
 
 import pytest
 
 from keyfold.clock import ManualClock
+from keyfold.rate_limit import BURST_S
+from keyfold.store.pace import CHUNK_BYTES
 from keyfold_compactor.throttle import (
-    BURST_S,
+    PIECE_BYTES_MIN,
     BudgetPacer,
     ThrottleLost,
     ThrottleService,
     TokenBucket,
+    piece_bytes,
     slice_bytes,
 )
+from tests.support.wire_meter import Move, most_within
 
 RATE = 2_000_000.0
-CHUNK = 65_536
+CHUNK = CHUNK_BYTES
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 8])
@@ -38,6 +43,71 @@ def test_over_twenty_seconds_the_rate_is_kept_and_used(tasks: int) -> None:
     assert moved == pytest.approx(RATE * 20, rel=0.02)
 
 
+@dataclass
+class TaskClock:
+    """The time of one task. The bucket is asked at the time of the task whose turn it is."""
+
+    now_s: float = 1000.0
+
+    def now_ms(self) -> int:
+        return round(self.now_s * 1000)
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+class Tasks:
+    """Tasks on virtual time that share a bucket: the one that is ready first moves next.
+
+    Each moves what a task moves: pieces that are read, chunks and ends of bodies that are sent. A `stop` keeps them all
+    from moving for a while, each with what it has left of a slice.
+    """
+
+    def __init__(self, tasks: int, rate: float, random: Random) -> None:
+        self.rate, self.random = rate, random
+        self.asked = TaskClock()
+        self.bucket = TokenBucket(rate, self.asked)
+        self.clocks = [TaskClock() for _ in range(tasks)]
+        self.pacers = [BudgetPacer(self.bucket, clock, rate) for clock in self.clocks]
+        self.moves: list[Move] = []
+
+    def run(self, seconds: float) -> None:
+        end_s = min(clock.now_s for clock in self.clocks) + seconds
+        while min(clock.now_s for clock in self.clocks) < end_s:
+            clock, pacer = min(zip(self.clocks, self.pacers, strict=True), key=lambda task: task[0].now_s)
+            self._move(clock, pacer)
+
+    def stop(self, seconds: float) -> None:
+        latest_s = max(clock.now_s for clock in self.clocks)
+        for clock in self.clocks:
+            clock.now_s = latest_s + seconds
+
+    def _move(self, clock: TaskClock, pacer: BudgetPacer) -> None:
+        chunk = min(CHUNK, pacer.piece_bytes)
+        n_bytes = self.random.choice([pacer.piece_bytes, chunk, self.random.randint(1, chunk)])
+        self.asked.now_s = clock.now_s
+        pacer.acquire(n_bytes)
+        self.moves.append(Move(clock.now_s, n_bytes))
+
+
+@pytest.mark.parametrize("rate", [200_000.0, RATE, 100_000_000.0])
+@pytest.mark.parametrize("tasks", range(1, 9))
+def test_no_second_has_more_than_1_3_times_the_rate(tasks: int, rate: float) -> None:
+    """Also where tasks do nothing for a while, all at once, and then go on together."""
+    run = Tasks(tasks, rate, Random(f"{tasks} {rate}"))
+    run.run(20)
+    begun_s = run.moves[0].at_s
+    moved = sum(move.n_bytes for move in run.moves if move.at_s < begun_s + 20)
+    assert moved >= 0.96 * rate * 20
+    for _ in range(20):
+        run.stop(run.random.choice([0.01, 0.1, 3.0]))
+        run.run(run.random.choice([0.05, 0.3, 1.5]))
+    assert most_within(sorted(run.moves), 1.0) <= 1.3 * rate
+
+
 def test_a_request_is_let_through_at_once_and_the_next_one_pays() -> None:
     clock = ManualClock()
     bucket = TokenBucket(1_000, clock)
@@ -45,11 +115,11 @@ def test_a_request_is_let_through_at_once_and_the_next_one_pays() -> None:
     assert bucket.reserve(1) == pytest.approx(50 - BURST_S)
 
 
-def test_idle_time_is_forgotten_but_for_a_tenth_of_a_second() -> None:
+def test_idle_time_is_forgotten_but_for_a_twentieth_of_a_second() -> None:
     clock = ManualClock()
     bucket = TokenBucket(1_000, clock)
     clock.advance(3_600_000)
-    bucket.reserve(100)
+    bucket.reserve(50)
     bucket.reserve(1_000)
     assert bucket.reserve(1) == pytest.approx(1.0)
 
@@ -65,20 +135,37 @@ def test_what_is_given_back_is_there_for_others() -> None:
 
 def test_a_pacer_takes_slices_waits_and_gives_the_rest_back() -> None:
     clock = ManualClock()
-    bucket = TokenBucket(1_000_000, clock)
-    pacer = BudgetPacer(bucket, clock, slice_size_bytes=200_000)
+    bucket = TokenBucket(10_000_000, clock)
+    pacer = BudgetPacer(bucket, clock, 10_000_000)
     for _ in range(10):
         pacer.acquire(CHUNK)
-    assert (pacer.paced_bytes, bucket.granted_bytes) == (655_360, 800_000)
-    assert pacer.wait_s == pytest.approx(0.5, abs=0.01)
+    assert (pacer.paced_bytes, bucket.granted_bytes) == (655_360, 700_000)
+    assert pacer.wait_s == pytest.approx(0.065 - BURST_S, abs=0.01)
     pacer.give_back()
     assert bucket.granted_bytes == 655_360
 
 
-def test_slices_are_a_chunk_at_low_rates_and_bounded_at_high_ones() -> None:
-    assert slice_bytes(RATE) == CHUNK
-    assert slice_bytes(50e6) == 1_000_000
-    assert slice_bytes(1e12) == 4 * 1024 * 1024
+def test_a_piece_is_asked_for_at_once() -> None:
+    """Two tasks that get halves of their pieces in turn would move both pieces together."""
+    asked: list[int] = []
+
+    class Budget:
+        def reserve(self, n_bytes: int) -> float:
+            asked.append(n_bytes)
+            return 0.0
+
+    pacer = BudgetPacer(Budget(), ManualClock(), RATE)
+    pacer.acquire(1)
+    pacer.acquire(pacer.piece_bytes)
+    assert asked == [20_000, 100_000 - 19_999]
+
+
+def test_slices_and_pieces_are_short_at_the_whole_rate_and_bounded() -> None:
+    assert (slice_bytes(200_000), piece_bytes(200_000)) == (2_000, PIECE_BYTES_MIN)
+    assert (slice_bytes(RATE), piece_bytes(RATE)) == (20_000, 100_000)
+    assert (slice_bytes(50e6), piece_bytes(50e6)) == (500_000, 2_500_000)
+    assert (slice_bytes(1e12), piece_bytes(1e12)) == (4 * 1024 * 1024, 64 * 1024 * 1024)
+    assert (slice_bytes(1e-12), piece_bytes(1e-12)) == (1, PIECE_BYTES_MIN)
 
 
 def test_tasks_share_one_budget_over_the_service() -> None:
@@ -87,7 +174,7 @@ def test_tasks_share_one_budget_over_the_service() -> None:
 
         def task() -> None:
             client = service.address.connect()
-            pacer = BudgetPacer(client, ManualClock(), CHUNK)
+            pacer = BudgetPacer(client, ManualClock(), 1e9)
             for _ in range(50):
                 pacer.acquire(10_000)
             pacer.give_back()
@@ -151,6 +238,7 @@ def test_an_accept_that_fails_does_not_end_the_service(monkeypatch: pytest.Monke
 
 def test_rates_beyond_all_measure_are_taken_as_they_are() -> None:
     assert slice_bytes(float("inf")) == slice_bytes(1e308)
+    assert piece_bytes(float("inf")) == piece_bytes(1e308)
     with ThrottleService(1e-12) as service:
         client = service.address.connect()
         client.reserve(10**6)

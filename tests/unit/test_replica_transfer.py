@@ -310,6 +310,8 @@ def test_memory_follows_neither_size_nor_number(objects: int, threads: int, limi
 
 def test_each_byte_is_paced_once(source: MemoryStore, target: MemoryStore) -> None:
     class Pacer:
+        piece_bytes = CHUNK_BYTES
+
         def __init__(self) -> None:
             self.asked: list[int] = []
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -12,21 +10,26 @@ from io import BytesIO
 import pytest
 from botocore.httpchecksum import AwsChunkedWrapper, Crc32Checksum
 
-from keyfold.store.api import MIN_PART_BYTES, Create
+from keyfold.errors import ObjectNotFound, StoreUnavailable
+from keyfold.store.api import MIN_PART_BYTES, Create, Update
 from keyfold.store.pace import CHUNK_BYTES, PacedBody, Pacer
 from keyfold.store.s3 import S3Location, S3Store
 from tests.support.moto import Fault, LocalS3Process
+from tests.support.s3_gate import Gate
+from tests.support.scripted_s3 import Answer, scripted_server
+from tests.support.wire_meter import WireMeter
 
 
 @dataclass
 class CountingPacer:
     asked: list[int] = field(default_factory=list)
+    piece_bytes: int = CHUNK_BYTES
 
     def acquire(self, n_bytes: int) -> None:
         self.asked.append(n_bytes)
 
     def take(self) -> int:
-        assert all(0 < n_bytes <= CHUNK_BYTES for n_bytes in self.asked)
+        assert all(0 < n_bytes <= self.piece_bytes for n_bytes in self.asked)
         total = sum(self.asked)
         self.asked.clear()
         return total
@@ -37,6 +40,8 @@ class TokenBucket:
 
     `ahead_max` is the most by which what really went over the wire (as `moved` says) ran ahead of what was allowed.
     """
+
+    piece_bytes = CHUNK_BYTES
 
     def __init__(self, rate: int, moved: Callable[[], int]) -> None:
         self.rate, self.moved = rate, moved
@@ -124,64 +129,104 @@ def test_requests_without_a_body_are_free(opened: Callable[[Pacer], S3Store]) ->
     assert pacer.take() == 0
 
 
-class Relay:
-    """A proxy that counts the bytes of requests that really pass it."""
-
-    def __init__(self, port: int) -> None:
-        self.sent = 0
-        self._target = ("127.0.0.1", port)
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._server.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def close(self) -> None:
-        self._server.shutdown(socket.SHUT_RDWR)
-        self._server.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                near, _ = self._server.accept()
-            except OSError:
-                return
-            far = socket.create_connection(self._target)
-            threading.Thread(target=self._pump, args=(near, far, True), daemon=True).start()
-            threading.Thread(target=self._pump, args=(far, near, False), daemon=True).start()
-
-    def _pump(self, source: socket.socket, target: socket.socket, outwards: bool) -> None:
-        with source, target:
-            try:
-                while data := source.recv(CHUNK_BYTES):
-                    self.sent += len(data) if outwards else 0
-                    target.sendall(data)
-                target.shutdown(socket.SHUT_WR)
-            except OSError:
-                return
-
-
 def test_ten_megabytes_are_smooth(local_s3: LocalS3Process, bucket: str) -> None:
     """At 2 MB/s no quarter of a megabyte goes at once, and what passes on the wire never runs ahead of the grants."""
-    relay = Relay(local_s3.port)
     data = os.urandom(10_000_000)
-    out = TokenBucket(2_000_000, lambda: relay.sent)
-    store = S3Store(bucket, endpoint_url=relay.url, access_key_id="k", secret_access_key="s", pacer=out)
-    store.put("k", data, Create())
-    store.close()
-    assert out.allowed == len(data)
-    assert out.burst_max(0.1) <= 2_000_000 * 0.1 + CHUNK_BYTES <= 256 * 1024 + 10_000
-    assert max(n_bytes for _, n_bytes in out.grants) <= CHUNK_BYTES
-    assert out.now_s == pytest.approx(5.0)
-    headers = 4_096  # of this request
-    assert out.ahead_max <= headers
+    headers = 4_096  # of one request, or of one answer
+    with WireMeter(local_s3.port) as meter:
+        out = TokenBucket(2_000_000, lambda: meter.sent_bytes)
+        store = S3Store(bucket, endpoint_url=meter.url, access_key_id="k", secret_access_key="s", pacer=out)
+        store.put("k", data, Create())
+        store.close()
+        assert out.allowed == len(data)
+        assert out.burst_max(0.1) <= 2_000_000 * 0.1 + CHUNK_BYTES <= 256 * 1024 + 10_000
+        assert max(n_bytes for _, n_bytes in out.grants) <= CHUNK_BYTES
+        assert out.now_s == pytest.approx(5.0)
+        assert out.ahead_max <= headers
 
-    inwards = TokenBucket(2_000_000, lambda: 0)
-    store = S3Store(bucket, endpoint_url=relay.url, access_key_id="k", secret_access_key="s", pacer=inwards)
-    assert store.get("k").data == data
-    store.close()
-    relay.close()
-    assert inwards.allowed == len(data)
-    assert inwards.burst_max(0.1) <= 2_000_000 * 0.1 + CHUNK_BYTES
-    assert inwards.now_s == pytest.approx(5.0)
+        for is_whole in (True, False):
+            before = meter.received_bytes
+            inwards = TokenBucket(2_000_000, lambda: meter.received_bytes - before)  # noqa: B023 - used up in this turn
+            store = S3Store(bucket, endpoint_url=meter.url, access_key_id="k", secret_access_key="s", pacer=inwards)
+            assert (store.get("k").data if is_whole else store.get_range("k", 0, len(data))) == data
+            store.close()
+            assert inwards.allowed == len(data)
+            assert inwards.burst_max(0.1) <= 2_000_000 * 0.1 + CHUNK_BYTES
+            assert inwards.now_s == pytest.approx(5.0)
+            # The store sends what it is asked for at once, so it must not be asked for what is not paid for.
+            assert inwards.ahead_max <= headers * len(inwards.grants)
+            assert headers * len(inwards.grants) < len(data) / 10
+
+
+def test_a_piece_is_one_request_and_one_grant(local_s3: LocalS3Process, bucket: str) -> None:
+    data = os.urandom(1_000_000)
+    pacer = CountingPacer(piece_bytes=300_000)
+    with Gate(local_s3.url) as gate:
+        store = S3Store(bucket, endpoint_url=gate.url, access_key_id="k", secret_access_key="s", pacer=pacer)
+        store.put("k", data, Create())
+        assert max(pacer.asked) <= CHUNK_BYTES, "what goes out needs no larger pieces"
+        pacer.take()
+        gate.reset()
+        assert store.get_range("k", 100, 700_000) == data[100:700_100]
+        assert (pacer.asked, len(gate.asked)) == ([300_000, 300_000, 100_000], 3)
+        pacer.take()
+        gate.reset()
+        assert store.get("k").data == data
+        assert pacer.asked == [300_000, 300_000, 300_000, 100_000]
+        assert [asked.method for asked in gate.asked] == ["HEAD", "GET", "GET", "GET", "GET"]
+        pacer.take()
+        pacer.piece_bytes = 10_000
+        store.put("small", data[:20_000], Create())
+        assert max(pacer.asked) == 10_000
+        store.close()
+
+
+def test_a_read_has_one_version_of_the_object(opened: Callable[[Pacer], S3Store]) -> None:
+    writer, pacer = opened(CountingPacer()), CountingPacer()
+    written = writer.put("k", b"1" * 200_000, Create())
+
+    class Replacing(CountingPacer):
+        def acquire(self, n_bytes: int) -> None:
+            super().acquire(n_bytes)
+            if len(self.asked) == 2:
+                writer.put("k", b"2" * 200_000, Update(written.etag))
+
+    with pytest.raises(StoreUnavailable, match="replaced"):
+        opened(Replacing()).get("k")
+    assert opened(pacer).get("k").data == b"2" * 200_000
+
+
+def test_an_object_that_grew_after_its_size_was_asked_for_is_paced_whole(opened: Callable[[Pacer], S3Store]) -> None:
+    writer, grown = opened(CountingPacer()), os.urandom(200_000)
+    written = writer.put("k", b"small", Create())
+
+    class Replacing(CountingPacer):
+        def acquire(self, n_bytes: int) -> None:
+            super().acquire(n_bytes)
+            if len(self.asked) == 1:
+                writer.put("k", grown, Update(written.etag))
+
+    pacer = Replacing()
+    assert opened(pacer).get("k").data == grown
+    assert pacer.take() == len(grown)
+
+
+def test_a_body_that_breaks_off_is_paid_for_again() -> None:
+    data, pacer = os.urandom(1_000), CountingPacer()
+    headers = {"ETag": '"e"', "Content-Range": "bytes 0-999/5000"}
+    with scripted_server() as server:
+        server.answers = [Answer(206, data, headers, cut=300), Answer(206, data, headers)]
+        store = S3Store("bkt", endpoint_url=server.url, access_key_id="k", secret_access_key="s", pacer=pacer)
+        assert store.get_range("k", 0, 1_000) == data
+        store.close()
+    assert pacer.take() == 2_000
+
+
+def test_a_missing_object_costs_nothing(opened: Callable[[Pacer], S3Store]) -> None:
+    pacer = CountingPacer()
+    with pytest.raises(ObjectNotFound):
+        opened(pacer).get("k")
+    assert pacer.take() == 0
 
 
 def test_framed_bodies_are_paced_as_they_are_framed() -> None:

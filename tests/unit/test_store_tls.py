@@ -104,6 +104,8 @@ def _certificate(folder: Path) -> tuple[Path, Path]:
 
 
 class CountingPacer:
+    piece_bytes = CHUNK_BYTES
+
     def __init__(self) -> None:
         self.asked: list[int] = []
 

@@ -208,13 +208,13 @@ def _source(ctx: click.Context, source: str, options: RunOptions, pacer: Pacer |
 
 
 def _pacer(ctx: click.Context, options: RunOptions) -> Pacer | None:
-    from keyfold_compactor.throttle import BudgetPacer, TokenBucket, slice_bytes
+    from keyfold_compactor.throttle import BudgetPacer, TokenBucket
 
     rate = options.io_max_bytes_per_second
     if rate is None:
         return None
     clock = world_of(ctx).clock
-    return BudgetPacer(TokenBucket(rate, clock), clock, slice_bytes(rate))
+    return BudgetPacer(TokenBucket(rate, clock), clock, rate)
 
 
 @contextlib.contextmanager

@@ -18,8 +18,8 @@ class RunOptions(ProcessOptions):
     io_max_bytes_per_second: float | None = option(
         "replica.io.max.bytes.per.second",
         None,
-        doc="Bytes read at the source and written at the replicas a second, over all replicas together. Default: no "
-        "limit.",
+        doc="Bytes read at the source and written at the replicas a second, over all replicas together. No second "
+        "has more than 1.3 times the rate, for rates of 500000 and more. Default: no limit.",
         importance="high",
         gt=0,
     )
