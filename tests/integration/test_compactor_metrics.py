@@ -193,7 +193,8 @@ def test_a_loop_with_spark_counts_what_its_tasks_moved_and_waited(tmp_path: Path
         "metrics_port": str(port),
         "min_cleanable_dirty_ratio": "0",
         "spark_master": "local[2]",
-        "log_cleaner_io_max_bytes_per_second": "200000",
+        # A task asks for no more than it moves, so only a rate below these few bytes makes it wait.
+        "log_cleaner_io_max_bytes_per_second": "10000",
     }
     with loop(config(tmp_path, location, **changes)) as process:
         after_runs(port, 1, process)
