@@ -47,10 +47,10 @@ def run(
     paused: bool,
     proven: bool,
 ) -> None:
-    """Run the sink of CONFIG until SIGTERM or Ctrl-C: then flush, commit and leave the group.
+    """Run the sink of CONFIG until Ctrl-C, SIGTERM or SIGHUP: then flush, commit and leave the group.
 
-    It is asked and told what to do at its REST API (`listeners`), and follows what the sink's other workers are told. A
-    second Ctrl-C ends it at once; nothing is lost, the next run reads again what was not committed.
+    It is controlled through its REST API (`listeners`), and follows what the sink's other workers are told. A second
+    Ctrl-C ends it at once; nothing is lost, the next run reads again what was not committed.
 
     \b
         keyfold sink run users.json
@@ -140,4 +140,6 @@ def _stop_on_signals() -> threading.Event:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # `nohup` ignores it
+        signal.signal(signal.SIGHUP, on_signal)
     return stop

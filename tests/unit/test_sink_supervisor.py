@@ -22,6 +22,8 @@ from keyfold_sink.running.orders import Orders, Scope
 from keyfold_sink.running.spawn import TaskProcess, first_line, read_first_line
 from keyfold_sink.running.supervisor import Supervisor, TasksFailed
 from keyfold_sink.status import State, TaskStatus
+from keyfold_sink.task.orders import Order
+from keyfold_sink.wire import encode_order
 
 STOP_S = 2.0
 LONG_S = 20.0
@@ -203,6 +205,40 @@ time.sleep(60)
     while is_alive(pid) and time.monotonic() < deadline_s:
         time.sleep(0.02)
     assert not is_alive(pid)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_signal_that_a_terminal_sends_to_the_whole_group_leaves_a_task_at_work(number: signal.Signals) -> None:
+    """Sent before Python has begun there, and again while it works."""
+    task = TaskProcess([*COMMAND, "well"], first_line({}))
+    os.kill(task.pid, number)
+    said: list[bytes] = []
+
+    def until_it_reports() -> None:
+        before, deadline_s = len(said), time.monotonic() + 60
+        while len(said) == before and task.poll() is None and time.monotonic() < deadline_s:
+            said.extend(task.take())
+            time.sleep(0.02)
+
+    until_it_reports()
+    os.kill(task.pid, number)
+    until_it_reports()
+    assert said
+    assert task.poll() is None
+    task.send(encode_order(Order.STOP))
+    deadline_s = time.monotonic() + 60
+    while task.poll() is None and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    assert task.poll() == 0
+    task.close()
+
+
+def test_the_worker_still_gets_a_signal_that_comes_while_it_starts_a_task() -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    task = TaskProcess([*COMMAND, "well"], first_line({}))
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+    task.signal(signal.SIGKILL)
+    task.close()
 
 
 def test_a_configuration_travels_with_its_secrets_marked_and_leaves_the_orders_unread() -> None:

@@ -3,6 +3,10 @@
 The configuration goes with it, as it was when the worker began, in the first line of its stdin: a file that is changed
 while the worker runs must not make a task that is started again another one than its brothers.
 
+A task belongs to the worker's group of processes, so Ctrl-Z and SIGKILL to the group reach it. Ctrl-C and a terminal
+that goes away signal the whole group too, but they are for the worker alone, which then orders its tasks to stop. So
+a task is started with these signals blocked, and never unblocks them.
+
 Nothing here waits. What does not fit into a pipe is kept until it does; a task that reports without end is cut off.
 """
 
@@ -14,13 +18,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import orjson
 
 from keyfold.config_file import Resolved
 
+_FOR_THE_WORKER: Final = (signal.SIGINT, signal.SIGHUP)
 _LONGEST_LINE_BYTES: Final = 64 * 1024 * 1024
 _PIECE_BYTES: Final = 1024 * 1024
 
@@ -32,9 +38,10 @@ class TaskProcess:
         """Start `command ... --report-fd FD`. Raises `OSError`."""
         reports, theirs = os.pipe()
         try:
-            self._popen = subprocess.Popen(  # noqa: S603 - this very program
-                [*command, "--report-fd", str(theirs)], stdin=subprocess.PIPE, pass_fds=(theirs,), bufsize=0
-            )
+            with _blocked(_FOR_THE_WORKER):
+                self._popen = subprocess.Popen(  # noqa: S603 - this very program
+                    [*command, "--report-fd", str(theirs)], stdin=subprocess.PIPE, pass_fds=(theirs,), bufsize=0
+                )
         except BaseException:
             os.close(reports)
             raise
@@ -100,6 +107,19 @@ class TaskProcess:
                 del self._unsent[:written]
         except BrokenPipeError:  # it has ended, which `poll` tells
             self._unsent.clear()
+
+
+@contextmanager
+def _blocked(numbers: Sequence[signal.Signals]) -> Iterator[None]:
+    """Block signals in this thread: a process that is started meanwhile inherits that, from its first instruction on.
+
+    The worker itself misses none of them. They come to another thread, or to this one a moment later.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _widen(pipe: int) -> None:

@@ -1,0 +1,147 @@
+"""How a sink ends by Ctrl-C at a terminal, by a signal to its group of processes, and when its terminal goes away.
+
+Nothing is committed before the end here (`segment.ms` is ten minutes), so what the log has was flushed by it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.kafka import KafkaBroker, produce_all, synthetic
+from tests.support.moto import Fault, LocalS3Process
+from tests.support.proof import Rig, SinkProcess, wait_for
+from tests.support.sink_workers import tree
+from tests.support.terminal import CTRL_C, Terminal
+
+pytestmark = pytest.mark.kafka
+
+MakeTopic = Callable[..., str]
+FOREVER = {"retention.ms": "-1"}
+PARTITIONS = 2
+RECORDS = 2000
+ADDRESS = re.compile(r'"addresses": \["([^"]+)"')
+KEYS = {
+    "tasks_max": 2,
+    "listeners": "http://127.0.0.1:0",
+    "segment_ms": 600_000,
+    # Longer than any test waits: who ends earlier has not waited for it.
+    "task_shutdown_graceful_timeout_ms": 600_000,
+}
+
+
+@pytest.fixture
+def rig(broker: KafkaBroker, local_s3: LocalS3Process, bucket: str, tmp_path: Path) -> Rig:
+    return Rig(broker, local_s3, bucket, tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def _hang_up_as_usual() -> Iterator[None]:
+    """What `nohup` ignores, a sink below it ignores as well."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+def fill(rig: Rig, topic: str) -> None:
+    produce_all(rig.broker.bootstrap_servers, topic, synthetic(RECORDS, key_count=100))
+
+
+def until_read(sink: SinkProcess) -> None:
+    """Wait until the tasks have put every record into a segment."""
+    sink.until('"addresses"')
+    found = ADDRESS.search(sink.said)
+    assert found is not None, sink.said
+    metric = "kafka_connect_sink_task_metrics_sink_record_send_total"
+
+    def sent() -> float:
+        with urllib.request.urlopen(f"{found[1]}/metrics", timeout=60) as answer:
+            rows = answer.read().decode().splitlines()
+        return sum(float(row.rsplit(" ", 1)[1]) for row in rows if row.startswith(metric))
+
+    wait_for(lambda: sent() == RECORDS, 120, "every record is read")
+
+
+@contextmanager
+def at_terminal(rig: Rig, config: Path) -> Iterator[tuple[Terminal, SinkProcess]]:
+    log_path = rig.folder / "terminal.log"
+    command = [sys.executable, "-m", "keyfold_sink", "run", str(config), "--json"]
+    environment = {**os.environ, **rig.s3.environment}
+    with Terminal(command, environment, log_path) as terminal, SinkProcess(terminal.process, log_path) as sink:
+        yield terminal, sink
+
+
+def test_one_ctrl_c_commits_what_was_read_and_ends_well(rig: Rig, topic: MakeTopic) -> None:
+    name = topic(partitions=PARTITIONS, config=FOREVER)
+    fill(rig, name)
+    with at_terminal(rig, rig.config(name, **KEYS)) as (terminal, sink):
+        until_read(sink)
+        terminal.press(CTRL_C)
+        assert sink.wait() == 0
+    assert rig.prove(name, PARTITIONS) == RECORDS
+
+
+def test_two_ctrl_c_end_at_once_and_leave_no_task_behind(
+    rig: Rig, topic: MakeTopic, local_s3: LocalS3Process
+) -> None:
+    name = topic(partitions=PARTITIONS, config=FOREVER)
+    fill(rig, name)
+    with at_terminal(rig, rig.config(name, **KEYS)) as (terminal, sink):
+        until_read(sink)
+        local_s3.set_faults(Fault(r"partition", status=503, times=-1))
+        tasks = tree(sink.process.pid)[1:]
+        assert len(tasks) == 2
+        terminal.press(CTRL_C)
+        sink.until("still trying")  # it flushes, in vain
+        terminal.press(CTRL_C)
+        assert sink.wait() == 130
+        wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in tasks), 60, "the tasks are gone")
+    local_s3.set_faults()
+    rig.catch_up(rig.config(name))
+    assert rig.prove(name, PARTITIONS) == RECORDS
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_the_group_of_processes_is_one_to_the_worker(
+    rig: Rig, topic: MakeTopic, number: signal.Signals
+) -> None:
+    """As `timeout` and shells send it."""
+    name = topic(partitions=PARTITIONS, config=FOREVER)
+    fill(rig, name)
+    with rig.start(rig.config(name, **KEYS)) as sink:
+        until_read(sink)
+        os.killpg(sink.process.pid, number)
+        assert sink.wait() == 0
+        assert "task is started again" not in sink.said
+    assert rig.prove(name, PARTITIONS) == RECORDS
+
+
+def test_a_signal_to_every_process_commits_what_was_read(rig: Rig, topic: MakeTopic) -> None:
+    """As systemd sends it to all of a unit, with `KillSignal=SIGINT` and `SendSIGHUP=yes`."""
+    name = topic(partitions=PARTITIONS, config=FOREVER)
+    fill(rig, name)
+    with rig.start(rig.config(name, **KEYS)) as sink:
+        until_read(sink)
+        for pid in reversed(tree(sink.process.pid)):
+            for number in (signal.SIGINT, signal.SIGHUP):
+                os.kill(pid, number)
+        assert sink.wait() == 0
+    assert rig.prove(name, PARTITIONS) == RECORDS
+
+
+def test_a_terminal_that_goes_away_ends_the_sink_and_what_was_read_is_committed(rig: Rig, topic: MakeTopic) -> None:
+    name = topic(partitions=PARTITIONS, config=FOREVER)
+    fill(rig, name)
+    with at_terminal(rig, rig.config(name, **KEYS)) as (terminal, sink):
+        until_read(sink)
+        terminal.hang_up()
+        assert sink.wait() == 0
+    assert rig.prove(name, PARTITIONS) == RECORDS

@@ -1,0 +1,77 @@
+"""A command in a terminal session of its own: keys that are pressed there, and what it shows.
+
+The command leads a session whose controlling terminal is a pty, so the kernel does with Ctrl-C and with a terminal that
+goes away what it does for a person: it signals every process of the foreground group.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+CTRL_C: Final = b"\x03"
+
+# Takes its standard input as the controlling terminal, and becomes the command.
+_TAKE_TERMINAL: Final = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+
+
+class Terminal:
+    """Runs one command; what it shows is written to a file until the terminal hangs up."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], shown: Path) -> None:
+        self._master, slave = os.openpty()
+        try:
+            self.process: subprocess.Popen[str] = subprocess.Popen(
+                [sys.executable, "-c", _TAKE_TERMINAL, *command],
+                stdin=slave,
+                stdout=slave,
+                stderr=slave,
+                text=True,
+                env=dict(environment),
+                start_new_session=True,
+            )
+        finally:
+            os.close(slave)
+        self._hangs_up, self._end = os.pipe()
+        shown.touch()
+        self._reader = threading.Thread(target=self._copy, args=(shown,), daemon=True)
+        self._reader.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.hang_up()
+
+    def press(self, keys: bytes) -> None:
+        os.write(self._master, keys)
+
+    def hang_up(self) -> None:
+        """Close the terminal, as a window or a connection is closed. Twice is no error."""
+        if self._reader.is_alive() or self._master >= 0:
+            os.write(self._end, b"x")
+            self._reader.join()  # the kernel keeps a terminal open while somebody reads it
+            for fd in (self._master, self._hangs_up, self._end):
+                os.close(fd)
+            self._master = -1
+
+    def _copy(self, shown: Path) -> None:
+        with shown.open("ab", buffering=0) as file:
+            while True:
+                ready, _, _ = select.select([self._master, self._hangs_up], [], [])
+                if self._hangs_up in ready:
+                    return
+                try:
+                    piece = os.read(self._master, 65_536)
+                except OSError:  # nobody has the other side open any more
+                    return
+                file.write(piece)
