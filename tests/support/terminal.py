@@ -18,8 +18,13 @@ from typing import Final, Self
 
 CTRL_C: Final = b"\x03"
 
-# Takes its standard input as the controlling terminal, and becomes the command.
-_TAKE_TERMINAL: Final = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+# Takes its standard input as the controlling terminal, and becomes the command. What `nohup` ignores counts again.
+_TAKE_TERMINAL: Final = """
+import fcntl, os, signal, sys, termios
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 
 
 class Terminal:
