@@ -6,6 +6,8 @@ It has a time-out, and reports while it waits: a report is a sign of life.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
 
 from keyfold.clock import Clock
 from keyfold.errors import Fenced, OffsetMoved
@@ -15,20 +17,41 @@ from keyfold_sink.task.report import INTERVAL_S
 from keyfold_sink.writing.lane import Lane
 from keyfold_sink.writing.rolling import RollReason
 
+_NAMED: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Unflushed:
+    """What a flush has left: partitions whose commit was still waited for, and those that cannot commit, with why."""
+
+    late: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+
+    def words(self, within: str) -> str:
+        """Name the partitions, the late ones with the time `within` which they were to commit; empty without any."""
+        late = f"{_some(self.late, ', ')} {within}" if self.late else ""
+        return "; ".join(filter(None, (late, _some(self.refused, "; "))))
+
 
 def flush(
     owners: Sequence[Assigned], reason: RollReason, within_s: float, clock: Clock, meanwhile: Callable[[], None]
-) -> bool:
-    """Finish and commit what was read of these partitions; False when some of it could not be."""
+) -> Unflushed:
+    """Finish and commit what was read of these partitions; return those of which some could not be committed."""
     deadline_s = clock.monotonic_s() + within_s
     for owner in owners:
         if owner.writer is not None:
             owner.writer.roll(reason)
-    done = True
+    late: list[str] = []
+    refused: list[str] = []
     for owner in owners:
-        if owner.writer is not None:
-            done = _wait_idle(owner.lane, deadline_s, clock, meanwhile) and _is_settled(owner) and done
-    return done
+        if owner.writer is None:
+            continue
+        name = "{}-{}".format(*owner.key)
+        if not _wait_idle(owner.lane, deadline_s, clock, meanwhile):
+            late.append(name)
+        elif not _is_settled(owner):
+            refused.append(f"{name}: {owner.lane.crash}")
+    return Unflushed(tuple(late), tuple(refused))
 
 
 def _wait_idle(lane: Lane, deadline_s: float, clock: Clock, meanwhile: Callable[[], None]) -> bool:
@@ -45,3 +68,8 @@ def _is_settled(owner: Assigned) -> bool:
     """Whether nothing is left to be committed by this task: it is done, another sink goes on, or it has failed."""
     crash = owner.lane.crash
     return crash is None or owner.failure is not None or isinstance(crash, Fenced | OffsetMoved | PositionLost)
+
+
+def _some(names: Sequence[str], between: str) -> str:
+    more = [f"and {len(names) - _NAMED} more"] if len(names) > _NAMED else []
+    return between.join([*names[:_NAMED], *more])

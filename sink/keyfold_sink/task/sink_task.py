@@ -39,7 +39,7 @@ from keyfold_sink.rejects.dead_letters import OpenProducer
 from keyfold_sink.rejects.rejecting import open_intake
 from keyfold_sink.status import State
 from keyfold_sink.task.background import Background, Timers
-from keyfold_sink.task.flushing import flush
+from keyfold_sink.task.flushing import Unflushed, flush
 from keyfold_sink.task.gauges import Gauges
 from keyfold_sink.task.orders import TaskOrders
 from keyfold_sink.task.reading import Reading
@@ -81,7 +81,11 @@ class PartitionsFailed(KeyfoldError):
     """The task was told to stop, and not all of it was well until then."""
 
 
-class ShutdownTimeout(KeyfoldError):
+class NotFlushed(KeyfoldError):
+    """The task was told to stop, and some of what it had read could not be committed."""
+
+
+class ShutdownTimeout(NotFlushed):
     """The store or Kafka did not answer in the time that a shutdown has."""
 
 
@@ -159,13 +163,14 @@ class SinkTask:
                 self.begin(consumer)
                 while not self._orders.stop.is_set() and not self._has_caught_up():
                     self.turn(consumer)
-            except KeyfoldError:
-                self._end_quietly()
+            except KeyfoldError as error:
+                self._end_because_of(error)
                 raise
             except KafkaException as error:
-                self._end_quietly()
                 kind = ClientFailed if error.args[0].fatal() else ClientBroke
-                raise kind(f"the Kafka client cannot go on: {error.args[0].str()}") from error
+                why = kind(f"the Kafka client cannot go on: {error.args[0].str()}")
+                self._end_because_of(why)
+                raise why from error
             self._end()
             self._report.now()  # the last figures, or what the flush has done would never be counted
             if self._report.state() is State.FAILED:
@@ -278,26 +283,36 @@ class SinkTask:
 
     def _end(self) -> None:
         self._intake.say()
-        owners = list(self._group.assigned.values())
-        done = self._flush(owners, RollReason.SHUTDOWN, self._options.shutdown_timeout_ms)
-        if not done:
-            raise ShutdownTimeout(
-                f"not everything was committed within {self._options.shutdown_timeout_ms} ms of being told to stop",
+        limit_ms = self._options.shutdown_timeout_ms
+        left = self._flush(self._assigned(), RollReason.SHUTDOWN, limit_ms)
+        words = left.words(f"within {limit_ms} ms of being told to stop")
+        if words:
+            kind = ShutdownTimeout if left.late else NotFlushed
+            raise kind(
+                f"not everything was committed: {words}",
                 hint="nothing is lost: the next run reads it again from Kafka",
             )
 
-    def _end_quietly(self) -> None:
-        """Flush what can be flushed beside an error that is already on its way."""
+    def _end_because_of(self, cause: Exception) -> None:
+        """Say why the task ends, then flush what can be flushed beside that error."""
+        self._events.error("task cannot go on", error=str(cause))
+        limit_ms = self._options.shutdown_timeout_ms
         try:
-            self._end()
+            self._intake.say()
+            words = self._flush(self._assigned(), RollReason.SHUTDOWN, limit_ms).words(f"within {limit_ms} ms")
         except KeyfoldError as error:
-            self._events.warning("not everything was flushed", error=str(error))
+            words = str(error)
+        if words:
+            self._events.warning("not everything was committed; it is read again by the next task", left=words)
 
-    def _flush(self, owners: Sequence[Assigned], reason: RollReason, timeout_ms: int) -> bool:
-        """Finish and commit what was read of these partitions; False when some of it could not be."""
-        done = flush(owners, reason, timeout_ms / 1000, self._clock, self._report.tick)
+    def _flush(self, owners: Sequence[Assigned], reason: RollReason, timeout_ms: int) -> Unflushed:
+        """Finish and commit what was read of these partitions; return what could not be committed."""
+        left = flush(owners, reason, timeout_ms / 1000, self._clock, self._report.tick)
         self._group.take_reports()
-        return done
+        return left
+
+    def _assigned(self) -> list[Assigned]:
+        return list(self._group.assigned.values())
 
     def _open_group(self, meter: TaskMeter, on_committed: Callable[[Committed], None]) -> Group:
         return Group(
