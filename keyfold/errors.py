@@ -50,6 +50,9 @@ class KeyfoldError(Exception):
 
     retriable: ClassVar[bool] = False
 
+    exit_code: ClassVar[int] = 1
+    """What a command ends with that ends with this error."""
+
     host: str = ""
     """The address of the store that said so, where whoever raised the error knew it."""
 
@@ -74,6 +77,8 @@ def _revived(kind: type[KeyfoldError], args: tuple[object, ...], state: dict[str
 
 class ConfigError(KeyfoldError):
     """A configuration key is unknown, has a wrong value, or contradicts another; `key` names it."""
+
+    exit_code = 2
 
     def __init__(self, key: str, message: str, *, hint: str | None = None) -> None:
         super().__init__(f"`{key}`: {message}", hint=hint)

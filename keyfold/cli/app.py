@@ -3,6 +3,7 @@
     0    done
     1    it failed: one line `error: ...` on stderr, and a line `hint: ...` where something can be done
     2    called wrongly, a configuration that cannot be used included
+    3    `keyfold sink run --until-caught-up`: records are left that belong to open transactions
     130  interrupted
 
 Nothing prints a traceback, but with KEYFOLD_DEBUG=1. Rooms above this floor add their commands by the entry point
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from keyfold.clock import Clock, SystemClock
-from keyfold.errors import ConfigError, KeyfoldError
+from keyfold.errors import KeyfoldError
 
 if TYPE_CHECKING:
     from keyfold.store.api import ObjectStore
@@ -195,4 +196,4 @@ def _failed(error: Exception) -> int:
     click.echo(f"error: {' '.join(message.split())}", err=True)
     if hint:
         click.echo(f"hint: {hint}", err=True)
-    return 2 if isinstance(error, ConfigError) else 1  # a wrong configuration is a wrong call
+    return error.exit_code if isinstance(error, KeyfoldError) else 1

@@ -13,6 +13,8 @@ from keyfold import logs
 from keyfold.cli.app import Surroundings
 from keyfold.options import read_config
 
+# Kafka's own limit for a transaction, `transaction.max.timeout.ms`, as its brokers have it by default.
+_TRANSACTION_TIMEOUT_S = 900.0
 _CONFIG = click.argument("config", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="CONFIG")
 
 
@@ -30,6 +32,14 @@ def sink() -> None:
 @sink.command()
 @_CONFIG
 @click.option("--until-caught-up", is_flag=True, help="End when all that was in the topics at the start is in the log.")
+@click.option(
+    "--transaction-timeout",
+    type=click.FloatRange(min=0),
+    default=_TRANSACTION_TIMEOUT_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --until-caught-up: how long to wait for transactions that are open, before exit code 3.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Events as JSON lines on stderr.")
 @click.option("--task", type=click.IntRange(min=0), hidden=True)
 @click.option("--report-fd", type=click.IntRange(min=0), hidden=True)
@@ -41,6 +51,7 @@ def run(
     config: Path,
     *,
     until_caught_up: bool,
+    transaction_timeout: float,
     as_json: bool,
     task: int | None,
     report_fd: int | None,
@@ -51,6 +62,18 @@ def run(
 
     It is controlled through its REST API (`listeners`), and follows what the sink's other workers are told. A second
     Ctrl-C ends it at once; nothing is lost, the next run reads again what was not committed.
+
+    With --until-caught-up it ends when every log has reached the end offset that its partition had at the start. The
+    records of an open transaction can only be read when it is over, so the sink waits for it. Kafka ends transactions
+    after at most 900 seconds, unless its brokers are configured otherwise.
+
+    \b
+    Exit codes:
+        0    told to stop, and all that was read is committed; or caught up
+        1    it failed
+        2    CONFIG or the call is wrong
+        3    caught up but for records of transactions that are still open; the error names partitions and offsets
+        130  ended at once by a second Ctrl-C
 
     \b
         keyfold sink run users.json
@@ -68,44 +91,14 @@ def run(
             paused=paused,
             proven=proven,
             until_caught_up=until_caught_up,
+            transaction_timeout_s=transaction_timeout,
             as_json=as_json,
             stop=_stop_on_signals(),
             clock=world.clock,
             random=world.random,
         )
         return
-    from keyfold_sink.config.examine import options_of
-    from keyfold_sink.progress import Progress
-
-    options = options_of(values := read_config(config))
-    stop = _stop_on_signals()
-    progress = Progress(options.name, world.clock)
-    logs.configure(json=as_json, level="warning" if progress.is_shown and not as_json else "info")
-    flags = ["--until-caught-up"] * until_caught_up + ["--json"] * as_json
-    with progress:
-        if until_caught_up and options.tasks_max == 1:
-            from keyfold_sink.task.run import run_task
-
-            run_task(
-                options,
-                stop=stop,
-                until_caught_up=True,
-                clock=world.clock,
-                random=world.random,
-                on_committed=progress.committed,
-            )
-            return
-        from keyfold_sink.running.run import run_until_caught_up, run_worker
-
-        (run_until_caught_up if until_caught_up else run_worker)(
-            options,
-            values,
-            [str(config), *flags],
-            stop=stop,
-            clock=world.clock,
-            random=world.random,
-            progress=progress,
-        )
+    _run_sink(world, config, transaction_timeout if until_caught_up else None, as_json=as_json)
 
 
 @sink.command()
@@ -128,6 +121,45 @@ def validate(context: click.Context, config: Path, *, connect: bool, as_json: bo
     world: Surroundings = context.obj
     logs.configure(json=as_json, level="warning")  # what clients say of themselves belongs to standard error
     context.exit(validate_file(config, os.environ, world.clock, world.random, connect=connect, as_json=as_json))
+
+
+def _run_sink(world: Surroundings, config: Path, transaction_timeout_s: float | None, *, as_json: bool) -> None:
+    """Run a worker, or tasks that catch up where there is a timeout for transactions."""
+    from keyfold_sink.config.examine import options_of
+    from keyfold_sink.progress import Progress
+
+    options = options_of(values := read_config(config))
+    stop = _stop_on_signals()
+    progress = Progress(options.name, world.clock)
+    logs.configure(json=as_json, level="warning" if progress.is_shown and not as_json else "info")
+    until_caught_up = transaction_timeout_s is not None
+    flags = ["--until-caught-up", f"--transaction-timeout={transaction_timeout_s}"] * until_caught_up
+    flags += ["--json"] * as_json
+    with progress:
+        if transaction_timeout_s is not None and options.tasks_max == 1:
+            from keyfold_sink.task.run import run_task
+
+            run_task(
+                options,
+                stop=stop,
+                until_caught_up=True,
+                transaction_timeout_s=transaction_timeout_s,
+                clock=world.clock,
+                random=world.random,
+                on_committed=progress.committed,
+            )
+            return
+        from keyfold_sink.running.run import run_until_caught_up, run_worker
+
+        (run_until_caught_up if until_caught_up else run_worker)(
+            options,
+            values,
+            [str(config), *flags],
+            stop=stop,
+            clock=world.clock,
+            random=world.random,
+            progress=progress,
+        )
 
 
 def _stop_on_signals() -> threading.Event:

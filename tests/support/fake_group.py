@@ -37,6 +37,9 @@ class FakeSource:
     def end_offsets(self, keys: Iterable[Key]) -> dict[Key, int]:
         return {key: self.kafka.end(key) for key in keys}
 
+    def stable_end_offsets(self, keys: Iterable[Key]) -> dict[Key, int]:
+        return {key: self.kafka.stable_end(key) for key in keys}
+
     def topics(self) -> frozenset[str]:
         return frozenset(topic for topic, _ in self.kafka.records)
 
@@ -95,6 +98,11 @@ class FakeConsumer:
         """The end offset."""
         with self._lock:
             return self._ends[key]
+
+    def stable_end(self, key: Key) -> int:
+        """The last stable offset."""
+        with self._lock:
+            return self._ends[key] - self._unreadable[key]
 
     def tell(self, what: str, *keys: Key) -> None:
         """Let the next `consume` call `on_assign`, `on_revoke` or `on_lost`."""

@@ -74,6 +74,10 @@ class FakeTasks:
         return [process for process in self.started if process.number == number][-1]
 
 
+LAST_WORDS = {"failed": ("no right to the bucket", 1), "silent": ("", 1), "held-up": ("a transaction is open", 3)}
+CODES = {"defect": 70, "done": 0}
+
+
 def main(behaviour: str, fd: int) -> None:
     """Report and obey until told to stop; the behaviour says what else.
 
@@ -81,6 +85,8 @@ def main(behaviour: str, fd: int) -> None:
     hang       no report after the second, and deaf to SIGTERM
     defect     exit code 70 after the first report
     failed     FAILED, and exit code 1
+    held-up    FAILED, and exit code 3
+    done       exit code 0 after the first report
     silent     exit code 1 without a word
     garbage    nonsense before each report
     slow       the first report after a second
@@ -92,18 +98,19 @@ def main(behaviour: str, fd: int) -> None:
     threading.Thread(target=follow, args=(orders,), daemon=True).start()
     if behaviour == "slow":
         time.sleep(1)
-    if behaviour == "failed":
-        say(fd, TaskStatus(0, State.FAILED, "no right to the bucket", pid=os.getpid()))
-    if behaviour in {"failed", "silent"}:
-        sys.exit(1)
+    if behaviour in LAST_WORDS:
+        trace, code = LAST_WORDS[behaviour]
+        if trace:
+            say(fd, TaskStatus(0, State.FAILED, trace, pid=os.getpid()))
+        sys.exit(code)
     for count in range(10_000):
         if behaviour == "hang" and count == 2:
             signal.pause()
         if behaviour == "garbage":
             os.write(fd, b"\xff\x00{]\n" + b"x" * 30_000 + b'\n{"number": 0}\n[1]\n')
         report(fd, orders)
-        if behaviour == "defect":
-            sys.exit(70)
+        if behaviour in CODES:
+            sys.exit(CODES[behaviour])
         if behaviour != "stubborn" and Order.STOP in orders:
             sys.exit(0)
         time.sleep(0.05)

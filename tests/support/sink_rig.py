@@ -39,6 +39,7 @@ class Rig:
         *,
         pause: bool = False,
         catch_up: Mapping[Key, int] | None = None,
+        transaction_timeout_s: float = 600.0,
         checks: Checks | None = None,
         open_producer: OpenProducer | None = None,
         **changes: str,
@@ -60,6 +61,7 @@ class Rig:
             orders=self.orders,
             voice=Voice(0, SystemClock(), self.statuses.append, interval_s=0.02),
             catch_up=None if catch_up is None else CatchUp(catch_up),
+            transaction_timeout_s=transaction_timeout_s,
             checks=checks,
             open_producer=open_producer,
         )

@@ -8,7 +8,7 @@ import pytest
 
 from keyfold.errors import SourceError
 from keyfold.log.manifest import Gap, Manifest, SegmentEntry
-from keyfold_sink.group.catchup import CatchUp
+from keyfold_sink.group.catchup import CatchUp, HeldUp, still_open
 from keyfold_sink.kafka.source import (
     GapPolicy,
     Resumed,
@@ -173,10 +173,30 @@ def test_catching_up_ends_when_every_manifest_has_reached_its_target() -> None:
     assert not catch_up.is_done
     catch_up.saw({("t", 1): 0, ("t", 0): 4, ("x", 0): 99})
     assert dict(catch_up.left) == {("t", 0): 5, ("t", 2): 9}
-    assert catch_up.to_flush({("t", 0): 5, ("t", 2): 8}) == [("t", 0)]
+    assert catch_up.to_flush({("t", 0): 5, ("t", 2): 8}, ()) == [("t", 0)]
+    assert catch_up.to_flush({("t", 0): 3, ("t", 2): 8}, {("t", 2)}) == [("t", 2)]
     assert catch_up.elsewhere({("t", 0)}) == [("t", 2)]
     catch_up.saw({("t", 0): 6, ("t", 2): 9})
     assert catch_up.is_done
+
+
+def test_catching_up_is_held_up_where_the_log_has_all_that_can_be_read_and_more_was_there_at_the_start() -> None:
+    catch_up = CatchUp({("t", 0): 9, ("t", 1): 9, ("t", 2): 9, ("t", 3): 9})
+    catch_up.saw({("t", 0): 5, ("t", 1): 4, ("t", 2): 9})
+    stable = {("t", 0): 5, ("t", 1): 5, ("t", 2): 5, ("t", 3): 5}
+    assert catch_up.held_up(stable) == [HeldUp(("t", 0), 5, 9)]
+    catch_up.saw({("t", 1): 5, ("t", 3): 9})
+    assert catch_up.held_up(stable) == [HeldUp(("t", 0), 5, 9), HeldUp(("t", 1), 5, 9)]
+    assert catch_up.held_up({("t", 0): 9, ("t", 1): 12}) == []  # over: what they had is yet to be read
+
+
+def test_what_is_still_open_is_named_by_partition_with_its_offsets_a_few_of_many() -> None:
+    error = still_open([HeldUp(("users", number), 5, 9) for number in range(12)], 900)
+    assert "users-0: last stable offset 5, end offset 9" in str(error)
+    assert "users-9" in str(error)
+    assert "users-10" not in str(error)
+    assert "2 more" in str(error)
+    assert error.exit_code == 3
 
 
 def test_a_topic_without_partitions_is_caught_up_with() -> None:

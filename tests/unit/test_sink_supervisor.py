@@ -168,6 +168,23 @@ def test_a_task_that_fails_keeps_its_trace_and_is_started_when_asked(ran: Run) -
     assert isinstance(one.error, TasksFailed)
 
 
+@pytest.mark.parametrize(
+    ("behaviours", "code"), [(["held-up", "done"], 3), (["held-up", "held-up"], 3), (["held-up", "failed"], 1)]
+)
+def test_tasks_that_open_transactions_hold_up_have_an_exit_code_of_their_own(behaviours: list[str], code: int) -> None:
+    supervisor = Supervisor(
+        len(behaviours),
+        lambda number, _paused: TaskProcess([*COMMAND, behaviours[number]], first_line({})),
+        Limits(LONG_S, STOP_S),
+        clock=SystemClock(),
+        random=Random(0),
+        once=True,
+    )
+    with pytest.raises(TasksFailed, match="a transaction is open") as caught:
+        supervisor.run_once(threading.Event())
+    assert caught.value.exit_code == code
+
+
 def test_nonsense_on_the_line_hides_no_report(ran: Run) -> None:
     one = ran("garbage")
     one.until_running()

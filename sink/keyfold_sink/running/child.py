@@ -1,7 +1,7 @@
 """A task's own process: the other end of the lines that its supervisor holds.
 
-It ends with the exit codes of every command, by which the supervisor knows whether another start would help: 1 and 2
-with an error that it has said, `DEFECT` after an error that nobody foresaw.
+It ends with the exit codes of every command, by which the supervisor knows whether another start would help: 1, 2
+and 3 with an error that it has said, `DEFECT` after an error that nobody foresaw.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import structlog
 
 from keyfold import logs
 from keyfold.clock import Clock
-from keyfold.errors import ConfigError, KeyfoldError
+from keyfold.errors import KeyfoldError
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.running.spawn import read_first_line
 from keyfold_sink.task.orders import TaskOrders
@@ -37,6 +37,7 @@ def run_child(
     paused: bool,
     proven: bool,
     until_caught_up: bool,
+    transaction_timeout_s: float,
     as_json: bool,
     stop: threading.Event,
     clock: Clock,
@@ -57,6 +58,7 @@ def run_child(
                 options,
                 stop=stop,
                 until_caught_up=until_caught_up,
+                transaction_timeout_s=transaction_timeout_s,
                 clock=clock,
                 random=random,
                 orders=orders,
@@ -65,7 +67,7 @@ def run_child(
             )
         except KeyfoldError as error:  # its supervisor tells people, at the end, and what else has failed
             structlog.get_logger("keyfold.sink").error("task failed", error=str(error))
-            sys.exit(2 if isinstance(error, ConfigError) else 1)
+            sys.exit(error.exit_code)
         except Exception as error:  # noqa: BLE001 - whatever it is, another start may help
             traceback.print_exception(error)
             sys.exit(DEFECT)

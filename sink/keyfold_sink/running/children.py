@@ -33,7 +33,7 @@ STACK_GRACE_S: Final = 1.0
 _ROUNDS_IN_SILENCE: Final = 4
 SETTLED_AFTER_S: Final = 60.0
 _DELAYS: Final = Backoff(first_ms=1000, cap_ms=60_000)
-_SAID_FAILED: Final = frozenset({1, 2})  # exit codes of a `KeyfoldError` (keyfold.cli.app)
+_SAID_FAILED: Final = frozenset({1, 2, 3})  # exit codes of a `KeyfoldError` (keyfold.cli.app)
 
 
 class Process(Protocol):

@@ -16,13 +16,14 @@ from typing import Final
 
 from keyfold.clock import Clock
 from keyfold.errors import ConfigError, KeyfoldError
+from keyfold_sink.group.catchup import TransactionOpen
 from keyfold_sink.running.children import Child, Levels, Limits, Phase, Replaced, Spawn
 from keyfold_sink.running.orders import Orders, Restart, Scope, to_do
 from keyfold_sink.status import State, TaskStatus
 
 _ROUND_S: Final = 0.1
 _ALIVE_S: Final = 10.0
-_MISCONFIGURED: Final = 2  # exit code of a `ConfigError` (keyfold.cli.app)
+_MISCONFIGURED: Final = ConfigError.exit_code
 
 
 class TasksFailed(KeyfoldError):
@@ -35,6 +36,12 @@ class TasksMisconfigured(TasksFailed, ConfigError):
     def __init__(self, message: str) -> None:
         KeyfoldError.__init__(self, message)
         self.key = "configuration"
+
+
+class TransactionsOpen(TasksFailed):
+    """What failed did so because of open transactions alone."""
+
+    exit_code = TransactionOpen.exit_code
 
 
 class Supervisor:
@@ -216,5 +223,7 @@ def _failure(failed: Sequence[Child], tasks: int) -> TasksFailed:
     """What has failed, in the tasks' own words."""
     each = "; ".join(f"task {child.number}: {child.last_words}" for child in failed)
     message = failed[0].last_words if tasks == 1 else f"{len(failed)} of {tasks} tasks failed: {each}"
-    is_configuration = all(child.exit_code == _MISCONFIGURED for child in failed)
-    return TasksMisconfigured(message) if is_configuration else TasksFailed(message)
+    codes = {child.exit_code for child in failed}
+    if codes == {TransactionsOpen.exit_code}:
+        return TransactionsOpen(message)
+    return TasksMisconfigured(message) if codes == {_MISCONFIGURED} else TasksFailed(message)

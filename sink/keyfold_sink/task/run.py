@@ -45,6 +45,7 @@ def run_task(
     *,
     stop: threading.Event,
     until_caught_up: bool,
+    transaction_timeout_s: float = 0.0,
     clock: Clock,
     random: Random,
     on_committed: Callable[[Committed], None] = lambda _event: None,
@@ -54,12 +55,14 @@ def run_task(
 ) -> None:
     """Run one task until `stop` is set, or until it has caught up. Raises `KeyfoldError` when it cannot go on.
 
+    A task that catches up waits at most `transaction_timeout_s` for transactions that were open when it started.
     `orders` (on the same `stop`) are obeyed, and `voice` is told how it is, about every second. `proven`: the store has
     let this sink work before, so that a refusal is waited for from the beginning.
     """
     voice = voice or Voice(0, clock, lambda _status: None)
     try:
-        _run(options, orders or TaskOrders(stop), voice, until_caught_up, proven, clock, random, on_committed)
+        timeout_s = transaction_timeout_s if until_caught_up else None
+        _run(options, orders or TaskOrders(stop), voice, timeout_s, proven, clock, random, on_committed)
     except Stopped:
         return
     except KeyfoldError as error:
@@ -75,7 +78,7 @@ def _run(
     options: SinkOptions,
     orders: TaskOrders,
     voice: Voice,
-    until_caught_up: bool,  # noqa: FBT001
+    catch_up_timeout_s: float | None,
     proven: bool,  # noqa: FBT001
     clock: Clock,
     random: Random,
@@ -100,10 +103,10 @@ def _run(
             open_registry=lambda settings: MeteredRegistry(confluent_registry(settings), meter),
         )
         persist(lambda: probe(store, options.topics_dir, random))
-        access.waits = not until_caught_up
+        access.waits = catch_up_timeout_s is None
         if sends_letters(options):
             persist(lambda: _ensure_letter_topic(options, Contact(clock)))
-        catch_up = persist(lambda: _targets(options, source)) if until_caught_up else None
+        catch_up = persist(lambda: _targets(options, source)) if catch_up_timeout_s is not None else None
         plan = budget.plan(options.buffer_memory)
         task = SinkTask(
             options,
@@ -118,6 +121,7 @@ def _run(
             checks=checks,
             open_producer=lambda on_error: open_producer(options, on_error),
             catch_up=catch_up,
+            transaction_timeout_s=catch_up_timeout_s or 0.0,
             on_committed=on_committed,
             renew=access.renew,
         )
@@ -137,4 +141,4 @@ def _ensure_letter_topic(options: SinkOptions, contact: Contact) -> None:
 
 def _targets(options: SinkOptions, source: AdminSource) -> CatchUp:
     topics = options.choose_topics(source.topics() if options.topics_regex is not None else ())
-    return CatchUp(source.stable_end_offsets(source.partitions(topics)))
+    return CatchUp(source.high_watermarks(source.partitions(topics)))

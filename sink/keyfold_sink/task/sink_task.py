@@ -21,7 +21,7 @@ import structlog
 from confluent_kafka import KafkaException
 
 from keyfold.clock import Clock
-from keyfold.errors import KeyfoldError, LogNotFound
+from keyfold.errors import KeyfoldError
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
 from keyfold.store.api import ObjectStore
@@ -39,6 +39,7 @@ from keyfold_sink.rejects.dead_letters import OpenProducer
 from keyfold_sink.rejects.rejecting import open_intake
 from keyfold_sink.status import State
 from keyfold_sink.task.background import Background, Timers
+from keyfold_sink.task.catching_up import CatchingUp
 from keyfold_sink.task.flushing import Unflushed, flush
 from keyfold_sink.task.gauges import Gauges
 from keyfold_sink.task.orders import TaskOrders
@@ -57,7 +58,6 @@ _ROLL_INTERVAL_S: Final = 0.05
 _FOLLOW_INTERVAL_S: Final = 60.0
 _TOPICS_INTERVAL_S: Final = 15.0
 _ENDS_INTERVAL_S: Final = 10.0
-_ELSEWHERE_INTERVAL_S: Final = 1.0
 # A commit that stays unknown for this long is asked for again; shutdown looks in between.
 _COMMIT_PATIENCE_S: Final = 10.0
 _LEAVE_WAIT_S: Final = 5.0
@@ -107,10 +107,11 @@ class SinkTask:
         checks: Checks | None = None,
         open_producer: OpenProducer | None = None,
         catch_up: CatchUp | None = None,
+        transaction_timeout_s: float = 0.0,
         on_committed: Callable[[Committed], None] = lambda _event: None,
         renew: Callable[[], None] = lambda: None,
     ) -> None:
-        """`renew` looks up credentials anew; it may wait."""
+        """`renew` looks up credentials again; it may wait. `transaction_timeout_s` is for `catch_up` alone."""
         self._options = options
         self._renew = renew
         self._store = store
@@ -119,7 +120,6 @@ class SinkTask:
         self._clock = clock
         self._random = random
         self._orders = orders
-        self._catch_up = catch_up
         self._plan = budget.plan(options.buffer_memory)
         self._in_flight = budget.InFlight()
         meter = meter or TaskMeter(clock)
@@ -130,7 +130,10 @@ class SinkTask:
         self._topics: list[str] = []
         self._events = structlog.get_logger("keyfold.sink")
         self._tools = Tools(store, source, clock, self._in_flight, self._inbox.put, options.avro_codec, meter)
-        self._group = self._open_group(meter, on_committed)
+        self._group = self._open_group(meter, on_committed, one_failed_ends_all=catch_up is not None)
+        self._catching_up = catch_up and CatchingUp(
+            catch_up, self._group, source, self._open_log, self._background, clock, transaction_timeout_s
+        )
         self._intake = open_intake(
             options,
             self._group,
@@ -252,28 +255,7 @@ class SinkTask:
         self._report.ends = self._background.finished("ends") or self._report.ends
 
     def _has_caught_up(self) -> bool:
-        catch_up = self._catch_up
-        if catch_up is None:
-            return False
-        catch_up.saw(self._group.log_ends)
-        running = {k: o.writer for k, o in self._group.assigned.items() if o.is_fetched and o.writer is not None}
-        for key in catch_up.to_flush({key: writer.position for key, writer in running.items()}):
-            if not running[key].is_rolled:
-                running[key].roll(RollReason.CAUGHT_UP)
-        elsewhere = catch_up.elsewhere(running)
-        if elsewhere and self._timers.due("elsewhere", _ELSEWHERE_INTERVAL_S):
-            self._background.begin("elsewhere", lambda: self._look_at(elsewhere))
-        catch_up.saw(self._background.finished("elsewhere") or {})
-        return catch_up.is_done
-
-    def _look_at(self, keys: Iterable[TopicPartitionKey]) -> dict[TopicPartitionKey, int]:
-        found: dict[TopicPartitionKey, int] = {}
-        for key in keys:
-            try:
-                found[key] = self._open_log(key).load().manifest.next_offset
-            except LogNotFound:
-                continue
-        return found
+        return self._catching_up is not None and self._catching_up.is_done()
 
     # The end
 
@@ -314,7 +296,9 @@ class SinkTask:
     def _assigned(self) -> list[Assigned]:
         return list(self._group.assigned.values())
 
-    def _open_group(self, meter: TaskMeter, on_committed: Callable[[Committed], None]) -> Group:
+    def _open_group(
+        self, meter: TaskMeter, on_committed: Callable[[Committed], None], *, one_failed_ends_all: bool
+    ) -> Group:
         return Group(
             claims=Claims(
                 self._source,
@@ -331,7 +315,7 @@ class SinkTask:
             open_writer=self._open_writer,
             before_revoke=self._before_revoke,
             on_committed=on_committed,
-            one_failed_ends_all=self._catch_up is not None,
+            one_failed_ends_all=one_failed_ends_all,
             meter=meter,
         )
 
