@@ -80,6 +80,21 @@ def test_a_topic_recreated_while_the_sink_runs(rig: Rig, topic: MakeTopic) -> No
     assert rig.manifest(name).next_offset == 100
 
 
+def test_a_topic_deleted_while_the_sink_has_nothing_to_write(rig: Rig, topic: MakeTopic) -> None:
+    """With the client's own settings, and soon after its start: nothing else happens that would find it out."""
+    name, other = topic(config=FOREVER), topic(config=FOREVER)
+    fill(rig, name)
+    with rig.start(rig.config(f"{name},{other}")) as sink:
+        sink.until("segment committed")
+        rig.broker.delete_topic(name)
+        sink.until("partition failed")
+        fill(rig, other)
+        sink.until(f'"topic": "{other}", "partition": 0, "next_offset": 100')
+        assert sink.end() == 1
+        assert f"Kafka knows nothing about topic {name}" in sink.said
+    assert rig.manifest(name).next_offset == 100
+
+
 @pytest.mark.parametrize("policy", ["fail", "record"])
 def test_records_lost_at_the_source(rig: Rig, topic: MakeTopic, policy: str) -> None:
     name = topic(config=FOREVER)

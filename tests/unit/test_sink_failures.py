@@ -245,6 +245,75 @@ def test_of_a_topic_that_is_deleted_no_segment_is_left_behind(make: MakeRig) -> 
     assert "the topic is gone" in status.error
 
 
+def reports_gone(rig: Rig) -> FakeSource:
+    """An idle partition of whose topic the client says that it does not exist."""
+    rig.kafka.produce(T0, range(5))
+    rig.kafka.tell("on_assign", T0)
+    rig.until(lambda: rig.next_offset() == 5)
+    rig.heard()
+    rig.kafka.say(KafkaError.UNKNOWN_TOPIC_OR_PART, "t [0]: topic does not exist")
+    return cast("FakeSource", rig.task._tools.source)
+
+
+def test_a_topic_that_is_deleted_while_nothing_is_written_fails_its_partitions(make: MakeRig) -> None:
+    """No commit is due, so the client's word and the cluster's answer are all there is."""
+    rig = make(segment__ms="100")
+
+    def gone(topic: str) -> str:
+        raise TopicGone(f"{topic}: the topic is gone")
+
+    reports_gone(rig).topic_id = gone  # type: ignore[method-assign]
+    rig.until(lambda: rig.says(State.FAILED), 60)
+    status = rig.status()
+    assert status is not None
+    assert "the topic is gone" in status.error
+    assert status.next_offset == 5
+
+
+def test_a_topic_that_a_broker_does_not_know_for_a_moment_is_read_on(make: MakeRig) -> None:
+    rig = make(segment__ms="100")
+    asked: list[str] = []
+
+    def unknown_at_first(topic: str) -> str:
+        asked.append(topic)
+        if len(asked) < 5:
+            raise TopicGone(f"{topic}: the topic is gone")
+        return "T"
+
+    reports_gone(rig).topic_id = unknown_at_first  # type: ignore[method-assign]
+    rig.until(lambda: len(asked) >= 5, 60)
+    rig.kafka.produce(T0, range(5, 8))
+    rig.until(lambda: rig.next_offset() == 8)
+    assert all(one.state is not State.FAILED for one in rig.statuses)
+
+
+def test_a_right_that_is_taken_away_while_nothing_is_written_fails_nothing(make: MakeRig) -> None:
+    rig = make(segment__ms="100")
+    asked: list[str] = []
+
+    def refuse(topic: str) -> str:
+        asked.append(topic)
+        raise TopicForbidden(f"{topic}: no right")
+
+    source = reports_gone(rig)
+    source.topic_id = refuse  # type: ignore[method-assign]
+    rig.until(lambda: bool(asked))
+    rig.heard()
+    del source.topic_id
+    rig.kafka.produce(T0, range(5, 8))
+    rig.until(lambda: rig.next_offset() == 8)
+    assert all(one.state is not State.FAILED for one in rig.statuses)
+
+
+def test_a_topic_that_was_made_again_while_nothing_was_written_is_not_read_on(make: MakeRig) -> None:
+    rig = make(segment__ms="100")
+    reports_gone(rig).id = "another"
+    rig.until(lambda: rig.says(State.FAILED), 60)
+    status = rig.status()
+    assert status is not None
+    assert "made anew" in status.error
+
+
 def test_with_until_caught_up_a_partition_s_error_ends_the_task(make: MakeRig) -> None:
     rig = make(catch_up={T0: 5, T1: 5})
     lose_manifest(rig, T0)

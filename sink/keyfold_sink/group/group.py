@@ -32,6 +32,7 @@ from keyfold_sink.group.offsets import GroupOffsets
 from keyfold_sink.group.troubles import Troubles
 from keyfold_sink.group.verdict import PositionLost, Verdict, set_back_cause, verdict
 from keyfold_sink.kafka.client import GroupConsumer
+from keyfold_sink.kafka.cluster import GONE
 from keyfold_sink.metrics import names
 from keyfold_sink.metrics.meter import TaskMeter
 from keyfold_sink.writing.batch import TopicPartitionKey
@@ -49,7 +50,10 @@ _FENCES_MAX: Final = 10
 
 
 class Group:
-    """The partitions of this task. Used by the main thread alone; lanes talk to it through `inbox`."""
+    """The partitions of this task. Used by the main thread alone; lanes talk to it through `inbox`.
+
+    `doubts_topics`: the client has said that a topic or a partition does not exist, and the cluster was not asked yet.
+    """
 
     def __init__(
         self,
@@ -71,6 +75,7 @@ class Group:
         self.fetching = Fetching(self.assigned, clock)
         self.is_member = False
         self.troubles = Troubles(clock)
+        self.doubts_topics = False
         self._claims = claims
         self._inbox = inbox
         self._executor = executor
@@ -172,6 +177,7 @@ class Group:
     def on_error(self, error: KafkaError) -> None:
         """What the client says of itself: brokers that are away, a poll that came too late."""
         self.troubles.note(error)
+        self.doubts_topics |= error.code() in GONE
         if error.code() == KafkaError._MAX_POLL_EXCEEDED:  # noqa: SLF001
             self.is_member = False
 

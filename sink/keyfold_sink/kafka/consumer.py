@@ -17,6 +17,9 @@ from keyfold_sink.writing.budget import MemoryPlan
 
 # librdkafka's default of a second leaves the sink idle whenever its queue was full for a moment.
 _FETCH_BACKOFF_MS: Final = 5
+# Younger than this to the client, a topic that the brokers do not know is not reported: it may still be on its way to
+# them. librdkafka's default of 30 s would hide one that is deleted soon after the sink has started.
+_TOPIC_PROPAGATION_MS: Final = 5000
 _PARTITION_FETCH_BYTES: Final = 1024 * 1024
 _RECEIVE: Final = "receive.message.max.bytes"
 _LEAST_RECEIVE_BYTES: Final = 100_000_000
@@ -27,6 +30,7 @@ def consumer_config(options: SinkOptions, plan: MemoryPlan) -> dict[str, Any]:
     return {
         "client.id": f"keyfold-sink-{options.name}",
         "fetch.queue.backoff.ms": _FETCH_BACKOFF_MS,
+        "topic.metadata.propagation.max.ms": _TOPIC_PROPAGATION_MS,
         "max.partition.fetch.bytes": min(_PARTITION_FETCH_BYTES, plan.fetch_bytes),
         **QUIET,
         **options.consumer_settings,

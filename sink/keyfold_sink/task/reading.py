@@ -124,6 +124,7 @@ class Reading:
             self._group.on_error(error)
         else:
             self._group.troubles.note(error, topic)
+            self._group.doubts_topics |= error.code() in GONE
 
     def _position_refused(self, owner: Assigned, writer: PartitionWriter, error: KafkaError) -> None:
         """Kafka does not serve the position. Begin again at the log's end; the source check says what it means."""

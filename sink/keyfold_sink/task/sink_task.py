@@ -240,6 +240,9 @@ class SinkTask:
     # What happens now and then
 
     def _follow(self, consumer: GroupConsumer) -> None:
+        if self._group.doubts_topics:  # the client's word alone ends nothing
+            self._group.doubts_topics = False
+            self._timers.hurry("follow")
         if self._timers.due("follow", _FOLLOW_INTERVAL_S):
             for writer in self._writers():
                 writer.follow()

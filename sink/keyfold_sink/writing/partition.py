@@ -13,6 +13,7 @@ What has happened is told through `report`, as values, in order (see `Committed`
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +27,7 @@ from keyfold.log.partition_log import SinkSession
 from keyfold.log.record import RecordColumns
 from keyfold.log.segment import SegmentWriter
 from keyfold.store.api import ObjectStore
-from keyfold_sink.kafka.source import Source, TopicGone, check_identity
+from keyfold_sink.kafka.source import Source, SourceForbidden, TopicGone, check_identity
 from keyfold_sink.metrics.meter import TaskMeter
 from keyfold_sink.status import UNKNOWN
 from keyfold_sink.writing.batch import TopicPartitionKey, cut
@@ -38,6 +39,9 @@ from keyfold_sink.writing.skips import Delivery, Skips
 
 # What an open segment costs beside what its writer counts: objects, a name, a sender.
 _OPEN_OVERHEAD_BYTES: Final = 4096
+# How often a topic that is unknown is looked for, half a second apart: when a commit waits, and when nothing does.
+_LOOKS: Final = 3
+_LOOKS_WITHOUT_HASTE: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +234,7 @@ class PartitionWriter:
         self._undurable.clear()
 
     def follow(self) -> None:
-        """Write the topic's settings into the manifest when they have changed."""
+        """Look whether the topic is still there, and write its settings into the manifest when they have changed."""
         self._lane.submit(lambda: self._retry(self._follow))
 
     def _begin(self, first_timestamp_ms: int) -> _Open:
@@ -305,11 +309,11 @@ class PartitionWriter:
             if self._retry(self._session.refresh).next_offset == base_offset:
                 raise
 
-    def _check_topic(self) -> TopicGone | None:
+    def _check_topic(self, looks: int = _LOOKS) -> TopicGone | None:
         """Raise when the topic is another one now. One that is gone may still be committed: these records were its."""
         topic = self.key[0]
         try:
-            topic_id = self._retry.believing(TopicGone, lambda: self._tools.source.topic_id(topic))
+            topic_id = self._retry.believing(TopicGone, lambda: self._tools.source.topic_id(topic), looks)
         except TopicGone as error:
             return error
         check_identity(self._session.manifest, topic_id=topic_id, cluster_id="")
@@ -323,6 +327,11 @@ class PartitionWriter:
             return None
 
     def _follow(self) -> None:
+        with contextlib.suppress(SourceForbidden):  # a commit finds that out too, and until then it may be over
+            gone = self._check_topic(_LOOKS_WITHOUT_HASTE)
+            if gone is not None:
+                self._lane.tell(gone)
+                return
         settings = self._settings()
         if settings is not None:
             self._session.follow(settings)

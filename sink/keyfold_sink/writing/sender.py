@@ -45,9 +45,9 @@ class Retry:
         """See `Lane.retry`."""
         return self.lane.retry(call, self.backoff, self.random)
 
-    def believing(self, error: type[KeyfoldError], call: Callable[[], T]) -> T:
-        """The same, but `error` counts only at the third look: a broker that has just started may not know better."""
-        for _ in range(_LOOKS - 1):
+    def believing(self, error: type[KeyfoldError], call: Callable[[], T], looks: int = _LOOKS) -> T:
+        """The same, but `error` counts only at the last look: a broker that has just started may not know better."""
+        for _ in range(looks - 1):
             with contextlib.suppress(error):
                 return self(call)
             self.lane.wait(_LOOK_AGAIN_S)
