@@ -49,12 +49,15 @@ def decode_order(line: bytes) -> Order:
     return Order(found.get("order", ""))
 
 
-def follow_orders(fd: int, give: Callable[[Order], None]) -> None:
-    """Give what `fd` says, in a thread of its own; at its end, or where it cannot be read, the order to stop."""
-    threading.Thread(target=_follow, args=(fd, give), name="keyfold-orders", daemon=True).start()
+def follow_orders(fd: int, give: Callable[[Order], None], afterwards: Callable[[], None] = lambda: None) -> None:
+    """Give what `fd` says, in a thread of its own; at its end, or where it cannot be read, the order to stop.
+
+    `afterwards` is called on that thread when nothing more can come.
+    """
+    threading.Thread(target=_follow, args=(fd, give, afterwards), name="keyfold-orders", daemon=True).start()
 
 
-def _follow(fd: int, give: Callable[[Order], None]) -> None:
+def _follow(fd: int, give: Callable[[Order], None], afterwards: Callable[[], None]) -> None:
     try:
         for line in lines(lambda: os.read(fd, 65_536)):  # not sys.stdin: its lock would be held at the end
             try:
@@ -64,6 +67,7 @@ def _follow(fd: int, give: Callable[[Order], None]) -> None:
                 structlog.get_logger("keyfold.sink").warning("order not understood", error=str(error))
     finally:
         give(Order.STOP)
+        afterwards()
 
 
 def _set_level(line: bytes) -> bool:

@@ -17,6 +17,7 @@ import pytest
 from keyfold.clock import SystemClock
 from keyfold.config_file import Resolved
 from keyfold_sink.running import orders
+from keyfold_sink.running.child import DEFECT
 from keyfold_sink.running.children import Limits
 from keyfold_sink.running.orders import Orders, Scope
 from keyfold_sink.running.spawn import TaskProcess, first_line, read_first_line
@@ -222,6 +223,20 @@ time.sleep(60)
     while is_alive(pid) and time.monotonic() < deadline_s:
         time.sleep(0.02)
     assert not is_alive(pid)
+
+
+def test_a_task_that_hangs_when_its_supervisor_is_gone_ends_all_the_same() -> None:
+    """Nobody is left who could kill it, and a terminal's signals do not reach it."""
+    code = """
+import time
+from keyfold.clock import SystemClock
+from keyfold_sink.running.child import end_by_force
+from keyfold_sink.wire import follow_orders
+follow_orders(0, lambda _order: None, lambda: end_by_force(0.1, SystemClock()))
+time.sleep(600)
+"""
+    done = subprocess.run([sys.executable, "-c", code], stdin=subprocess.DEVNULL, timeout=60, check=False)
+    assert done.returncode == DEFECT
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])

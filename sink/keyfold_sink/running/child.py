@@ -7,6 +7,7 @@ and 3 with an error that it has said, `DEFECT` after an error that nobody foresa
 from __future__ import annotations
 
 import faulthandler
+import os
 import signal
 import sys
 import threading
@@ -20,6 +21,7 @@ from keyfold import logs
 from keyfold.clock import Clock
 from keyfold.errors import KeyfoldError
 from keyfold_sink.config.options import SinkOptions
+from keyfold_sink.running.children import STOP_SLACK_S
 from keyfold_sink.running.spawn import read_first_line
 from keyfold_sink.task.orders import TaskOrders
 from keyfold_sink.task.report import Voice
@@ -51,7 +53,8 @@ def run_child(
     logs.bind(task=number)
     options = SinkOptions.parse(read_first_line(_ORDERS_FD)).for_task(number)
     orders = TaskOrders(stop, pause=paused)
-    follow_orders(_ORDERS_FD, orders.give)
+    stop_s = options.shutdown_timeout_ms / 1000 + STOP_SLACK_S
+    follow_orders(_ORDERS_FD, orders.give, lambda: end_by_force(stop_s, clock))
     with Reporter(report_fd) as report:
         try:
             run_task(
@@ -71,3 +74,10 @@ def run_child(
         except Exception as error:  # noqa: BLE001 - whatever it is, another start may help
             traceback.print_exception(error)
             sys.exit(DEFECT)
+
+
+def end_by_force(after_s: float, clock: Clock) -> None:
+    """End this process after a time: its supervisor, which would have killed it when it hangs, is gone."""
+    clock.sleep(after_s)
+    structlog.get_logger("keyfold.sink").error("task hangs without a supervisor and ends", after_s=after_s)
+    os._exit(DEFECT)

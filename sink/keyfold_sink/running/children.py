@@ -30,6 +30,8 @@ from keyfold_sink.task.orders import Order
 from keyfold_sink.wire import encode_level, encode_order
 
 STACK_GRACE_S: Final = 1.0
+STOP_SLACK_S: Final = 15.0
+"""Beyond the time that a task may flush: until it notices, and until it has left its group."""
 _ROUNDS_IN_SILENCE: Final = 4
 SETTLED_AFTER_S: Final = 60.0
 _DELAYS: Final = Backoff(first_ms=1000, cap_ms=60_000)

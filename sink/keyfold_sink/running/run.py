@@ -34,7 +34,7 @@ from keyfold_sink.kafka.source import SourceFacts
 from keyfold_sink.metrics.registry import SinkMetrics, own_port
 from keyfold_sink.progress import Progress
 from keyfold_sink.rest.sockets import Sockets, listening, worker_id
-from keyfold_sink.running.children import Limits, Process
+from keyfold_sink.running.children import STOP_SLACK_S, Limits, Process
 from keyfold_sink.running.ends import Ends
 from keyfold_sink.running.orders import OrderBook, sink_folder
 from keyfold_sink.running.roll_call import RollCall, leave_quietly
@@ -49,8 +49,6 @@ _ORDERS_EVERY_S: Final = 2.0
 _ROLL_CALL_EVERY_S: Final = 0.5
 _AFTER_ERROR_S: Final = 5.0
 _LEAVE_S: Final = 5.0
-# Beyond the time that a task may flush: until it notices, and until it has left its group.
-_STOP_SLACK_S: Final = 15.0
 
 
 def run_worker(
@@ -109,7 +107,7 @@ def spawner(
 
 def limits(options: SinkOptions) -> Limits:
     """The patience with tasks."""
-    return Limits(options.task_hang_timeout_ms / 1000, options.shutdown_timeout_ms / 1000 + _STOP_SLACK_S)
+    return Limits(options.task_hang_timeout_ms / 1000, options.shutdown_timeout_ms / 1000 + STOP_SLACK_S)
 
 
 class Worker:
