@@ -119,12 +119,19 @@ class AdminSource:
         return found
 
     def stable_end_offsets(self, keys: Iterable[TopicPartitionKey]) -> dict[TopicPartitionKey, int]:
-        """Last stable offsets: where a reader of committed records can get to now."""
-        return self._all_ends(keys, IsolationLevel.READ_COMMITTED)
+        """Last stable offsets, where a reader of committed records can get to now, as far as Kafka tells them now."""
+        found: dict[TopicPartitionKey, int] = {}
+        for key, future in self._ask_ends(keys, IsolationLevel.READ_COMMITTED):
+            with contextlib.suppress(SourceUnavailable, TopicGone):
+                found[key] = self._answer(f"the end offset of {key[0]}", future).offset
+        return found
 
     def high_watermarks(self, keys: Iterable[TopicPartitionKey]) -> dict[TopicPartitionKey, int]:
         """End offsets, records of open transactions included. Unlike `end_offsets`, of all partitions or of none."""
-        return self._all_ends(keys, IsolationLevel.READ_UNCOMMITTED)
+        return {
+            key: self._answer(f"the end offset of {key[0]}", future).offset
+            for key, future in self._ask_ends(keys, IsolationLevel.READ_UNCOMMITTED)
+        }
 
     def end_offsets(self, keys: Iterable[TopicPartitionKey]) -> dict[TopicPartitionKey, int]:
         """High watermarks, as far as Kafka tells them."""
@@ -133,12 +140,6 @@ class AdminSource:
             with contextlib.suppress(KeyfoldError):
                 found[key] = self._answer(f"the end offset of {key[0]}", future).offset
         return found
-
-    def _all_ends(self, keys: Iterable[TopicPartitionKey], isolation: IsolationLevel) -> dict[TopicPartitionKey, int]:
-        return {
-            key: self._answer(f"the end offset of {key[0]}", future).offset
-            for key, future in self._ask_ends(keys, isolation)
-        }
 
     def _ask_ends(
         self, keys: Iterable[TopicPartitionKey], isolation: IsolationLevel
