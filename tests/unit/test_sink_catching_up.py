@@ -42,6 +42,20 @@ def test_an_open_transaction_is_waited_for_and_then_all_is_in_the_log(make: Make
     assert rig.next_offset() == 8
 
 
+def test_the_task_that_gets_the_partition_says_what_it_waits_for(make: MakeRig) -> None:
+    """Another one had it before, so it has been waiting already."""
+    before = held_up(make, 600)
+    before.until(lambda: before.next_offset() == before.next_offset(T1) == 5)
+    before.end()
+    rig = make(before.store, catch_up={T0: 8}, transaction_timeout_s=600)
+    rig.kafka.produce(T0, range(5))
+    rig.kafka.open_transaction(T0, 3)
+    rig.until(lambda: bool(rig.task._catching_up and rig.task._catching_up._held_up))
+    with capture_logs() as logs:
+        rig.kafka.tell("on_assign", T0)
+        rig.until(lambda: any(entry["event"] == "waiting for an open transaction" for entry in logs), 60)
+
+
 def test_a_transaction_that_nobody_ends_ends_the_task_with_what_is_left(make: MakeRig) -> None:
     rig = held_up(make, 0.5)
     wait_for(lambda: rig.error is not None, 60, "it ends")

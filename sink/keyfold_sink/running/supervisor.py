@@ -225,5 +225,5 @@ def _failure(failed: Sequence[Child], tasks: int) -> TasksFailed:
     message = failed[0].last_words if tasks == 1 else f"{len(failed)} of {tasks} tasks failed: {each}"
     codes = {child.exit_code for child in failed}
     if codes == {TransactionsOpen.exit_code}:
-        return TransactionsOpen(message)
+        return TransactionsOpen(failed[0].last_words)  # every task looks at all partitions
     return TasksMisconfigured(message) if codes == {_MISCONFIGURED} else TasksFailed(message)

@@ -52,6 +52,7 @@ class CatchingUp:
         self._clock = clock
         self._limit_s = transaction_timeout_s
         self._held_up: list[HeldUp] = []
+        self._said: set[HeldUp] = set()
         self._since_s = clock.monotonic_s()
         self._events = structlog.get_logger("keyfold.sink")
 
@@ -83,7 +84,8 @@ class CatchingUp:
         now_s = self._clock.monotonic_s()
         held_up = self._catch_up.held_up(stable)
         for one in held_up:
-            if one not in self._held_up and one.key in mine:
+            if one not in self._said and one.key in mine:
+                self._said.add(one)
                 self._events.warning(
                     "waiting for an open transaction",
                     topic=one.key[0],
