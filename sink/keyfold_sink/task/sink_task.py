@@ -131,9 +131,11 @@ class SinkTask:
         self._events = structlog.get_logger("keyfold.sink")
         self._tools = Tools(store, source, clock, self._in_flight, self._inbox.put, options.avro_codec, meter)
         self._group = self._open_group(meter, on_committed, one_failed_ends_all=catch_up is not None)
-        self._catching_up = catch_up and CatchingUp(
-            catch_up, self._group, source, self._open_log, self._background, clock, transaction_timeout_s
-        )
+        self._catching_up: CatchingUp | None = None
+        if catch_up is not None:
+            self._catching_up = CatchingUp(
+                catch_up, self._group, source, self._open_log, self._background, clock, transaction_timeout_s
+            )
         self._intake = open_intake(
             options,
             self._group,
