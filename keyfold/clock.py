@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 
 class Clock(Protocol):
@@ -23,6 +23,36 @@ class Clock(Protocol):
 
     def sleep(self, seconds: float) -> None:
         """Return after `seconds`."""
+
+
+class Moment:
+    """The moment at which this was made. Its age is monotonic, and `wall_ms` says by the time of day when it was.
+
+    A clock that jumps makes it neither older nor younger. Its time of day moves with the clock, but not by less than
+    `RENAMED_FROM_MS`: who compares two of its answers takes the slewing of a clock for nothing new.
+    """
+
+    __slots__ = ("_clock", "_since_s", "_wall_ms")
+
+    RENAMED_FROM_MS: Final = 1_000
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since_s = clock.monotonic_s()
+        self._wall_ms = clock.now_ms()
+
+    @property
+    def age_ms(self) -> int:
+        """How long ago it was."""
+        return round((self._clock.monotonic_s() - self._since_s) * 1000)
+
+    @property
+    def wall_ms(self) -> int:
+        """When it was (milliseconds since the epoch), as the clock has it now."""
+        wall_ms = self._clock.now_ms() - self.age_ms
+        if abs(wall_ms - self._wall_ms) >= self.RENAMED_FROM_MS:
+            self._wall_ms = wall_ms
+        return self._wall_ms
 
 
 class SystemClock:

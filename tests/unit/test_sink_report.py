@@ -18,11 +18,12 @@ from keyfold.store.faulty import Chaos, FaultyStore, Kind
 from keyfold.store.memory import MemoryStore
 from keyfold_sink.group import group
 from keyfold_sink.group.troubles import Troubles
-from keyfold_sink.status import UNKNOWN, State, TaskStatus, dump, load_task
+from keyfold_sink.status import UNKNOWN, PartitionStatus, State, TaskStatus, dump, load_task, standstill
 from keyfold_sink.task import flushing, report
 from keyfold_sink.task import sink_task as worker
 from keyfold_sink.task.report import Voice
 from keyfold_sink.writing.health import Health
+from tests.support.clocks import BOTH_WAYS, SkewedClock
 from tests.support.sink_rig import T0, T1, MakeRig, rigs
 
 
@@ -202,6 +203,38 @@ def test_health_counts_from_the_first_failure_to_the_first_success() -> None:
     assert (health.error, health.blocked_ms, health.error_ms) == ("second", began_ms, began_ms + 500)
     health.went_on()
     assert (health.error, health.blocked_ms) == ("second", UNKNOWN)
+
+
+@pytest.mark.parametrize("by_ms", BOTH_WAYS)
+def test_a_clock_that_jumps_makes_nothing_blocked_for_longer_or_shorter(by_ms: int) -> None:
+    """Else a partition that stands still looks well for an hour, or one that has just met an error like a stall."""
+    base = ManualClock()
+    clock = SkewedClock(base)
+    health = Health(clock)
+    health.failed("away")
+    base.advance(70_000)
+    before_ms = health.blocked_ms
+    clock.jump(by_ms)
+    assert clock.now_ms() - health.blocked_ms == 70_000
+    assert health.blocked_ms == before_ms + by_ms
+    status = TaskStatus(0, State.RUNNING, partitions=(blocked_partition(health.blocked_ms),))
+    assert standstill(status, clock.now_ms()) == ("t-0 has not moved for 70 s: away", False)
+
+
+def blocked_partition(blocked_ms: int) -> PartitionStatus:
+    return PartitionStatus(
+        "t", 0, State.RUNNING, next_offset=1, end_offset=9, error="away", error_ms=1, blocked_ms=blocked_ms
+    )
+
+
+def test_a_clock_that_is_slewed_does_not_make_a_new_time_at_each_look() -> None:
+    """A worker writes a status that differs into the bucket: some milliseconds are no difference."""
+    clock = SkewedClock.manual()
+    health = Health(clock)
+    health.failed("away")
+    before_ms = health.blocked_ms
+    clock.jump(300)
+    assert health.blocked_ms == before_ms
 
 
 def test_a_client_that_reaches_no_broker_says_so_until_records_arrive(make: MakeRig) -> None:

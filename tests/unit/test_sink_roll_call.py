@@ -18,19 +18,22 @@ from keyfold.store.memory import MemoryStore
 from keyfold_sink.running.orders import OrderBook, sink_folder
 from keyfold_sink.running.roll_call import RollCall
 from keyfold_sink.status import UNKNOWN, State, TaskStatus, WorkerStatus
+from tests.support.clocks import BOTH_WAYS, HOUR_MS, SkewedClock
 
 FOLDER = sink_folder("topics", "users")
 
 
 @dataclass
 class World:
-    """A bucket, and one time for all."""
+    """A bucket, and one time for all; the store may show another time of day."""
 
     clock: ManualClock = field(default_factory=ManualClock)
+    store_clock: SkewedClock = field(init=False)
     store: MemoryStore = field(init=False)
 
     def __post_init__(self) -> None:
-        self.store = MemoryStore(clock=self.clock)
+        self.store_clock = SkewedClock(self.clock)
+        self.store = MemoryStore(clock=self.store_clock)
 
     def worker(self, name: str, seed: int | None = None) -> Worker:
         return Worker(self, name, int.from_bytes(name.encode()) if seed is None else seed)
@@ -125,6 +128,54 @@ def test_a_worker_that_slept_is_back_after_it_was_given_up() -> None:
     a.turn()
     assert a.roll.slot != UNKNOWN
     assert b.sees() == {"a": a.roll.slot}
+
+
+@pytest.mark.parametrize("by_ms", BOTH_WAYS)
+def test_whoever_writes_is_there_although_the_stores_clock_jumps(by_ms: int) -> None:
+    """What was written before a jump forward looks an hour old: that must free nobody's slot."""
+    world = World()
+    a, b = world.worker("a"), world.worker("b")
+    for _ in range(40):
+        world.clock.advance(3000)
+        a.turn()
+        b.turn()
+        assert a.sees() == {"b": 1}
+    world.store_clock.jump(by_ms)
+    for _ in range(40):
+        assert a.sees() == {"b": 1}
+        assert b.sees() == {"a": 0}
+        world.clock.advance(3000)
+        a.turn()
+        b.turn()
+    assert world.objects() == ["orders.json", "workers/a.json", "workers/b.json"]
+
+
+def test_a_worker_that_was_killed_is_gone_in_time_although_the_stores_clock_went_back() -> None:
+    world = World()
+    a, b = world.worker("a"), world.worker("b")
+    a.turn()
+    b.turn()
+    world.clock.advance(6000)
+    b.turn()
+    world.store_clock.jump(-HOUR_MS)
+    for _ in range(45):
+        world.clock.advance(3000)
+        b.turn()
+    assert b.sees() == {}
+    assert world.objects() == ["orders.json", "workers/b.json"]
+
+
+def test_the_silence_of_another_worker_is_counted_although_the_stores_clock_went_back() -> None:
+    """Whoever waits until all tasks have ended does not wait for a dead worker for an hour."""
+    world = World()
+    a, b = world.worker("a"), world.worker("b")
+    a.turn()
+    b.turn()
+    assert b.sees() == {"a": 0}
+    world.store_clock.jump(-HOUR_MS)
+    world.clock.advance(45_000)
+    assert b.sees() == {"a": 0}
+    assert 43_000 <= b.roll.silent_ms("a") <= 47_000
 
 
 def test_a_container_that_was_started_again_takes_its_place_over() -> None:

@@ -29,6 +29,7 @@ from typing import Final
 from confluent_kafka import TopicPartition
 
 from keyfold.backoff import Backoff
+from keyfold.clock import Moment
 from keyfold.errors import KeyfoldError, LogNotFound, ObjectNotFound, SourceError
 from keyfold.log.manifest import UNSTAMPED, Gap, Manifest
 from keyfold.log.names import Role, parse_name
@@ -122,7 +123,7 @@ class Assigned:
     `failure` is what has ended the partition's work for good. `holds` are reasons not to read this partition now,
     `paused_s` the monotonic second since which the client has not fetched it. `resumed` is where reading was taken up,
     until a record has come by which to judge that.
-    `eof_offset` is where a reader of committed records last came to the end, `waits_since_ms` since when there is more
+    `eof_offset` is where a reader of committed records last came to the end, `waits_since` since when there is more
     behind it that cannot be read.
     """
 
@@ -149,7 +150,7 @@ class Assigned:
     has_read: bool = False
     committed_ms: int = UNKNOWN
     eof_offset: int = UNKNOWN
-    waits_since_ms: int = UNKNOWN
+    waits_since: Moment | None = None
     failure: KeyfoldError | None = None
     failed_ms: int = UNKNOWN
     holds: set[PauseReason] = field(default_factory=set)

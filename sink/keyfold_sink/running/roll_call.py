@@ -3,9 +3,13 @@
     <topics.dir>/_sinks/<name>/workers/<worker_id>.json      one object a worker, written by it alone
 
 A worker writes its status when something has changed, at most every 5 s (what people wait for: after 1 s), at least
-every 30 s. One that has not for 90 s of the store's time is gone: the others forget it, delete its object and free its
-slot, so that nothing piles up where pods come and go under new names. Who was gone by mistake (its process was
-stopped, its network cut) writes again, takes a slot again, and is back.
+every 30 s. One that has not for 90 s is gone: the others forget it, delete its object and free its slot, so that
+nothing piles up where pods come and go under new names. Who was gone by mistake (its process was stopped, its network
+cut) writes again, takes a slot again, and is back.
+
+How old a status is when a worker first sees it, the store's times tell. From then on the worker counts by its own
+monotonic clock, and what has changed since it looked last is no older than that look. So a store whose clock jumps
+makes nobody gone who writes, and hides nobody who does not.
 
 A worker is known by its id. Should a second process come with the same one, the object tells by the *incarnation* in
 it: the process that came last keeps the id (it is a pod that was started again), the other one goes on under another.
@@ -51,7 +55,18 @@ _TRIES: Final = 5
 class _Seen:
     etag: str
     status: WorkerStatus
-    modified_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    """One version of another worker's object: how old it was when it was first seen, and when that was (monotonic)."""
+
+    etag: str
+    age_ms: int
+    since_s: float
+
+    def silent_ms(self, now_s: float) -> int:
+        return self.age_ms + round((now_s - self.since_s) * 1000)
 
 
 class RollCall:
@@ -79,6 +94,8 @@ class RollCall:
         self._swept_s: float | None = None
         self._lock = threading.Lock()
         self._others: dict[str, _Seen] = {}
+        self._watched: dict[str, _Watched] = {}
+        self._listed_s: float | None = None
         self._looked_s: float | None = None
         self._events = structlog.get_logger("keyfold.sink")
 
@@ -117,9 +134,9 @@ class RollCall:
         return [seen.status for _, seen in sorted(self._others.items())]
 
     def silent_ms(self, worker_id: str) -> int:
-        """For how long, in the store's time, another worker had written nothing when it was looked at last."""
-        seen, now_ms = self._others.get(self._key(worker_id)), self._book.store_now_ms
-        return 0 if seen is None or now_ms is None else now_ms - seen.modified_ms
+        """For how long another worker has written nothing; 0 for one that was not seen."""
+        watched = self._watched.get(self._key(worker_id))
+        return 0 if watched is None else watched.silent_ms(self._clock.monotonic_s())
 
     def leave(self) -> None:
         """Take this worker off: its tasks have ended. Raises what the store raises; the others then notice in time."""
@@ -184,21 +201,32 @@ class RollCall:
             with ThreadPoolExecutor(min(_READERS, len(wanted)), thread_name_prefix="keyfold-roll-call") as pool:
                 found = zip(wanted, pool.map(self._read, wanted), strict=True)
                 known |= {key: seen for key, seen in found if seen is not None}
-        self._others = {key: replace(seen, modified_ms=alive[key].last_modified_ms) for key, seen in known.items()}
+        self._others = known
 
     def _listed(self) -> tuple[dict[str, ObjectInfo], list[ObjectInfo]]:
         """The objects of the other workers that are alive by key, and what is left of those that are gone."""
-        now_ms = self._book.store_now_ms
+        found = [info for info in self._store.list(self._prefix) if info.key != self._key(self.worker_id)]
+        now_s = self._clock.monotonic_s()
+        self._watched = watched = {info.key: self._watch(info, now_s) for info in found}
+        self._listed_s = now_s
         alive: dict[str, ObjectInfo] = {}
         gone: list[ObjectInfo] = []
-        for info in self._store.list(self._prefix):
-            if info.key == self._key(self.worker_id):
-                continue
-            if now_ms is None or now_ms - info.last_modified_ms <= GONE_AFTER_MS + STORE_TIME_RESOLUTION_MS:
+        for info in found:
+            if watched[info.key].silent_ms(now_s) <= GONE_AFTER_MS + STORE_TIME_RESOLUTION_MS:
                 alive[info.key] = info
             else:
                 gone.append(info)
         return alive, gone
+
+    def _watch(self, info: ObjectInfo, now_s: float) -> _Watched:
+        """An object's age when it was first seen, or changed. Only the first sight asks the store's times, which may jump later."""
+        before, now_ms = self._watched.get(info.key), self._book.store_now_ms
+        if before is not None and before.etag == info.etag:
+            return before
+        age_ms = 0 if now_ms is None else max(0, now_ms - info.last_modified_ms)
+        if self._listed_s is not None:  # it was not there at the last look
+            age_ms = min(age_ms, round((now_s - self._listed_s) * 1000))
+        return _Watched(info.etag, age_ms, now_s)
 
     def _read(self, key: str) -> _Seen | None:
         try:

@@ -263,7 +263,7 @@ class SinkService:
         if task.pid != UNKNOWN and silent_ms > self.options.offset_flush_timeout_ms + _SILENCE_MS:
             return f"has not reported for {silent_ms // 1000} s"
         if task.state in {State.RUNNING, State.PAUSED}:
-            words, moves = standstill(task, self._clock.now_ms())
+            words, moves = standstill(task, task.reported_ms)  # both by the task's clock, at one moment
             return "" if moves else f"stands still: {words}"
         what = {State.FAILED: "has failed", State.RESTARTING: "is being started anew"}
         return ": ".join(filter(None, (what.get(task.state, "has not joined its group yet"), task.trace)))

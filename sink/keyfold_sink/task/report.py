@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from keyfold.clock import Clock
+from keyfold.clock import Clock, Moment
 from keyfold_sink.group.assignment import Assigned, PauseReason, Stage
 from keyfold_sink.group.group import Group
 from keyfold_sink.status import UNKNOWN, PartitionStatus, State, TaskStatus
@@ -50,6 +50,10 @@ class Voice:
     def now_ms(self) -> int:
         """The time by the clock that statuses go by."""
         return self._clock.now_ms()
+
+    def moment(self) -> Moment:
+        """The present moment, by the clock that statuses go by."""
+        return Moment(self._clock)
 
     def is_due(self) -> bool:
         """Whether it is time to say something again."""
@@ -169,12 +173,11 @@ class Report:
         """Since when Kafka has more than a reader of committed records may have, if that is no matter of a moment."""
         reads = owner.is_fetched and not owner.holds and not self._group.fetching.reasons
         if not reads or owner.writer is None or not owner.eof_offset == owner.writer.position < end_offset:
-            owner.waits_since_ms = UNKNOWN
+            owner.waits_since = None
             return UNKNOWN
-        now_ms = self._voice.now_ms()
-        if owner.waits_since_ms == UNKNOWN:
-            owner.waits_since_ms = now_ms
-        return owner.waits_since_ms if now_ms - owner.waits_since_ms >= _TRANSACTION_MS else UNKNOWN
+        if owner.waits_since is None:
+            owner.waits_since = self._voice.moment()
+        return owner.waits_since.wall_ms if owner.waits_since.age_ms >= _TRANSACTION_MS else UNKNOWN
 
     def _state(self, owner: Assigned) -> State:
         if owner.stage is Stage.FAILED:

@@ -10,7 +10,7 @@ It belongs to the partition, not to one attempt to write it: an attempt that was
 
 from __future__ import annotations
 
-from keyfold.clock import Clock
+from keyfold.clock import Clock, Moment
 from keyfold_sink.status import UNKNOWN
 from keyfold_sink.writing.access import is_refusal
 
@@ -18,22 +18,27 @@ from keyfold_sink.writing.access import is_refusal
 class Health:
     """Written by the partition's lane and by the main thread, read by the report; nothing here hangs together."""
 
-    __slots__ = ("_clock", "blocked_ms", "error", "error_ms", "is_refused")
+    __slots__ = ("_blocked", "_clock", "error", "error_ms", "is_refused")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.error = ""
         self.error_ms = UNKNOWN
-        self.blocked_ms = UNKNOWN
+        self._blocked: Moment | None = None
         self.is_refused = False
+
+    @property
+    def blocked_ms(self) -> int:
+        """Since when something has been repeated; `UNKNOWN` while nothing is."""
+        blocked = self._blocked
+        return UNKNOWN if blocked is None else blocked.wall_ms
 
     def failed(self, error: object) -> None:
         """Something did not go through; it is tried again, or the partition has failed."""
-        now_ms = self._clock.now_ms()
-        self.error, self.error_ms, self.is_refused = str(error), now_ms, is_refusal(error)
-        if self.blocked_ms == UNKNOWN:
-            self.blocked_ms = now_ms
+        self.error, self.error_ms, self.is_refused = str(error), self._clock.now_ms(), is_refusal(error)
+        if self._blocked is None:
+            self._blocked = Moment(self._clock)
 
     def went_on(self) -> None:
         """What was repeated has gone through."""
-        self.blocked_ms, self.is_refused = UNKNOWN, False
+        self._blocked, self.is_refused = None, False
