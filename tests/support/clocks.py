@@ -24,10 +24,17 @@ BOTH_WAYS: Final = (HOUR_MS, -HOUR_MS)
 
 @dataclass(slots=True)
 class SkewedClock:
-    """`base` with another time of day."""
+    """`base` with another time of day. `highest_ms` and `lowest_ms` are the furthest that it was ever off.
+
+    `cut_ms` is the most by which it has ever come forward, from whatever it showed before: a wait that was measured
+    with it may have been shorter than was promised by as much, and by no more.
+    """
 
     base: Clock
     offset_ms: int = 0
+    highest_ms: int = 0
+    lowest_ms: int = 0
+    cut_ms: int = 0
 
     @staticmethod
     def manual() -> SkewedClock:
@@ -49,6 +56,9 @@ class SkewedClock:
     def jump(self, by_ms: int) -> None:
         """Show `by_ms` more from now on, or less."""
         self.offset_ms += by_ms
+        self.highest_ms = max(self.highest_ms, self.offset_ms)
+        self.lowest_ms = min(self.lowest_ms, self.offset_ms)
+        self.cut_ms = max(self.cut_ms, self.offset_ms - self.lowest_ms)
 
 
 class JumpingStore(FaultyStore):

@@ -20,6 +20,7 @@ from keyfold.store.faulty import Call, Chaos, Fault, kinds_of
 from keyfold.store.memory import MemoryStore
 from keyfold_compactor.settings import TopicSettings
 from tests.support.cleaning import PLACE, latest, load, object_names, read_all
+from tests.support.clocks import SkewedClock
 
 
 @dataclass(slots=True)
@@ -74,9 +75,13 @@ def states(appended: Iterable[Record], ranges: Iterable[tuple[int, int]]) -> lis
 
 @dataclass
 class SpecStore(MemoryStore):
-    """A store in memory that judges every version of the log as it lands, and every deletion."""
+    """A store in memory that judges every version of the log as it lands, and every deletion.
+
+    It judges by `clock`, which is right. What it shows to those who ask is `shown`, which a test may let jump.
+    """
 
     clock: ManualClock = field(default_factory=ManualClock)
+    shown: SkewedClock = field(init=False)
     in_force: list[TopicSettings] = field(default_factory=list)
     """What the passes that may still commit go by: a request of a dead one may be on its way."""
     attempts: dict[str, Batch] = field(default_factory=dict)
@@ -95,7 +100,8 @@ class SpecStore(MemoryStore):
     """The first broken promise. Kept, not raised: whoever made the call might take it for a fault of the store."""
 
     def __post_init__(self) -> None:
-        MemoryStore.__init__(self, "specified", self.clock)
+        self.shown = SkewedClock(self.clock)
+        MemoryStore.__init__(self, "specified", self.shown)
 
     def put(self, key: str, data: Bytes, mode: PutMode) -> PutResult:
         result = super().put(key, data, mode)
@@ -119,7 +125,7 @@ class SpecStore(MemoryStore):
         if name in self.unlinked:
             age_ms = self.clock.now_ms() - self.unlinked[name]
             delay_ms = min(s.file_delete_delay_ms for s in self.in_force)
-            assert age_ms >= delay_ms, f"{name} is deleted {age_ms} ms after it was replaced"
+            assert age_ms + self.shown.cut_ms >= delay_ms, f"{name} is deleted {age_ms} ms after it was replaced"
 
     def look(self, manifest: Manifest) -> None:
         """Judge a version that has just landed."""
@@ -174,7 +180,7 @@ class SpecStore(MemoryStore):
 
     def _check_removed(self, manifest: Manifest, found: list[Record]) -> None:
         """What this commit has taken away was old enough, and had to go."""
-        now_ms = self.clock.now_ms()
+        now_ms = self.clock.now_ms() + self.shown.cut_ms
         here = {r.offset for r in found}
         first_dirty = 0 if self.before is None else self.before.first_dirty_offset
         lag_ms = min(s.min_compaction_lag_ms for s in self.in_force)
@@ -203,7 +209,7 @@ class SpecStore(MemoryStore):
             assert manifest.size_bytes >= min(by_size)
         if gone and not by_size:
             assert by_time, f"{gone} went, and nobody asked for it"
-            now_ms = self.clock.now_ms()
+            now_ms = self.clock.now_ms() + self.shown.cut_ms
             for r in gone:
                 # A record without a timestamp goes with its neighbours.
                 age_ms = now_ms - min(self.appended_at[r.offset], r.timestamp)

@@ -24,6 +24,7 @@ from keyfold.log.record import Record
 from keyfold.store.api import Bytes, PutMode, PutResult
 from keyfold.store.memory import MemoryStore
 from tests.support.cleaning import PLACE, latest, object_names, read_all
+from tests.support.clocks import SkewedClock
 from tests.support.log_machine import SpecStore
 
 NAME = "second@1"
@@ -49,7 +50,7 @@ def twin_of(store: MemoryStore, made: MemoryStore) -> None:
     """Make `made` what `store` is now: objects, ETags to come, and what its judge remembers."""
     made._objects, made._numbers = dict(store._objects), copy(store._numbers)
     for f in fields(store):  # type: ignore[arg-type]
-        if f.name not in {"clock", "source", "replica"}:
+        if f.name not in {"clock", "shown", "source", "replica"}:
             setattr(made, f.name, copy(getattr(store, f.name)))
 
 
@@ -98,6 +99,8 @@ class ReplicaStore(MemoryStore):
     source: SourceStore
     clock: ManualClock = field(default_factory=lambda: ManualClock(1_600_000_000_000))
     """Years away from the source's: times of the two are never to be compared."""
+    shown: SkewedClock = field(init=False)
+    """What the store shows of it."""
     delay_ms: int = 0
     is_registered: bool = False
     history: list[Manifest] = field(default_factory=list)
@@ -109,7 +112,8 @@ class ReplicaStore(MemoryStore):
     """The first broken promise. Kept, not raised: whoever made the call might take it for a fault of the store."""
 
     def __post_init__(self) -> None:
-        MemoryStore.__init__(self, "replica", self.clock)
+        self.shown = SkewedClock(self.clock)
+        MemoryStore.__init__(self, "replica", self.shown)
         self.source.replica = self
 
     @property
@@ -163,7 +167,9 @@ class ReplicaStore(MemoryStore):
         assert name not in named, f"{name} is deleted, and the replica's manifest names it"
         if name in self.unlinked:
             age_ms = self.clock.now_ms() - self.unlinked[name]
-            assert age_ms >= self.delay_ms, f"{name} is deleted {age_ms} ms after the replica unlinked it"
+            assert age_ms + self.shown.cut_ms >= self.delay_ms, (
+                f"{name} is deleted {age_ms} ms after the replica unlinked it"
+            )
 
     def look(self, manifest: Manifest) -> None:
         """Judge a version that has just landed."""
@@ -206,4 +212,6 @@ class ReplicaStore(MemoryStore):
             self.unlinked.pop(name, None)
         late_ms = 2_000  # `keyfold.store.api.STORE_TIME_RESOLUTION_MS`
         for r in manifest.replaced:
-            assert r.unlinked_at_ms <= now_ms + late_ms, f"{r} has a time that is not of this store ({now_ms})"
+            assert r.unlinked_at_ms <= now_ms + self.shown.highest_ms + late_ms, (
+                f"{r} has a time that is not of this store ({now_ms})"
+            )

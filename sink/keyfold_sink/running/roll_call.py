@@ -219,7 +219,7 @@ class RollCall:
         return alive, gone
 
     def _watch(self, info: ObjectInfo, now_s: float) -> _Watched:
-        """An object's age when it was first seen, or changed. Only the first sight asks the store's times, which may jump later."""
+        """How old a status is. The store's times are asked at its first sight only: they may jump later."""
         before, now_ms = self._watched.get(info.key), self._book.store_now_ms
         if before is not None and before.etag == info.etag:
             return before
