@@ -1,8 +1,8 @@
 """A clock that jumps by an hour, either way, at each store call of a compactor and of a replicator, on every side.
 
 On the store's side all that reads its times is affected: stamps, waits, leases, holds. On the process's side nothing
-may change at all. What is judged is what `SpecStore` and `ReplicaStore` judge: each version that lands and each deletion,
-by the time that has really passed. Waits may be as much shorter as the clock came forward.
+may change at all. What is judged is what `SpecStore` and `ReplicaStore` judge: each version that lands and each
+deletion, by the time that has really passed. Waits may be as much shorter as the clock came forward.
 """
 
 from __future__ import annotations

@@ -3,15 +3,23 @@
     true = ManualClock()                       what really passes
     SkewedClock(true)                          a machine, or a store, that shows another time of day
     clock.jump(-HOUR_MS)                       from now on it shows an hour less than it did
-    JumpingStore(store, clock, at=7, by_ms=...)  the store's own clock jumps right before its 7th call
+    JumpingStore(store, [clock], at=7, by_ms=...)  clocks jump right before the store's 7th call
+    SkewedProcesses(folder).environment        real processes, whose time of day a test moves while they run
+    ServerTime().jump(-3600)                   what an S3 server says of its time, for `tests.support.s3_gate`
 
 A `SkewedClock` never moves its monotonic time by a jump, as no kernel does.
 """
 
 from __future__ import annotations
 
+import os
+import re
+import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime, parsedate_to_datetime
+from pathlib import Path
 from typing import Final
 
 from keyfold.clock import Clock, ManualClock
@@ -78,3 +86,80 @@ class JumpingStore(FaultyStore):
             self.has_jumped = True
             for clock in self._clocks:
                 clock.jump(self._by_ms)
+
+
+@dataclass(slots=True)
+class SkewedProcesses:
+    """Processes that are started with this environment share a time of day, which `jump` moves for all of them.
+
+    Their monotonic clocks, librdkafka and the signatures of requests are left alone. A signature that is an hour off
+    is refused by every real S3 (`RequestTimeTooSkewed`), so a process with such a clock would not come so far.
+    """
+
+    folder: Path
+    offset_s: int = 0
+
+    def __post_init__(self) -> None:
+        self._write()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """For the child process; it passes it on to its own children."""
+        paths = [str(Path(__file__).parent / "skewed"), *filter(None, [os.environ.get("PYTHONPATH")])]
+        return {"PYTHONPATH": os.pathsep.join(paths), "KEYFOLD_TEST_CLOCK": str(self._file)}
+
+    def jump(self, by_s: int) -> None:
+        """Move their time of day, at once."""
+        self.offset_s += by_s
+        self._write()
+
+    @property
+    def _file(self) -> Path:
+        return self.folder / "clock"
+
+    def _write(self) -> None:
+        written = self.folder / "clock.new"
+        written.write_text(str(self.offset_s))
+        written.replace(self._file)
+
+
+_DATES: Final = {"date", "last-modified"}
+_ISO: Final = re.compile(rb"<(LastModified|Initiated)>([^<]+)</")
+
+
+@dataclass(slots=True)
+class ServerTime:
+    """What a server with a clock of its own says of times: each by how the clock stood at that time."""
+
+    jumps: list[tuple[float, int]] = field(default_factory=list)
+
+    def jump(self, by_s: int) -> None:
+        """The clock jumps now."""
+        now_s, offset_s = time.time(), self.jumps[-1][1] if self.jumps else 0
+        self.jumps.append((now_s, offset_s + by_s))
+
+    def shown(self, moment: datetime) -> datetime:
+        """What the server's clock showed then."""
+        at_s = moment.timestamp()
+        offset_s = next((offset_s for since_s, offset_s in reversed(self.jumps) if since_s <= at_s), 0)
+        return moment + timedelta(seconds=offset_s)
+
+    def headers(self, headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
+        """An answer's headers as this server sends them."""
+        return [
+            (name, format_datetime(self.shown(parsedate_to_datetime(value)), usegmt=True))
+            if self.jumps and name.lower() in _DATES
+            else (name, value)
+            for name, value in headers
+        ]
+
+    def body(self, data: bytes) -> bytes:
+        """An answer's body as this server sends it: the times of a listing."""
+        if not self.jumps or not data.startswith(b"<?xml"):
+            return data
+        return _ISO.sub(self._iso, data)
+
+    def _iso(self, found: re.Match[bytes]) -> bytes:
+        moment = datetime.fromisoformat(found[2].decode()).astimezone(UTC)
+        text = self.shown(moment).strftime("%Y-%m-%dT%H:%M:%S.000Z")
+        return b"<%s>%s</" % (found[1], text.encode())

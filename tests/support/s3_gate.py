@@ -5,6 +5,7 @@
         gate.arm(7, process.kill)                    before the 7th request from now on is passed on, and it is not
         gate.arm(7, process.kill, is_late=True)      after it was carried out, before it is answered
         with gate.shut(): ...                        nobody gets through, and who is under way is cut off
+        gate.time.jump(-3600)                        the server behind seems to have a clock that went back an hour
 
 So a process can be killed between any two calls of a real store, whatever that store is. Requests are passed on as they
 are, with the `Host` that the client has signed, so the server behind judges credentials and checksums as if nobody
@@ -23,6 +24,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
 
 from keyfold_demo.served import CuttingServer, Served
+from tests.support.clocks import ServerTime
 
 HOP_BY_HOP = {"connection", "keep-alive", "proxy-connection", "expect", "transfer-encoding"}
 DENIED = b'<?xml version="1.0"?><Error><Code>AccessDenied</Code><Message>a stranger</Message></Error>'
@@ -65,6 +67,7 @@ class Gate(Served):
         self._count = 0
         self._asked: list[Asked] = []
         self.is_shut = False
+        self.time = ServerTime()
         super().__init__(_Server(self), "gate")
 
     @property
@@ -151,7 +154,7 @@ class Gate(Served):
             struck.act()
             handler.close_connection = True
             return
-        handler.answer(status, headers, data)
+        handler.answer(status, self.time.headers(headers), self.time.body(data))
 
     def _note(self, handler: _Handler, number: int, body: bytes, answer_bytes: int, status: int) -> None:
         path, _, query = handler.path.partition("?")

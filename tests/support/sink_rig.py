@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any, cast
 
-from keyfold.clock import SystemClock
+from keyfold.clock import Clock, SystemClock
 from keyfold.errors import LogNotFound
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
@@ -42,6 +42,7 @@ class Rig:
         transaction_timeout_s: float = 600.0,
         checks: Checks | None = None,
         open_producer: OpenProducer | None = None,
+        clock: Clock | None = None,
         **changes: str,
     ) -> None:
         values = {"name": "s", "bootstrap.servers": "x", "topics": "t", "s3.bucket.name": "b", "topics.dir": "topics"}
@@ -56,10 +57,10 @@ class Rig:
             store=store,
             source=cast("AdminSource", FakeSource(self.kafka)),
             open_consumer=self._open_consumer,
-            clock=SystemClock(),
+            clock=clock or SystemClock(),
             random=Random(1),
             orders=self.orders,
-            voice=Voice(0, SystemClock(), self.statuses.append, interval_s=0.02),
+            voice=Voice(0, clock or SystemClock(), self.statuses.append, interval_s=0.02),
             catch_up=None if catch_up is None else CatchUp(catch_up),
             transaction_timeout_s=transaction_timeout_s,
             checks=checks,

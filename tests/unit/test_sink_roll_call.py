@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from random import Random
 
@@ -258,6 +259,49 @@ def test_an_answer_that_is_lost_is_made_up_for_at_the_next_turn(kind: Kind) -> N
     a.turn()
     assert a.roll.worker_id == "a"
     assert b.roll.others(fresh=True)[0].tasks == ()
+
+
+@pytest.mark.parametrize("kind", [Kind.LOST_ANSWER, Kind.LATE, Kind.UNAVAILABLE])
+def test_a_deletion_without_an_answer_leaves_nothing_behind_for_long(kind: Kind) -> None:
+    """Of the worker that leaves, and of one that was killed; whoever deletes it tries again."""
+    world = World()
+    a, b, c = (world.worker(name) for name in "abc")
+    for worker in (a, b, c):
+        worker.turn()
+    a.faulty.add(Fault(lambda call: call.operation == "delete", kind))
+    b.faulty.add(Fault(lambda call: call.operation == "delete", kind))
+    with pytest.raises(StoreUnavailable):
+        a.roll.leave()
+    for _ in range(60):
+        world.clock.advance(3000)
+        with contextlib.suppress(StoreUnavailable):
+            b.turn()
+    b.faulty.land()
+    assert b.sees() == {}
+    assert world.objects() == ["orders.json", "workers/b.json"]
+    assert b.book.look().slots == {"b": 1}
+
+
+def test_a_deletion_that_lands_on_a_worker_that_is_back_is_made_up_for() -> None:
+    """A pod leaves, comes back under its name, and the deletion of its last life lands then."""
+    world = World()
+    first, b = world.worker("pod-1", seed=1), world.worker("b")
+    first.turn()
+    b.turn()
+    first.faulty.add(Fault(lambda call: call.operation == "delete", Kind.LATE))
+    with pytest.raises(StoreUnavailable):
+        first.roll.leave()
+    again = world.worker("pod-1", seed=2)
+    again.turn()
+    first.faulty.land()
+    assert b.sees() == {}
+    for _ in range(12):
+        world.clock.advance(3000)
+        b.turn()
+        again.turn()
+    assert b.sees() == {"pod-1": again.roll.slot}
+    assert again.sees() == {"b": b.roll.slot}
+    assert again.roll.slot not in {UNKNOWN, b.roll.slot}
 
 
 def test_while_the_store_is_away_others_are_as_they_were_last() -> None:
