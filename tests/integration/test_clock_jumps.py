@@ -11,28 +11,32 @@ import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 
 import pytest
 
-from keyfold.errors import LogNotFound
+from keyfold.clock import SystemClock
+from keyfold.errors import LogNotFound, ManifestLost
 from keyfold.log.names import Place
 from keyfold.log.record import Record
-from tests.support.cleaning import latest, load, read_all
-from tests.support.clocks import SkewedProcesses
+from tests.support.cleaning import EAGER, Sink, latest, load, new_run, read_all, record
+from tests.support.clocks import HOUR_MS, SkewedClock, SkewedProcesses
 from tests.support.kafka import KafkaBroker, produce_all, synthetic
 from tests.support.moto import ACCESS_KEY_ID, SECRET_ACCESS_KEY, LocalS3Process
 from tests.support.proof import TOPICS_DIR, Rig, read_segments, read_topic, wait_for
 from tests.support.replica_oracle import differences
-from tests.support.replica_scene import COMMAND, Account, Scene, scene
-
-pytestmark = pytest.mark.kafka
+from tests.support.replica_scene import COMMAND, NAME, Account, Scene, scene
 
 MakeTopic = Callable[..., str]
 HOUR_S = 3600
 RECORDS = 400
+
+
+WAITS = replace(EAGER, delete_retention_ms=3 * HOUR_MS, file_delete_delay_ms=3 * HOUR_MS)
+"""What jumps by two hours at most must end none of them."""
 
 
 @dataclass(frozen=True)
@@ -52,42 +56,101 @@ def world(local_s3: LocalS3Process, capsys: pytest.CaptureFixture[str], tmp_path
         yield made
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
+@pytest.mark.timeout(900)
 def test_clocks_that_jump_under_all_three_services_break_no_promise(
     world: Scene, broker: KafkaBroker, topic: MakeTopic, local_s3: LocalS3Process, tmp_path: Path
 ) -> None:
     name = topic(config={"retention.ms": "-1"})
     clock = SkewedProcesses(tmp_path)
-    source = world.source
     environment = {**local_s3.environment, **world.environ, **clock.environment}
-    rig = Rig(broker, Endpoint(str(source.location.endpoint_url), environment), source.location.bucket, tmp_path)
+    endpoint = Endpoint(str(world.source.location.endpoint_url), environment)
+    rig = Rig(broker, endpoint, world.source.location.bucket, tmp_path)
     place = Place(TOPICS_DIR, name, 0)
-    flow = Steps(world, rig, place)
+
+    def append() -> int:
+        rows = synthetic(RECORDS, key_count=50, tombstone_share=0.05)
+        return produce_all(broker.bootstrap_servers, name, rows)
+
     with ExitStack() as exits:
         sink = exits.enter_context(rig.start(rig.config(name, segment_ms=200, flush_size=100)))
-        compactor = started(exits, ["compact", "run", str(compactor_config(world, name, tmp_path))], environment)
-        quick = {"replica_poll_ms": "200", "replica_discover_ms": "1000", "replica_collect_ms": "2000"}
-        replicate = ["replica", "run", source.config(tmp_path, **quick), *world.registered[1:]]
-        replicator = started(exits, replicate, environment)
-        flow.step("before any jump")
+        config = compactor_config(world, name, tmp_path)
+        compactor = exits.enter_context(started(["compact", "run", str(config)], environment))
+        produced = all_jump(world, place, clock, append, lambda: compactor.poll() is None, tmp_path)
+        assert sink.process.poll() is None, sink.said[-3000:]
+    expected = read_topic(broker.bootstrap_servers, name, 0)
+    assert len(expected) == produced
+    prove(world, place, expected)
+
+
+def test_clocks_that_jump_under_a_compactor_and_a_replicator_break_no_promise(world: Scene, tmp_path: Path) -> None:
+    """Sink and compactor are in this process; the store that they work on has the clock that jumps."""
+    place = Place(TOPICS_DIR, "users", 0)
+    clock = SkewedProcesses(tmp_path)
+    cleaners = SkewedClock(SystemClock())
+    sink = Sink.open(world.opened(world.source.location), place, clock=SystemClock())
+    appended: list[Record] = []
+
+    def append() -> int:
+        for _ in range(4):
+            start = len(appended)
+            batch = [
+                record(n, f"k{n % 50}", None if n % 20 == 0 else f"v{n}") for n in range(start, start + RECORDS // 4)
+            ]
+            sink.append(batch)
+            appended.extend(batch)
+        return RECORDS
+
+    seeds = count(1)
+    settings = replace(WAITS, replicas=world.hold_names())
+
+    def clean() -> bool:
+        store = world.opened(world.source.location)
+        report = new_run(store, settings, clock=cleaners, seed=next(seeds), patience_s=60.0).clean([place])
+        return not report.failed
+
+    all_jump(world, place, clock, append, clean, tmp_path, cleaners.jump)
+    prove(world, place, appended)
+
+
+def all_jump(
+    world: Scene,
+    place: Place,
+    clock: SkewedProcesses,
+    append: Callable[[], int],
+    clean: Callable[[], bool],
+    folder: Path,
+    *own: Callable[[int], None],
+) -> int:
+    """A replicator runs, and all clocks jump about; how many records were appended meanwhile.
+
+    `own` are clocks of this process, in ms; they jump with those of the other processes.
+    """
+    steps = Steps(world, place, append, clean)
+    stores = [world.source.gate.time.jump, world.replica.gate.time.jump]
+    processes = [clock.jump, *(lambda by_s, jump=jump: jump(1000 * by_s) for jump in own)]
+    quick = {"replica_poll_ms": "200", "replica_discover_ms": "1000", "replica_collect_ms": "2000"}
+    replicate = ["replica", "run", world.source.config(folder, **quick), NAME]
+    with started(replicate, {**world.environ, **clock.environment}) as replicator:
+        steps.step("before any jump")
         for by_s in (HOUR_S, -HOUR_S, -HOUR_S, HOUR_S):
-            for whose, jumps in jumping(world, clock).items():
+            for whose, jumps in (("the stores", stores), ("the processes", processes)):
                 for jump in jumps:
                     jump(by_s)
-                flow.step(f"after {whose} jumped by {by_s} s")
-        assert [p.poll() for p in (sink.process, compactor, replicator)] == [None] * 3, sink.said[-3000:]
-    prove(world, rig, place, flow.produced)
+                steps.step(f"after the clocks of {whose} jumped by {by_s} s")
+        assert replicator.poll() is None
+    return steps.appended
 
 
-def jumping(world: Scene, clock: SkewedProcesses) -> dict[str, list[Callable[[int], None]]]:
-    stores = [world.source.gate.time.jump, world.replica.gate.time.jump]
-    return {"the stores": stores, "the processes": [clock.jump]}
-
-
-def started(exits: ExitStack, command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+@contextmanager
+def started(command: list[str], environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen([*COMMAND, *command], env={**os.environ, **environment}, stdin=subprocess.DEVNULL)
-    exits.callback(process.wait)
-    exits.callback(process.kill)
-    return process
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 def compactor_config(world: Scene, topic: str, folder: Path) -> Path:
@@ -100,6 +163,7 @@ def compactor_config(world: Scene, topic: str, folder: Path) -> Path:
         "log.cleaner.backoff.ms": "200",
         "log.cleaner.lease.ms": "5000",
         "cleanup.policy": "compact",
+        "spark.master": "local[1]",
     }
     path = folder / "compact.json"
     path.write_text(json.dumps(values))
@@ -108,41 +172,43 @@ def compactor_config(world: Scene, topic: str, folder: Path) -> Path:
 
 @dataclass
 class Steps:
-    """Records that come in steps; each ends when all three services have done their part of it."""
+    """Records that come in steps; each ends when all services have done their part of it."""
 
     world: Scene
-    rig: Rig
     place: Place
-    produced: int = 0
+    append: Callable[[], int]
+    clean: Callable[[], bool]
+    appended: int = 0
 
     def step(self, when: str) -> None:
-        """The sink appends these records, the compactor cleans into them, the replicator has them."""
-        begun = self.produced
-        rows = synthetic(RECORDS, key_count=50, tombstone_share=0.05)
-        self.produced += produce_all(self.rig.broker.bootstrap_servers, self.place.topic, rows)
+        """These records are in the log, the compactor has cleaned into them, the replicator has them."""
+        begun = self.appended
+        self.appended += self.append()
         source, replica = (self.world.opened(end.direct) for end in (self.world.source, self.world.replica))
 
         def is_done() -> bool:
+            assert self.clean(), "the compactor has failed"
             try:
                 now, there = load(source, self.place), load(replica, self.place)
-            except LogNotFound:
+            except (LogNotFound, ManifestLost):  # the first objects of the replica come before its manifest
                 return False
-            return now.next_offset == there.next_offset == self.produced and now.first_dirty_offset > begun
+            return now.next_offset == there.next_offset == self.appended and now.first_dirty_offset > begun
 
         wait_for(is_done, 300, f"all services move on {when}")
 
 
-def prove(world: Scene, rig: Rig, place: Place, produced: int) -> None:
-    """The log is the topic's, compacted; nothing that has to wait has gone; the replica is the same log."""
+def prove(world: Scene, place: Place, expected: list[Record]) -> None:
+    """The log is what was appended, compacted; nothing that has to wait has gone; the replica is the same log."""
     source, replica = world.opened(world.source.direct), world.opened(world.replica.direct)
-    expected = read_topic(rig.broker.bootstrap_servers, place.topic, place.partition)
     found = read_segments(source, place.topic, place.partition)
     by_offset = {r.offset: r for r in expected}
-    assert len(expected) == produced == load(source, place).next_offset
+    assert load(source, place).next_offset == len(expected)
     assert all(by_offset[r.offset] == r for r in found)
     assert latest(found) == latest(expected)
     assert last_tombstones(found) == last_tombstones(expected), "a tombstone went within delete.retention.ms"
+    kept = {r.name for r in load(source, place).replaced}
     deleted = [a.key for a in world.source.gate.asked if a.method == "DELETE" and place.topic in a.key]
+    assert kept
     assert deleted == [], "an object went within file.delete.delay.ms"
     for _ in range(20):
         world.replicate()

@@ -89,6 +89,7 @@ REFUSALS = [
     (error(403, "AccessDenied"), CREATE, AccessDenied),
     (error(403, "SignatureDoesNotMatch"), CREATE, AccessDenied),
     (error(400, "ExpiredToken"), CREATE, AccessDenied),
+    (error(403, "RequestTimeTooSkewed"), CREATE, AccessDenied),
     (error(500, "InternalError"), UPDATE, StoreUnavailable),
     (error(502, "BadGateway"), UPDATE, StoreUnavailable),
     (error(503, "SlowDown"), CREATE, StoreUnavailable),
