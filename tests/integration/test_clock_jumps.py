@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from keyfold.clock import SystemClock
-from keyfold.errors import LogNotFound, ManifestLost
+from keyfold.errors import FirstCopyUnfinished, LogNotFound
 from keyfold.log.names import Place
 from keyfold.log.record import Record
 from tests.support.cleaning import EAGER, Sink, latest, load, new_run, read_all, record
@@ -190,7 +190,7 @@ class Steps:
             assert self.clean(), "the compactor has failed"
             try:
                 now, there = load(source, self.place), load(replica, self.place)
-            except (LogNotFound, ManifestLost):  # the first objects of the replica come before its manifest
+            except (LogNotFound, FirstCopyUnfinished):
                 return False
             return now.next_offset == there.next_offset == self.appended and now.first_dirty_offset > begun
 
