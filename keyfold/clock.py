@@ -26,10 +26,10 @@ class Clock(Protocol):
 
 
 class Moment:
-    """The moment at which this was made. Its age is monotonic, and `wall_ms` says by the time of day when it was.
+    """The moment at which the object was made. `age_ms` is monotonic, `wall_ms` is the time of day.
 
-    A clock that jumps makes it neither older nor younger. Its time of day moves with the clock, but not by less than
-    `RENAMED_FROM_MS`: who compares two of its answers takes the slewing of a clock for nothing new.
+    A clock that jumps makes a moment neither older nor younger. `wall_ms` follows the clock in steps of at least
+    `RENAMED_FROM_MS`, so that a clock that is slewed does not give a new time with each call.
     """
 
     __slots__ = ("_clock", "_since_s", "_wall_ms")
