@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from keyfold.log.commit import Patience
+from keyfold.retry import Patience
 from keyfold.store.api import ObjectStore
 from keyfold.store.counted import CountedStore
 from keyfold_compactor.at_once import gone_on

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keyfold.log.commit import Patience
+from keyfold.retry import Patience
 from keyfold.store.api import ObjectStore
 from keyfold_compactor import offset_map
 from keyfold_compactor.mapping import Mapped, decided, read_rows

@@ -14,9 +14,9 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from keyfold.log.commit import Patience
 from keyfold.log.index import read_index
 from keyfold.log.manifest import SegmentEntry
+from keyfold.retry import Patience
 from keyfold.store.api import ObjectStore
 from keyfold_compactor import offset_map
 from keyfold_compactor.offset_map import OffsetMap, Offsets

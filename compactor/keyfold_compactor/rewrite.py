@@ -23,12 +23,12 @@ import pyarrow.compute as pc
 from keyfold.errors import Corrupt, UploadLost
 from keyfold.log.assembly import FinishedSegment
 from keyfold.log.avro import SegmentDamaged
-from keyfold.log.commit import Patience
 from keyfold.log.index import Index, read_index, read_index_data, remark
 from keyfold.log.manifest import SegmentEntry
 from keyfold.log.names import Role, new_name
 from keyfold.log.objects import ObjectStream, create_object
 from keyfold.log.rewrite import Fetch, SegmentRewriter, fetch_ranges
+from keyfold.retry import Patience
 from keyfold.store.api import ObjectStore
 from keyfold_compactor.mapping import unpacked
 from keyfold_compactor.overlap import FetchAhead, SendBehind

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from keyfold.backoff import Backoff
 from keyfold.clock import SystemClock
-from keyfold.log.commit import Patience
+from keyfold.retry import Patience
 from keyfold.store.api import ObjectStore
 from keyfold.store.pace import Pacer
 from keyfold_compactor.executor import run_log, run_unit

@@ -119,7 +119,7 @@ def _schema(option: str, path: Path | None) -> Type | None:
 def _target(ctx: click.Context, to: str, log: Log, run: str) -> Target:
     from keyfold.export.target_bucket import BucketTarget, check_outside_logs
     from keyfold.export.target_folder import FolderTarget
-    from keyfold.log.commit import Patience
+    from keyfold.retry import Patience
     from keyfold.store.location import parse_url
 
     if "://" not in to:

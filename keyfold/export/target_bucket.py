@@ -13,9 +13,9 @@ from typing import Any
 from keyfold.errors import AlreadyExists, ConfigError, ObjectNotFound, StoreError
 from keyfold.export.target import CLAIM, SUMMARY, StagedFile, check_free, is_ours, partly, require_claim
 from keyfold.log import catalog
-from keyfold.log.commit import Patience
 from keyfold.log.names import topic_of_folder
 from keyfold.log.objects import create_object, part_bytes
+from keyfold.retry import Patience
 from keyfold.store.api import ObjectStore, Upload
 
 

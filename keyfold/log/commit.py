@@ -18,13 +18,9 @@ it every request of this commit that may still be under way. Nothing that was up
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
-from typing import TypeVar
 
-from keyfold.backoff import Backoff
-from keyfold.clock import Clock
 from keyfold.errors import (
     CommitUnknown,
     ConditionUndecided,
@@ -39,11 +35,8 @@ from keyfold.log.edits import Author, Edit, commit_id_of, with_commit_id
 from keyfold.log.manifest import UNSTAMPED, Manifest, stamped
 from keyfold.log.manifest_codec import decode_manifest, encode_manifest, require_writable
 from keyfold.log.names import Place
+from keyfold.retry import Patience
 from keyfold.store.api import ObjectStore, Update
-
-T = TypeVar("T")
-
-DEFAULT_BACKOFF = Backoff()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,28 +51,6 @@ class Pinned:
     etag: str
     seen_ms: int
     modified_ms: int = UNSTAMPED
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """How to wait between tries, and for how long altogether."""
-
-    clock: Clock
-    random: Random
-    backoff: Backoff = DEFAULT_BACKOFF
-    patience_s: float = 60.0
-
-    def repeat(self, call: Callable[[], T]) -> T:
-        """Call until it answers something else than "try again", or patience ends with its last error."""
-        deadline_s = self.clock.monotonic_s() + self.patience_s
-        for delay_s in self.backoff.delays_s(self.random):
-            try:
-                return call()
-            except KeyfoldError as error:
-                if not error.retriable or self.clock.monotonic_s() + delay_s > deadline_s:
-                    raise
-            self.clock.sleep(delay_s)
-        raise AssertionError  # the delays never end
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
 from keyfold.errors import AlreadyExists, FirstCopyUnfinished, ObjectNotFound, PreconditionFailed
-from keyfold.log.commit import Patience
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import FIRST_COPY_NAME, Place, parse_name
+from keyfold.retry import Patience
 from keyfold.store.api import Create, ObjectStore, Update
 
 

@@ -6,8 +6,9 @@ from random import Random
 
 from keyfold.backoff import Backoff
 from keyfold.clock import Clock
-from keyfold.log.commit import Committer, Patience
+from keyfold.log.commit import Committer
 from keyfold.log.names import ObjectName, Place, parse_name
+from keyfold.retry import Patience
 from keyfold.store.api import ObjectStore
 
 

@@ -37,7 +37,6 @@ from keyfold.errors import (
     ObjectNotFound,
     StoreError,
 )
-from keyfold.log.commit import Patience
 from keyfold.log.manifest import NO_OFFSET, Manifest, SegmentEntry, new_log_id
 from keyfold.log.names import FIRST_COPY_NAME, ObjectName, Place, Role, manifest_copy_name, new_name, parse_name
 from keyfold.log.objects import create_object
@@ -54,6 +53,7 @@ from keyfold.read.repair_version import (
     renewed,
 )
 from keyfold.read.survey import Surveyed, read_matching_index, survey_segment
+from keyfold.retry import Patience
 from keyfold.store.api import Blob, ObjectInfo, ObjectStore
 
 Base = Literal["auto", "version", "segments"]

@@ -20,10 +20,10 @@ from functools import partial
 from typing import Any, Final
 
 from keyfold.errors import AlreadyExists, ObjectNotFound
-from keyfold.log.commit import Patience
 from keyfold.read.position import Anchor
 from keyfold.restore.errors import RestoreFenced, RestoreRefused
 from keyfold.restore.window import Window, WindowDamaged, in_force
+from keyfold.retry import Patience
 from keyfold.store.api import Create, ObjectStore
 
 FOLDER: Final = "_restores/"

@@ -23,8 +23,8 @@ from typing import Any, Final, Self
 
 from keyfold.clock import Clock
 from keyfold.errors import AlreadyExists, KeyfoldError, ObjectNotFound, PreconditionFailed
-from keyfold.log.commit import Patience
 from keyfold.restore.errors import RestoreBusy, RestoreFenced
+from keyfold.retry import Patience
 from keyfold.store.api import STORE_TIME_RESOLUTION_MS, Blob, Create, ObjectStore, PutMode, Update
 
 LEASE_S: Final = 30.0

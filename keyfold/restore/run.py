@@ -21,7 +21,6 @@ from typing import Any, Final, Protocol
 
 from keyfold.clock import Clock
 from keyfold.errors import ConfigError, KeyfoldError, ObjectNotFound
-from keyfold.log.commit import Patience
 from keyfold.log.manifest import Manifest
 from keyfold.read.log import Log
 from keyfold.read.ordered import newer, offset_for_time
@@ -38,6 +37,7 @@ from keyfold.restore.selection import Selection
 from keyfold.restore.source import Source
 from keyfold.restore.survey import Limits, Survey, survey
 from keyfold.restore.target import Target, TargetTopic
+from keyfold.retry import Patience
 from keyfold.store.api import ObjectStore
 
 AT_ONCE: Final = 4

@@ -18,13 +18,13 @@ from typing import Any, Final
 import numpy as np
 
 from keyfold.clock import SystemClock
-from keyfold.log.commit import Patience
 from keyfold.log.manifest import Manifest, SegmentEntry
 from keyfold.log.names import ObjectName, Place
 from keyfold.log.objects import create_object
 from keyfold.log.partition_log import PartitionLog
 from keyfold.log.record import RecordColumns
 from keyfold.log.segment import SegmentWriter
+from keyfold.retry import Patience
 from keyfold.store.api import ObjectStore
 from keyfold_compactor.work import StoreSource
 

@@ -40,11 +40,11 @@ import click
 
 from keyfold import open_log
 from keyfold.clock import SystemClock
-from keyfold.log.commit import Patience
 from keyfold.log.names import Place
 from keyfold.log.objects import create_object
 from keyfold.log.partition_log import PartitionLog
 from keyfold.log.segment import SegmentWriter
+from keyfold.retry import Patience
 from keyfold.store.s3 import S3Location
 from keyfold_compactor.run import Run, RunSettings
 from keyfold_compactor.settings import TopicSettings

@@ -29,13 +29,13 @@ from pyspark.sql import SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from keyfold.clock import SystemClock
-from keyfold.log.commit import Patience
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
 from keyfold.log.objects import create_object
 from keyfold.log.partition_log import PartitionLog
 from keyfold.log.record import RecordColumns
 from keyfold.log.segment import SegmentWriter
+from keyfold.retry import Patience
 from keyfold_compactor.report import RunReport
 from keyfold_compactor.run import Run, RunSettings
 from keyfold_compactor.settings import TopicSettings

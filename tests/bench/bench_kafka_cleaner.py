@@ -29,9 +29,9 @@ import click
 from confluent_kafka import Consumer, TopicPartition
 
 from keyfold.clock import SystemClock
-from keyfold.log.commit import Patience
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
+from keyfold.retry import Patience
 from keyfold_compactor.executor import LocalExecutor
 from keyfold_compactor.run import Run, RunSettings
 from keyfold_compactor.settings import Encoding, TopicSettings

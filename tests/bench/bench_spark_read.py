@@ -30,10 +30,10 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
 from keyfold.backoff import Backoff
 from keyfold.clock import SystemClock
-from keyfold.log.commit import Patience
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
 from keyfold.read.log import Log
+from keyfold.retry import Patience
 from keyfold.spark import latest_state, read_log
 from keyfold.spark.paths import AVRO
 from keyfold_compactor.executor import LocalExecutor

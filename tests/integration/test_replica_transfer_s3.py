@@ -20,9 +20,9 @@ import pytest
 from keyfold.backoff import Backoff
 from keyfold.clock import SystemClock
 from keyfold.errors import Corrupt, KeyfoldError
-from keyfold.log.commit import Patience
 from keyfold.log.names import Place
 from keyfold.log.objects import PART_BYTES
+from keyfold.retry import Patience
 from keyfold.store.api import Create
 from keyfold.store.counted import CountedStore
 from keyfold.store.s3 import S3Location, S3Store
@@ -148,7 +148,7 @@ ONE_JOB: Final = """
 import pickle, sys
 from random import Random
 from keyfold.clock import SystemClock
-from keyfold.log.commit import Patience
+from keyfold.retry import Patience
 from keyfold_compactor.replica.carriage.transfer import Transfer
 source, target, job = pickle.load(sys.stdin.buffer)
 patience = Patience(SystemClock(), Random(3))

@@ -13,9 +13,9 @@ import pytest
 from keyfold.backoff import Backoff
 from keyfold.clock import ManualClock
 from keyfold.errors import ConditionUndecided, StoreUnavailable, UploadLost
-from keyfold.log.commit import Patience
 from keyfold.log.names import Place
 from keyfold.log.objects import PART_BYTES
+from keyfold.retry import Patience
 from keyfold.store.api import Create, ObjectStore, PutResult
 from keyfold.store.counted import CountedStore
 from keyfold.store.faulty import Chaos, Fault, FaultyStore, Kind, SimulatedCrash, kinds_of

@@ -11,7 +11,6 @@ from random import Random
 
 from keyfold.backoff import Backoff
 from keyfold.clock import Clock, ManualClock
-from keyfold.log.commit import Patience
 from keyfold.log.decode import read_records
 from keyfold.log.index import read_index
 from keyfold.log.manifest import Manifest, faults
@@ -20,6 +19,7 @@ from keyfold.log.objects import create_object
 from keyfold.log.partition_log import PartitionLog, SinkSession
 from keyfold.log.record import Record, RecordColumns
 from keyfold.log.segment import SegmentWriter
+from keyfold.retry import Patience
 from keyfold.store.api import ObjectStore
 from keyfold.store.memory import MemoryStore
 from keyfold_compactor.executor import LocalExecutor

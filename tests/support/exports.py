@@ -17,8 +17,8 @@ from keyfold.export.run import export
 from keyfold.export.target import Target
 from keyfold.export.target_bucket import BucketTarget
 from keyfold.export.target_folder import FolderTarget
-from keyfold.log.commit import Patience
 from keyfold.read.log import Log
+from keyfold.retry import Patience
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
 from tests.support.logs import MadeLog

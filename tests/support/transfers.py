@@ -10,8 +10,8 @@ from keyfold.clock import ManualClock
 from keyfold.errors import (
     ObjectNotFound,
 )
-from keyfold.log.commit import Patience
 from keyfold.log.names import Place
+from keyfold.retry import Patience
 from keyfold.store.api import Create, ObjectStore
 from keyfold.store.memory import MemoryStore
 from keyfold_compactor.replica.carriage.jobs import CopyJob, CopyResult

@@ -17,9 +17,9 @@ from keyfold.errors import (
     ReplicaDiverged,
     StoreUnavailable,
 )
-from keyfold.log.commit import Patience
 from keyfold.log.names import Place
 from keyfold.log.objects import PART_BYTES, NameTaken
+from keyfold.retry import Patience
 from keyfold.store.api import Bytes, Create, ObjectInfo, PutMode, PutResult
 from keyfold.store.counted import CountedStore
 from keyfold.store.faulty import Fault, FaultyStore, Kind, SimulatedCrash, every_fault

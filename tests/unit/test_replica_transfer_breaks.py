@@ -18,8 +18,8 @@ from keyfold.errors import (
     StoreError,
     StoreUnavailable,
 )
-from keyfold.log.commit import Patience
 from keyfold.log.objects import PART_BYTES
+from keyfold.retry import Patience
 from keyfold.store.api import Blob, Bytes, ObjectStore, PutMode, PutResult
 from keyfold.store.counted import CountedStore
 from keyfold.store.faulty import Call, Fault, FaultyStore, Kind, SimulatedCrash, every_fault

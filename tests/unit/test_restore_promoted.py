@@ -13,7 +13,6 @@ import pytest
 
 from keyfold.clock import ManualClock
 from keyfold.errors import OffsetOutOfRange
-from keyfold.log.commit import Patience
 from keyfold.log.manifest import Ancestor
 from keyfold.log.manifest_codec import encode_manifest
 from keyfold.read.log import Log
@@ -22,6 +21,7 @@ from keyfold.restore.journal import Journal
 from keyfold.restore.run import Outcome, Request, Restore
 from keyfold.restore.selection import Selection
 from keyfold.restore.window import Window
+from keyfold.retry import Patience
 from keyfold.store.api import Create
 from keyfold.store.faulty import SimulatedCrash
 from keyfold.store.memory import MemoryStore

@@ -38,7 +38,7 @@ from keyfold.errors import (
     StoreError,
     StoreUnavailable,
 )
-from keyfold.log.commit import Patience
+from keyfold.retry import Patience
 from keyfold.store.api import Blob, Create, ObjectStore, Update
 from keyfold_sink.status import State
 

@@ -33,9 +33,9 @@ from keyfold.errors import (
     StoreError,
     UploadLost,
 )
-from keyfold.log.commit import Patience
 from keyfold.log.names import schema_key
 from keyfold.log.objects import PART_BYTES, NameTaken, ObjectStream, create_object, part_bytes
+from keyfold.retry import Patience
 from keyfold.store.api import Bytes, CopyingStore, ObjectStore, ResumedUpload, ResumingStore, ServerCopy
 from keyfold.store.pace import CHUNK_BYTES, Pacer
 from keyfold.store.wrapped import unwrapped

@@ -21,7 +21,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Final, Self
 
 from keyfold.errors import KeyfoldError, ObjectNotFound
-from keyfold.log.commit import Patience
+from keyfold.retry import Patience
 from keyfold.store.api import ObjectStore
 from keyfold.store.pace import Pacer
 from keyfold_compactor.replica.carriage.carry import Carrier

@@ -10,7 +10,7 @@ from typing import Final
 
 from keyfold.clock import Clock
 from keyfold.errors import ObjectNotFound
-from keyfold.log.commit import Patience
+from keyfold.retry import Patience
 from keyfold_compactor.replica.desk.link import Side
 
 REPLICA_LOOK_S: Final = 60.0

@@ -1,0 +1,38 @@
+"""Make a call again until it is answered, or until the time for it is over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Final, TypeVar
+
+from keyfold.backoff import Backoff
+from keyfold.clock import Clock
+from keyfold.errors import KeyfoldError
+
+T = TypeVar("T")
+
+DEFAULT_BACKOFF: Final = Backoff()
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How to wait between tries, and for how long altogether."""
+
+    clock: Clock
+    random: Random
+    backoff: Backoff = DEFAULT_BACKOFF
+    patience_s: float = 60.0
+
+    def repeat(self, call: Callable[[], T]) -> T:
+        """Call until it answers something else than "try again", or patience ends with its last error."""
+        deadline_s = self.clock.monotonic_s() + self.patience_s
+        for delay_s in self.backoff.delays_s(self.random):
+            try:
+                return call()
+            except KeyfoldError as error:
+                if not error.retriable or self.clock.monotonic_s() + delay_s > deadline_s:
+                    raise
+            self.clock.sleep(delay_s)
+        raise AssertionError  # the delays never end
