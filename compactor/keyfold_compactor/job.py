@@ -14,6 +14,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from random import Random
 
 import structlog
@@ -24,8 +25,9 @@ from keyfold.errors import ConfigError, KeyfoldError
 from keyfold.log import catalog
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
+from keyfold.retry import Patience
 from keyfold.store.api import ObjectStore
-from keyfold.store.probe import probe
+from keyfold.store.probe import PATIENCE_IN_A_LOOP_S, PATIENCE_S, probe
 from keyfold_compactor.cost import Cost, cost
 from keyfold_compactor.floor import Settled
 from keyfold_compactor.followers import Followers, load_followers
@@ -128,14 +130,16 @@ class Job:
         directory = self._options.topics_dir
         if wanted.topic is not None and not self._options.wants(wanted.topic):
             raise ConfigError("topics", f"does not cover {wanted.topic}", hint="--topic narrows what is configured")
+        repeat = Patience(self._clock, self._random).repeat
         if wanted.topic is not None:
             topics: Iterable[str] = (wanted.topic,)
         else:
-            topics = self._options.topics or filter(self._options.wants, catalog.topics(self._store, directory))
+            listed = [*self._options.topics] or repeat(lambda: catalog.topics(self._store, directory))
+            topics = filter(self._options.wants, listed)
         found = [
             Place(directory, topic, partition)
             for topic in topics
-            for partition in catalog.partitions(self._store, directory, topic)
+            for partition in repeat(partial(catalog.partitions, self._store, directory, topic))
             if wanted.partition in {None, partition}
         ]
         if not found and (wanted.topic is not None or wanted.partition is not None):
@@ -198,17 +202,17 @@ class Job:
         self._failed_standings = {p: s for p, s in report.standings.items() if p in report.uncleanable}
         return report
 
-    def prove_store(self) -> None:
+    def prove_store(self, patience_s: float = PATIENCE_S) -> None:
         """Refuse a store that ignores conditions. Raises `ConditionsIgnored`, `AccessDenied`, `BucketMissing`."""
         with self._watched():
-            probe(self._store, self._options.topics_dir, self._random)
+            probe(self._store, self._options.topics_dir, self._clock, self._random, patience_s=patience_s)
 
     def prove_store_until(self, stop: threading.Event) -> None:
         """The same, for a loop: a store that is away is waited for, until `stop`."""
         delays = self._delays()
         while not stop.is_set():
             try:
-                self.prove_store()
+                self.prove_store(PATIENCE_IN_A_LOOP_S)
             except KeyfoldError as error:
                 if not error.retriable:
                     raise

@@ -15,46 +15,74 @@ ask before they begin, with an object that nobody else knows, below `<topics.dir
 The last two find stores that check and write in two steps; as every race they prove only a failure. Nothing in the
 bucket is changed but the probe's own objects, and these are removed (as far as the credentials allow it: the sink
 needs no right to delete).
+
+A request that is refused for now (503), or not answered, proves nothing. The question that it belongs to is asked again
+from its beginning, with an object of a new name: whatever the request did, or will do yet, it does to a name that no
+answer is about any more. So a probe passes only with answers to every request of one sequence. A promise that was seen
+broken is the end at once, also where another answer is missing.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from random import Random
 from threading import Barrier
 from typing import Final, NoReturn
 
+from keyfold.backoff import Backoff
+from keyfold.clock import Clock
 from keyfold.errors import (
     AlreadyExists,
     ConditionsIgnored,
     ConditionUndecided,
+    KeyfoldError,
     ObjectNotFound,
     PreconditionFailed,
     StoreError,
 )
+from keyfold.retry import Patience
 from keyfold.store.api import Create, ObjectStore, PutMode, PutResult, Update
 
 PROBE_FOLDER: Final = "_probe/"
+PATIENCE_S: Final = 60.0
+PATIENCE_IN_A_LOOP_S: Final = 5.0
+"""For a caller that probes again when the store stays away, and says meanwhile that it waits."""
 _NAMES_TRIED: Final = 3
 _UNDECIDED_TRIES: Final = 5
+_DELAYS: Final = Backoff(first_ms=100, cap_ms=2_000)
 _HINT: Final = "use a store with conditional writes (If-None-Match and If-Match on PUT)"
 _Refusal = tuple[type[StoreError], ...]
 
 
-def probe(store: ObjectStore, topics_dir: str, random: Random, *, racers: int = 4, rounds: int = 2) -> None:
+def probe(
+    store: ObjectStore,
+    topics_dir: str,
+    clock: Clock,
+    random: Random,
+    *,
+    patience_s: float = PATIENCE_S,
+    racers: int = 4,
+    rounds: int = 2,
+) -> None:
     """Prove that `store` honours conditional writes; `rounds=0` leaves the races out.
 
-    Raises `ConditionsIgnored`, `AccessDenied`, `BucketMissing`, or `StoreUnavailable` when the store gave no answer
-    (probe again).
+    Raises `ConditionsIgnored`, `AccessDenied`, `BucketMissing` at once, and `StoreUnavailable` when the store has not
+    answered a sequence of requests within `patience_s` (probe again).
     """
     folder = f"{topics_dir}/{PROBE_FOLDER}" if topics_dir else PROBE_FOLDER
+    patience = Patience(clock, random, _DELAYS, patience_s)
+    patience.repeat(lambda: _judge_one_by_one(store, folder, random))
+    for _ in range(rounds):
+        patience.repeat(lambda: _judge_races(store, _name(folder, random), racers))
+
+
+def _judge_one_by_one(store: ObjectStore, folder: str, random: Random) -> None:
     with _fresh_object(store, folder, random) as (key, created):
         _judge_create(store, key, created)
         _judge_update(store, key, created)
-    for _ in range(rounds):
-        _judge_races(store, _name(folder, random), racers)
 
 
 @contextlib.contextmanager
@@ -100,32 +128,57 @@ def _judge_update(store: ObjectStore, key: str, created: PutResult) -> None:
 
 def _judge_races(store: ObjectStore, key: str, racers: int) -> None:
     with _removed(store, key):
-        winners = _race(racers, lambda n: _lands(store, key, _racing_bytes(n), Create(), (AlreadyExists,)))
-        if len(winners) > 1:
-            _ignored(key, f"{len(winners)} of {racers} creates of one name at once landed: creating is not atomic")
-        if not winners:
+        creates = _race(racers, lambda n: _lands(store, key, _racing_bytes(n), Create(), (AlreadyExists,)))
+        won = len(creates.landed)
+        if won > 1:
+            _ignored(key, f"{won} of {racers} creates of one name at once landed: creating is not atomic")
+        creates.require_answers()
+        if not creates.landed:
             return
-        etag = winners[0].etag
+        etag = creates.landed[0].etag
         refusals = (PreconditionFailed,)
-        winners = _race(racers, lambda n: _lands(store, key, _racing_bytes(racers + n), Update(etag), refusals))
-        if len(winners) > 1:
-            _ignored(key, f"{len(winners)} of {racers} updates of one version landed: updating is not atomic")
+        updates = _race(racers, lambda n: _lands(store, key, _racing_bytes(racers + n), Update(etag), refusals))
+        won = len(updates.landed)
+        if won > 1:
+            _ignored(key, f"{won} of {racers} updates of one version landed: updating is not atomic")
+        updates.require_answers()
 
 
-def _race(racers: int, run: Callable[[int], PutResult | None]) -> Sequence[PutResult]:
+@dataclass(slots=True)
+class _Race:
+    """How a race went: the writes that landed, and the requests that were not answered with yes or no."""
+
+    landed: list[PutResult] = field(default_factory=list)
+    failed: list[KeyfoldError] = field(default_factory=list)
+
+    def require_answers(self) -> None:
+        """Raise what kept a racer from its answer."""
+        if self.failed:
+            raise self.failed[0]
+
+
+def _race(racers: int, run: Callable[[int], PutResult | None]) -> _Race:
     start = Barrier(racers)
 
     def racer(number: int) -> PutResult | None:
         start.wait()
         return run(number)
 
+    race = _Race()
     with ThreadPoolExecutor(racers, thread_name_prefix="keyfold-probe") as pool:
         try:
             running = [pool.submit(racer, number) for number in range(racers)]
         except BaseException:  # a process that is ending starts no more threads
             start.abort()  # or those that did start would wait for the others for ever, and the process for them
             raise
-        return [result for future in running if (result := future.result()) is not None]
+        for future in running:
+            try:
+                result = future.result()
+            except KeyfoldError as error:
+                race.failed.append(error)
+            else:
+                race.landed += [] if result is None else [result]
+    return race
 
 
 def _racing_bytes(number: int) -> bytes:

@@ -16,6 +16,7 @@ from keyfold.log.names import Place
 from keyfold.store.s3 import S3Location
 from tests.support import compact_command
 from tests.support.cleaning import Sink, object_names, record
+from tests.support.moto import Fault, LocalS3Process
 
 config = partial(compact_command.config, spark_master=compact_command.NO_SPARK)
 
@@ -71,6 +72,32 @@ def test_an_idle_run_starts_no_spark_and_ends_within_a_second_of_work(tmp_path: 
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["partitions"] == [], "and Spark's master does not even exist"
     print(f"process and all: {took_s:.2f} s")
+
+
+def test_a_store_that_refuses_some_requests_ends_no_run(
+    tmp_path: Path, location: S3Location, local_s3: LocalS3Process
+) -> None:
+    """One refused write of each stage of the probe, and 5 % of everything."""
+    fill(location)
+    path = config(tmp_path, location, min_cleanable_dirty_ratio="1")
+    busy = Fault(r"", 503, times=-1, chance=0.05)
+    for seed in range(5):
+        local_s3.set_faults(*(Fault(r"^PUT .*_probe/", 503, skip=n) for n in (1, 4, 9)), busy, seed=seed)
+        done = keyfold("compact", "run", path, "--once")
+        assert done.returncode == 0, done.stderr
+        assert local_s3.struck()[:3] == [1, 1, 1]
+
+
+def test_a_store_without_conditional_writes_is_refused_although_it_refuses_some_requests(
+    tmp_path: Path, location: S3Location, local_s3: LocalS3Process
+) -> None:
+    fill(location)
+    # A store that has it the wrong way round: a create of a new name is answered with 412.
+    local_s3.set_faults(Fault(r"^PUT .*_probe/", 503, times=2), Fault(r"^PUT .*_probe/", 412, times=-1))
+    done = keyfold("compact", "run", config(tmp_path, location), "--once")
+    assert done.returncode != 0
+    assert "conditional writes" in done.stderr
+    assert local_s3.struck()[0] == 2
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from keyfold_compactor.settings import Encoding
 from keyfold_compactor.work import Executor, LogJob
 from tests.support.cleaning import EAGER, Sink, last_per_key, load, read_all, record
 from tests.support.held import tell
-from tests.support.moto import LocalS3Process
+from tests.support.moto import Fault, LocalS3Process
 
 pytestmark = [pytest.mark.spark, pytest.mark.any_spark]
 PARTITIONS = 4
@@ -122,6 +122,23 @@ def test_two_runs_of_the_command_clean_every_partition(location: S3Location, sto
     third = keyfold("compact", "plan", config)
     assert third.returncode == 0, third.stderr
     assert third.stdout.count("everything is clean") == PARTITIONS
+
+
+def test_a_store_that_refuses_some_requests_holds_up_no_run(
+    location: S3Location, store: S3Store, tmp_path: Path, server: LocalS3Process
+) -> None:
+    """5 % of all requests are answered with 503, from the process' first to its last, and some for sure."""
+    place = Place("topics", "users", 0)
+    appended = fill(store, place, seed=3)
+    config = write_config(tmp_path / "compact.json", location)
+    sure = [Fault(r"^PUT .*_probe/"), Fault(r"^PUT .*_manifest", 503), Fault(r"^PUT .*[.]avro", 503, skip=1)]
+    server.set_faults(*sure, Fault(r"", 503, times=-1, chance=0.05), seed=1)
+    done = keyfold("compact", "run", config, "--once", "--json")
+    assert done.returncode == 0, done.stderr
+    assert server.struck()[:3] == [1, 1, 1]
+    server.set_faults()
+    assert json.loads(done.stdout)["partitions_cleaned"] == 1
+    assert read_all(store, place=place) == last_per_key(appended)
 
 
 def test_however_a_log_is_mapped_and_its_masks_travel_the_result_is_the_same(

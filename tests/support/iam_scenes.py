@@ -108,7 +108,7 @@ def large(start: int, end: int) -> list[Record]:
 def sink(stage: Stage, user: str) -> None:
     """A sink's life: start, records and rolls, lost answers, a large segment, orders, other workers, its end."""
     store = stage.store(user)
-    probe(store, TOPICS_DIR, Random(1))
+    probe(store, TOPICS_DIR, SystemClock(), Random(1))
     next(iter(store.list(f"{TOPICS_DIR}/")), None)  # what `keyfold sink validate` asks
     _sink_task(stage, store)
     _sink_schemas(store)

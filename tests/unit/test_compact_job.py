@@ -14,12 +14,15 @@ from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
 from keyfold.store.api import ObjectStore
 from keyfold.store.counted import CountedStore
+from keyfold.store.faulty import Fault, FaultyStore, Kind, every_fault
 from keyfold.store.memory import MemoryStore
 from keyfold_compactor.claims import Claim, LeaseKeeper
 from keyfold_compactor.executor import LocalExecutor
 from keyfold_compactor.job import Job, Selection
 from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.policy import judge
+from keyfold_compactor.replica.desk.documents import Registration
+from keyfold_compactor.replica.desk.registry import Registry
 from keyfold_compactor.report import Outcome, RunReport, text_lines
 from keyfold_compactor.run import Run, RunSettings, log_job
 from keyfold_compactor.work import Done, Executor, LogJob, MapAnswer, UnitAnswer, UnitJob
@@ -266,3 +269,43 @@ def test_kafkas_empty_cleanup_policy_means_that_nothing_is_cleaned() -> None:
     options = CompactOptions.parse(CONFIG)
     assert not options.settings_of("users", {"cleanup.policy": ""}).compact
     assert options.settings_of("users", {"cleanup.policy": "delete, compact"}).compact
+
+
+@pytest.mark.parametrize("kind", [Kind.UNAVAILABLE, Kind.LOST_ANSWER, Kind.LATE])
+def test_no_single_request_that_fails_ends_a_run(kind: Kind) -> None:
+    """From the probe to the commit, each request fails once, and the run does what it would have done.
+
+    What comes after it lists and deletes: the S3 store repeats that by itself, and what stays is due in the next run.
+    """
+
+    def run(*faults: Fault) -> tuple[FaultyStore, RunReport]:
+        clock = ManualClock()
+        inner, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")], clock=clock)
+        registry = Registry(inner, PLACE.topics_dir, clock, Random(5))
+        registry.add(Registration("dr", {"s3.bucket.name": "dr"}))
+        store = FaultyStore(inner, faults)
+        runs = job(store, clock)
+        runs.prove_store()
+        return store, runs.once()
+
+    clean, expected = run()
+    assert (expected.exit_code, expected.partitions[0].outcome) == (0, Outcome.CLEANED)
+    probing_ends = max(call.number for call in clean.calls if "/_probe/" in call.key)
+    deleting = next(c.number for c in clean.calls[probing_ends:] if (c.operation, c.key) == ("list", PLACE.folder))
+    assert deleting > probing_ends + 10
+    for fault in every_fault(clean.calls[: deleting - 1]):
+        if fault.kind is kind:
+            store, report = run(fault)
+            failed = str(store.calls[int(str(fault.at)) - 1])
+            assert (report.exit_code, [p.outcome for p in report.partitions]) == (0, [Outcome.CLEANED]), failed
+            assert [r.offset for r in read_all(store)] == [1], failed
+
+
+def test_a_plan_is_not_ended_by_one_request_that_is_refused() -> None:
+    clock = ManualClock()
+    inner, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")], clock=clock)
+    clean = FaultyStore(inner)
+    assert job(clean, clock).look()[0].error is None
+    for call in clean.calls:
+        (look,) = job(FaultyStore(inner, [Fault(call.number, Kind.UNAVAILABLE)]), clock).look()
+        assert look.error is None, str(call)

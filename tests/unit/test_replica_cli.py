@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from keyfold.errors import IsReplica
-from keyfold.store.faulty import Call, Fault, Kind
+from keyfold.store.faulty import Call, Fault, Kind, every_fault
 from tests.support.logs import MadeLog, records
-from tests.support.replica_command import REPLICA, SOURCE, Buckets, Keyfold, made_log, objects, read
+from tests.support.replica_command import REPLICA, SOURCE, Buckets, Command, Keyfold, made_log, objects, read
 
 
 @pytest.fixture
@@ -439,3 +439,22 @@ def test_every_command_has_an_example(keyfold: Keyfold, command: str) -> None:
     assert "keyfold replica" in text
     assert "s3://" in text
     assert any(command in line for line in keyfold("--help"))
+
+
+def test_a_request_that_is_refused_or_not_answered_keeps_no_replica_from_being_added() -> None:
+    def added(bucket: str = "", fault: Fault | None = None) -> Buckets:
+        buckets = Buckets()
+        made_log(buckets)
+        buckets.restart()
+        if fault is not None:
+            buckets[bucket].add(fault)
+        assert Command(buckets).run("add", SOURCE, "dr", "--to", REPLICA) == 0, (bucket, str(fault))
+        assert fault is not None or [*buckets["dr"].inner.list("")] == []
+        return buckets
+
+    clean = added()
+    kinds = {Kind.UNAVAILABLE, Kind.LOST_ANSWER}
+    faults = [(bucket, f) for bucket in ("log", "dr") for f in every_fault(clean[bucket].calls) if f.kind in kinds]
+    assert len(faults) > 40
+    for bucket, fault in faults:
+        added(bucket, fault)

@@ -339,7 +339,9 @@ def test_rounds_at_once_share_listings_and_none_takes_one_that_began_before_it_a
                 time.sleep(0.02)
 
         running.source.on_call = slow
-        courier = SchemaCourier(link(running.source, running.replica), running.runner._transfer, Tally())
+        courier = SchemaCourier(
+            link(running.source, running.replica), running.runner._transfer, Tally(), running.runner._patience
+        )
         threads = [threading.Thread(target=courier.carry) for _ in range(asked)]
         for thread in threads:
             thread.start()

@@ -13,7 +13,7 @@ import pytest
 from keyfold.clock import ManualClock, SystemClock
 from keyfold.health import Vitals
 from keyfold.store.api import Bytes, Create, PutMode, PutResult
-from keyfold.store.faulty import Call
+from keyfold.store.faulty import Call, Fault, Kind
 from keyfold.store.memory import MemoryStore
 from keyfold_compactor.replica.desk.documents import Registration
 from keyfold_compactor.replica.desk.link import ReplicaSettings
@@ -234,3 +234,36 @@ def test_the_loop_and_each_replica_give_signs_of_life(buckets: Buckets) -> None:
         buckets.away.clear()
     clock.sleep(101)
     assert vitals.live().why.startswith("nothing has moved"), "replicas that have ended are missed no more"
+
+
+def test_no_single_request_that_fails_ends_a_run() -> None:
+    """Each request to either side is refused once: what is asked at the start, and what a round does."""
+
+    def run(bucket: str = "", at: int = 0) -> Buckets:
+        buckets = Buckets()
+        made_log(buckets)
+        registry(buckets).add(registered("dr", "dr"))
+        buckets.restart()
+        if at:
+            buckets[bucket].add(Fault(at, Kind.UNAVAILABLE))
+        one = Means(SETTINGS, buckets.clock, Random(5), "here:1", opener=buckets.open, environ={})
+        found = Replication(side(buckets["log"], "topics"), one).once()["dr"]
+        assert (found.is_in_sync, found.error) == (True, ""), str(buckets[bucket].calls[at - 1])
+        assert read(buckets, "dr") == read(buckets, "log")
+        return buckets
+
+    clean = run()
+    for bucket in ("log", "dr"):
+        for call in clean[bucket].calls:
+            if call.operation != "delete":
+                run(bucket, call.number)
+
+
+def test_one_request_that_is_refused_does_not_make_a_careless_store_acceptable(buckets: Buckets) -> None:
+    made_log(buckets)
+    registry(buckets).add(registered("dr", "dr"))
+    buckets["dr"].inner = Careless("dr")
+    buckets["dr"].add(Fault(1, Kind.UNAVAILABLE))
+    found = replication(buckets).once()["dr"]
+    assert "If-None-Match" in found.error
+    assert [*buckets["dr"].inner.list("topics/users")] == []

@@ -114,7 +114,7 @@ def test_no_new_credentials_are_no_defect() -> None:
 def test_all_else_passes_as_it_is() -> None:
     inner = Locked()
     store = renewing(inner, ManualClock())
-    probe(store, "topics", Random(1))
+    probe(store, "topics", ManualClock(), Random(1))
     upload = store.start_upload("u")
     upload.write(b"x" * MIN_PART_BYTES)
     [row] = store.list_uploads("")

@@ -94,7 +94,7 @@ def make() -> Iterator[MakeRig]:
 
 def test_the_rights_that_are_documented_are_enough_and_each_is_used(make: MakeRig) -> None:
     store = Guarded()
-    probe(store, "topics", Random(1))
+    probe(store, "topics", ManualClock(), Random(1))
     rig = make(store, segment__ms="100")
     rig.kafka.produce(T0, range(5))
     rig.kafka.tell("on_assign", T0)

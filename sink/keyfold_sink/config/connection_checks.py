@@ -28,6 +28,7 @@ from keyfold_sink.convert.settings import AvroConverter, parse_converter
 from keyfold_sink.kafka.contact import CLIENT_LOG, Contact
 
 TIMEOUT_S: Final = 10.0
+STORE_PATIENCE_S: Final = 5.0
 _GROUP_LOOKS: Final = 20
 _LOOK_AGAIN_S: Final = 0.5
 _COORDINATOR_MOVES: Final = frozenset(
@@ -48,7 +49,7 @@ def check_connections(
 ) -> Iterator[ConfigError]:
     """Try what the sink will need. What is wrong names the key that is to blame; what is right goes to `on_good`."""
     yield from _kafka(options, clock, on_good)
-    yield from _store(options, random, on_good)
+    yield from _store(options, clock, random, on_good)
     yield from _registry(options, on_good)
 
 
@@ -153,14 +154,14 @@ def _refused_topics(consumer: Consumer, waiting: set[str]) -> dict[str, str]:
     return refused
 
 
-def _store(options: SinkOptions, random: Random, on_good: Good) -> Iterator[ConfigError]:
+def _store(options: SinkOptions, clock: Clock, random: Random, on_good: Good) -> Iterator[ConfigError]:
     try:
         store = open_store(options.location)
     except ConfigError as mistake:
         yield mistake
         return
     try:
-        probe(store, options.topics_dir, random)
+        probe(store, options.topics_dir, clock, random, patience_s=STORE_PATIENCE_S)
         on_good(f"{store.url} takes and honours conditional writes")
         next(iter(store.list(f"{options.topics_dir}/".lstrip("/"))), None)
         on_good(f"{store.url} can be listed")

@@ -17,7 +17,7 @@ import structlog
 from keyfold.clock import Clock
 from keyfold.errors import KeyfoldError
 from keyfold.store.location import open_store
-from keyfold.store.probe import probe
+from keyfold.store.probe import PATIENCE_IN_A_LOOP_S, probe
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.convert.api import Checks
 from keyfold_sink.convert.checks import checks_of, confluent_registry
@@ -102,7 +102,7 @@ def _run(
             random=random,
             open_registry=lambda settings: MeteredRegistry(confluent_registry(settings), meter),
         )
-        persist(lambda: probe(store, options.topics_dir, random))
+        persist(lambda: probe(store, options.topics_dir, clock, random, patience_s=PATIENCE_IN_A_LOOP_S))
         access.waits = catch_up_timeout_s is None
         if sends_letters(options):
             persist(lambda: _ensure_letter_topic(options, Contact(clock)))

@@ -12,6 +12,7 @@ import threading
 from typing import Final
 
 from keyfold.log.names import SCHEMAS_FOLDER
+from keyfold.retry import Patience
 from keyfold_compactor.replica.carriage.transfer import Transfer
 from keyfold_compactor.replica.desk.link import Link, Side
 from keyfold_compactor.replica.standing.tally import Tally, Totals
@@ -23,10 +24,11 @@ _MD5: Final = re.compile(r"[0-9a-f]{32}")
 class SchemaCourier:
     """Carries the schemas of one replica. Thread-safe."""
 
-    def __init__(self, link: Link, transfer: Transfer, tally: Tally) -> None:
+    def __init__(self, link: Link, transfer: Transfer, tally: Tally, patience: Patience) -> None:
         self._link = link
         self._transfer = transfer
         self._tally = tally
+        self._repeat = patience.repeat
         self._lock = threading.Lock()
         self._round = threading.Lock()
         self._asked = 0
@@ -50,10 +52,10 @@ class SchemaCourier:
             self._done = up_to
 
     def _carry(self) -> None:
-        kept = _stems(self._link.source)
+        kept = self._repeat(lambda: _stems(self._link.source))
         if kept.keys() <= self._there:
             return
-        there = _stems(self._link.replica)
+        there = self._repeat(lambda: _stems(self._link.replica))
         missing = sorted(kept.keys() - there.keys())
         # Those that look alike are alike; of the others the bytes are compared, once.
         doubtful = sorted(s for s in kept.keys() & there.keys() - self._there if not kept[s] or kept[s] != there[s])

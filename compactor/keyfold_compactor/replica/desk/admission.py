@@ -36,6 +36,7 @@ from keyfold.store.api import Create
 from keyfold.store.probe import PROBE_FOLDER, probe
 from keyfold_compactor.replica.desk.documents import Enablement, Registration
 from keyfold_compactor.replica.desk.link import Side
+from keyfold_compactor.replica.desk.swapped import PATIENCE_S, patience
 
 AT_ONCE: Final = 16
 _NAMES_SHOWN: Final = 5
@@ -60,9 +61,11 @@ def admit(
     registration: Registration, source: Side, replica: Side, enablement: Enablement, *, clock: Clock, random: Random
 ) -> Admission:
     """Look at both sides. Raises `ConfigError`, `ReplicaDiverged`, and what the stores do."""
-    probe(replica.store, replica.topics_dir, random)
-    notes = [*_judge_place(source, replica, random)]
-    places = [place for place in catalog.places(source.store, source.topics_dir) if registration.covers(place.topic)]
+    repeat = patience(clock, random).repeat
+    probe(replica.store, replica.topics_dir, clock, random, patience_s=PATIENCE_S)
+    notes = repeat(lambda: [*_judge_place(source, replica, random)])
+    there = repeat(lambda: [*catalog.places(source.store, source.topics_dir)])
+    places = [place for place in there if registration.covers(place.topic)]
     notes += _judge_topics(registration, {place.topic for place in places})
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="keyfold-admit") as pool:
         pairs = list(pool.map(lambda place: _look(place, source, replica, clock, random), places))
@@ -125,8 +128,8 @@ def _judge_place(source: Side, replica: Side, random: Random) -> Iterator[str]:
     """Is it another directory? What only the stores know, an object tells: it is put there and looked for here."""
     head = f"{replica.topics_dir}/" if replica.topics_dir else ""
     key = f"{head}{PROBE_FOLDER}{random.getrandbits(128):032x}"
-    replica.store.put(key, b"which bucket is this?", Create())
     try:
+        replica.store.put(key, b"which bucket is this?", Create())
         is_one_bucket = _sees(source, key)
     finally:
         with contextlib.suppress(StoreError):

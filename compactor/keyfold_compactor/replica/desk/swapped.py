@@ -22,12 +22,12 @@ from keyfold.errors import (
     PreconditionFailed,
     StoreUnavailable,
 )
-from keyfold.log.commit import Patience
+from keyfold.retry import Patience
 from keyfold.store.api import Create, ObjectStore, Update
 from keyfold_compactor.replica.desk.documents import DocumentUnreadable
 
 _CHANGES_KEPT: Final = 64
-_PATIENCE_S: Final = 15.0
+PATIENCE_S: Final = 15.0
 _DELAYS: Final = Backoff(first_ms=50, cap_ms=2000)
 
 Body = Mapping[str, Any]
@@ -47,7 +47,7 @@ class Found:
 
 def patience(clock: Clock, random: Random) -> Patience:
     """How long somebody at a terminal waits for a store."""
-    return Patience(clock, random, _DELAYS, _PATIENCE_S)
+    return Patience(clock, random, _DELAYS, PATIENCE_S)
 
 
 class SwappedObject:

@@ -18,8 +18,8 @@ import structlog
 from keyfold.clock import Clock
 from keyfold.errors import CompactionNotEnabled, KeyfoldError, LogNotFound, ReplicaFormatTooOld
 from keyfold.log import catalog
-from keyfold.log.commit import Patience
 from keyfold.log.names import Place
+from keyfold.retry import Patience
 from keyfold_compactor.replica.carriage.schemas import SchemaCourier
 from keyfold_compactor.replica.carriage.transfer import Transfer
 from keyfold_compactor.replica.desk.documents import Enablement
@@ -105,7 +105,7 @@ class Runner:
         self._patience = Patience(clock, Random(random.getrandbits(64)), patience_s=settings.patience_s)
         self._board = Board()
         self._enablement = _Kept(desk.enablement, clock)
-        courier = SchemaCourier(link, self._transfer, self.tally)
+        courier = SchemaCourier(link, self._transfer, self.tally, self._patience)
         turns = Turns(settings.threads)
         self._tools = Tools(turns, self._transfer, courier, self.tally, self._enablement.read, self._is_wanted, clock)
         self._workers: dict[Place, Worker] = {}

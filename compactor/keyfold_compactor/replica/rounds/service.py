@@ -26,7 +26,7 @@ from keyfold.clock import Clock
 from keyfold.errors import ConditionsIgnored, KeyfoldError
 from keyfold.health import Vitals
 from keyfold.store.pace import Pacer
-from keyfold.store.probe import probe
+from keyfold.store.probe import PATIENCE_IN_A_LOOP_S, probe
 from keyfold_compactor.replica.desk.documents import Registration
 from keyfold_compactor.replica.desk.holds import drop_holds_if_removed
 from keyfold_compactor.replica.desk.link import Desk, Link, ReplicaSettings, Side
@@ -263,7 +263,14 @@ class Replication:
         if registration.cursor_id in self._proven:
             return
         try:
-            probe(replica.store, replica.topics_dir, self._means.dice(), rounds=1)
+            probe(
+                replica.store,
+                replica.topics_dir,
+                self._means.clock,
+                self._means.dice(),
+                patience_s=PATIENCE_IN_A_LOOP_S,
+                rounds=1,
+            )
         except ConditionsIgnored:
             raise
         except KeyfoldError:
