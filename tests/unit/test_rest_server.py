@@ -75,7 +75,7 @@ def test_two_workers_run_at_once_and_each_answers_for_itself() -> None:
         assert get(f"{other.addresses[0]}/connectors").json() == ["orders"]
 
 
-def test_where_the_default_port_is_taken_another_one_does_with_a_warning() -> None:
+def test_a_default_port_that_is_taken_is_an_error_that_says_what_to_do() -> None:
     options = make_options()
     by_default = options.model_validate({key: value for key, value in CONFIG.items() if key != "listeners"})
     with socket.socket() as holder:
@@ -84,16 +84,24 @@ def test_where_the_default_port_is_taken_another_one_does_with_a_warning() -> No
             holder.listen()
         except OSError:
             pass  # somebody else has it, which does as well
-        with capture_logs() as logged, serving(FakeService(by_default)) as server:
-            assert port_of(server.addresses[0]) not in {0, 8083}
-            assert get(f"{server.addresses[0]}/health").ok
-    assert [line["port"] for line in logged if line["log_level"] == "warning"] == [port_of(server.addresses[0])]
+        with pytest.raises(ConfigError) as caught, listening(by_default):
+            pass
+    assert caught.value.key == "listeners"
+    assert "http://127.0.0.1:8083" in caught.value.message
+    assert "port 0" in str(caught.value.hint)
+
+
+def test_a_second_worker_that_asks_for_port_0_says_which_one_it_got() -> None:
+    with capture_logs() as logged, serving(FakeService()) as one, serving(FakeService()) as other:
+        assert get(f"{other.addresses[0]}/health").ok
+    said = [line["addresses"] for line in logged if "addresses" in line]
+    assert said == [[one.addresses[0]], [other.addresses[0]]]
 
 
 def test_a_port_that_was_asked_for_and_is_taken_is_an_error_that_names_the_key() -> None:
     with serving(FakeService()) as server:
         options = make_options(listeners=server.addresses[0])
-        with pytest.raises(ConfigError, match="choose another port") as caught, listening(options):
+        with pytest.raises(ConfigError, match="port 0") as caught, listening(options):
             pass
     assert caught.value.key == "listeners"
 

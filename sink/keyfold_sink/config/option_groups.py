@@ -194,8 +194,9 @@ class RestOptions(Options):
     listeners: Names = _rest(
         "listeners",
         (DEFAULT_LISTENER,),
-        doc="Where the REST API listens, http://host:port separated by commas; port 0: any free one; empty: no API. If "
-        "the default's port is taken, another free one is used. Any address but loopback needs rest.token.",
+        doc="Where the REST API listens, http://host:port separated by commas; port 0: any free one; empty: no API. A "
+        "port that is taken ends the worker at its start: a second worker on one host needs a port of its own, or 0. "
+        "Any address but loopback needs rest.token.",
         dependents=("rest.token",),
     )
     rest_token: SecretStr | None = _rest(

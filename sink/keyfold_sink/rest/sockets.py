@@ -1,7 +1,7 @@
 """Sockets that listen, made before anything is served: by their ports a worker is named.
 
-Where `listeners` is not given and the default's port is taken, another free one does: two sinks on one laptop shall
-both run. A port that was asked for and is taken is an error.
+A port that is taken is an error, as in Kafka Connect, also where it is the default: a caller of the default port must
+not reach another sink than the one that was just started. A second worker on a host asks for port 0, or its own port.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
-
-import structlog
 
 from keyfold.errors import ConfigError
 from keyfold_sink.config.options import SinkOptions
@@ -44,9 +42,7 @@ class Sockets:
 def listening(options: SinkOptions) -> Iterator[Sockets]:
     """Listen as `listeners` says, until the context ends. Raises `ConfigError` where that cannot be."""
     with contextlib.ExitStack() as stack:
-        is_default = not options.is_set("listeners")
-        listeners = parse_listeners(options.listeners)
-        yield Sockets(tuple(stack.enter_context(_listen(listener, is_default=is_default)) for listener in listeners))
+        yield Sockets(tuple(stack.enter_context(_listen(one)) for one in parse_listeners(options.listeners)))
 
 
 def worker_id(options: SinkOptions, sockets: Sockets) -> str:
@@ -57,17 +53,11 @@ def worker_id(options: SinkOptions, sockets: Sockets) -> str:
     return f"{host}:{options.rest_advertised_port or sockets.port or os.getpid()}"
 
 
-def _listen(listener: Listener, *, is_default: bool) -> socket.socket:
+def _listen(listener: Listener) -> socket.socket:
     try:
         return _bind(listener)
     except (OSError, UnicodeError) as error:
-        if not is_default or not isinstance(error, OSError) or error.errno != errno.EADDRINUSE:
-            raise _cannot_listen(listener, error) from error
-    found = _bind(Listener(listener.host, 0))
-    structlog.get_logger("keyfold.sink.rest").warning(
-        "the default port is taken, REST listens elsewhere", wanted=listener.port, port=_name(found)[1]
-    )
-    return found
+        raise _cannot_listen(listener, error) from error
 
 
 def _bind(listener: Listener) -> socket.socket:
@@ -101,5 +91,8 @@ def _cannot_listen(listener: Listener, error: OSError | UnicodeError) -> ConfigE
     why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     hint = "give an address of this machine, 127.0.0.1 for one, or leave `listeners` empty to have no REST API"
     if isinstance(error, OSError) and error.errno in {errno.EADDRINUSE, errno.EACCES}:
-        hint = "choose another port, or 0 for any that is free"
+        free = Listener(listener.host, 0)
+        hint = f"choose another port, or port 0 for any that is free (`{KEY}`: {free}), which the worker then logs"
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        hint = f"another worker or program on this host has it: {hint}"
     return ConfigError(KEY, f"cannot listen on {listener}: {why}", hint=hint)
