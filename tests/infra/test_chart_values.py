@@ -159,6 +159,27 @@ def test_ports_of_brokers_and_store_are_read_from_their_addresses() -> None:
     assert ports(objects, "kf-keyfold-sink") == {9093, 9094}
 
 
+CREDENTIALS = {
+    "podIdentity": {"169.254.170.23/32", "fd00:ec2::23/128"},
+    "instanceMetadata": {"169.254.169.254/32", "fd00:ec2::254/128"},
+}
+
+
+@pytest.mark.parametrize("key", CREDENTIALS)
+def test_where_a_node_gives_credentials_is_open_only_where_that_is_asked_for(key: str) -> None:
+    store = {"store": {"to": [{"ipBlock": {"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]}}], "ports": [443]}}
+    assert not blocks(with_values({"networkPolicy": store})) & set().union(*CREDENTIALS.values())
+    opened = with_values({"networkPolicy": {**store, key: {"enabled": True}}})
+    assert blocks(opened) & set().union(*CREDENTIALS.values()) == CREDENTIALS[key]
+    assert ports(template(opened), "kf-keyfold-store") == {53, 443, 80}
+
+
+def blocks(values: Mapping[str, Any]) -> set[str]:
+    """Address blocks that every pod may send to."""
+    rules: Iterable[Object] = one(template(values), "NetworkPolicy", "kf-keyfold-store")["spec"]["egress"]
+    return {peer["ipBlock"]["cidr"] for rule in rules for peer in rule.get("to", []) if "ipBlock" in peer}
+
+
 def ports(objects: list[Object], policy: str) -> set[int]:
     rules: Iterable[Object] = one(objects, "NetworkPolicy", policy)["spec"]["egress"]
     return {port["port"] for rule in rules for port in rule.get("ports", [])}
@@ -296,6 +317,7 @@ def test_commands_of_the_runbooks_name_what_the_chart_makes() -> None:
         ({"compactor": {"spark": {"conf": {"executor.cores": 2}}}}, "executor.cores"),
         ({"store": {"url": "minio:9000"}}, "url"),
         ({"networkPolicy": {"kafka": {"to": [{"cidr": "10.0.0.0/8"}]}}}, "cidr"),
+        ({"networkPolicy": {"instanceMetadata": {"enable": True}}}, "enable"),
         ({"monitoring": {"prometheusRule": {"services": ["sinks"]}}}, "services"),
         ({"sink": {"secretEnv": {"A-B": {"secretName": "a", "key": "b"}}}}, "A-B"),
     ],
