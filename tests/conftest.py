@@ -15,6 +15,7 @@ get fresh names, because a server outlives the test that uses it.
 from __future__ import annotations
 
 import logging
+import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -23,6 +24,8 @@ import pytest
 import structlog
 from hypothesis import settings
 
+from keyfold_demo.loopback import without_proxy
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -30,6 +33,9 @@ if TYPE_CHECKING:
     from tests.support.kafka import KafkaBroker
     from tests.support.moto import LocalS3Process
     from tests.support.versitygw import Versitygw
+
+# Of this process and its children: the servers below are on loopback, where no proxy can reach them.
+os.environ.update(without_proxy(os.environ))
 
 # A busy machine is no failure, and a failing example can be repeated from what is printed.
 settings.register_profile("keyfold", deadline=None, print_blob=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, Final
 
 import boto3
 from botocore.config import Config
 
 from keyfold.store.s3 import S3Location
+from keyfold_demo.loopback import without_proxy
 
 ACCESS_KEY_ID: Final = "testkey"
 SECRET_ACCESS_KEY: Final = "testsecret"
@@ -31,13 +33,14 @@ class S3Endpoint:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The usual AWS variables, for a child process."""
+        """The usual AWS variables, for a child process, and those that keep its requests off a proxy."""
         return {
             "AWS_ENDPOINT_URL": self.url,
             "AWS_ACCESS_KEY_ID": self.access_key_id,
             "AWS_SECRET_ACCESS_KEY": self.secret_access_key,
             "AWS_REGION": REGION,
             "AWS_DEFAULT_REGION": REGION,
+            **without_proxy(os.environ),
         }
 
     def location(self, bucket: str) -> S3Location:

@@ -26,6 +26,7 @@ from keyfold_demo.broker import KafkaBroker
 from keyfold_demo.commands import Commands
 from keyfold_demo.java import QUICK_JVM
 from keyfold_demo.local_s3 import LocalS3Process
+from keyfold_demo.loopback import without_proxy
 
 BUCKET: Final = "keyfold-demo"
 TOPICS_DIR: Final = "topics"
@@ -99,8 +100,7 @@ class Stage:
         self.folder = Path(tempfile.mkdtemp(prefix="keyfold-demo-"))
         self._exits.callback(shutil.rmtree, self.folder, ignore_errors=True)
         (self.folder / "scratch").mkdir()
-        os.environ[MARK] = self.folder.name
-        self._exits.callback(os.environ.pop, MARK, None)
+        self._set_environment({MARK: self.folder.name, **without_proxy(os.environ)})
         self.s3 = self._exits.enter_context(LocalS3Process())
         self.s3.create_bucket(BUCKET)
         self.broker = self._exits.enter_context(KafkaBroker(folder=self.folder))
@@ -108,6 +108,18 @@ class Stage:
         self.store = self.s3.location(BUCKET).open()
         self._exits.callback(self.store.close)
         self.commands = Commands(self.folder, self.environment)
+
+    def _set_environment(self, values: dict[str, str]) -> None:
+        """Set variables of this process, and so of its children, until the end."""
+        before = {name: os.environ[name] for name in values if name in os.environ}
+        os.environ.update(values)
+
+        def restore() -> None:
+            for name in values:
+                os.environ.pop(name, None)
+            os.environ.update(before)
+
+        self._exits.callback(restore)
 
     def _clear(self) -> None:
         """Whoever asks for an end now gets it as fast as it can be had cleanly."""

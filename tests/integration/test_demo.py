@@ -16,6 +16,7 @@ import boto3
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from keyfold_demo.children import free_port
 from keyfold_demo.treeproof import SMALL
 
 ON_LINUX = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
@@ -126,8 +127,11 @@ def test_the_demo_holds_stays_when_asked_and_leaves_nothing(tmp_path: Path) -> N
 @ON_LINUX
 @pytest.mark.kafka
 @pytest.mark.spark
-def test_the_story_is_told_in_plain_lines_where_no_terminal_is(tmp_path: Path) -> None:
-    demo = Demo(tmp_path)
+def test_the_story_is_told_in_plain_lines_where_no_terminal_is_and_a_proxy_is_set(tmp_path: Path) -> None:
+    dead = f"http://127.0.0.1:{free_port()}"
+    names = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
+    proxies = dict.fromkeys(names, dead)
+    demo = Demo(tmp_path, **proxies, NO_PROXY="", no_proxy="")
     assert demo.process.wait(300) == 0, demo.out + demo.err
     assert "\x1b" not in demo.out
     assert "✗" not in demo.out
