@@ -25,7 +25,7 @@ RENEWALS_AT_ONCE: Final = 16
 
 @dataclass(slots=True)
 class Claim:
-    """One claimed partition: the session, what is to be done, by which settings."""
+    """One claimed partition: the session, what is to be done, by which settings; `size_bytes` as the run saw it."""
 
     session: CompactorSession
     job: LogJob
@@ -33,10 +33,13 @@ class Claim:
     settings: TopicSettings
     lock: threading.Lock = field(default_factory=threading.Lock)
     keep: bool = True
+    size_bytes: int = 0
 
 
 class LeaseKeeper:
     """Renews leases every third of their length until the batch is over; not of claims without `keep` any more.
+
+    Claims may be added to the list meanwhile.
 
     A renewal that does not come to its end (a prefix that S3 slows down, a commit that is being repeated) is left to
     itself: the others' next ones do not wait for it.

@@ -28,6 +28,7 @@ from keyfold.log.names import Place
 from keyfold.retry import Patience
 from keyfold.store.api import ObjectStore
 from keyfold.store.probe import PATIENCE_IN_A_LOOP_S, PATIENCE_S, probe
+from keyfold_compactor.batching import CleaningRate
 from keyfold_compactor.cost import Cost, cost
 from keyfold_compactor.floor import Settled
 from keyfold_compactor.followers import Followers, load_followers
@@ -120,6 +121,7 @@ class Job:
         self._penalties = Penalties(clock, random)
         self._holder = f"{options.name}-{random.getrandbits(32):08x}"
         self._settled = Settled()
+        self._rate = CleaningRate()
         self._failed_standings: dict[Place, Standing] = {}
         self._followers = Followers()
         self._runs = 0
@@ -260,6 +262,8 @@ class Job:
             force=self._selection.force,
             collect_orphans=collect,
             settled=self._settled,
+            rate=self._rate,
+            io_bytes_per_second=self._options.io_max_bytes_per_second,
         )
         return Run(
             self._store, settings, self._executor, clock=self._clock, random=self._random, progress=self._progress

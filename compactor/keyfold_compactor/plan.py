@@ -29,6 +29,8 @@ from keyfold.log.manifest import NO_EPOCH, NO_OFFSET, SegmentEntry
 TASKS_PER_SLOT: Final = 4
 TASK_BYTES_MIN: Final = 256 * 1024 * 1024
 """What a task of rewriting is to move at the least, where there is so much for each slot."""
+LOG_COST_BYTES: Final = 256 * 1024
+"""A log costs this much whatever its size: requests, set-up of the map."""
 
 
 @dataclass(frozen=True, slots=True)

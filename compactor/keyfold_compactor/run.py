@@ -4,29 +4,33 @@
     expire      segments past retention leave the start of every log that asks for it, in a claim of their own: also
                 where cleaning fails, and before the first long pass
     choose      `keyfold_compactor.policy`; overdue logs first, then the dirtiest; huge ones after the others
-    clean       in batches of so many bytes, so that a partition is claimed shortly before its work begins:
-                claim, judge again with what the claim saw, and pass (`keyfold_compactor.passes`)
+    clean       in batches of about a minute (`keyfold_compactor.batching`), so that a partition is claimed shortly
+                before its work begins and other compactors find some that are free: claim, judge again with what the
+                claim saw, and pass (`keyfold_compactor.passes`). A log that another compactor holds keeps its place in
+                the queue: each batch tries it again, until a batch finds none that is free
     sweep       objects that were replaced long enough ago, and orphans, in every partition that was claimed; a
                 partition that has only such chores is claimed for them without a lease, as retention does
 
-The executor is asked for when the first batch has something to clean, so a run with nothing to do starts no Spark. A
-partition that fails is reported and holds up no other. Nothing here knows Spark.
+The executor is asked for when there is something to clean, so a run with nothing to do starts no Spark, and before
+anything is claimed: while Spark starts, other compactors may clean. A partition that fails is reported and holds up no
+other. Nothing here knows Spark.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final, TypeVar
 
 from keyfold.clock import Clock
-from keyfold.errors import CommitRefused, FirstCopyUnfinished, KeyfoldError, LeaseHeld, LogNotFound
+from keyfold.errors import CommitRefused, Fenced, FirstCopyUnfinished, KeyfoldError, LeaseHeld, LogNotFound
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
 from keyfold.log.partition_log import CompactorSession, PartitionLog, Pinned
 from keyfold.store.api import ObjectStore
+from keyfold_compactor.batching import LOGS_MAX, SHARES, BatchLimits, CleaningRate, work_bytes
 from keyfold_compactor.claims import Claim, LeaseKeeper
 from keyfold_compactor.floor import Settled
 from keyfold_compactor.horizon import purge_of
@@ -50,21 +54,25 @@ PASS_BYTES_MAX: Final = 16 * 1024**3
 class RunSettings:
     """What a run goes by apart from the topics' settings, in stored bytes.
 
-    `batch_bytes` are claimed at once, `pass_bytes` is what one part of a pass may move.
-    `settled` is what earlier runs of this process have found not worth cleaning.
+    `batch_bytes` and `batch_logs` are claimed at once at the most, and one of `shares` parts of what is due;
+    `pass_bytes` is what one part of a pass may move. `settled` is what earlier runs of this process have found not
+    worth cleaning, `rate` how fast they have cleaned.
     """
 
     settings_of: Callable[[str, Manifest], TopicSettings]
     lease_ms: int = 60_000
     holder: str = "keyfold-compactor"
     batch_bytes: int = 4 * 1024**3
-    batch_logs: int = 500
+    batch_logs: int = LOGS_MAX
+    shares: int = SHARES
+    io_bytes_per_second: float | None = None
     pass_bytes: int = PASS_BYTES_MAX
     threads: int = 16
     force: bool = False
     collect_orphans: bool = False
     patience_s: float = 60.0
     settled: Settled = field(default_factory=Settled)
+    rate: CleaningRate = field(default_factory=CleaningRate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +83,19 @@ class Look:
     pinned: Pinned | None = None
     verdict: Verdict | None = None
     error: KeyfoldError | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Stored bytes of the log's clean and cleanable part."""
+        return self.verdict.range.clean_bytes + self.verdict.range.cleanable_bytes if self.verdict else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A log that another compactor has claimed; `report` is what the run says of it if it stays so."""
+
+    look: Look
+    report: PartitionReport
 
 
 class Run:
@@ -132,11 +153,7 @@ class Run:
                 self._report.add(PartitionReport(look.place, Outcome.FAILED, why=str(look.error)))
             elif self._settings.force and look.verdict and look.verdict.follows:
                 self._report.add(PartitionReport(look.place, Outcome.SKIPPED, why=look.verdict.why_not))
-        due = [k for k in looks if k.verdict and k.verdict.is_due]
-        for batch in batches(due, self._settings):
-            if should_stop():
-                break
-            self._clean_batch(batch, should_stop)
+        self._clean_due([k for k in looks if k.verdict and k.verdict.is_due], should_stop)
         chores = [k for k in looks if k.verdict and not k.verdict.is_due and self._has_chores(k.verdict)]
         if chores and not should_stop():
             self._progress.begin("deleting", len(chores))
@@ -207,17 +224,77 @@ class Run:
 
     # Cleaning
 
-    def _clean_batch(self, batch: Sequence[Look], should_stop: Callable[[], bool]) -> None:
-        self._progress.begin("claiming", len(batch))
-        claims = [c for c in self._parallel(lambda pair: self._claim(*pair), list(enumerate(batch))) if c is not None]
-        if not claims:
-            return
-        with LeaseKeeper(claims, self._settings.lease_ms):
-            try:
-                self._pass(claims, should_stop)
-            except Exception as error:  # noqa: BLE001 - what ends Spark's job ends this batch and not the run
-                self._report.executor_error = reason(error)
-                self._give_up(claims, reason(error))
+    def _clean_due(self, due: Sequence[Look], should_stop: Callable[[], bool]) -> None:
+        """Clean what is due, batch by batch, until nothing of it is free."""
+        queue = by_urgency(due, self._settings.batch_bytes)
+        due_bytes = sum(work_bytes(look.size_bytes) for look in queue)
+        while queue and not should_stop():
+            if not self._start_executor(queue):
+                return
+            begun_s = self._clock.monotonic_s()
+            claims: list[Claim] = []
+            with LeaseKeeper(claims, self._settings.lease_ms):
+                held, queue = self._claim_batch(queue, self._limits(due_bytes), claims)
+                if not claims:
+                    for each in held:
+                        self._report.add(each.report)
+                    return
+                self._clean_batch(claims, should_stop)
+            self._finish_batch(claims)
+            if not self._report.executor_error:
+                cleaned_bytes = sum(work_bytes(claim.size_bytes) for claim in claims)
+                self._settings.rate.learn(cleaned_bytes, self._clock.monotonic_s() - begun_s)
+            queue = [*(each.look for each in held), *queue]
+
+    def _start_executor(self, queue: Sequence[Look]) -> bool:
+        """Ask for the executor before anything is claimed; False where there is none, and all that is due has failed.
+
+        Not where another compactor was seen at work on all of it: there may be nothing to do.
+        """
+        standings = self._report.standings
+        if self._executor is not None or all(standings[look.place].is_in_progress for look in queue):
+            return True
+        try:
+            self._executor = self._make_executor()
+        except Exception as error:  # noqa: BLE001 - whatever keeps Spark from starting is told of each partition
+            self._report.executor_error = reason(error)
+            for look in queue:
+                self._report.add(PartitionReport(look.place, Outcome.FAILED, why=reason(error)))
+        return self._executor is not None
+
+    def _limits(self, due_bytes: int) -> BatchLimits:
+        settings, slots = self._settings, self._executor.slots if self._executor else 1
+        per_second = settings.rate.per_second(slots, settings.io_bytes_per_second)
+        return BatchLimits.of(
+            per_second, due_bytes / settings.shares, slots, size_bytes=settings.batch_bytes, logs=settings.batch_logs
+        )
+
+    def _claim_batch(
+        self, queue: Sequence[Look], limits: BatchLimits, claims: list[Claim]
+    ) -> tuple[list[Held], list[Look]]:
+        """Claim the first logs of the queue that are free, up to the limits; those that are held, and the rest.
+
+        `claims` grows while their leases are being kept: where others hold many logs, it takes a while.
+        """
+        held: list[Held] = []
+        tried = 0
+        while count := limits.fitting([k.size_bytes for k in queue[tried:]], [c.size_bytes for c in claims]):
+            chosen = list(enumerate(queue[tried : tried + count], tried))
+            self._progress.begin("claiming", count)
+            found = self._parallel(lambda pair: self._claim(*pair), chosen)
+            claims.extend(c for c in found if isinstance(c, Claim))
+            held.extend(h for h in found if isinstance(h, Held))
+            tried += count
+        return held, list(queue[tried:])
+
+    def _clean_batch(self, claims: Sequence[Claim], should_stop: Callable[[], bool]) -> None:
+        try:
+            self._pass(claims, should_stop)
+        except Exception as error:  # noqa: BLE001 - what ends Spark's job ends this batch and not the run
+            self._report.executor_error = reason(error)
+            self._give_up(claims, reason(error))
+
+    def _finish_batch(self, claims: Sequence[Claim]) -> None:
         for claim in claims:
             self._look_back(claim)
         self._progress.begin("deleting", len(claims))
@@ -234,37 +311,47 @@ class Run:
 
         self._parallel(end, [c for c in claims if c.job.place not in self._report.by_place])
 
-    def _claim(self, number: int, look: Look) -> Claim | None:
+    def _claim(self, number: int, look: Look) -> Claim | Held | None:
         """Claim one partition and judge it again by what the claim saw; None where that ends its part of the run.
 
-        The first look may be an hour old by now: the claim reads the manifest anew, for a lease counts from its time.
+        The first look may be an hour old by now: the manifest is read again, for a lease counts from its time. A log
+        that another run has cleaned meanwhile costs that one request.
         """
-        place = look.place
+        place, session = look.place, None
         try:
-            session = self._log(place).claim_compactor(lease_ms=self._settings.lease_ms, holder=self._settings.holder)
+            log = self._log(place)
+            seen = log.load()
+            if self._due(place, seen) is None:
+                return None
+            session = log.claim_compactor(lease_ms=self._settings.lease_ms, holder=self._settings.holder, base=seen)
+            pinned = session.pinned
+            due = self._due(place, pinned)
         except LeaseHeld as error:
-            self._report.add(PartitionReport(place, Outcome.SKIPPED, why=str(error)))
-            return None
+            return Held(look, PartitionReport(place, Outcome.SKIPPED, why=str(error)))
+        except Fenced as error:
+            return Held(look, PartitionReport(place, Outcome.LOST, why=str(error)))
         except CommitRefused as error:
             self._report.add(PartitionReport(place, Outcome.LOST, why=str(error)))
             return None
-        except KeyfoldError as error:
+        except KeyfoldError as error:  # also where what is followed has changed since the look, and contradicts itself
             self._report.add(PartitionReport(place, Outcome.FAILED, why=str(error)))
-            return None
-        pinned = session.pinned
-        try:
-            settings = self._settings.settings_of(place.topic, pinned.manifest)
-        except KeyfoldError as error:  # what is followed has changed since the look, and contradicts itself now
-            self._report.add(PartitionReport(place, Outcome.FAILED, why=str(error)))
+            due = None
+        if due is not None:
+            verdict, settings = due
+            job = log_job(number, place, pinned, verdict, settings, session.epoch)
+            return Claim(session, job, verdict, settings, size_bytes=look.size_bytes)
+        if session is not None:
             release(session)
-            return None
+        return None
+
+    def _due(self, place: Place, pinned: Pinned) -> tuple[Verdict, TopicSettings] | None:
+        """The verdict on a log of the queue, by its newest settings; None, and a report, where it is due no more."""
+        settings = self._settings.settings_of(place.topic, pinned.manifest)
         verdict = judge(pinned.manifest, settings, pinned.seen_ms, force=self._settings.force)
-        if not verdict.is_due:
-            self._report.add(PartitionReport(place, Outcome.UNCHANGED, why="another run has just cleaned it"))
-            release(session)
-            return None
-        job = log_job(number, place, pinned, verdict, settings, session.epoch)
-        return Claim(session, job, verdict, settings)
+        if verdict.is_due:
+            return verdict, settings
+        self._report.add(PartitionReport(place, Outcome.UNCHANGED, why="another run has just cleaned it"))
+        return None
 
     def _pass(self, claims: Sequence[Claim], should_stop: Callable[[], bool]) -> None:
         """Map, plan, rewrite and commit what was claimed."""
@@ -351,31 +438,16 @@ def log_job(
     )
 
 
-def batches(looks: Iterable[Look], settings: RunSettings) -> Iterator[list[Look]]:
-    """What is claimed and cleaned together: logs that are due, the most urgent first, up to a batch's bytes and count.
+def by_urgency(looks: Iterable[Look], batch_bytes: int) -> list[Look]:
+    """Logs that are due in the order in which they are claimed.
 
     A log that fills a batch by itself comes after all others of its urgency (forced, overdue, dirty, only merged): its
     pass may take hours, and they need not wait for it. It waits for them no longer than one run takes.
     """
-    batch: list[Look] = []
-    batch_bytes = 0
-    for look in sorted(looks, key=lambda k: _rank(k, settings.batch_bytes)):
-        size_bytes = _size_bytes(look)
-        if batch and (batch_bytes + size_bytes > settings.batch_bytes or len(batch) >= settings.batch_logs):
-            yield batch
-            batch, batch_bytes = [], 0
-        batch.append(look)
-        batch_bytes += size_bytes
-    if batch:
-        yield batch
+    return sorted(looks, key=lambda k: _rank(k, batch_bytes))
 
 
 def _rank(look: Look, batch_bytes: int) -> tuple[int, bool, bool, int, float]:
     assert look.verdict is not None
     first, overdue, dirtiest = look.verdict.rank
-    return (first, overdue == 0, _size_bytes(look) > batch_bytes, overdue, dirtiest)
-
-
-def _size_bytes(look: Look) -> int:
-    assert look.verdict is not None
-    return look.verdict.range.clean_bytes + look.verdict.range.cleanable_bytes
+    return (first, overdue == 0, look.size_bytes > batch_bytes, overdue, dirtiest)

@@ -27,8 +27,6 @@ from keyfold_compactor.spark_tasks import Hand, Mapped, Mask, SegmentFound, Task
 from keyfold_compactor.work import Done, LogJob, MapAnswer, MaskKey, Traffic, UnitAnswer, UnitJob
 
 MAP_TASK_BYTES_MIN: Final = 32 * 1024 * 1024
-# A log costs this much whatever its size: requests, set-up of the map.
-LOG_COST_BYTES: Final = 256 * 1024
 # What the masks of one batch may take of the driver's memory. Spark's own limit for results is 1 GiB.
 MASKS_MAX_BYTES: Final = 64 * 1024 * 1024
 WATCH_S: Final = 0.5
@@ -153,8 +151,10 @@ class SparkExecutor:
         whole = [job for job in jobs if job.at_once is not None]
         only_map = [job for job in jobs if job.at_once is None]
         hands = [
-            *self._hands(whole, [j.size_bytes + j.index_bytes + LOG_COST_BYTES for j in whole], plan.TASK_BYTES_MIN),
-            *self._hands(only_map, [j.index_bytes + LOG_COST_BYTES for j in only_map], MAP_TASK_BYTES_MIN),
+            *self._hands(
+                whole, [j.size_bytes + j.index_bytes + plan.LOG_COST_BYTES for j in whole], plan.TASK_BYTES_MIN
+            ),
+            *self._hands(only_map, [j.index_bytes + plan.LOG_COST_BYTES for j in only_map], MAP_TASK_BYTES_MIN),
         ]
         return self._context.parallelize(hands, len(hands)).mapPartitions(
             partial(map_task, self._environment, self._counter)

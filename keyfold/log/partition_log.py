@@ -111,9 +111,12 @@ class PartitionLog(PartitionFolder):
         edit = edits.claim(Role.SINK, base.manifest.sink.epoch)
         return SinkSession(self, self.committer.commit(base, edit, Role.SINK))
 
-    def claim_compactor(self, *, lease_ms: int, holder: str) -> CompactorSession:
-        """Take the next epoch and a lease for the compactor. Raises `LeaseHeld`, or `Fenced` after a lost race."""
-        base = self.load()  # fresh: leases are judged, and counted, from the store's time of this answer
+    def claim_compactor(self, *, lease_ms: int, holder: str, base: Pinned | None = None) -> CompactorSession:
+        """Take the next epoch and a lease for the compactor. Raises `LeaseHeld`, or `Fenced` after a lost race.
+
+        A caller that has just loaded the log passes what it has seen as `base`.
+        """
+        base = base or self.load()  # fresh: leases are judged, and counted, from the store's time of this answer
         edit = edits.claim(Role.COMPACTOR, base.manifest.compactor.epoch, lease_ms=lease_ms, holder=holder)
         return CompactorSession(self, self.committer.commit(base, edit, Role.COMPACTOR))
 

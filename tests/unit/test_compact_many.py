@@ -98,7 +98,7 @@ def test_small_logs_do_not_wait_for_one_that_fills_a_batch_by_itself() -> None:
 
 def test_small_logs_of_a_batch_wait_for_the_first_part_of_a_larger_one_and_no_longer() -> None:
     store, executor = with_a_huge_one(30)
-    report = new_run(store, executor, pass_bytes=20_000).clean([HUGE, *places(30)])
+    report = new_run(store, executor, pass_bytes=20_000, shares=1).clean([HUGE, *places(30)])
     assert report.exit_code == 0
     assert len(executor.mapped) == 1
     assert len(executor.hands) > 3
@@ -109,7 +109,7 @@ def test_small_logs_of_a_batch_wait_for_the_first_part_of_a_larger_one_and_no_lo
 def test_the_tasks_of_a_batch_move_about_the_same_bytes_though_one_log_is_huge(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("keyfold_compactor.plan.TASK_BYTES_MIN", 1)  # so little is one task a slot otherwise
     store, executor = with_a_huge_one(100)
-    assert new_run(store, executor).clean([HUGE, *places(100)]).exit_code == 0
+    assert new_run(store, executor, shares=1).clean([HUGE, *places(100)]).exit_code == 0
     (hands,) = executor.hands
     moved = [[_moved_bytes(unit) for unit in hand] for hand in hands]
     loads = [sum(hand) for hand in moved]

@@ -233,15 +233,16 @@ def test_the_lease_is_kept_while_parts_are_left_and_no_longer(monkeypatch: pytes
     clock = ManualClock()
     store, _ = parted_log(clock)
     kept: list[bool] = []
-    claims: list[Claim] = []
+    batches: list[Sequence[Claim]] = []
 
     class Keeper(LeaseKeeper):
         def __init__(self, batch: Sequence[Claim], lease_ms: int) -> None:
-            claims.extend(batch)
+            batches.append(batch)  # which grows while its logs are claimed
             super().__init__(batch, lease_ms)
 
     class Watching(LocalExecutor):
         def rewrite(self, hands: Sequence[Sequence[UnitJob]], done: Done = lambda _: None) -> list[UnitAnswer]:
+            (claims,) = batches
             kept.extend(c.keep for c in claims)
             clock.advance(50_000)
             for claim in claims:
@@ -251,7 +252,7 @@ def test_the_lease_is_kept_while_parts_are_left_and_no_longer(monkeypatch: pytes
     monkeypatch.setattr("keyfold_compactor.run.LeaseKeeper", Keeper)
     (part,) = run(store, Watching(store, patience(clock, Random(1))), clock).partitions
     assert (part.outcome, part.parts_committed, kept) == (Outcome.CLEANED, 3, [True, True, True])
-    assert [c.keep for c in claims] == [False]
+    assert [c.keep for claims in batches for c in claims] == [False]
 
 
 def test_a_run_that_is_told_to_stop_says_so_of_each_pass_that_has_parts_left() -> None:

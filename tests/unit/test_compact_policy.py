@@ -9,12 +9,11 @@ import pytest
 
 from keyfold.clock import ManualClock
 from keyfold.log.manifest import UNSTAMPED, Manifest, Pass, Replaced
-from keyfold.log.names import Place
 from keyfold.log.partition_log import Pinned
 from keyfold.store.api import STORE_TIME_RESOLUTION_MS
 from keyfold_compactor.horizon import due_epochs
 from keyfold_compactor.policy import Chore, Reason, clean_range, judge
-from keyfold_compactor.run import Look, RunSettings, batches, log_job
+from keyfold_compactor.run import log_job
 from keyfold_compactor.settings import TopicSettings
 from tests.support.cleaning import EAGER, PLACE, clean, load, memory_log, record
 from tests.support.manifests import empty_manifest, entry, sink_name
@@ -113,29 +112,6 @@ def test_overdue_logs_come_before_dirtier_ones_and_the_longest_overdue_first() -
     assert overdue.reasons == (Reason.OVERDUE,)
     assert (overdue.overdue_ms, longer.overdue_ms) == (50, 60)
     assert sorted([dirty, overdue, longer, forced], key=lambda v: v.rank) == [forced, longer, overdue, dirty]
-
-
-@pytest.mark.parametrize(
-    ("sizes", "batch_bytes", "batch_logs", "expected"),
-    [
-        ([10, 20, 30], 60, 500, [[10, 20, 30]]),
-        ([10, 20, 30], 59, 500, [[10, 20], [30]]),
-        ([30, 30, 30, 30], 60, 500, [[30, 30], [30, 30]]),
-        ([10, 10, 10, 10, 10], 1_000, 2, [[10, 10], [10, 10], [10]]),
-        ([70], 60, 500, [[70]]),
-        ([], 60, 500, []),
-    ],
-)
-def test_a_batch_has_no_more_bytes_and_logs_than_it_may(
-    sizes: list[int], batch_bytes: int, batch_logs: int, expected: list[list[int]]
-) -> None:
-    looks = [
-        Look(Place("topics", "t", n), verdict=judge(log(size), replace(HALF, min_cleanable_dirty_ratio=0.0), SEEN))
-        for n, size in enumerate(sizes)
-    ]
-    settings = RunSettings(settings_of=lambda *_: HALF, batch_bytes=batch_bytes, batch_logs=batch_logs)
-    found = [[k.verdict.range.cleanable_bytes for k in batch if k.verdict] for batch in batches(looks, settings)]
-    assert found == expected
 
 
 def test_max_lag_does_not_clean_what_min_lag_protects() -> None:
