@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
-import threading
 import warnings
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -25,6 +24,7 @@ from typing import Any, Final
 import structlog
 from pyspark import SparkConf, SparkContext
 from pyspark import __version__ as pyspark_version
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession, SQLContext
 
 from keyfold_compactor.code_zip import is_shipped, write_code_zip
@@ -108,9 +108,19 @@ def _conf(name: str, settings: Mapping[str, str]) -> SparkConf:
 
 def _prove_jvm(conf: SparkConf) -> None:
     """Start the JVM, or reach it, and refuse another Spark's before pyspark trips over what that does not have."""
-    SparkContext._ensure_initialized(conf=conf)  # noqa: SLF001 - there is no public way
+    gateway = SparkContext._gateway or _launched(conf)  # noqa: SLF001 - there is no public way
+    SparkContext._ensure_initialized(gateway=gateway, conf=conf)  # noqa: SLF001
     jvm: Any = SparkContext._jvm  # noqa: SLF001
     check_jvm(str(getattr(jvm.org.apache.spark, "package").SPARK_VERSION()), pyspark_version)  # noqa: B009 - a word of Python's
+
+
+def _launched(conf: SparkConf) -> Any:
+    """Start a JVM in a session of its own; the one that waits for us, under spark-submit, is reached.
+
+    A terminal's Ctrl-C and a supervisor's SIGTERM go to a whole process group. A JVM in ours would end under the batch
+    that we end gracefully. It still ends when we do: it reads its standard input, a pipe from us, until that is closed.
+    """
+    return launch_gateway(conf, popen_kwargs={"start_new_session": True})
 
 
 def _is_local(conf: SparkConf) -> bool:
@@ -168,14 +178,12 @@ def _reap(process: subprocess.Popen[bytes]) -> None:
 
 
 def _started(conf: SparkConf) -> SparkSession:
-    """A session. SIGINT stays with whoever has it: pyspark would make an interrupt of it, in the middle of a commit."""
-    if threading.current_thread() is not threading.main_thread():
-        return SparkSession.builder.config(conf=conf).getOrCreate()
-    handler = signal.getsignal(signal.SIGINT)
-    try:
-        return SparkSession.builder.config(conf=conf).getOrCreate()
-    finally:
-        signal.signal(signal.SIGINT, handler)
+    """A session, started by a thread of its own: in the main one pyspark would take SIGINT from whoever has it.
+
+    Its handler raises an exception, in the middle of a commit perhaps.
+    """
+    with ThreadPoolExecutor(1, "keyfold-spark") as pool:
+        return pool.submit(SparkSession.builder.config(conf=conf).getOrCreate).result()
 
 
 def driver_addresses(session: SparkSession) -> tuple[str, str]:

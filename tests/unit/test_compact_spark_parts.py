@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -217,7 +218,7 @@ def sigint() -> Iterator[None]:
 
 
 def test_ctrl_c_stays_with_the_command_when_spark_starts(monkeypatch: pytest.MonkeyPatch, sigint: None) -> None:
-    """Pyspark takes SIGINT when a context begins, and would raise in the middle of a commit."""
+    """Pyspark takes SIGINT when a context begins in the main thread, and would raise in the middle of a commit."""
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
@@ -231,12 +232,17 @@ def test_ctrl_c_stays_with_the_command_when_spark_starts(monkeypatch: pytest.Mon
             return self
 
         def getOrCreate(self) -> str:  # noqa: N802 - Spark's name
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+            held.append(signal.getsignal(signal.SIGINT))
             return "a session"
+
+    held: list[object] = []
 
     monkeypatch.setattr(SparkSession, "builder", Builder())
     signal.signal(signal.SIGINT, mine)
     assert str(_started(SparkConf(loadDefaults=False))) == "a session"
+    assert held == [mine], "not for a moment"
     assert signal.getsignal(signal.SIGINT) is mine
 
 
@@ -296,7 +302,8 @@ def test_a_jvm_of_another_spark_is_refused_before_a_context_is_made(monkeypatch:
     package = SimpleNamespace(SPARK_VERSION=lambda: "2.4.8")
     jvm = SimpleNamespace(org=SimpleNamespace(apache=SimpleNamespace(spark=SimpleNamespace(package=package))))
     conf = SimpleNamespace(get=lambda _: "local[1]")
-    monkeypatch.setattr(SparkContext, "_ensure_initialized", classmethod(lambda _, conf: None))
+    monkeypatch.setattr(SparkContext, "_ensure_initialized", classmethod(lambda _, gateway, conf: None))
+    monkeypatch.setattr(SparkContext, "_gateway", object())
     monkeypatch.setattr(SparkContext, "_jvm", jvm)
     monkeypatch.setattr(SparkContext, "_active_spark_context", None)
     monkeypatch.setattr(SparkSession, "getActiveSession", staticmethod(lambda: None))
