@@ -1,8 +1,9 @@
 """How much of the backlog one batch claims, so that several compactors share it.
 
 A batch is the most urgent logs, as many as this cluster cleans in a minute, and at most an eighth of what was due when
-the run began. So a compactor that starts beside this one, or later, finds logs that are free. But a batch has two logs
-for each task that runs at once, or tasks would idle. `log.cleaner.batch.bytes` and `LOGS_MAX` bound it in any case.
+the run began. So a compactor that starts beside this one, or later, finds logs that are free. A batch costs some 0.2 s
+beside its logs, and tasks idle at its end: where an eighth takes less than two seconds it is up to a quarter, and it has
+two logs for each task that runs at once. `log.cleaner.batch.bytes` and `LOGS_MAX` bound it in any case.
 
 The work of a log is its stored bytes and a constant for its requests. What a cluster does of it in a second is expected
 from its cores and from the byte rate at first, and then measured: batch by batch, kept from run to run.
@@ -19,6 +20,7 @@ from keyfold_compactor.plan import LOG_COST_BYTES
 MIB: Final = 1024 * 1024
 CLAIM_S: Final = 60.0
 SHARES: Final = 8
+SHORT_S: Final = 2.0
 LOGS_PER_SLOT: Final = 2
 LOGS_MAX: Final = 500
 CORE_BYTES_PER_S: Final = 32 * MIB
@@ -71,7 +73,8 @@ class BatchLimits:
 
     @classmethod
     def of(cls, work_per_second: float, share_bytes: float, slots: int, *, size_bytes: int, logs: int) -> Self:
-        """The limits of a cluster that does so much work in a second."""
+        """The limits of a cluster that does so much work in a second; `share_bytes` is one share of all that is due."""
+        share_bytes = max(share_bytes, min(2 * share_bytes, work_per_second * SHORT_S))
         return cls(size_bytes, logs, work_per_second * CLAIM_S, share_bytes, LOGS_PER_SLOT * slots)
 
     def fitting(self, sizes: Sequence[int], claimed: Sequence[int] = ()) -> int:

@@ -137,7 +137,8 @@ class CompactOptions(ProcessOptions):
     batch_bytes: int = option(
         "log.cleaner.batch.bytes",
         4 * 1024 * MIB,
-        doc="Stored bytes of the logs that are claimed and cleaned together.",
+        doc="Stored bytes of the logs that are claimed and cleaned together, at most. A batch is what the compactor "
+        "cleans in about a minute, so that several compactors share a backlog.",
         importance="low",
         ge=1,
     )

@@ -312,37 +312,43 @@ class Run:
         self._parallel(end, [c for c in claims if c.job.place not in self._report.by_place])
 
     def _claim(self, number: int, look: Look) -> Claim | Held | None:
-        """Claim one partition and judge it again by what the claim saw; None where that ends its part of the run.
+        """Claim one partition; None, and a report, where that ends its part of the run."""
+        try:
+            return self._claimed(number, look)
+        except LeaseHeld as error:
+            return Held(look, PartitionReport(look.place, Outcome.SKIPPED, why=str(error)))
+        except Fenced as error:
+            return Held(look, PartitionReport(look.place, Outcome.LOST, why=str(error)))
+        except CommitRefused as error:
+            self._report.add(PartitionReport(look.place, Outcome.LOST, why=str(error)))
+        except KeyfoldError as error:
+            self._report.add(PartitionReport(look.place, Outcome.FAILED, why=str(error)))
+        return None
+
+    def _claimed(self, number: int, look: Look) -> Claim | None:
+        """Claim a partition that is still due, and judge it again by what the claim saw.
 
         The first look may be an hour old by now: the manifest is read again, for a lease counts from its time. A log
         that another run has cleaned meanwhile costs that one request.
         """
-        place, session = look.place, None
-        try:
-            log = self._log(place)
-            seen = log.load()
-            if self._due(place, seen) is None:
-                return None
-            session = log.claim_compactor(lease_ms=self._settings.lease_ms, holder=self._settings.holder, base=seen)
-            pinned = session.pinned
-            due = self._due(place, pinned)
-        except LeaseHeld as error:
-            return Held(look, PartitionReport(place, Outcome.SKIPPED, why=str(error)))
-        except Fenced as error:
-            return Held(look, PartitionReport(place, Outcome.LOST, why=str(error)))
-        except CommitRefused as error:
-            self._report.add(PartitionReport(place, Outcome.LOST, why=str(error)))
+        place = look.place
+        log = self._log(place)
+        seen = log.load()
+        if self._due(place, seen) is None:
             return None
-        except KeyfoldError as error:  # also where what is followed has changed since the look, and contradicts itself
-            self._report.add(PartitionReport(place, Outcome.FAILED, why=str(error)))
-            due = None
-        if due is not None:
-            verdict, settings = due
-            job = log_job(number, place, pinned, verdict, settings, session.epoch)
-            return Claim(session, job, verdict, settings, size_bytes=look.size_bytes)
-        if session is not None:
+        session = log.claim_compactor(lease_ms=self._settings.lease_ms, holder=self._settings.holder, base=seen)
+        pinned = session.pinned
+        try:
+            due = self._due(place, pinned)
+        except KeyfoldError:  # what is followed has changed since the look, and contradicts itself now
             release(session)
-        return None
+            raise
+        if due is None:
+            release(session)
+            return None
+        verdict, settings = due
+        job = log_job(number, place, pinned, verdict, settings, session.epoch)
+        return Claim(session, job, verdict, settings, size_bytes=look.size_bytes)
 
     def _due(self, place: Place, pinned: Pinned) -> tuple[Verdict, TopicSettings] | None:
         """The verdict on a log of the queue, by its newest settings; None, and a report, where it is due no more."""

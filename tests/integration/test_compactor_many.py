@@ -81,7 +81,7 @@ def test_a_plan_and_a_run_with_nothing_to_do_import_no_spark_and_start_no_jvm(
 
 
 @pytest.mark.spark
-def test_hundreds_of_small_partitions_are_one_job_of_spark_and_an_idle_run_is_none(tmp_path: Path) -> None:
+def test_hundreds_of_small_partitions_are_four_jobs_of_spark_and_an_idle_run_is_none(tmp_path: Path) -> None:
     from keyfold_compactor.spark_executor import SparkExecutor
     from keyfold_compactor.spark_session import spark_session
     from keyfold_compactor.spark_tasks import TaskEnvironment
@@ -103,7 +103,7 @@ def test_hundreds_of_small_partitions_are_one_job_of_spark_and_an_idle_run_is_no
             stages = [stage for info in map(tracker.getJobInfo, found) if info for stage in info.stageIds]
             tasks = sum(info.numTasks for info in map(tracker.getStageInfo, stages) if info)
             jobs.append((len(report.partitions), len(found), tasks))
-    assert jobs[0][:2] == (PARTITIONS, 1)
+    assert jobs[0][:2] == (PARTITIONS, 4), "a job a batch, and a quarter of so little is one"
     assert 0 < jobs[0][2] <= 2 * 2 * 4, "tasks are as many as the machine keeps busy, however many logs there are"
     assert jobs[1] == (0, 0, 0)
     assert {_many.load(store, place).record_count for place in places} == {20}

@@ -15,7 +15,7 @@ from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
 from keyfold.store.counted import CountedStore
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.batching import BatchLimits, CleaningRate
+from keyfold_compactor.batching import SHARES, BatchLimits, CleaningRate
 from keyfold_compactor.executor import LocalExecutor
 from keyfold_compactor.plan import LOG_COST_BYTES
 from keyfold_compactor.report import Outcome, RunReport
@@ -216,12 +216,23 @@ def test_a_log_that_another_run_has_cleaned_meanwhile_costs_one_request() -> Non
     assert sum(counted.calls.values()) - calls[0] == 2
 
 
-def test_a_run_alone_claims_an_eighth_of_what_is_due_at_once() -> None:
+def test_a_run_alone_claims_an_eighth_of_what_is_due_or_a_quarter_where_that_takes_seconds() -> None:
+    def batches(size_bytes: int, count: int) -> list[int]:
+        limits = BatchLimits.of(32 * MIB, count * (size_bytes + LOG_COST_BYTES) / SHARES, 1, size_bytes=2**62, logs=500)
+        left, found = [size_bytes] * count, []
+        while left:
+            found.append(limits.fitting(left))
+            left = left[found[-1] :]
+        return found
+
+    assert batches(100 * MIB, 64) == [8] * 8
+    assert batches(4 * MIB, 64) == [15, 15, 15, 15, 4]
+    assert batches(1_000, 64) == [16] * 4
     clock = ManualClock()
     store, places = filled(64, clock)
     executor = Watched(store, clock)
     new_run(store, lambda: executor, clock).clean(places)
-    assert [len(batch) for batch in executor.mapped] == [8] * 8
+    assert [len(batch) for batch in executor.mapped] == [16] * 4
 
 
 @pytest.mark.parametrize(
