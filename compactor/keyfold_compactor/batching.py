@@ -2,8 +2,8 @@
 
 A batch is the most urgent logs, as many as this cluster cleans in a minute, and at most an eighth of what was due when
 the run began. So a compactor that starts beside this one, or later, finds logs that are free. A batch costs some 0.2 s
-beside its logs, and tasks idle at its end: where an eighth takes less than two seconds it is up to a quarter, and it has
-two logs for each task that runs at once. `log.cleaner.batch.bytes` and `LOGS_MAX` bound it in any case.
+beside its logs, and tasks idle at its end: where an eighth takes less than two seconds it is up to a quarter, and it
+has two logs for each task that runs at once. `log.cleaner.batch.bytes` and `LOGS_MAX` bound it in any case.
 
 The work of a log is its stored bytes and a constant for its requests. What a cluster does of it in a second is expected
 from its cores and from the byte rate at first, and then measured: batch by batch, kept from run to run.
