@@ -315,10 +315,8 @@ class Run:
         """Claim one partition; None, and a report, where that ends its part of the run."""
         try:
             return self._claimed(number, look)
-        except LeaseHeld as error:
+        except (LeaseHeld, Fenced) as error:  # fenced: the other one's claim was faster
             return Held(look, PartitionReport(look.place, Outcome.SKIPPED, why=str(error)))
-        except Fenced as error:
-            return Held(look, PartitionReport(look.place, Outcome.LOST, why=str(error)))
         except CommitRefused as error:
             self._report.add(PartitionReport(look.place, Outcome.LOST, why=str(error)))
         except KeyfoldError as error:

@@ -13,6 +13,7 @@ import pytest
 from keyfold.clock import Clock, ManualClock, SystemClock
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
+from keyfold.store.api import Bytes, PutMode, PutResult
 from keyfold.store.counted import CountedStore
 from keyfold.store.memory import MemoryStore
 from keyfold_compactor.batching import SHARES, BatchLimits, CleaningRate
@@ -153,6 +154,31 @@ def test_overdue_logs_are_claimed_before_all_others_also_when_their_lease_is_ove
     run.clean([*places, late])
     assert late not in executor.mapped[0]
     assert executor.mapped[1][0] == late
+
+
+class Overtaken(CountedStore):
+    """Another compactor's claim lands between the look at a manifest and the first claim of it."""
+
+    def __init__(self, inner: MemoryStore, clock: Clock) -> None:
+        super().__init__(inner)
+        self.others = inner
+        self.clock = clock
+        self.is_first = True
+
+    def put(self, key: str, data: Bytes, mode: PutMode) -> PutResult:
+        if self.is_first:
+            self.is_first = False
+            claim(self.others, Place("topics", "users", 0), self.clock)
+        return super().put(key, data, mode)
+
+
+def test_a_claim_that_another_compactor_was_faster_with_is_no_lost_lease() -> None:
+    """Lost leases raise an alert: they are passes that were for nothing."""
+    clock = ManualClock()
+    store, places = filled(1, clock)
+    report = new_run(Overtaken(store, clock), lambda: Watched(store, clock), clock).clean(places)
+    assert [p.outcome for p in report.partitions] == [Outcome.SKIPPED]
+    assert load(store, places[0]).compactor.lease_holder == "another"
 
 
 def test_nothing_is_claimed_while_spark_starts() -> None:
