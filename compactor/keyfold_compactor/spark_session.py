@@ -15,7 +15,7 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -120,7 +120,8 @@ def _launched(conf: SparkConf) -> Any:
     A terminal's Ctrl-C and a supervisor's SIGTERM go to a whole process group. A JVM in ours would end under the batch
     that we end gracefully. It still ends when we do: it reads its standard input, a pipe from us, until that is closed.
     """
-    return launch_gateway(conf, popen_kwargs={"start_new_session": True})
+    launch: Callable[..., Any] = launch_gateway  # pyspark does not annotate it
+    return launch(conf, popen_kwargs={"start_new_session": True})
 
 
 def _is_local(conf: SparkConf) -> bool:
