@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -84,6 +85,7 @@ class Ledger:
         self._rows: dict[Key, dict[int, bytes]] = {}
         self._doubted: list[list[tuple[Key, int, bytes]]] = []
         self.aborted = 0
+        self.transactions: Counter[str] = Counter()
 
     def doubt(self, rows: list[tuple[Key, int, bytes]]) -> None:
         """The records of a transaction of which Kafka did not tell whether it was committed."""
@@ -156,17 +158,28 @@ def arguments(random: Random, topic: Topic, number: int) -> dict[str, Any]:
     return given | {"headers": headers} if headers else given
 
 
+MakeRecord = Callable[[Random, Topic, int], dict[str, Any]]
+
+
 class Loader(threading.Thread):
     """One producer that keeps a rate; a transactional one commits or aborts about five times a second."""
 
     def __init__(
-        self, bootstrap_servers: str, topics: Sequence[Topic], ledger: Ledger, *, per_s: float, seed: int
+        self,
+        bootstrap_servers: str,
+        topics: Sequence[Topic],
+        ledger: Ledger,
+        *,
+        per_s: float,
+        seed: int,
+        make_record: MakeRecord = arguments,
     ) -> None:
         super().__init__(daemon=True, name=f"loader-{seed}")
         self.error: BaseException | None = None
         self._topics = topics
         self._ledger = ledger
         self._per_s = per_s
+        self._make_record = make_record
         self._random = Random(seed)
         self._number = 0
         self._over = threading.Event()
@@ -206,7 +219,7 @@ class Loader(threading.Thread):
     def _produce(self, count: int) -> None:
         for _ in range(count):
             self._number += 1
-            given = arguments(self._random, self._random.choice(self._topics), self._number)
+            given = self._make_record(self._random, self._random.choice(self._topics), self._number)
             while True:
                 try:
                     self._producer.produce(**given, on_delivery=self._noting(given))
@@ -247,10 +260,14 @@ class Loader(threading.Thread):
                 was_asked = True
                 self._persist(lambda: self._producer.commit_transaction(30))
                 self._take()
+                self._ledger.transactions["committed"] += 1
                 return
             self._persist(lambda: self._producer.abort_transaction(30))
+            self._ledger.transactions["aborted"] += 1
         except KafkaException as error:  # also where the broker gave the transaction up while records went into it
-            if was_asked and not error.args[0].txn_requires_abort():
+            in_doubt = was_asked and not error.args[0].txn_requires_abort()
+            self._ledger.transactions["in doubt" if in_doubt else "aborted"] += 1
+            if in_doubt:
                 self._ledger.doubt(self._fresh)
             self._producer = self._open()
             self._persist(lambda: self._producer.init_transactions(30))
@@ -277,13 +294,28 @@ class Loader(threading.Thread):
 class Load:
     """All loaders together, as long as the `with` lasts."""
 
-    def __init__(self, bootstrap_servers: str, topics: Sequence[Topic], *, per_s: float, seed: int) -> None:
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        topics: Sequence[Topic],
+        *,
+        per_s: float,
+        seed: int,
+        make_record: MakeRecord = arguments,
+    ) -> None:
         self.ledger = Ledger()
         in_transactions = [topic for topic in topics if topic.kind.is_transactional]
         others = [topic for topic in topics if not topic.kind.is_transactional]
         share = per_s / len(topics)
         self._loaders = [
-            Loader(bootstrap_servers, group, self.ledger, per_s=share * len(group), seed=seed + number)
+            Loader(
+                bootstrap_servers,
+                group,
+                self.ledger,
+                per_s=share * len(group),
+                seed=seed + number,
+                make_record=make_record,
+            )
             for number, group in enumerate((others, in_transactions))
             if group
         ]

@@ -1,0 +1,73 @@
+"""The compactor's job in a process of its own, without Spark: what Spark's tasks do is done in the process.
+
+    python -m tests.support.storm.compactor CONFIG.json [--force]
+
+Everything else is that of `keyfold compact run`: options, policy, claims, leases, passes, retention, deletions. A start
+of Spark takes longer than this process is left alone in a storm. Each run that did something prints a JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from random import Random
+
+from keyfold.backoff import Backoff
+from keyfold.clock import SystemClock
+from keyfold.log.commit import Patience
+from keyfold.logs import configure
+from keyfold.options import read_config
+from keyfold_compactor.executor import LocalExecutor
+from keyfold_compactor.job import Job, Selection
+from keyfold_compactor.options import CompactOptions
+from keyfold_compactor.report import Outcome, RunReport
+from keyfold_compactor.signals import stop_on_signals
+
+PATIENCE_S = 30.0
+
+
+def figures(report: RunReport) -> dict[str, int]:
+    """Return what a run has done, of what a storm counts."""
+    parts = report.partitions
+    return {
+        "runs": 1,
+        "passes": sum(part.outcome is Outcome.CLEANED for part in parts),
+        "passes failed or lost": sum(part.outcome in {Outcome.FAILED, Outcome.LOST} for part in parts),
+        "superseded records removed": sum(part.superseded for part in parts),
+        "tombstones purged": sum(part.purged_tombstones for part in parts),
+        "tombstones held for replicas": sum(part.held_tombstones for part in parts),
+        "segments expired": sum(part.expired.segments for part in parts),
+    }
+
+
+def publish(report: RunReport) -> None:
+    """Print what a run has done."""
+    print(json.dumps({"figures": figures(report)}), flush=True)
+    for part in report.partitions:
+        if part.outcome in {Outcome.FAILED, Outcome.LOST}:
+            print(f"{part.place}: {part.outcome.value}: {part.why}", flush=True)
+
+
+def main() -> int:
+    """Run until SIGTERM; with `--force` clean everything once, and return 1 where a partition failed."""
+    options = CompactOptions.parse(read_config(sys.argv[1]))
+    is_forced = "--force" in sys.argv
+    configure(json=True, level="info")
+    clock, random = SystemClock(), Random()
+    store = options.location().open()
+
+    def executor() -> LocalExecutor:
+        return LocalExecutor(store, Patience(clock, random, Backoff(), PATIENCE_S), is_at_once=random.random() < 0.5)
+
+    job = Job(options, Selection(force=is_forced), store, executor, clock=clock, random=random)
+    stop = stop_on_signals()
+    if is_forced:
+        report = job.once(stop.is_set)
+        publish(report)
+        return report.exit_code
+    job.loop(stop, publish)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
