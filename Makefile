@@ -87,7 +87,7 @@ compose-try: go jars ## Run infra/compose as a whole without docker, as root wit
 
 soak: java go jars ## Long storms: kills, fights and pauses for many minutes
 	@$(PY) -m tests.support.go_program versitygw
-	$(PYTEST) -m soak --timeout 7200 -o faulthandler_timeout=1800 $(ARGS)
+	$(PYTEST) -m soak --timeout 7200 -o faulthandler_timeout=7200 $(ARGS)
 
 lint: lint-style lint-types lint-imports lint-tidy ## ruff, mypy, import-linter and the tidy test
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from random import Random
 from threading import Event
 from typing import Any
@@ -136,7 +137,7 @@ class Cache(LibraryReader):
         if position.offset < position.anchor.seen_to:
             raise reading.Absent("the follower did not reach the end")
         manifest, read_at_ms = log.loaded[-1]
-        version = _version(manifest, manifest, read_at_ms, start=start)
+        version = replace(_version(manifest, manifest, read_at_ms), start=start, end=position.offset)
         self._desk.judge_state(self.name, spot, version, state)
 
     def forget(self, spot: reading.Spot) -> None:
@@ -179,12 +180,12 @@ def _row(record: Record) -> Row:
     return Row(record.offset, record.timestamp, record.timestamp_type, record.key, record.value, record.headers)
 
 
-def _version(first: Manifest, last: Manifest, read_at_ms: int, *, start: int | None = None) -> Version:
+def _version(first: Manifest, last: Manifest, read_at_ms: int) -> Version:
     """From where the first manifest starts to where the last one ends."""
     return Version(
         last.log_id,
         last.version,
-        first.log_start_offset if start is None else start,
+        first.log_start_offset,
         last.next_offset,
         last.first_dirty_offset,
         last.purged_to,

@@ -10,9 +10,10 @@ prove   readers accept every partition in every bucket up to Kafka's end; `keyfo
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
@@ -62,6 +63,7 @@ class Storm:
         )
         self._weather: Counter[str] = Counter()
         self._at_s = 0.0
+        self._is_over = False
         direct = dict.fromkeys(BUCKETS, world.server.url)
         behind = {name: gate.url for name, gate in world.gates.items()}
         self._readers = [
@@ -86,7 +88,9 @@ class Storm:
         return self.summary
 
     def end(self) -> None:
-        """Kill what is left."""
+        """Kill what is left, and let nobody stay frozen."""
+        self._is_over = True
+        self._clear()
         for reader in self._readers:
             reader.kill()
 
@@ -99,21 +103,37 @@ class Storm:
         world.start_all()
 
     def rage(self) -> None:
-        """Carry out the schedule."""
+        """Carry out the schedule. Weather and broker have a thread of their own, which waits for no process."""
         for reader in self._readers:
             reader.start()
-        begun_s = checked_s = time.monotonic()
-        for step in self.steps:
-            while (left_s := begun_s + step.at_s - time.monotonic()) > 0:
-                time.sleep(min(left_s, _CHECK_EVERY_S))
-                self._check()
-            if time.monotonic() > checked_s + _CHECK_EVERY_S:
-                self._check()
-                checked_s = time.monotonic()
-            self._at_s = step.at_s
-            self._carry_out(step)
-        time.sleep(max(0.0, begun_s + self._seconds - time.monotonic()))
+        begun_s = time.monotonic()
+        sky = (*BUCKETS, BROKER)
+        weather = threading.Thread(
+            target=self._follow, args=(begun_s, [s for s in self.steps if s.whom in sky]), daemon=True, name="weather"
+        )
+        weather.start()
+        self._follow(begun_s, [s for s in self.steps if s.whom not in sky])
+        while (left_s := begun_s + self._seconds - time.monotonic()) > 0:
+            self._check()
+            time.sleep(min(left_s, _CHECK_EVERY_S))
+        weather.join()
         self._check()
+
+    def _follow(self, begun_s: float, steps: Sequence[Step]) -> None:
+        checked_s = begun_s
+        for step in steps:
+            while True:
+                left_s = begun_s + step.at_s - time.monotonic()
+                if time.monotonic() > checked_s + _CHECK_EVERY_S and threading.current_thread().name != "weather":
+                    self._check()
+                    checked_s = time.monotonic()
+                if left_s <= 0 or self._is_over:
+                    break
+                time.sleep(min(left_s, _CHECK_EVERY_S))
+            if self._is_over:
+                return
+            self._at_s = max(self._at_s, step.at_s)
+            self._carry_out(step)
 
     def settle(self) -> None:
         """End all trouble: everybody catches up, and ends well."""
@@ -148,11 +168,13 @@ class Storm:
             self.drills.ask(step.whom)
         elif step.what == "traffic":
             self._traffic.kind = step.whom
+        elif step.whom == BROKER:
+            world.freeze_broker(step.what)
         elif step.what in FAULTS:
             world.gates[step.whom].set_weather(step.what, world.seed)
             self._weather[step.what] += step.what != "clear"
         else:
-            world.act(step.what, step.whom)
+            world.carry_out(step.what, step.whom)
 
     def _await_first_commits(self) -> None:
         """The storm comes over a system that works: both replicas have a part of each partition."""
@@ -166,7 +188,7 @@ class Storm:
             reader.check()
 
     def _clear(self) -> None:
-        self.world.act("wake", BROKER)
+        self.world.freeze_broker("wake")
         for gate in self.world.gates.values():
             gate.set_weather("clear", 0)
             gate.is_away = False

@@ -219,26 +219,32 @@ class World:
 
     # Roles
 
-    def act(self, what: str, whom: str) -> None:
-        """Do to a process what the schedule says, and count it where somebody was there."""
+    def carry_out(self, what: str, whom: str) -> None:
+        """Do to a process what the schedule says, unless a drill has closed its role."""
         with self.lock:
-            if what == "start" and whom in self.closed:
-                return
+            if whom not in self.closed:
+                self.act(what, whom)
+
+    def freeze_broker(self, what: str) -> None:
+        """Freeze the broker, or wake it."""
+        os.kill(self.broker.pid, signal.SIGSTOP if what == "freeze" else signal.SIGCONT)
+        self.done[f"{what} broker"] += 1
+
+    def act(self, what: str, whom: str) -> None:
+        """Do something to a process, and count it where somebody was there."""
+        with self.lock:
             if whom in SINKS:
                 was_done = self._act_on_sink(what, SINKS.index(whom))
-            elif whom in self.children:
-                was_done = self._act_on_child(what, self.children[whom])
             else:
-                os.kill(self.broker.pid, signal.SIGSTOP if what == "freeze" else signal.SIGCONT)
-                was_done = True
+                was_done = self._act_on_child(what, self.children[whom])
         if was_done:
             self.done[f"{what} {whom.rstrip(' 01')}"] += 1
 
     def start_all(self) -> None:
         """Start everybody who is not there, but for closed roles."""
         for name in (*SINKS, *self.children):
-            self.act("wake", name)
-            self.act("start", name)
+            self.carry_out("wake", name)
+            self.carry_out("start", name)
 
     def close(self, names: Sequence[str], *, gracefully: bool) -> None:
         """End processes, and keep the schedule from starting them."""
