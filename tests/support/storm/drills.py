@@ -21,7 +21,7 @@ from typing import Any, Final
 from keyfold_demo.s3_endpoint import REGION
 from tests.support.storm.schedule import COMPACTOR, REPLICATORS, SINKS
 from tests.support.storm.traffic import TOPICS
-from tests.support.storm.world import KEYFOLD, ROOT, WAIT_S, World, wait_until
+from tests.support.storm.world import FILE_DELETE_DELAY_MS, KEYFOLD, ROOT, WAIT_S, World, wait_until
 
 EVERYBODY: Final = (*SINKS, COMPACTOR, *REPLICATORS)
 PARTITIONS: Final = sum(topic.kind.partitions for topic in TOPICS)
@@ -193,7 +193,7 @@ class Drills(threading.Thread):
         """Clean everything at the source, with the compactor that runs out of the way."""
         world = self._world
         world.close([COMPACTOR], gracefully=False)
-        command = world.children[COMPACTOR].command()
+        command = world.command_of(COMPACTOR)
         done = subprocess.run(
             [*command, "--force"], capture_output=True, text=True, check=False, timeout=WAIT_S, cwd=ROOT
         )
@@ -206,7 +206,7 @@ class Drills(threading.Thread):
         values = {
             "store.url": world.gates[target].url,
             "s3.region": REGION,
-            "file.delete.delay.ms": "15000",
+            "file.delete.delay.ms": str(FILE_DELETE_DELAY_MS),
             "replica.retry.backoff.max.ms": "3000",
         }
         sets = [part for key, value in values.items() for part in ("--set", f"{key}={value}")]

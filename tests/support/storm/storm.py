@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +33,8 @@ from tests.support.storm.world import KEYFOLD, Child, World, wait_until
 
 PER_S: Final = 160.0
 _CHECK_EVERY_S: Final = 2.0
+_LAST_TURNS_MAX_S: Final = 1_800.0
+_VERIFY_MAX_S: Final = 900.0
 _SAID_AT_THE_END: Final = 3_000
 
 
@@ -152,7 +155,7 @@ class Storm:
         for reader in self._readers:
             reader.terminate()
         for reader in self._readers:
-            reader.wait(1_800)
+            reader.wait(_LAST_TURNS_MAX_S)
         self._verify()
         keys = [key for topic in TOPICS for key in topic.keys]
         in_kafka = read_topics(self.world.broker.bootstrap_servers, keys)
@@ -214,20 +217,14 @@ class Storm:
 
     def _verify(self) -> None:
         world = self.world
-        for name in BUCKETS:
-            for topic in TOPICS:
-                environ = {**world.environ, "AWS_ENDPOINT_URL": world.server.url}
-                command = (*KEYFOLD, "log", "verify", world.url(name), topic.name)
-                kafka = ("--bootstrap-servers", world.broker.bootstrap_servers)
-                child = Child(
-                    f"verify {name} {topic.name}",
-                    lambda c=command, k=kafka: (*c, *k),
-                    environ,
-                    self._log("verify"),  # type: ignore[misc]
-                )
-                child.start()
-                child.wait(900)
-                self.summary.add("verify", {"logs compared with Kafka, topic by topic": 1})
+        environ = {**world.environ, "AWS_ENDPOINT_URL": world.server.url}
+        kafka = ("--bootstrap-servers", world.broker.bootstrap_servers)
+        for name, topic in product(BUCKETS, TOPICS):
+            command = (*KEYFOLD, "log", "verify", world.url(name), topic.name, *kafka)
+            child = Child(f"verify {topic.name} in {name}", command, environ, self._log("verify"))
+            child.start()
+            child.wait(_VERIFY_MAX_S)
+            self.summary.add("verify", {"logs compared with Kafka, topic by topic": 1})
 
     def _sum_up(self) -> None:
         world, ledger, summary = self.world, self._load.ledger, self.summary
@@ -245,17 +242,29 @@ class Storm:
             if line.startswith('{"figures"'):
                 summary.add("compactor", json.loads(line)["figures"])
         summary.add("replicas", self.drills.done)
+        summary.add("commits", self._commits())
         for reader in self._readers:
             found = json.loads(reader.said.splitlines()[-1])
             summary.add("readers", found["counts"])
-            lags = {f"longest lag of {reader.name}, {bucket}, ms": lag for bucket, lag in found["lag_ms"].items()}
-            summary.add("lag", lags)
+            lags = {f"{reader.name}, {bucket}: ms behind Kafka": lag for bucket, lag in found["lag_ms"].items()}
+            summary.add("longest lag", lags)
         if self._seconds >= 600:
             assert not summary.missing(), f"never happened: {summary.missing()}\n{summary.table()}"
 
+    def _commits(self) -> dict[str, int]:
+        """Versions of all manifests of each bucket."""
+        found: dict[str, int] = {}
+        for bucket in self.world.buckets.values():
+            store = self.world.server.location(bucket).open()
+            try:
+                found[f"in {bucket}"] = sum(manifest_of(store, *key).version for topic in TOPICS for key in topic.keys)
+            finally:
+                store.close()
+        return found
+
     def _reader(self, name: str, config: str) -> Child:
         command = (*KEYFOLD[:1], "-m", f"tests.support.storm.{name}", config)
-        return Child(f"{name} readers", lambda: command, {}, self._log(f"{name}-readers"))
+        return Child(f"{name} readers", command, {}, self._log(f"{name}-readers"))
 
     def _log(self, name: str) -> Path:
         return self.world.folder / f"{name}.log"

@@ -126,7 +126,7 @@ class Truth(threading.Thread):
             history.known_to = max(history.known_to, offset)
             return
         kind, timestamp = message.timestamp()
-        headers = tuple((str(name), value) for name, value in message.headers() or ())
+        headers = tuple((header[0], header[1]) for header in message.headers() or ())
         key, value = message.key(), message.value()
         history.rows.append(Row(offset, timestamp, _TIMESTAMP_TYPES[kind], key, value, headers))  # type: ignore[arg-type]
         history.offsets.append(offset)

@@ -33,7 +33,7 @@ WAIT_S: Final = 300.0
 """How long something may take on a busy machine before the storm gives up; nothing is decided by it."""
 DELETE_RETENTION_MS: Final = 10_000
 HOLD_MAX_MS: Final = 25_000
-FILE_DELETE_DELAY_MS: Final = 15_000
+FILE_DELETE_DELAY_MS: Final = 5_000
 ROOT: Final = Path(__file__).parents[3]
 _SHOWN: Final = 4_000
 
@@ -43,7 +43,8 @@ class Child:
     """One process, which may be started again; all that it ever said is in one file."""
 
     name: str
-    command: Callable[[], Sequence[str]]
+    command: Sequence[str] | Callable[[], Sequence[str]]
+    """Or what makes it at each start, where it depends on the roles of the moment."""
     environ: dict[str, str]
     log_path: Path
     process: subprocess.Popen[bytes] | None = None
@@ -61,7 +62,7 @@ class Child:
         self.wait()
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                self.command(),
+                self.command() if callable(self.command) else self.command,
                 env={**os.environ, **self.environ},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -212,10 +213,18 @@ class World:
             "secret_access_key": SECRET_ACCESS_KEY,
             "delete_retention_ms": DELETE_RETENTION_MS,
             "seed": self.seed,
-            "rest": 3.0,
+            "rest": 2.0,
         }
         path.write_text(json.dumps(values))
         return str(path)
+
+    def command_of(self, name: str) -> Sequence[str]:
+        """Return the command of the compactor or of a replicator, for the source that is now."""
+        if name == COMPACTOR:
+            return (sys.executable, "-m", "tests.support.storm.compactor", self.compactor_config())
+        target = self.targets[REPLICATORS.index(name)]
+        quick = {"replica_poll_ms": "500", "replica_discover_ms": "5000", "replica_collect_ms": "10000"}
+        return (*KEYFOLD, "replica", "run", self.config(self.source, name, **quick), self.buckets[target], "--json")
 
     # Roles
 
@@ -333,13 +342,11 @@ class World:
             was_there = child.is_there and not child.is_ending
             child.start()
             return not was_there
-        actions = {
-            "kill": child.kill,
-            "terminate": child.terminate,
-            "freeze": lambda: child.send(signal.SIGSTOP),
-            "wake": lambda: child.send(signal.SIGCONT),
-        }
-        return actions[what]()
+        if what == "kill":
+            return child.kill()
+        if what == "terminate":
+            return child.terminate()
+        return child.send(signal.SIGSTOP if what == "freeze" else signal.SIGCONT)
 
     def _leave(self, slots: Sequence[int]) -> None:
         """End workers by SIGTERM. What a worker could not flush because the store was away it may say; nothing else."""
@@ -370,16 +377,8 @@ class World:
         )
 
     def _child(self, name: str) -> Child:
-        def command() -> Sequence[str]:
-            if name == COMPACTOR:
-                return (sys.executable, "-m", "tests.support.storm.compactor", self.compactor_config())
-            target = self.targets[REPLICATORS.index(name)]
-            config = self.config(
-                self.source, name, replica_poll_ms="500", replica_discover_ms="5000", replica_collect_ms="10000"
-            )
-            return (*KEYFOLD, "replica", "run", config, self.buckets[target], "--json")
-
-        return Child(name, command, self.environ, self.folder / f"{name.replace(' ', '-')}.log")
+        log_path = self.folder / f"{name.replace(' ', '-')}.log"
+        return Child(name, lambda: self.command_of(name), self.environ, log_path)
 
 
 def wait_until(condition: Callable[[], bool], what: str, check: Callable[[], None] = lambda: None) -> None:
