@@ -7,7 +7,6 @@ way, and the same command goes on with them.
 from __future__ import annotations
 
 import json
-import os
 import queue
 import subprocess
 import threading
@@ -21,7 +20,7 @@ from typing import Any, Final
 from keyfold_demo.s3_endpoint import REGION
 from tests.support.storm.schedule import COMPACTOR, REPLICATORS, SINKS
 from tests.support.storm.traffic import TOPICS
-from tests.support.storm.world import FILE_DELETE_DELAY_MS, KEYFOLD, ROOT, WAIT_S, World, wait_until
+from tests.support.storm.world import FILE_DELETE_DELAY_MS, KEYFOLD, WAIT_S, World, wait_until
 
 EVERYBODY: Final = (*SINKS, COMPACTOR, *REPLICATORS)
 PARTITIONS: Final = sum(topic.kind.partitions for topic in TOPICS)
@@ -194,9 +193,7 @@ class Drills(threading.Thread):
         world = self._world
         world.close([COMPACTOR], gracefully=False)
         command = world.command_of(COMPACTOR)
-        done = subprocess.run(
-            [*command, "--force"], capture_output=True, text=True, check=False, timeout=WAIT_S, cwd=ROOT
-        )
+        done = world.command([*command, "--force"], timeout_s=WAIT_S)
         self._say(f"forced clean: {done.returncode} {done.stdout[-600:]}")
         world.open([COMPACTOR])
 
@@ -248,20 +245,10 @@ class Drills(threading.Thread):
         wait_until(is_ready, f"{new} follows {old} in all partitions", self._world.check)
 
     def _kill_midway(self, *args: str) -> None:
-        process = subprocess.Popen(
-            [*KEYFOLD, *args],
-            env={**os.environ, **self._world.environ},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
         try:
-            process.wait(self._random.uniform(1.0, 4.0))
+            self._world.command([*KEYFOLD, *args], timeout_s=self._random.uniform(1.0, 4.0))
         except subprocess.TimeoutExpired:
             self.done["promotions killed midway"] += 1
-        finally:
-            process.kill()
-            process.wait()
 
     def _repeat(self, *args: str) -> subprocess.CompletedProcess[str]:
         """Run a command until it succeeds."""

@@ -57,9 +57,11 @@ class LibraryReader:
         except (OffsetOutOfRange, SnapshotLost) as error:
             self.forget(spot)
             raise reading.Overtaken(str(error)) from error
-        except (LogNotFound, TopicNotFound, StoreError) as error:
+        except (LogNotFound, TopicNotFound) as error:
             raise reading.Absent(str(error)) from error
         except KeyfoldError as error:
+            if isinstance(error, StoreError) and error.retriable:
+                raise reading.NoAnswer(str(error)) from error
             raise reading.Flaw(f"{self.name} at {spot}: {error}") from error
 
     def read(self, spot: reading.Spot, log: Noting) -> None:
@@ -135,7 +137,7 @@ class Cache(LibraryReader):
         position = follower.positions()[spot.partition]
         self._kept[spot] = (position, start, state)
         if position.offset < position.anchor.seen_to:
-            raise reading.Absent("the follower did not reach the end")
+            raise reading.NoAnswer("the follower did not reach the end")
         manifest, read_at_ms = log.loaded[-1]
         version = replace(_version(manifest, manifest, read_at_ms), start=start, end=position.offset)
         self._desk.judge_state(self.name, spot, version, state)

@@ -75,9 +75,9 @@ class PlainReader:
         except ClientError as error:
             if error.response["Error"]["Code"] in _MISSING:
                 return None
-            raise reading.Absent(str(error)) from error
+            raise reading.NoAnswer(str(error)) from error
         except BotoCoreError as error:
-            raise reading.Absent(str(error)) from error
+            raise reading.NoAnswer(str(error)) from error
         return body
 
 

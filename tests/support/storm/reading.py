@@ -46,8 +46,12 @@ class Overtaken(Exception):
     """What was read was collected meanwhile, or the reader has missed something and was told. It begins again."""
 
 
+class NoAnswer(Exception):
+    """The store gave no answer."""
+
+
 class Absent(Exception):
-    """There is no such log yet, or the store gave no answer."""
+    """There is no such log. From a reader that has read it before, that is a flaw."""
 
 
 class Flaw(AssertionError):
@@ -82,6 +86,10 @@ class Desk:
         flaws = state_flaws(history, version.start, version.end, state)
         self._end(reader, spot, version, flaws, len(state))
 
+    def has_read(self, reader: str, spot: Spot) -> bool:
+        """Return whether a reader has read a partition before."""
+        return (reader, spot) in self._newest
+
     def _begin(self, reader: str, spot: Spot, version: Version) -> History:
         before = self._newest.get((reader, spot))
         gone_back = backwards(before, version) if before is not None else ""
@@ -114,7 +122,7 @@ class SpotReader(Protocol):
     name: str
 
     def turn(self, spot: Spot) -> None:
-        """Read and judge. Raise `Overtaken` or `Absent` where there was nothing to judge, `Flaw` where it is wrong."""
+        """Read and judge. Raise `Flaw` where it is wrong; `Overtaken`, `Absent`, `NoAnswer` where nothing was read."""
 
 
 def run(make: Callable[[Desk, Random], Sequence[SpotReader]]) -> None:
@@ -151,6 +159,10 @@ def _turn(desk: Desk, reader: SpotReader, spot: Spot) -> bool:
         desk.counts[f"overtaken: {reader.name}"] += 1
         print(f"{reader.name} was overtaken at {spot}: {error}", flush=True)
     except Absent as error:
+        if desk.has_read(reader.name, spot):
+            raise Flaw(f"{reader.name} has read {spot} before, and now there is no log: {error}") from error
+        desk.counts[f"not there yet: {reader.name}"] += 1
+    except NoAnswer as error:
         desk.counts[f"no answer: {reader.name}"] += 1
         print(f"{reader.name} had no answer at {spot}: {error}", flush=True)
     else:

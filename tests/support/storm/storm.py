@@ -36,6 +36,7 @@ _CHECK_EVERY_S: Final = 2.0
 _LAST_TURNS_MAX_S: Final = 1_800.0
 _VERIFY_MAX_S: Final = 900.0
 _SAID_AT_THE_END: Final = 3_000
+_LOGS_SHOWN: Final = 12
 
 
 @contextmanager
@@ -274,5 +275,6 @@ class Storm:
         print(f"\nstorm of seed {world.seed}, {self._seconds:.0f} s; it failed at or after {self._at_s:.1f} s")
         print(f"source: {world.source}; buckets: {world.buckets}; logs in {world.folder}; {dict(world.done)}")
         print("\n".join(str(step) for step in self.steps if self._at_s - 30 <= step.at_s <= self._at_s))
-        for path in sorted(world.folder.rglob("*.log")):
+        newest = sorted(world.folder.rglob("*.log"), key=lambda path: path.stat().st_mtime)[-_LOGS_SHOWN:]
+        for path in newest:
             print(f"--- {path}:\n{path.read_text(errors='replace')[-_SAID_AT_THE_END:]}")

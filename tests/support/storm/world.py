@@ -133,6 +133,8 @@ class World:
     closed: set[str] = field(default_factory=set)
     done: Counter[str] = field(default_factory=Counter)
     lock: threading.RLock = field(default_factory=threading.RLock)
+    commands: list[subprocess.Popen[str]] = field(default_factory=list)
+    is_over: bool = False
 
     def __post_init__(self) -> None:
         self.children = {name: self._child(name) for name in (COMPACTOR, *REPLICATORS)}
@@ -295,23 +297,41 @@ class World:
     def end(self) -> None:
         """Kill everybody, whatever they are at."""
         with self.lock:
+            self.is_over = True
             self.closed.update((*SINKS, *self.children))
+            for process in self.commands:
+                process.kill()
             for workers in (*self.retired, self.workers):
                 workers.kill_all()
             for child in self.children.values():
                 child.kill()
 
     def keyfold(self, *args: str, timeout_s: float = WAIT_S) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end."""
-        return subprocess.run(
-            [*KEYFOLD, *args],
-            env={**os.environ, **self.environ},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=timeout_s,
-        )
+        """Run a keyfold command to its end."""
+        return self.command((*KEYFOLD, *args), timeout_s=timeout_s)
+
+    def command(self, command: Sequence[str], *, timeout_s: float) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end. `end` kills it, and one that did not end in time is killed too."""
+        with self.lock:
+            assert not self.is_over, "the storm is over"
+            process = subprocess.Popen(
+                command,
+                env={**os.environ, **self.environ},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                cwd=ROOT,
+            )
+            self.commands.append(process)
+        try:
+            said, complained = process.communicate(timeout=timeout_s)
+        finally:
+            process.kill()
+            process.wait()
+            with self.lock:
+                self.commands.remove(process)
+        return subprocess.CompletedProcess(command, process.returncode, said, complained)
 
     def said_by_sinks(self) -> str:
         """All that any worker has said."""
