@@ -143,6 +143,7 @@ class Storm:
         """End all trouble: everybody catches up, and ends well."""
         world = self.world
         self._clear()
+        world.is_calm = True
         world.start_all()
         left = self._load.ledger.last_offsets()
         wait_until(lambda: self._has_caught_up(left), "the sinks catch up", self._check)

@@ -134,6 +134,7 @@ class World:
     done: Counter[str] = field(default_factory=Counter)
     lock: threading.RLock = field(default_factory=threading.RLock)
     commands: list[subprocess.Popen[str]] = field(default_factory=list)
+    is_calm: bool = False
     is_over: bool = False
 
     def __post_init__(self) -> None:
@@ -369,7 +370,7 @@ class World:
         return child.send(signal.SIGSTOP if what == "freeze" else signal.SIGCONT)
 
     def _leave(self, slots: Sequence[int]) -> None:
-        """End workers by SIGTERM. What a worker could not flush because the store was away it may say; nothing else."""
+        """End workers by SIGTERM. While it storms a worker may say that it could not flush in time; nothing else."""
         workers = self.workers
         for slot in slots:
             if workers.running[slot] is not None and slot not in workers.leaving:
@@ -378,7 +379,7 @@ class World:
             worker = workers.running[slot]
             if worker is not None:
                 code = worker.wait(WAIT_S)
-                in_vain = code == 1 and "being told to stop" in worker.said
+                in_vain = not self.is_calm and code == 1 and "being told to stop" in worker.said
                 assert code == 0 or in_vain, f"sink {slot} ended with {code}:\n{worker.said[-_SHOWN:]}"
                 workers._retire(slot)
 
