@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -15,6 +16,7 @@ from tests.support.storm.schedule import BROKER, BUCKETS, COMPACTOR, DRILLS, REP
 from tests.support.storm.summary import MUST_HAPPEN, Summary
 from tests.support.storm.traffic import TOPICS, Traffic
 from tests.support.storm.truth import History, Row
+from tests.support.storm.world import Child
 
 ENDS = {"start", "wake", "clear"}
 
@@ -145,3 +147,26 @@ def test_the_plain_reader_imports_nothing_of_keyfold() -> None:
     told = "import sys, tests.support.storm.plain; print([n for n in sys.modules if n.startswith('keyfold')])"
     done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_process_that_is_told_to_end_before_it_listens_may_be_started_again(tmp_path: Path) -> None:
+    child = Child("sleeper", ("sleep", "600"), {}, tmp_path / "log")
+    child.start()
+    assert child.terminate()
+    assert not child.terminate()
+    child.start()
+    child.check()
+    assert child.is_there
+    assert child.terminate()
+    with pytest.raises(AssertionError, match="sleeper ended with -15"):
+        child.wait()
+    assert not child.kill()
+
+
+def test_a_process_that_ends_by_itself_is_noticed(tmp_path: Path) -> None:
+    child = Child("talker", (sys.executable, "-c", "print('last words'); exit(3)"), {}, tmp_path / "log")
+    child.start()
+    assert child.process is not None
+    child.process.wait()
+    with pytest.raises(AssertionError, match=r"(?s)ended by itself with 3.*last words"):
+        child.check()

@@ -143,8 +143,8 @@ class Storm:
         """End all trouble: everybody catches up, and ends well."""
         world = self.world
         self._clear()
-        world.is_calm = True
         world.start_all()
+        world.is_calm = True
         left = self._load.ledger.last_offsets()
         wait_until(lambda: self._has_caught_up(left), "the sinks catch up", self._check)
         wait_until(self.drills.in_sync, "the replicas catch up", self._check)

@@ -34,6 +34,8 @@ WAIT_S: Final = 300.0
 DELETE_RETENTION_MS: Final = 10_000
 HOLD_MAX_MS: Final = 25_000
 FILE_DELETE_DELAY_MS: Final = 5_000
+EARLY: Final = -signal.SIGTERM
+"""The exit code of a process that had no handler for SIGTERM yet."""
 ROOT: Final = Path(__file__).parents[3]
 _SHOWN: Final = 4_000
 
@@ -59,7 +61,7 @@ class Child:
         """Start it, where it is not there. One that was told to end is waited for."""
         if self.is_there and not self.is_ending:
             return
-        self.wait()
+        self.wait(may_be_early=True)
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 self.command() if callable(self.command) else self.command,
@@ -94,8 +96,11 @@ class Child:
         self.is_ending = self.send(signal.SIGTERM)
         return self.is_ending
 
-    def wait(self, timeout_s: float = WAIT_S) -> None:
-        """Wait for the end of one that was told to end; it must end well."""
+    def wait(self, timeout_s: float = WAIT_S, *, may_be_early: bool = False) -> None:
+        """Wait for the end of one that was told to end; it must end well.
+
+        `may_be_early`: it may have been told so before it had a handler for the signal.
+        """
         if self.process is None:
             return
         try:
@@ -103,7 +108,8 @@ class Child:
         except subprocess.TimeoutExpired:
             raise AssertionError(f"{self.name} did not end:\n{self.said[-_SHOWN:]}") from None
         self.process, self.is_ending = None, False
-        assert code == 0, f"{self.name} ended with {code}:\n{self.said[-_SHOWN:]}"
+        is_well = code == 0 or (may_be_early and code == EARLY)
+        assert is_well, f"{self.name} ended with {code}:\n{self.said[-_SHOWN:]}"
 
     def check(self) -> None:
         """Raise where it has ended by itself."""
@@ -272,7 +278,7 @@ class World:
             self._leave([SINKS.index(name) for name in names if name in SINKS])
             for name in names:
                 if name in self.children:
-                    self.children[name].wait()
+                    self.children[name].wait(may_be_early=not self.is_calm)
 
     def open(self, names: Sequence[str]) -> None:
         """Let the schedule start them again, and start them."""
@@ -344,6 +350,8 @@ class World:
         if what == "start":
             if is_there and slot not in workers.leaving:
                 return False
+            if is_there:
+                self._leave([slot])
             workers.join(slot)
             return True
         if what == "terminate" and slot in workers.leaving:
@@ -370,7 +378,7 @@ class World:
         return child.send(signal.SIGSTOP if what == "freeze" else signal.SIGCONT)
 
     def _leave(self, slots: Sequence[int]) -> None:
-        """End workers by SIGTERM. While it storms a worker may say that it could not flush in time; nothing else."""
+        """End workers by SIGTERM. While it storms a worker may say that it could not flush in time, or end early."""
         workers = self.workers
         for slot in slots:
             if workers.running[slot] is not None and slot not in workers.leaving:
@@ -379,8 +387,9 @@ class World:
             worker = workers.running[slot]
             if worker is not None:
                 code = worker.wait(WAIT_S)
-                in_vain = not self.is_calm and code == 1 and "being told to stop" in worker.said
-                assert code == 0 or in_vain, f"sink {slot} ended with {code}:\n{worker.said[-_SHOWN:]}"
+                in_vain = code == EARLY or (code == 1 and "being told to stop" in worker.said)
+                is_well = code == 0 or (in_vain and not self.is_calm)
+                assert is_well, f"sink {slot} ended with {code}:\n{worker.said[-_SHOWN:]}"
                 workers._retire(slot)
 
     def _new_workers(self) -> Workers:
