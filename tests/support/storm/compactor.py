@@ -14,9 +14,9 @@ from random import Random
 
 from keyfold.backoff import Backoff
 from keyfold.clock import SystemClock
-from keyfold.log.commit import Patience
 from keyfold.logs import configure
 from keyfold.options import read_config
+from keyfold.retry import Patience
 from keyfold_compactor.executor import LocalExecutor
 from keyfold_compactor.job import Job, Selection
 from keyfold_compactor.options import CompactOptions
