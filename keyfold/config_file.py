@@ -23,6 +23,8 @@ from typing import Any, Final, Self
 from keyfold.errors import ConfigError
 
 _PLACEHOLDER: Final = re.compile(r"\$\{(?P<provider>[A-Za-z][A-Za-z0-9_-]*):(?P<rest>[^}]*)\}")
+# Its beginning is enough to tell one, and is found in one go through a value, however long that is.
+_PLACEHOLDER_BEGINS: Final = re.compile(r"\$\{[^}:${]*:")
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _REST_FORM_KEYS: Final = {
     "name",
@@ -72,6 +74,11 @@ def shown(value: str, *, is_secret: bool) -> str:
     if isinstance(value, Resolved):
         return value.written
     return HIDDEN if is_secret else _USER_IN_URL.sub(f"{HIDDEN}@", value)
+
+
+def has_placeholder(value: str) -> bool:
+    """Return whether a value may be one that a provider would fill in."""
+    return _PLACEHOLDER_BEGINS.search(value) is not None
 
 
 def without_secrets(text: str, values: Mapping[str, str]) -> str:

@@ -24,7 +24,7 @@ VALIDATE = "/connector-plugins/KeyfoldSink/config/validate"
 
 def asking(service: Any, world: World | None = None) -> TestClient:
     clock = (world or World()).clock
-    backend = Backend(service=service, definitions=Definitions({}), metrics=metrics, clock=clock)
+    backend = Backend(service=service, definitions=Definitions(service.options), metrics=metrics, clock=clock)
     return TestClient(make_app(backend, token=None), base_url="http://localhost")
 
 

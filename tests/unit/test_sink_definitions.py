@@ -138,7 +138,7 @@ def test_no_answer_shows_a_secret(tmp_path: Path) -> None:
 
 
 def test_a_placeholder_that_cannot_be_filled_is_an_error_of_its_key_alone() -> None:
-    answer = Definitions({}).validate({**GOOD, "bootstrap.servers": "${env:BROKERS}", "flush.size": "${env:SIZE}"})
+    answer = validate({**GOOD, "bootstrap.servers": "${env:BROKERS}", "flush.size": "${env:SIZE}"}, {})
     assert answer["error_count"] == 2
     found = by_name(answer)
     assert found["bootstrap.servers"]["value"]["errors"] == [
@@ -151,16 +151,16 @@ def test_what_is_shown_of_the_running_configuration_is_right_again() -> None:
     given = {**GOOD, "consumer.override.sasl.jaas.config": jaas, "rest.token": "hunter22"}
     running = SinkOptions.parse(given)
     assert validate(running.shown(), {})["error_count"] == 1
-    answer = Definitions({}, running).validate(running.shown())
+    answer = Definitions(running).validate(running.shown())
     assert answer["error_count"] == 0
     assert "hunter22" not in json.dumps(answer)
-    answer = Definitions({}, running).validate({**running.shown(), "flush.size": "x"})
+    answer = Definitions(running).validate({**running.shown(), "flush.size": "x"})
     assert by_name(answer)["flush.size"]["value"]["value"] == "x"
 
 
 def test_what_a_provider_gave_is_not_looked_through_again() -> None:
     running = SinkOptions.parse({**GOOD, "rest.token": Resolved("${env:HOME}", "${env:TOKEN}")})
-    assert Definitions({}, running).validate(running.shown())["error_count"] == 0
+    assert Definitions(running).validate(running.shown())["error_count"] == 0
 
 
 def test_a_device_is_no_file_of_secrets() -> None:

@@ -121,7 +121,7 @@ def validating() -> Iterator[str]:
     """The address of an API with the sink's own definitions behind it."""
     options, clock = make_options(), SystemClock()
     with listening(options) as sockets:
-        definitions = Definitions(running=options)
+        definitions = Definitions(options)
         with serve(
             FakeService(options), sockets, metrics=lambda _: (b"", ""), definitions=definitions, clock=clock
         ) as server:

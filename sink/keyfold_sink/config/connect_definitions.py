@@ -6,9 +6,7 @@ provider fills in stays as it is written, and messages went through `without_sec
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 from keyfold.config_file import shown
@@ -16,7 +14,7 @@ from keyfold.errors import ConfigError
 from keyfold.option_fields import Entry, Kind, entries
 from keyfold.option_table import OptionTable, option_table
 from keyfold_sink.config.aliases import rewrite
-from keyfold_sink.config.examine import Findings, examine
+from keyfold_sink.config.examine import Findings, examine, examine_request
 from keyfold_sink.config.options import SinkOptions
 
 CONNECTOR_CLASS: Final = "keyfold_sink.KeyfoldSinkConnector"
@@ -33,13 +31,9 @@ _WIDTHS: Final[Mapping[Kind, str]] = {
 
 
 class Definitions:
-    """What `keyfold_sink.rest` asks about the configuration.
+    """What `keyfold_sink.rest` asks about the configuration; `running` is the configuration of this worker."""
 
-    `running` is the one that runs: what is hidden or filled in where that is shown counts as what it stands for.
-    """
-
-    def __init__(self, environ: Mapping[str, str] | None = None, running: SinkOptions | None = None) -> None:
-        self._environ = os.environ if environ is None else environ
+    def __init__(self, running: SinkOptions) -> None:
         self._running = running
 
     def config_keys(self) -> list[dict[str, Any]]:
@@ -47,9 +41,8 @@ class Definitions:
         return definitions()
 
     def validate(self, config: Mapping[str, str]) -> dict[str, Any]:
-        """`ConfigInfos` of a configuration, however wrong it is."""
-        meant = config if self._running is None else self._running.unhidden(config)
-        return infos(replace(examine(meant, self._environ), written=config))
+        """`ConfigInfos` of a configuration that came over REST, however wrong it is."""
+        return infos(examine_request(config, self._running))
 
 
 def definitions() -> list[dict[str, Any]]:

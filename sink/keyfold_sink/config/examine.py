@@ -1,15 +1,29 @@
-"""Everything that can be said about a sink's configuration without connecting to anything."""
+"""Everything that can be said about a sink's configuration without connecting to anything.
+
+Three callers ask, with three degrees of trust:
+
+    examine           `keyfold sink validate`: the operator's own file. Placeholders are filled in, files are looked at.
+    options_of        `keyfold sink run`: the same, filled in already.
+    examine_request   REST: a configuration that anybody may have written. No file is opened, no client is made, and no
+                      placeholder is looked up.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
-from keyfold.config_file import resolve_all, without_secrets
+from keyfold.config_file import HIDDEN, has_placeholder, resolve_all, without_secrets
 from keyfold.errors import ConfigError
 from keyfold.options import Examined, Note, with_others
-from keyfold_sink.config.client_checks import client_mistakes
+from keyfold_sink.config.client_checks import client_key, client_mistakes
+from keyfold_sink.config.client_construction import construction_mistakes
 from keyfold_sink.config.options import SinkOptions
+
+_CONNECTING: Final = ("bootstrap.servers", "store.url", "s3.", "aws.")
+_CONVERTER: Final = re.compile(r"(?:^|\.)(?:key|value)\.converter")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +56,54 @@ def options_of(values: Mapping[str, str]) -> SinkOptions:
     return found.options
 
 
+def examine_request(written: Mapping[str, str], running: SinkOptions) -> Findings:
+    """Find the mistakes of a configuration that came over REST, without touching anything that it names.
+
+    What is hidden or a placeholder counts as what it stands for in the `running` configuration, provided that every
+    setting that says what is connected to is the running one's. Otherwise such keys are checked by their names alone:
+    a secret must not meet an address that the caller chose.
+    """
+    known = running.shown()
+    if _connecting(written) == _connecting(known):
+        values, left_out = running.unhidden(written), frozenset[str]()
+    else:
+        values = dict(written)
+        left_out = frozenset(key for key, value in written.items() if value == HIDDEN or has_placeholder(value))
+    found = SinkOptions.examine(values)
+    mistakes = [*found.mistakes]
+    mistakes += _client_mistakes(values, mistakes)
+    told = tuple(mistake for mistake in mistakes if mistake.key not in left_out)
+    return Findings(written, None if mistakes else found.options, told, found.notes)
+
+
+def _connecting(values: Mapping[str, str]) -> dict[str, str]:
+    """Return what says where connections go and how: to Kafka, to the store, to schema registries."""
+    return {
+        key: value
+        for key, value in values.items()
+        if client_key(key) is not None or key.startswith(_CONNECTING) or _CONVERTER.search(key)
+    }
+
+
 def _examine_filled(values: Mapping[str, str]) -> Examined[SinkOptions]:
     found = SinkOptions.examine(values)
     mistakes = [*found.mistakes]
-    for mistake in client_mistakes(values, {mistake.key for mistake in mistakes}):
-        text = mistake.message.removeprefix(f"`{mistake.key}`: ")
-        mistakes.append(ConfigError(mistake.key, without_secrets(text, values), hint=mistake.hint))
+    by_key = _client_mistakes(values, mistakes)
+    # All together only where each is right: librdkafka stops at the first mistake, and it is known already.
+    if not by_key and not any(client_key(mistake.key) for mistake in mistakes):
+        by_key = [_clean(mistake, values) for mistake in construction_mistakes(values)]
+    mistakes += by_key
     return Examined(None if mistakes else found.options, tuple(mistakes), found.notes)
+
+
+def _client_mistakes(values: Mapping[str, str], known: Iterable[ConfigError]) -> list[ConfigError]:
+    """Return what librdkafka refuses, key by key, but for keys that are `known` to be wrong."""
+    return [_clean(mistake, values) for mistake in client_mistakes(values, {mistake.key for mistake in known})]
+
+
+def _clean(mistake: ConfigError, values: Mapping[str, str]) -> ConfigError:
+    text = mistake.message.removeprefix(f"`{mistake.key}`: ")
+    return ConfigError(mistake.key, without_secrets(text, values), hint=mistake.hint)
 
 
 def with_mistakes(findings: Findings, more: tuple[ConfigError, ...]) -> Findings:

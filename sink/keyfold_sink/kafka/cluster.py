@@ -71,7 +71,7 @@ class AdminSource:
         try:
             self._admin = AdminClient(settings)
         except KafkaException as error:
-            raise client_refusal("admin.override.", config, error) from error
+            raise client_refusal("admin.override.", config, error.args[0].str()) from error
         self._clock = clock
         self._lock = threading.Lock()
         self._kept: dict[tuple[str, str], tuple[float, Any]] = {}

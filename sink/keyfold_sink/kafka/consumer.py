@@ -93,5 +93,5 @@ def open_consumer(
     try:
         consumer = Consumer({**settings, "on_commit": committed, "error_cb": heard})
     except KafkaException as error:
-        raise client_refusal("consumer.override.", options.consumer, error) from error
+        raise client_refusal("consumer.override.", options.consumer, error.args[0].str()) from error
     return cast("GroupConsumer", consumer)  # its stubs spell the same calls out as overloads

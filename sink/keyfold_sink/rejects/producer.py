@@ -48,7 +48,7 @@ def open_producer(options: SinkOptions, on_error: Callable[[KafkaError], None]) 
     try:
         producer = confluent_kafka.Producer({**producer_config(options), "error_cb": on_error})
     except KafkaException as error:
-        raise client_refusal("producer.override.", options.producer, error) from error
+        raise client_refusal("producer.override.", options.producer, error.args[0].str()) from error
     return cast("Producer", producer)
 
 
@@ -62,7 +62,7 @@ def ensure_topic(admin_config: Mapping[str, str], topic: str, replication_factor
     try:
         admin = AdminClient(settings)
     except KafkaException as error:
-        raise client_refusal("admin.override.", admin_config, error) from error
+        raise client_refusal("admin.override.", admin_config, error.args[0].str()) from error
     try:
         return _ensure(admin, topic, replication_factor)
     except SourceUnavailable as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -73,6 +74,13 @@ async def _json_body(request: Request) -> None:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
         raise errors.Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the body must be JSON: Content-Type: application/json")
+    try:
+        json.dumps(json.loads(await request.body()), ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        # Python's parser takes half of a surrogate pair for a character, and no answer can repeat it.
+        raise errors.bad_request("the body holds half of a surrogate pair, which is no text in UTF-8") from None
+    except ValueError:
+        pass  # FastAPI has its own words for what is no JSON
 
 
 JSON_BODY: Final = Depends(_json_body)

@@ -6,7 +6,6 @@ whatever `connector.class` says in the configuration that runs: a client that va
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Annotated, Final
@@ -14,6 +13,7 @@ from urllib.parse import unquote
 
 from fastapi import APIRouter, Depends, Path, Query
 
+from keyfold.config_file import has_placeholder
 from keyfold_sink.config.connect_definitions import CONNECTOR_CLASS
 from keyfold_sink.rest import errors, shapes
 from keyfold_sink.rest.backend import JSON_BODY, Backend, Behind
@@ -28,8 +28,6 @@ _CONVERTERS: Final = (
     "io.confluent.connect.avro.AvroConverter",
 )
 _SUFFIX: Final = "Connector"
-# Its beginning is enough, and is found in one go through a value, however long that is.
-_PLACEHOLDER: Final = re.compile(r"\$\{[^}:${]*:")
 
 
 async def _known_plugin(
@@ -75,7 +73,13 @@ def get_plugin_config(behind: Behind, _plugin: Plugin) -> list[shapes.ConfigKey]
 
 @router.put("/{plugin}/config/validate", dependencies=[JSON_BODY], operation_id="validateConfig")
 def validate_config(behind: Behind, plugin: Plugin, config: shapes.Values) -> shapes.ConfigInfos:
-    """Check a configuration without running it: each key's definition, value and errors."""
+    """Check a configuration without running it: each key's definition, value and errors.
+
+    No file, address or variable that the configuration names is looked at. Keys of the Kafka clients (`sasl.*`,
+    `ssl.*`, `security.protocol`, `*.override.*`), of the converters and of the store are checked by name and type
+    alone. Placeholders and `[hidden]` count as what they stand for only while all of these keys are those of the
+    configuration that runs; otherwise the keys that hold them are checked by name alone.
+    """
     values = texts({key: value for key, value in config.items() if value is not None})
     _require_no_foreign_placeholders(behind, values)
     included = values.get("connector.class")
@@ -85,11 +89,11 @@ def validate_config(behind: Behind, plugin: Plugin, config: shapes.Values) -> sh
 
 
 def _require_no_foreign_placeholders(behind: Backend, values: Mapping[str, str]) -> None:
-    """Filled in, others than those of the configuration that runs would tell what files and variables there are."""
+    """Refuse placeholders that do not run already: an answer would tell which files and variables exist."""
     known = behind.service.options.shown()
     for key, value in values.items():
-        if _PLACEHOLDER.search(value) and known.get(key) != value:
+        if has_placeholder(value) and known.get(key) != value:
             raise errors.bad_request(
-                f"`{key}` has a placeholder that is not in the configuration that runs, and is not looked up by REST; "
-                "`keyfold sink validate` does it where the files are"
+                f"`{key}` has a placeholder that is not in the running configuration; REST does not look it up. "
+                "Run `keyfold sink validate` where the files and variables are"
             )

@@ -194,7 +194,7 @@ class Worker:
             return
         from keyfold_sink.rest.server import serve  # a web server: only who listens has it loaded
 
-        definitions = Definitions(running=self._options)
+        definitions = Definitions(self._options)
         with serve(
             self.service, sockets, metrics=self._metrics.text, definitions=definitions, clock=self._clock
         ) as server:

@@ -1,0 +1,133 @@
+"""Whether the Kafka clients of a configuration can be made: what hangs together, and the files that it names.
+
+    parent   construction_mistakes(values) ── settings as JSON on stdin ─▶ python -m <this module>   child
+                                           ◀─ what librdkafka refuses ───
+
+librdkafka holds the interpreter while it makes a client. A file that is a pipe, or lies on a share that hangs, would
+stop every thread of this process for as long, so clients are made in a child process that has a deadline.
+
+Only a configuration from a file of the operator gets here, never one that came over REST. The clients connect to
+nothing: they have no brokers, tokens are asked for at an address where nobody listens, and the child is not given the
+credentials for Kafka. It is given the passwords of key files, because they open a file and go nowhere else.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+
+from keyfold.errors import ConfigError
+from keyfold_sink.config.client_checks import CLIENT_PREFIXES, SECURITY_KEYS, client_refusal
+from keyfold_sink.config.client_keys import translated
+
+DEADLINE_S: Final = 30.0
+_GROUP: Final = "keyfold.validate"
+# The client says what it refuses on its log as well; that is ours to say.
+_SILENT: Final = {"log_level": 0}
+# Looking at a configuration loads no libraries, runs no commands and has no brokers.
+_LEFT_OUT: Final = frozenset(
+    {
+        "bootstrap.servers",
+        "debug",
+        "metadata.broker.list",
+        "plugin.library.paths",
+        "sasl.kerberos.kinit.cmd",
+        "ssl.engine.location",
+        "ssl.providers",
+    }
+)
+# What stands for credentials, and for addresses that a client would ask by itself for a token.
+_STAND_INS: Final = {
+    "sasl.password": "hidden",
+    "sasl.oauthbearer.client.secret": "hidden",
+    "sasl.oauthbearer.client.credentials.client.secret": "hidden",
+    "sasl.oauthbearer.token.endpoint.url": "http://127.0.0.1:1/",
+}
+_KERBEROS: Final = "gssapi"
+_MAKERS: Final[Mapping[str, Callable[[dict[str, Any]], Any]]] = {
+    "consumer.override.": lambda settings: Consumer({"group.id": _GROUP, **settings}).close(),
+    "producer.override.": Producer,
+    "admin.override.": AdminClient,
+}
+
+
+def construction_mistakes(values: Mapping[str, str], deadline_s: float = DEADLINE_S) -> Iterator[ConfigError]:
+    """Make each client of a configuration once, in a child process; yield what librdkafka refuses.
+
+    Every key must be right by itself (`client_mistakes`).
+    """
+    shared = translated({key: value for key, value in values.items() if key.startswith(SECURITY_KEYS)})
+    wanted: dict[str, tuple[str, dict[str, str]]] = {}
+    for prefix in CLIENT_PREFIXES:
+        own = translated({k.removeprefix(prefix): value for k, value in values.items() if k.startswith(prefix)})
+        if not (own or (shared and prefix == CLIENT_PREFIXES[0])):
+            continue
+        settings = {**shared, **own}
+        mechanism = settings.get("sasl.mechanism", settings.get("sasl.mechanisms", ""))
+        if not mechanism and settings.get("security.protocol", "").lower().startswith("sasl"):
+            key = f"{prefix if 'security.protocol' in own else ''}sasl.mechanism"
+            yield ConfigError(
+                key, "is missing", hint="set it to PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or GSSAPI"
+            )
+        elif mechanism.lower() != _KERBEROS:
+            wanted[prefix] = (prefix if own else "", _harmless(settings))
+    if wanted:
+        yield from _tried(wanted, deadline_s)
+
+
+def _harmless(settings: Mapping[str, str]) -> dict[str, str]:
+    return {key: _STAND_INS.get(key, value) for key, value in settings.items() if key not in _LEFT_OUT}
+
+
+def _tried(wanted: Mapping[str, tuple[str, dict[str, str]]], deadline_s: float) -> Iterator[ConfigError]:
+    given = json.dumps({prefix: settings for prefix, (_, settings) in wanted.items()})
+    command = [sys.executable, "-m", __name__]
+    try:
+        done = subprocess.run(  # noqa: S603 - this very module
+            command, input=given, capture_output=True, text=True, timeout=deadline_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        named = [key for what, settings in wanted.values() for key in _files(what, settings)]
+        yield ConfigError(
+            named[0] if named else "consumer.override.*",
+            f"the Kafka client was not made within {deadline_s:g} s",
+            hint=f"check that {', '.join(named) or 'every file that is named'} is a regular file that can be read",
+        )
+        return
+    if done.returncode != 0:
+        last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        yield ConfigError("consumer.override.*", f"the Kafka client could not be tried: {last[0]}")
+        return
+    said: dict[str, str] = json.loads(done.stdout)
+    for prefix, text in said.items():
+        what, settings = wanted[prefix]
+        yield client_refusal(what, settings, text)
+
+
+def _files(what: str, settings: Mapping[str, str]) -> Iterator[str]:
+    for key in settings:
+        if key.endswith(".location"):
+            yield f"{what}{key}"
+
+
+def _main() -> None:
+    """Make the clients that stdin asks for, and print as JSON what librdkafka refuses of each."""
+    said: dict[str, str] = {}
+    for prefix, settings in json.load(sys.stdin).items():
+        try:
+            _MAKERS[prefix]({**settings, **_SILENT})
+        except KafkaException as error:
+            said[prefix] = error.args[0].str()
+        except (TypeError, ValueError) as error:
+            said[prefix] = str(error)
+    print(json.dumps(said))  # noqa: T201 - the answer to the parent
+
+
+if __name__ == "__main__":
+    _main()
