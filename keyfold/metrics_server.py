@@ -1,7 +1,8 @@
 """Metrics over HTTP, for Prometheus to scrape: `http://<metrics.host>:<metrics.port>/metrics`.
 
 Beside them, where somebody can be probed, `/health/live` and `/health/ready`: 200 or 503, and JSON that says why. Each
-request has a thread of its own, so a probe waits for no scrape.
+connection has a thread of its own, so a probe waits for no scrape. Connections are limited in number and in time; the
+oldest gives way to a new one, so that idle connections cannot keep a probe out.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import contextlib
 import errno
 import json
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from http import HTTPStatus
 from socketserver import ThreadingMixIn
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 # The port may be right and the address be none of this machine's.
 _WRONG_HOST: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
+_CONNECTIONS_MAX: Final = 64
+_SILENCE_S: Final = 15.0
 
 
 @contextlib.contextmanager
@@ -50,19 +54,54 @@ def serving(registry: CollectorRegistry, host: str, port: int, checked: Checked 
 
 
 class _Quiet(WSGIRequestHandler):
-    """A request is nothing to write down."""
+    """A request is nothing to write down, and a client that says nothing is not waited for."""
+
+    timeout = _SILENCE_S
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name of whom it overrides
         """Say nothing."""
 
 
+class _Limited(ThreadingMixIn, WSGIServer):
+    """A thread a connection, and at most `_CONNECTIONS_MAX` of them: the oldest is cut off for a new one."""
+
+    daemon_threads = True  # a scraper that went away must not keep the process
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        self._lock = threading.Lock()
+        self._open: dict[socket.socket, None] = {}  # in the order of their arrival
+        super().__init__(*arguments, **named)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection in a thread of its own."""
+        with self._lock:
+            self._open[request] = None
+            oldest = next(iter(self._open)) if len(self._open) > _CONNECTIONS_MAX else None
+            if oldest is not None:
+                del self._open[oldest]
+        if oldest is not None:
+            with contextlib.suppress(OSError):  # it may have ended meanwhile
+                oldest.shutdown(socket.SHUT_RDWR)  # its thread reads the end, and closes it
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection that has been served."""
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Pass over clients that went away or said nothing in time; others are reported as by the base class."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
+
 def _server(host: str, port: int, app: WSGIApplication) -> WSGIServer:
     """It listens from now on. Raises `OSError`, and `UnicodeError` of a host that is no name."""
 
-    class Server(ThreadingMixIn, WSGIServer):
+    class Server(_Limited):
         """IPv4 or IPv6, as the host is."""
 
-        daemon_threads = True  # a scraper that went away must not keep the process
         address_family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
 
     return make_server(host, port, app, Server, _Quiet)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 import threading
 import urllib.error
 import urllib.request
@@ -19,6 +21,7 @@ from keyfold.store.api import Create
 from keyfold.store.faulty import Fault, FaultyStore, Kind
 from keyfold.store.heard import HeardStore
 from keyfold.store.memory import MemoryStore
+from tests.support.replica_scene import until
 
 QUIET_MAX_S = 100.0
 
@@ -246,3 +249,17 @@ def test_a_probe_waits_for_no_scrape(vitals: Vitals) -> None:
         assert asked(port, "/health/live")[0] == 200
         may_end.set()
         scrape.join()
+
+
+def test_idle_connections_keep_no_probe_out_and_hold_few_threads(vitals: Vitals) -> None:
+    with (
+        serving(CollectorRegistry(), "127.0.0.1", 0, vitals) as port,
+        contextlib.ExitStack() as held,
+    ):
+        before = threading.active_count()
+        for _ in range(300):
+            held.enter_context(socket.create_connection(("127.0.0.1", port)))
+        for _ in range(20):
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health/live", timeout=60) as answer:
+                assert answer.status == 200
+        until(lambda: threading.active_count() - before <= 65, "threads of connections that gave way have ended")

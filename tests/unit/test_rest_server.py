@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ import requests
 from structlog.testing import capture_logs
 
 from keyfold.errors import ConfigError
-from keyfold_sink.rest.protocol import PatientProtocol
+from keyfold_sink.rest.protocol import PatientProtocol, gives_way
 from keyfold_sink.rest.sockets import listening, worker_id
 from keyfold_sink.status import WorkerStatus
 from tests.support.fake_service import CONFIG, FakeService, make_options, serving
@@ -255,24 +256,46 @@ def ends(raw: socket.socket, at_most: int = 1_000_000) -> bool:
     return seen < at_most
 
 
-def test_beyond_so_many_connections_new_ones_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_connections_keep_no_probe_out() -> None:
+    """Three hundred connections that say nothing were all that could be had; every probe failed."""
+    with serving(FakeService()) as server, contextlib.ExitStack() as held:
+        address = ("127.0.0.1", port_of(server.addresses[0]))
+        for _ in range(300):
+            held.enter_context(socket.create_connection(address))
+        for _ in range(20):
+            assert get(f"{server.addresses[0]}/health/live").ok
+
+
+def test_the_connection_that_waited_longest_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PatientProtocol, "connections_max", 3)
-    with serving(FakeService()) as server:
-        port = port_of(server.addresses[0])
-        held = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]
-        with socket.create_connection(("127.0.0.1", port)) as late:
-            late.settimeout(5)
-            assert ends(late)
-        for one in held:
-            one.close()
-        for _ in range(50):
-            try:
-                assert get(f"{server.addresses[0]}/health").ok
-                break
-            except requests.ConnectionError:
-                time.sleep(0.05)
-        else:
-            pytest.fail("it did not answer again")
+    with serving(FakeService()) as server, contextlib.ExitStack() as held:
+        address = ("127.0.0.1", port_of(server.addresses[0]))
+        connections = [held.enter_context(socket.create_connection(address)) for _ in range(4)]
+        connections[0].settimeout(60)
+        assert ends(connections[0])
+        for one in connections[1:]:
+            one.sendall(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            one.settimeout(60)
+            assert one.recv(65536).startswith(b"HTTP/1.1 200")
+
+
+@dataclass
+class Known:
+    """A connection as `gives_way` sees it."""
+
+    peer: str
+    waiting_since_s: float | None
+
+
+def test_a_crowded_peer_gives_way_and_no_connection_that_is_being_answered() -> None:
+    kubelet, answered = Known("10.0.0.1", 1.0), Known("10.0.0.9", None)
+    crowd = [Known("10.0.0.9", float(second)) for second in (4, 3, 5)]
+    held = [kubelet, answered, *crowd]
+    assert gives_way(held, crowd[-1], 5, 4) is None
+    assert gives_way(held, kubelet, 4, 4) is crowd[1], "the peer that has most"
+    assert gives_way(held, crowd[-1], 9, 3) is crowd[1], "the peer that has too many"
+    busy = [Known("10.0.0.9", None) for _ in range(3)]
+    assert gives_way([*busy, kubelet], kubelet, 3, 3) is kubelet, "nobody else waits"
 
 
 def test_a_connection_serves_many_requests_also_pipelined() -> None:

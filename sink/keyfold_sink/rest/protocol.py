@@ -2,14 +2,20 @@
 
 uvicorn waits for ever for a client that connects and says nothing, sends half a request, or does not read its answer.
 Here a connection has `REQUEST_S` to send a whole request, counted from its beginning or from the last answer, and
-`ANSWER_S` to have been answered. A connection beyond `CONNECTIONS_MAX` is closed at once; probes come back.
+`ANSWER_S` to have been answered.
+
+Connections are limited, in all and for each peer. When one too many arrives, a connection that has not sent a whole
+request gives way, never one that is being answered: `gives_way` says which. So idle connections cannot keep a probe
+out, however many there are.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any, Final
+from collections import Counter
+from collections.abc import Collection
+from typing import Any, Final, Protocol, TypeVar
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -17,6 +23,35 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 REQUEST_S: Final = 15.0
 ANSWER_S: Final = 120.0
 CONNECTIONS_MAX: Final = 256
+PEER_CONNECTIONS_MAX: Final = 128
+
+
+class Connection(Protocol):
+    """What is known of a connection: its peer's address, and since when a request is awaited (None: one is there)."""
+
+    peer: str
+    waiting_since_s: float | None
+
+
+C = TypeVar("C", bound=Connection)
+
+
+def gives_way(connections: Collection[C], newest: C, connections_max: int, peer_max: int) -> C | None:
+    """Return the connection to be closed after `newest` has arrived, None while there is room.
+
+    It belongs to the newest one's peer where that has too many, else to the peer that has most, and has waited longest
+    for a request. Where all others are being answered, the newest one itself gives way.
+    """
+    counts = Counter(one.peer for one in connections)
+    if counts[newest.peer] > peer_max:
+        peer = newest.peer
+    elif len(connections) > connections_max:
+        peer = max(counts, key=lambda each: counts[each])
+    else:
+        return None
+    of_peer = ((one.waiting_since_s, one) for one in connections if one.peer == peer)
+    waiting = [(since_s, one) for since_s, one in of_peer if since_s is not None]
+    return min(waiting, key=lambda pair: pair[0], default=(0.0, newest))[1]
 
 
 class PatientProtocol(H11Protocol):
@@ -25,20 +60,25 @@ class PatientProtocol(H11Protocol):
     request_s: float = REQUEST_S
     answer_s: float = ANSWER_S
     connections_max: int = CONNECTIONS_MAX
+    peer_connections_max: int = PEER_CONNECTIONS_MAX
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._deadline: asyncio.TimerHandle | None = None
-        self._waits_for_answer = False
         self._is_lost = False
+        self.peer = ""
+        self.waiting_since_s: float | None = self.loop.time()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
-        """Let a client in, or not."""
+        """Let a client in; where that is one too many, close the connection that `gives_way`."""
         super().connection_made(transport)
-        if len(self.connections) > self.connections_max:
-            transport.abort()
-            return
+        self.peer = self.client[0] if self.client else ""
+        self.waiting_since_s = self.loop.time()
         self._within(self.request_s)
+        held = [one for one in self.connections if isinstance(one, PatientProtocol) and not one._is_lost]  # noqa: SLF001
+        too_many = gives_way(held, self, self.connections_max, self.peer_connections_max)
+        if too_many is not None:
+            too_many._give_up()  # noqa: SLF001 - its own class
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the deadline."""
@@ -53,7 +93,7 @@ class PatientProtocol(H11Protocol):
 
     def on_response_complete(self) -> None:
         """The next request has as long as the first; it may be here already."""
-        self._waits_for_answer = False
+        self.waiting_since_s = self.loop.time()
         self._within(self.request_s)
         super().on_response_complete()
         self._look()
@@ -73,8 +113,8 @@ class PatientProtocol(H11Protocol):
 
     def _look(self) -> None:
         is_whole = self.conn.their_state in {h11.DONE, h11.MUST_CLOSE} and self.conn.our_state is not h11.DONE
-        if is_whole and not self._waits_for_answer:
-            self._waits_for_answer = True
+        if is_whole and self.waiting_since_s is not None:
+            self.waiting_since_s = None
             self._within(self.answer_s)
 
     def _within(self, seconds: float) -> None:
@@ -88,5 +128,6 @@ class PatientProtocol(H11Protocol):
             self._deadline = None
 
     def _give_up(self) -> None:
-        self._deadline = None
+        self._forget()
+        self._is_lost = True
         self.transport.abort()
