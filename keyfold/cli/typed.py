@@ -48,7 +48,7 @@ class Printer:
 
         row = show.record_json(self._topic, partition, record)
         for part in self._typed:
-            row[part.value] = plain(self._value(partition, record, part))
+            row[part.value] = self._plain(partition, record, part)
         return show.dumps(row)
 
     def line(self, partition: int, record: Record) -> str:
@@ -60,15 +60,18 @@ class Printer:
         found: dict[str, Any] = {}
         for part in self._typed:
             if getattr(record, part.value) is not None:
-                value = self._value(partition, record, part)
-                found[part.value] = (value if isinstance(value, str) else show.dumps(plain(value))).encode()
+                value = self._plain(partition, record, part)
+                found[part.value] = (value if isinstance(value, str) else show.dumps(value)).encode()
         return show.record_line(self._topic, partition, replace(record, **found))
 
-    def _value(self, partition: int, record: Record, part: Part) -> Any:
+    def _plain(self, partition: int, record: Record, part: Part) -> Any:
         from keyfold.typed.misfit import Misfit, misfit_at
 
         try:
-            return self._decoder.decode(part, getattr(record, part.value), record.headers)
+            try:
+                return plain(self._decoder.decode(part, getattr(record, part.value), record.headers))
+            except RecursionError as error:
+                raise Misfit("is nested too deeply") from error
         except Misfit as misfit:
             hint = f"--{part.value}-format bytes prints it as it is"
             raise misfit_at(self._topic, partition, record.offset, part, misfit, hint=hint) from misfit

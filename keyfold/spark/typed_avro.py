@@ -33,8 +33,9 @@ from keyfold.spark.typed_tasks import typed_by_tasks
 from keyfold.typed.decoder import reader_type
 from keyfold.typed.formats import Part
 from keyfold.typed.framing import GUID_BYTES, ID_BYTES, read_frame
-from keyfold.typed.kept import KeptSchemas
+from keyfold.typed.kept import KeptSchemas, SchemaUnusable
 from keyfold.typed.misfit import Misfit, SchemaKey
+from keyfold.typed.schema_bounds import SchemaTooLarge, require_bounded
 
 LOADS_AT_ONCE: Final = 16
 
@@ -68,9 +69,12 @@ def _reader(typing: Typing, log: Log, kept: KeptSchemas, partitions: Sequence[in
             typing.schema_option, f"is needed: GUIDs do not say which is the newest ({sorted(set(keys))})"
         )
     try:
-        return kept.text(max(ids) if ids else keys[0])
+        return _bounded(kept, max(ids) if ids else keys[0])
     except Misfit as error:
         raise ConfigError(typing.schema_option, f"is needed: the last {part} {error.message}") from error
+    except SchemaUnusable as error:
+        message = f"is needed: the newest schema of the {part.value}s cannot be used: {error.message}"
+        raise ConfigError(typing.schema_option, message) from error
 
 
 def _checked(typing: Typing, text: Any) -> str:
@@ -125,14 +129,33 @@ def _last_of(log: Log, place: Place, entry: SegmentEntry, part: Part) -> Record 
     return None
 
 
-def _texts(kept: KeptSchemas) -> dict[SchemaKey, str]:
-    """All kept schemas: which of them a record names is known when it is read."""
+def _texts(kept: KeptSchemas) -> dict[SchemaKey, str | SchemaUnusable]:
+    """Return all kept schemas: which of them a record names is known when it is read.
+
+    A schema that cannot be used is no reason to refuse records of others, so what is wrong stands in its place.
+    """
+
+    def text(key: SchemaKey) -> str | SchemaUnusable:
+        try:
+            return _bounded(kept, key)
+        except SchemaUnusable as error:
+            return error
+
     keys = kept.keys()
     with ThreadPoolExecutor(LOADS_AT_ONCE) as pool:
-        return dict(zip(keys, pool.map(kept.text, keys), strict=True))
+        return dict(zip(keys, pool.map(text, keys), strict=True))
 
 
-def _from_avro(typing: Typing, topic: str, writers: Mapping[SchemaKey, str], reader: str) -> Column:
+def _bounded(kept: KeptSchemas, key: SchemaKey) -> str:
+    """Return a kept schema's text for Spark, which writes out every name. Raises `Misfit`, `SchemaUnusable`."""
+    try:
+        require_bounded(kept.schema(key))
+    except SchemaTooLarge as error:
+        raise SchemaUnusable(kept.name(key), f"is a schema that is not read: {error}") from error
+    return kept.text(key)
+
+
+def _from_avro(typing: Typing, topic: str, writers: Mapping[SchemaKey, str | SchemaUnusable], reader: str) -> Column:
     from pyspark.sql.avro.functions import from_avro
 
     stored = fn.col(typing.column)
@@ -149,7 +172,11 @@ def _from_avro(typing: Typing, topic: str, writers: Mapping[SchemaKey, str], rea
     told = fn.concat(fn.lit("begins with "), fn.hex(head), fn.lit(", which is no id of a kept schema"))
     column = fn.when(stored.isNull(), None)
     for key, text in writers.items():
-        column = column.when(head == fn.unhex(fn.lit(_prefix(key).hex())), from_avro(body, text, options))
+        if isinstance(text, SchemaUnusable):
+            read = misfit(typing, topic, fn.lit(f"names schema {key}, which cannot be used: {text.message}"))
+        else:
+            read = from_avro(body, text, options)
+        column = column.when(head == fn.unhex(fn.lit(_prefix(key).hex())), read)
     return column.otherwise(misfit(typing, topic, told))
 
 

@@ -14,6 +14,8 @@ from typing import Any, Final
 import fastavro
 from fastavro.schema import SchemaParseException, UnknownType
 
+from keyfold.typed.schema_bounds import SchemaTooLarge, require_bounded, require_bounded_text
+
 Json = Any
 
 # What each logical type is written on.
@@ -127,9 +129,14 @@ Named = Fixed | Enumeration | RecordType
 def parse_avro(text: str | bytes) -> Type:
     """Read a schema's text. Raises `NotAvro`."""
     try:
+        require_bounded_text(len(text))
         schema = json.loads(text)
+    except SchemaTooLarge as error:
+        raise NotAvro(str(error)) from error
     except ValueError as error:
         raise NotAvro(f"it is no JSON: {error}") from error
+    except RecursionError as error:
+        raise NotAvro("it is nested too deeply") from error
     return avro_type(schema)
 
 
@@ -138,6 +145,7 @@ def avro_type(schema: Json, *, defaults: bool = True) -> Type:
     if not isinstance(schema, str | list | dict):
         raise NotAvro(f"{schema!r} is no schema")
     try:
+        require_bounded(schema)
         return _Parser().type(fastavro.parse_schema(_flat(schema, defaults=defaults)))
     except RecursionError as error:
         raise NotAvro("it is nested too deeply") from error

@@ -28,6 +28,7 @@ from keyfold.typed.avro_schema import (
 )
 from keyfold.typed.logical import DAY_SECONDS, EPOCH, EPOCH_DAY, EPOCH_LOCAL, exact_decimal
 from keyfold.typed.misfit import Misfit
+from keyfold.typed.schema_bounds import SCHEMA_DEPTH_MAX
 
 Convert = Callable[[Any], Any]
 
@@ -56,8 +57,10 @@ class Envelope:
         self.convert, self.type = _compile(schema)
 
 
-def _compile(schema: Any) -> tuple[Convert, Type | None]:
-    """Raises `Misfit` where the schema is none of Connect's."""
+def _compile(schema: Any, level: int = 0) -> tuple[Convert, Type | None]:
+    """Raises `Misfit` where the schema is none of Connect's, or is nested too deeply."""
+    if level > SCHEMA_DEPTH_MAX:
+        raise Misfit(f"has an envelope with a schema of more than {SCHEMA_DEPTH_MAX} levels")
     if schema is None:
         return _as_it_is, None
     kind = str(schema.get("type")) if isinstance(schema, dict) else ""
@@ -65,12 +68,12 @@ def _compile(schema: Any) -> tuple[Convert, Type | None]:
     if logical is not None:
         bare, made = logical
     elif kind == "struct":
-        bare, made = _struct(schema)
+        bare, made = _struct(schema, level)
     elif kind == "array":
-        item, item_type = _compile(schema.get("items"))
+        item, item_type = _compile(schema.get("items"), level + 1)
         bare, made = _array(item), Array(_known(item_type))
     elif kind == "map":
-        bare, made = _map(schema)
+        bare, made = _map(schema, level)
     elif kind in _AVRO:
         bare, made = _simple(kind), Primitive(_AVRO[kind])
     else:
@@ -132,11 +135,11 @@ def _base64(text: str) -> bytes:
         raise Misfit(f"has a payload with a text that is no Base64: {error}") from error
 
 
-def _struct(schema: Mapping[str, Any]) -> tuple[Convert, Type]:
+def _struct(schema: Mapping[str, Any], level: int) -> tuple[Convert, Type]:
     fields = schema.get("fields")
     if not isinstance(fields, list) or not all(isinstance(each, dict) and "field" in each for each in fields):
         raise Misfit("has an envelope with a struct without fields")
-    compiled = {str(each["field"]): _compile(each) for each in fields}
+    compiled = {str(each["field"]): _compile(each, level + 1) for each in fields}
 
     def convert(payload: Any) -> Any:
         if type(payload) is not dict:
@@ -159,9 +162,10 @@ def _array(item: Convert) -> Convert:
     return convert
 
 
-def _map(schema: Mapping[str, Any]) -> tuple[Convert, Type]:
+def _map(schema: Mapping[str, Any], level: int) -> tuple[Convert, Type]:
     """A map with texts for keys is an object; any other is a list of pairs, as Avro has it."""
-    (key, key_type), (value, value_type) = _compile(schema.get("keys")), _compile(schema.get("values"))
+    key, key_type = _compile(schema.get("keys"), level + 1)
+    value, value_type = _compile(schema.get("values"), level + 1)
     is_object = isinstance(schema.get("keys"), dict) and schema["keys"].get("type") == "string"
 
     def convert(payload: Any) -> Any:

@@ -30,12 +30,16 @@ class KeptSchemas:
         self._texts: dict[SchemaKey, str] = {}
         self._lock = Lock()
 
+    def name(self, key: SchemaKey) -> str:
+        """Return the key of the object that holds a schema."""
+        return schema_key(self._topics_dir, key)
+
     def text(self, key: SchemaKey) -> str:
         """The schema as it is kept, in one piece. Raises `Misfit` where none is kept under `key`, and `StoreError`."""
         with self._lock:
             found = self._texts.get(key)
             if found is None:
-                name = schema_key(self._topics_dir, key)
+                name = self.name(key)
                 try:
                     found = self._texts[key] = self._store.get(name).data.decode()
                 except ObjectNotFound as error:
@@ -49,8 +53,10 @@ class KeptSchemas:
         """The schema as JSON. Raises what `text` does, and `SchemaUnusable`."""
         try:
             return json.loads(self.text(key))
+        except RecursionError as error:
+            raise SchemaUnusable(self.name(key), "is nested too deeply") from error
         except ValueError as error:
-            raise SchemaUnusable(schema_key(self._topics_dir, key), f"is no JSON: {error}") from error
+            raise SchemaUnusable(self.name(key), f"is no JSON: {error}") from error
 
     def keys(self) -> list[SchemaKey]:
         """What is kept: ids ascending, then GUIDs. One listing."""

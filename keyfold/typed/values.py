@@ -137,7 +137,10 @@ class Envelopes:
 
     def of(self, schema: Any) -> Envelope:
         """The envelope of a schema. Raises `Misfit`."""
-        key = json.dumps(schema, default=str)
+        try:
+            key = json.dumps(schema, default=str)
+        except RecursionError as error:
+            raise Misfit("has an envelope whose schema is nested too deeply") from error
         with self._lock:
             found = self._known.get(key)
             if found is None:

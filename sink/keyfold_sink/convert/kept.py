@@ -59,7 +59,7 @@ def _same_json(found: bytes, text: str) -> bool:
     """Registries of other versions may lay out the same schema in another way."""
     try:
         return bool(_parsed(found) == _parsed(text))
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 

@@ -34,6 +34,7 @@ import structlog
 from keyfold.backoff import Backoff
 from keyfold.clock import Clock
 from keyfold.errors import KeyfoldError
+from keyfold.typed.schema_bounds import SchemaTooLarge, require_bounded, require_bounded_text
 from keyfold_sink.convert.avro_layout import Step, compile_check
 from keyfold_sink.convert.avro_schema import SchemaUnusable, stand_alone
 from keyfold_sink.convert.kept import KeptSchemas
@@ -330,7 +331,11 @@ def read_schema(registered: RegisteredSchema) -> tuple[str, Step]:
         if registered.referenced:
             schema = stand_alone(schema, [_load(other)[0] for other in registered.referenced])
             text = json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
+        require_bounded_text(len(text.encode()))
+        require_bounded(schema)
         return text, compile_check(schema)
+    except SchemaTooLarge as error:
+        raise SchemaUnusable(str(error)) from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise SchemaUnusable(f"it is no Avro schema: {error!r}") from error
     except RecursionError as error:

@@ -1,0 +1,161 @@
+"""Schemas that are short to write and endless to write out, and values that are nested without end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from keyfold.store.api import Create
+from keyfold.store.memory import MemoryStore
+from keyfold.typed.avro_schema import NotAvro, avro_type, parse_avro
+from keyfold.typed.decoder import Decoder
+from keyfold.typed.kept import KeptSchemas, SchemaUnusable
+from keyfold.typed.misfit import Misfit
+from keyfold.typed.schema_bounds import (
+    SCHEMA_BYTES_MAX,
+    SCHEMA_DEPTH_MAX,
+    SCHEMA_TYPES_MAX,
+    SchemaTooLarge,
+    require_bounded,
+)
+from keyfold_sink.convert.avro_schema import SchemaUnusable as RefusedBySink
+from keyfold_sink.convert.registry_api import AVRO, RegisteredSchema
+from keyfold_sink.convert.schemas import read_schema
+
+Json = Any
+GROWTH_BYTES = 512 * 1024 * 1024
+
+
+def doubling(levels: int, leaf: Json = "float") -> Json:
+    """Records nested inside each other, each with two fields of the next one's type: 2**levels leaves."""
+    schema = leaf
+    for level in reversed(range(levels)):
+        name = f"R{level}"
+        inner_name = schema if isinstance(schema, str) else schema["name"]
+        fields = [{"name": "a", "type": schema}, {"name": "b", "type": inner_name}]
+        schema = {"type": "record", "name": name, "fields": fields}
+    return schema
+
+
+def nested(levels: int, wrap: Callable[[Json], Json]) -> Json:
+    schema: Json = "int"
+    for _ in range(levels):
+        schema = wrap(schema)
+    return schema
+
+
+BOMB = doubling(40)
+LINKED = {"type": "record", "name": "L", "fields": [{"name": "next", "type": ["null", "L"]}]}
+TOO_LARGE = {
+    "forty doublings": BOMB,
+    "in a namespace": {**doubling(30), "namespace": "a.b"},
+    "with recursive names": doubling(
+        20, {"type": "record", "name": "L", "fields": [{"name": "n", "type": ["null", "L"]}]}
+    ),
+    "a union of doublings": ["null", doubling(25)],
+    "arrays in arrays": nested(SCHEMA_DEPTH_MAX + 1, lambda inner: {"type": "array", "items": inner}),
+    "maps in maps": nested(SCHEMA_DEPTH_MAX + 1, lambda inner: {"type": "map", "values": inner}),
+    "types in types": nested(300, lambda inner: {"type": inner}),
+    "as many fields": {
+        "type": "record",
+        "name": "Wide",
+        "fields": [{"name": f"f{number}", "type": "int"} for number in range(SCHEMA_TYPES_MAX)],
+    },
+}
+
+
+@pytest.mark.parametrize("name", TOO_LARGE)
+def test_the_sink_and_readers_refuse_the_same_schemas(name: str) -> None:
+    schema = TOO_LARGE[name]
+    with pytest.raises(SchemaTooLarge):
+        require_bounded(schema)
+    with pytest.raises(NotAvro):
+        avro_type(schema)
+    with pytest.raises(RefusedBySink):
+        read_schema(RegisteredSchema(AVRO, json.dumps(schema)))
+
+
+def test_a_schema_at_the_bounds_is_read_by_both() -> None:
+    fields = [{"name": f"f{number}", "type": ["null", "int"]} for number in range(SCHEMA_TYPES_MAX // 3 - 1)]
+    deep = nested(SCHEMA_DEPTH_MAX - 4, lambda inner: {"type": "array", "items": inner})
+    for schema in ({"type": "record", "name": "Wide", "fields": fields}, deep, doubling(14)):
+        avro_type(schema)
+        read_schema(RegisteredSchema(AVRO, json.dumps(schema)))
+
+
+@pytest.mark.parametrize("text", ["[" * 200_000, '{"type":' * 200_000, '"' + "x" * SCHEMA_BYTES_MAX + '"'])
+def test_a_text_that_is_too_deep_or_too_long_is_refused_by_name(text: str) -> None:
+    with pytest.raises(NotAvro):
+        parse_avro(text)
+    with pytest.raises(RefusedBySink):
+        read_schema(RegisteredSchema(AVRO, text))
+    store = MemoryStore()
+    store.put("topics/_schemas/7.avsc", text.encode(), Create())
+    kept = KeptSchemas(store, "topics")
+    decoder = Decoder(value_format="avro", schemas=kept)
+    with pytest.raises((Misfit, SchemaUnusable), match="7"):
+        decoder._value.value(b"\0\0\0\0\x07\x02", ())
+
+
+@pytest.mark.parametrize("depth", [100, 300, 480, 900, 5_000])
+def test_an_envelope_and_a_document_of_any_depth_are_read_or_refused(depth: int) -> None:
+    schema: Json = {"type": "string"}
+    for _ in range(depth):
+        schema = {"type": "array", "items": schema}
+    schema_text = '{"type":"array","items":' * depth + '{"type":"string"}' + "}" * depth
+    payload = "[" * depth + "]" * depth
+    decoder = Decoder(value_format="json")
+    for text in (f'{{"schema":{schema_text},"payload":{payload}}}', payload):
+        with contextlib.suppress(Misfit):
+            decoder._value.value(text.encode(), ())
+
+
+_IN_A_SMALL_PROCESS = textwrap.dedent(
+    """
+    import json, resource, sys
+    from tests.unit.test_typed_bounds import BOMB, GROWTH_BYTES
+    from keyfold.store.api import Create
+    from keyfold.store.memory import MemoryStore
+    from keyfold.typed.decoder import Decoder
+    from keyfold.typed.kept import KeptSchemas
+    from keyfold.typed.choose import column_for
+    from keyfold.typed.formats import Format, Part
+    from keyfold_sink.convert.registry_api import AVRO, RegisteredSchema
+    from keyfold_sink.convert.schemas import read_schema
+
+    used = int(open("/proc/self/statm").read().split()[5]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_DATA, (used + GROWTH_BYTES,) * 2)
+    store = MemoryStore()
+    store.put("topics/_schemas/7.avsc", json.dumps(BOMB).encode(), Create())
+    kept = KeptSchemas(store, "topics")
+    def decode():
+        Decoder(value_format="avro", schemas=kept)._value.value(b"\\0\\0\\0\\0\\x07\\x02", ())
+    def choose():
+        from keyfold.typed.choose import AvroSurvey, surveyed_type
+        survey = AvroSurvey(Part.VALUE)
+        survey.keys = {7}
+        column_for(Part.VALUE, Format.AVRO, kept, surveyed_type([survey], kept, Part.VALUE))
+    def check():
+        read_schema(RegisteredSchema(AVRO, json.dumps(BOMB)))[1](b"", 0)
+    try:
+        {"decode": decode, "choose": choose, "check": check}[sys.argv[1]]()
+    except Exception as error:
+        print(type(error).__name__, str(error)[:300])
+    """
+)
+
+
+@pytest.mark.parametrize("how", ["decode", "choose", "check"])
+def test_a_schema_of_four_kilobytes_takes_neither_memory_nor_time(how: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _IN_A_SMALL_PROCESS, how], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "types when its names are replaced" in done.stdout, done.stdout + done.stderr
