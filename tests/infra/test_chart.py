@@ -198,6 +198,16 @@ def test_commands_are_those_of_keyfold(values: Path, tmp_path: Path) -> None:
                 parse(["compact", *words[words.index("run") :]], tmp_path)
 
 
+@each_set
+def test_executors_are_authenticated_and_what_they_are_sent_is_encrypted(values: Path) -> None:
+    """Tasks carry the store's credentials."""
+    for pod in pods(template(values)):
+        words = " ".join(word for container in pod.containers for word in container.get("args", []))
+        if "k8s://" in words:
+            assert "spark.authenticate=true" in words, pod.owner
+            assert "spark.network.crypto.enabled=true" in words, pod.owner
+
+
 def parse(words: list[str], folder: Path) -> None:
     """Have keyfold's own command line take these words. Raises `click.ClickException` where it does not."""
     file = folder / "config.json"

@@ -35,6 +35,8 @@ spec:
 {{/*
 Settings of Spark, as a JSON object. Spark names executors itself, anew each time that it starts: those of one that died
 in this pod, and those of another compactor, have other names. Its progress bar would stand in the lines of the log.
+Driver and executors prove to each other that they share a secret, which Spark makes for each start, and encrypt what
+they send: tasks carry the store's credentials.
 */}}
 {{- define "keyfold.sparkConf" -}}
 {{- $spark := .Values.compactor.spark -}}
@@ -42,6 +44,8 @@ in this pod, and those of another compactor, have other names. Its progress bar 
 {{- if include "keyfold.onKubernetes" . -}}
 {{- $executor := $spark.executor -}}
 {{- $c = mergeOverwrite $c (dict
+  "spark.authenticate" "true"
+  "spark.network.crypto.enabled" "true"
   "spark.driver.host" "$(POD_IP)"
   "spark.kubernetes.namespace" .Release.Namespace
   "spark.kubernetes.driver.pod.name" "$(POD_NAME)"
