@@ -78,10 +78,13 @@ def list_names(store: ObjectStore, place: Place) -> list[str]:
 
 
 def delete_names(store: ObjectStore, place: Place, names: Iterable[str]) -> int:
-    """Delete objects, indexes after their segments so that a half-done deletion is still explained by its names."""
+    """Delete objects, indexes after their segments so that a half-done deletion is still explained by its names.
+
+    Raises `Corrupt`, and deletes nothing, where one is not the name of a segment or an index.
+    """
     ordered = sorted(names, key=lambda name: (name.startswith(INDEX_FOLDER), name))
-    for name in ordered:
-        store.delete(place.key(name))
+    for key in [place.own_key(name) for name in ordered]:
+        store.delete(key)
     return len(ordered)
 
 

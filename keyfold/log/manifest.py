@@ -19,7 +19,7 @@ from random import Random
 from typing import Any, Final
 from uuid import UUID
 
-from keyfold.log.names import Role
+from keyfold.log.names import Role, is_index_name, is_segment_name, parse_name
 from keyfold.store.api import STORE_TIME_RESOLUTION_MS
 
 UNSTAMPED: Final = -1
@@ -340,7 +340,7 @@ def _has_clean_part(manifest: Manifest) -> bool:
 
 def faults(manifest: Manifest) -> list[str]:
     """What is wrong with a manifest in itself, without looking at any object. Empty when it is sound."""
-    found: list[str] = []
+    found = _name_faults(manifest)
     position = manifest.log_start_offset
     for entry in manifest.segments:
         found.extend(_entry_faults(entry, position))
@@ -363,6 +363,18 @@ def faults(manifest: Manifest) -> list[str]:
         found.append("two holds of one replica")
     missing = {e for s in manifest.segments for e in s.cleaned_epochs} - {p.epoch for p in manifest.passes}
     found.extend(f"pass {epoch} marks tombstones but is not among passes" for epoch in sorted(missing))
+    return found
+
+
+def _name_faults(manifest: Manifest) -> list[str]:
+    """Names that are not those of segments and indexes in the partition's folder: they are read, copied and deleted."""
+    found = [f"{s.name!r} is not a segment's name" for s in manifest.segments if not is_segment_name(s.name)]
+    found += [f"{s.index_name!r} is not an index's name" for s in manifest.segments if not is_index_name(s.index_name)]
+    found += [
+        f"{r.name!r} among the replaced objects is not the name of a segment or an index"
+        for r in manifest.replaced
+        if parse_name(r.name) is None
+    ]
     return found
 
 

@@ -20,6 +20,8 @@ from enum import Enum
 from random import Random
 from typing import Final
 
+from keyfold.errors import Corrupt
+
 MANIFEST_NAME: Final = "_manifest.avro"
 FIRST_COPY_NAME: Final = "_first_copy.json"
 """In a replica's partition from before its first object until after its first commit (`keyfold.log.first_copy`)."""
@@ -29,12 +31,13 @@ SCHEMAS_FOLDER: Final = "_schemas/"
 SEGMENT_SUFFIX: Final = ".avro"
 INDEX_SUFFIX: Final = ".parquet"
 
+# Numbers of 64 bits at most, in digits of ASCII: `\d` would take those of other scripts, and `int` of any length.
 _OBJECT_NAME: Final = re.compile(
-    r"(?P<index>_index/)?(?P<base>\d{20})-(?P<epoch>\d{8,})-(?P<role>[sc])(?P<attempt>[0-9a-f]{16})\.(?P<suffix>avro|parquet)"
+    r"(?P<index>_index/)?(?P<base>[0-9]{20})-(?P<epoch>[0-9]{8,19})-(?P<role>[sc])(?P<attempt>[0-9a-f]{16})\.(?P<suffix>avro|parquet)"
 )
 _MANIFEST_COPY: Final = re.compile(r"_manifest\.damaged-[0-9a-f]{16}\.avro")
 _TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
-_PARTITION_FOLDER: Final = re.compile(r"partition=(\d+)")
+_PARTITION_FOLDER: Final = re.compile(r"partition=(0|[1-9][0-9]{0,9})")
 
 
 class Role(Enum):
@@ -74,9 +77,22 @@ def parse_name(name: str) -> ObjectName | None:
     match = _OBJECT_NAME.fullmatch(name)
     if match is None or (match["index"] is not None) != (match["suffix"] == "parquet"):
         return None
-    return ObjectName(
+    parsed = ObjectName(
         int(match["base"]), int(match["epoch"]), Role(match["role"]), match["attempt"], match["index"] is not None
     )
+    return parsed if str(parsed) == name else None  # an epoch with needless zeros is no name that keyfold gives
+
+
+def is_segment_name(name: str) -> bool:
+    """Whether a segment may have this name, relative to its partition's folder."""
+    parsed = parse_name(name)
+    return parsed is not None and not parsed.is_index
+
+
+def is_index_name(name: str) -> bool:
+    """Whether an index may have this name, relative to its partition's folder."""
+    parsed = parse_name(name)
+    return parsed is not None and parsed.is_index
 
 
 def manifest_copy_name(sha256: str) -> str:
@@ -137,6 +153,21 @@ class Place:
 
     def key(self, name: str) -> str:
         """Key of an object that a manifest names."""
+        return self.folder + name
+
+    def own_key(self, name: str) -> str:
+        """Key of a segment or index of this partition, for callers that delete or write.
+
+        Raises `Corrupt` for any other name. Manifests with such names are refused when they are read; this is the last
+        step before an object changes, and trusts no earlier one.
+        """
+        if parse_name(name) is None:
+            raise Corrupt(
+                self.topic,
+                self.partition,
+                f"{name!r} is not the name of a segment or an index",
+                hint=f"nothing was changed; `{self.manifest_key}` may have been tampered with",
+            )
         return self.folder + name
 
     def __str__(self) -> str:

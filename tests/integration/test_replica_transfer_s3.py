@@ -29,6 +29,7 @@ from keyfold.store.s3 import S3Location, S3Store
 from keyfold_compactor.replica.carriage.jobs import CopyJob, Way
 from keyfold_compactor.replica.carriage.transfer import Transfer
 from tests.support.moto import DROP, Fault, LocalS3Process
+from tests.support.transfers import named
 from tests.support.versitygw import Versitygw
 
 PLACE: Final = Place("topics", "users", 0)
@@ -44,7 +45,8 @@ def store_at(server: Any) -> S3Store:
     return location.open()
 
 
-def made(store: S3Store, name: str, size_bytes: int) -> CopyJob:
+def made(store: S3Store, word: str, size_bytes: int) -> CopyJob:
+    name = named(word)
     data = Random(name).randbytes(size_bytes)
     store.put(PLACE.key(name), data, Create())
     return CopyJob(PLACE, name, size_bytes, hashlib.sha256(data).digest())

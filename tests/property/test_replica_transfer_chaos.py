@@ -22,6 +22,7 @@ from keyfold.store.faulty import Chaos, Fault, FaultyStore, Kind, SimulatedCrash
 from keyfold.store.memory import MemoryStore
 from keyfold_compactor.replica.carriage.jobs import CopyJob
 from keyfold_compactor.replica.carriage.transfer import Transfer
+from tests.support.transfers import named
 
 PLACE = Place("topics", "users", 0)
 SIZES = [10, 2 * PART_BYTES + 7, 1000, PART_BYTES, PART_BYTES + 1]
@@ -53,7 +54,7 @@ def scene(server: str = "") -> tuple[MemoryStore, Judge, list[CopyJob]]:
     source, target = MemoryStore("source", ManualClock(), server=server), Judge(server)
     jobs = []
     for number, (data, digest) in enumerate(contents()):
-        job = CopyJob(PLACE, f"{number}.avro", len(data), digest)
+        job = CopyJob(PLACE, named(f"{number}.avro"), len(data), digest)
         source.put(job.key, data, Create())
         target.right[job.key] = job.sha256
         jobs.append(job)

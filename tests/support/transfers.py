@@ -10,7 +10,7 @@ from keyfold.clock import ManualClock
 from keyfold.errors import (
     ObjectNotFound,
 )
-from keyfold.log.names import Place
+from keyfold.log.names import ObjectName, Place, Role
 from keyfold.retry import Patience
 from keyfold.store.api import Create, ObjectStore
 from keyfold.store.memory import MemoryStore
@@ -27,8 +27,15 @@ def patience(patience_s: float = 60.0) -> Patience:
     return Patience(ManualClock(), Random(1), Backoff(), patience_s)
 
 
-def made(store: ObjectStore, name: str, size_bytes: int, *, place: Place = PLACE, seed: int = 0) -> CopyJob:
+def named(word: str) -> str:
+    """A segment's or index's name that stands for a short one such as `a.avro` or `_index/a.parquet`."""
+    attempt = hashlib.sha256(word.encode()).hexdigest()[:16]
+    return str(ObjectName(0, 1, Role.SINK, attempt, is_index=word.endswith(".parquet")))
+
+
+def made(store: ObjectStore, word: str, size_bytes: int, *, place: Place = PLACE, seed: int = 0) -> CopyJob:
     """An object at the source, and the job that copies it."""
+    name = named(word)
     data = Random(f"{name} {seed}").randbytes(size_bytes)
     store.put(place.key(name), data, Create())
     return CopyJob(place, name, size_bytes, hashlib.sha256(data).digest())

@@ -28,7 +28,19 @@ from keyfold.store.pace import CHUNK_BYTES
 from keyfold_compactor.replica.carriage.carry import LARGE_BYTES
 from keyfold_compactor.replica.carriage.jobs import CopyJob, CopyResult, Way
 from keyfold_compactor.replica.carriage.transfer import Transfer
-from tests.support.transfers import BIG, MIB, PLACE, THERE, copy, is_there, made, one_server, patience, transfer
+from tests.support.transfers import (
+    BIG,
+    MIB,
+    PLACE,
+    THERE,
+    copy,
+    is_there,
+    made,
+    named,
+    one_server,
+    patience,
+    transfer,
+)
 
 
 @pytest.fixture
@@ -119,11 +131,11 @@ def test_a_large_object_that_is_there_is_not_sent(source: MemoryStore, target: M
 @pytest.mark.parametrize("size_bytes", [1000, BIG, LARGE_BYTES])
 def test_something_else_under_the_name_is_told(source: MemoryStore, target: MemoryStore, size_bytes: int) -> None:
     job = made(source, "a.avro", size_bytes)
-    target.put(THERE.key("a.avro"), b"something else", Create())
+    target.put(THERE.key(named("a.avro")), b"something else", Create())
     with pytest.raises(ReplicaDiverged, match="holds 14 bytes") as raised:
         copy(source, target, job)
     assert raised.value.host == "memory://target"
-    assert target.get(THERE.key("a.avro")).data == b"something else"
+    assert target.get(THERE.key(named("a.avro"))).data == b"something else"
     assert list(target.list_uploads("")) == []
 
 
@@ -139,7 +151,7 @@ def test_what_the_source_has_not_any_more_is_told_before_all_else(source: Memory
         assert raised.value.key == job.key
         assert raised.value.host == "memory://source"
     broken = made(source, "broken.avro", 10)
-    wrong = CopyJob(PLACE, "broken.avro", 10, b"")
+    wrong = CopyJob(PLACE, named("broken.avro"), 10, b"")
     with pytest.raises(ObjectNotFound):
         copy(source, target, wrong, gone[0], threads=2)
     assert not is_there(target, broken)
@@ -269,7 +281,7 @@ class Endless(MemoryStore):
         digest = hashlib.sha256()
         for start in range(0, self.size_bytes, PART_BYTES):
             digest.update(self.piece(start, min(PART_BYTES, self.size_bytes - start)))
-        return CopyJob(PLACE, name, self.size_bytes, digest.digest())
+        return CopyJob(PLACE, named(name), self.size_bytes, digest.digest())
 
 
 class Drain(MemoryStore):

@@ -170,7 +170,7 @@ class _Carriage:
         self._source = carrier.source
         self._target = carrier.target
         self._job = job
-        self._key = replace(job.place, topics_dir=carrier.topics_dir).key(job.name)
+        self._key = replace(job.place, topics_dir=carrier.topics_dir).own_key(job.name)
         self._stop = stop
         patience = carrier.patience
         self._patience = replace(patience, clock=_StoppableClock(patience.clock, self._go_on))
