@@ -130,7 +130,7 @@ def _try_header(data: Bytes, origin: str) -> SegmentHeader | None:
     if bytes(data[: len(MAGIC)]) != MAGIC[: len(data)]:
         raise SegmentDamaged(origin, "it does not begin as an Avro file does")
     try:
-        meta, position = _read_meta(data, len(MAGIC))
+        meta, position = read_meta(data, len(MAGIC))
     except EOFError:
         if len(data) > _MAX_HEADER_BYTES:
             raise SegmentDamaged(origin, "the header does not end") from None
@@ -152,8 +152,11 @@ def _try_header(data: Bytes, origin: str) -> SegmentHeader | None:
     return header
 
 
-def _read_meta(data: Bytes, position: int) -> tuple[dict[str, str], int]:
-    """The header's map. Raises `EOFError` where data ends first, `ValueError` where it is none."""
+def read_meta(data: Bytes, position: int) -> tuple[dict[str, str], int]:
+    """Read a header's metadata map at `position`. Raises `EOFError` if it is cut off, `ValueError` if it is malformed.
+
+    A text has at most 1 MiB, and the map at most 64 entries a block.
+    """
 
     def number(at: int) -> tuple[int, int]:
         if len(data) - at < _MAX_VARINT_BYTES and all(byte > 0x7F for byte in data[at:]):

@@ -8,6 +8,9 @@ deflate and null carry no checksum of their own: there the CRC-32 that an index 
 Compressors and decompressors are kept between blocks, which saves their set-up: as many (of a level) as have ever been
 at work at once, whichever segment or thread it was for. Python's own zstd makes a new decompressor for each frame,
 which costs a fifth of the time of reading a block of 64 KiB; the package `zstandard` keeps one.
+
+A few stored bytes can claim to hold gigabytes. So a caller says how many bytes it takes at most, and no memory is taken
+for more: zstandard and snappy say the size up front, deflate is stopped behind that size.
 """
 
 from __future__ import annotations
@@ -35,9 +38,19 @@ _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _ZSTD_FLAGS: Final = 0b0001_1100
 _ZSTD_CHECKSUM: Final = 0b0000_0100
 
+MAX_RAW_BYTES: Final = 2**31 - 1
+"""More than a block can have in any codec: positions in it have 32 bits."""
+
 
 class DecompressionFailed(ValueError):
     """The bytes are not what this codec wrote."""
+
+
+class TooLarge(DecompressionFailed):
+    """They hold more bytes than the caller takes."""
+
+    def __init__(self, stored_bytes: int, max_bytes: int) -> None:
+        super().__init__(f"{stored_bytes} bytes claim to hold more than {max_bytes}")
 
 
 class Codec(Protocol):
@@ -50,8 +63,11 @@ class Codec(Protocol):
     def compress(self, raw: Bytes) -> bytes:
         """A block's payload, as it is stored."""
 
-    def decompress(self, stored: Bytes) -> Bytes:
-        """The payload's raw bytes. Raises `DecompressionFailed`."""
+    def decompress(self, stored: Bytes, max_bytes: int = MAX_RAW_BYTES) -> Bytes:
+        """The payload's raw bytes. Raises `TooLarge` where they are more than `max_bytes`, `DecompressionFailed`."""
+
+    def head(self, stored: Bytes, n_bytes: int) -> Bytes:
+        """The first raw bytes, at most `n_bytes` of them. Raises `DecompressionFailed`."""
 
 
 # What nobody uses now. A used compressor holds 400 KiB: too much for each of hundreds of open segments, and for each
@@ -87,9 +103,15 @@ class _Zstandard:
         self._idle.append(compressor)  # not one that has failed: it may be in the middle of a frame
         return frame
 
-    def decompress(self, stored: Bytes) -> Bytes:
+    def decompress(self, stored: Bytes, max_bytes: int = MAX_RAW_BYTES) -> Bytes:
         if len(stored) < 6 or bytes(stored[:4]) != _ZSTD_MAGIC or stored[4] & _ZSTD_FLAGS != _ZSTD_CHECKSUM:
             raise DecompressionFailed("not a zstandard frame with a checksum")
+        try:
+            size = zstandard.frame_content_size(stored)
+        except zstandard.ZstdError as e:
+            raise DecompressionFailed(str(e)) from e
+        if not 0 <= size <= max_bytes:
+            raise TooLarge(len(stored), max_bytes)
         try:
             decompressor = _idle_decompressors.pop()
         except IndexError:
@@ -100,6 +122,14 @@ class _Zstandard:
             raise DecompressionFailed(str(e)) from e
         _idle_decompressors.append(decompressor)
         return raw
+
+    def head(self, stored: Bytes, n_bytes: int) -> Bytes:
+        try:
+            with zstandard.ZstdDecompressor().stream_reader(stored) as reader:
+                found: bytes = reader.read(n_bytes)
+        except (zstandard.ZstdError, MemoryError) as e:
+            raise DecompressionFailed(str(e)) from e
+        return found
 
 
 class _Snappy:
@@ -114,11 +144,13 @@ class _Snappy:
         packed: bytes = self._codec.compress(raw, asbytes=True)
         return packed + zlib.crc32(raw).to_bytes(4, "big")
 
-    def decompress(self, stored: Bytes) -> Bytes:
+    def decompress(self, stored: Bytes, max_bytes: int = MAX_RAW_BYTES) -> Bytes:
         packed = memoryview(stored)[:-4]
         size = _snappy_size(packed)
         if size > self._MAX_RATIO * len(packed):
             raise DecompressionFailed(f"{len(packed)} bytes cannot hold {size}")
+        if size > max_bytes:
+            raise TooLarge(len(stored), max_bytes)
         try:
             raw: bytes = self._codec.decompress(packed, size, asbytes=True)
         except (OSError, ValueError, pa.ArrowException) as e:
@@ -126,6 +158,10 @@ class _Snappy:
         if zlib.crc32(raw) != int.from_bytes(stored[-4:], "big"):
             raise DecompressionFailed("CRC-32 differs")
         return raw
+
+    def head(self, stored: Bytes, n_bytes: int) -> Bytes:
+        # Nobody unpacks a part of it. It is no bomb either: it cannot hold more than 64 times its size.
+        return memoryview(self.decompress(stored, MAX_RAW_BYTES))[:n_bytes]
 
 
 def _snappy_size(packed: memoryview) -> int:
@@ -148,15 +184,23 @@ class _Deflate:
         packer = zlib.compressobj(self._level, zlib.DEFLATED, -zlib.MAX_WBITS)
         return packer.compress(raw) + packer.flush()
 
-    def decompress(self, stored: Bytes) -> Bytes:
+    def decompress(self, stored: Bytes, max_bytes: int = MAX_RAW_BYTES) -> Bytes:
         unpacker = zlib.decompressobj(-zlib.MAX_WBITS)
         try:
-            raw = unpacker.decompress(stored)
+            raw = unpacker.decompress(stored, max_bytes + 1)
         except zlib.error as e:
             raise DecompressionFailed(str(e)) from e
+        if len(raw) > max_bytes:
+            raise TooLarge(len(stored), max_bytes)
         if not unpacker.eof or unpacker.unused_data:
             raise DecompressionFailed("the deflate stream does not end where the block does")
         return raw
+
+    def head(self, stored: Bytes, n_bytes: int) -> Bytes:
+        try:
+            return zlib.decompressobj(-zlib.MAX_WBITS).decompress(stored, n_bytes)
+        except zlib.error as e:
+            raise DecompressionFailed(str(e)) from e
 
 
 class _Null:
@@ -165,8 +209,13 @@ class _Null:
     def compress(self, raw: Bytes) -> bytes:
         return bytes(raw)
 
-    def decompress(self, stored: Bytes) -> Bytes:
+    def decompress(self, stored: Bytes, max_bytes: int = MAX_RAW_BYTES) -> Bytes:
+        if len(stored) > max_bytes:
+            raise TooLarge(len(stored), max_bytes)
         return stored
+
+    def head(self, stored: Bytes, n_bytes: int) -> Bytes:
+        return memoryview(stored)[:n_bytes]
 
 
 CODECS: Final = ("zstandard", "snappy", "deflate", "null")

@@ -1,7 +1,8 @@
 """From stored blocks back to records, without trust.
 
 A block's raw bytes must be exactly its records, one after another: every number, branch and length is checked, and the
-last record must end where the block does. With the block table of the segment's index also position, length, count,
+last record must end where the block does. Blocks are not unpacked to any size: several records have at most
+`SEVERAL_BYTES_MAX`, and one record has the bytes that its own lengths say. With the block table of the segment's index also position, length, count,
 first offset and CRC-32 of every block are, so that a segment cut off between two blocks, or one flipped bit in a codec
 without a checksum, is found. All faults are `SegmentDamaged`.
 """
@@ -11,11 +12,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from keyfold.log.avro import SegmentDamaged, SegmentHeader, StoredBlock, parse_block, read_blocks, read_varint
-from keyfold.log.codec import Bytes, Codec, DecompressionFailed, open_codec
+from keyfold.log.avro import (
+    MAX_BLOCK_BYTES,
+    SegmentDamaged,
+    SegmentHeader,
+    StoredBlock,
+    parse_block,
+    read_blocks,
+    read_varint,
+)
+from keyfold.log.codec import Bytes, Codec, DecompressionFailed, TooLarge, open_codec
 from keyfold.log.index import BlockTable
 from keyfold.log.record import TIMESTAMP_TYPES, Header, Record
 
+SEVERAL_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Raw bytes of a block of several records: far more than writers of this format put into one (`segment`)."""
+
+_BYTES_BRANCH: Final = 2
+_TAIL_BYTES: Final = 16
+_HEADERS_REACHED: Final = 1 << 20
 _INT_MIN: Final = -(2**31)
 _INT_MAX: Final = 2**31 - 1
 _TYPE_OF_BYTE: Final = {2 * i: name for i, name in enumerate(TIMESTAMP_TYPES)}
@@ -61,12 +76,80 @@ def decode_block(
     return _decode(parse_block(memoryview(stored), sync_marker, origin=origin, number=number), opened, origin)
 
 
-def decompress_block(block: StoredBlock, codec: Codec, *, origin: str = "") -> Bytes:
-    """A block's raw bytes. Raises `SegmentDamaged`."""
+def decompress_block(block: StoredBlock, codec: Codec, *, origin: str = "", raw_bytes: int | None = None) -> Bytes:
+    """A block's raw bytes; `raw_bytes` is how many an index says that they are. Raises `SegmentDamaged`.
+
+    Takes no memory for more bytes than the block may have: a writer's block, or one record as large as it says itself,
+    and never more than the index says, which may come from the same hand.
+    """
+    most = MAX_BLOCK_BYTES if raw_bytes is None else raw_bytes
     try:
-        return codec.decompress(block.payload)
-    except DecompressionFailed as e:
-        raise SegmentDamaged(origin, f"cannot be decompressed ({codec.name}): {e}", block=block.number) from e
+        try:
+            return codec.decompress(block.payload, min(most, SEVERAL_BYTES_MAX))
+        except TooLarge:
+            if most <= SEVERAL_BYTES_MAX or block.record_count > 1:
+                raise
+            return codec.decompress(block.payload, min(most, _bytes_of_one(block, codec)))
+    except (DecompressionFailed, MemoryError) as e:
+        what = e if isinstance(e, DecompressionFailed) else "there is not enough memory for it"
+        raise SegmentDamaged(origin, f"cannot be decompressed ({codec.name}): {what}", block=block.number) from e
+
+
+def _bytes_of_one(block: StoredBlock, codec: Codec) -> int:
+    """How many bytes a block of one large record may have, by the lengths in it. Raises `DecompressionFailed`.
+
+    Only as much is unpacked as the lengths that were read so far account for, and `SEVERAL_BYTES_MAX` more.
+    """
+    max_bytes = SEVERAL_BYTES_MAX
+    while True:
+        head = bytes(codec.head(block.payload, max_bytes))
+        if len(head) < max_bytes:
+            return max_bytes  # that was all
+        end = _reach(head)
+        if end is None or end > MAX_BLOCK_BYTES:
+            raise TooLarge(len(block.payload), max_bytes)
+        # Many small headers stick out again and again: twice as much each time.
+        max_bytes = min(max(end + SEVERAL_BYTES_MAX, 2 * max_bytes), MAX_BLOCK_BYTES)
+
+
+def _reach(head: bytes) -> int | None:
+    """Where the field ends that sticks out of `head`, a record's beginning; None where the record ends in it."""
+    position = 0
+    try:
+        _, position = _number(head, position)
+        _, position = _number(head, position)
+        position += 1
+        for _ in range(2):
+            position = _end_of_optional(head, position)
+            if position > len(head):
+                return position
+        count = 0
+        if head[position]:
+            count, position = read_varint(head, position)
+        for _ in range(min(count, _HEADERS_REACHED)):
+            name_end = _end_of_bytes(head, position)
+            position = name_end if name_end > len(head) else _end_of_optional(head, name_end)
+            if position > len(head):
+                return position
+    except (IndexError, ValueError):
+        pass
+    # What is left of a record behind its last bytes: an end of headers and a leader epoch.
+    return len(head) + _TAIL_BYTES if position > len(head) - _TAIL_BYTES else None
+
+
+def _end_of_optional(raw: bytes, position: int) -> int:
+    if raw[position] == 0:
+        return position + 1
+    if raw[position] != _BYTES_BRANCH:
+        raise ValueError("neither null nor bytes")
+    return _end_of_bytes(raw, position + 1)
+
+
+def _end_of_bytes(raw: bytes, position: int) -> int:
+    size, start = read_varint(raw, position)
+    if size < 0:
+        raise ValueError("a negative length")
+    return start + size
 
 
 def _decode(block: StoredBlock, codec: Codec, origin: str) -> list[Record]:

@@ -57,6 +57,10 @@ ROWS: Final = pa.schema(
 )
 ROW_GROUP_ROWS: Final = 128 * 1024
 
+# A block's row has 40 bytes, of which at least 4 are random: its CRC-32.
+_TABLE_BYTES: Final = 64 * 1024
+_TABLE_RATIO: Final = 16
+
 _ENCODINGS: Final = {
     "offset": "DELTA_BINARY_PACKED",
     "timestamp": "DELTA_BINARY_PACKED",
@@ -107,7 +111,8 @@ class BlockTable:
     @staticmethod
     def parse(text: bytes) -> BlockTable:
         """Read `encode`'s bytes. Raises `ValueError`."""
-        raw = open_codec("zstandard").decompress(base64.b64decode(text, validate=True))
+        stored = base64.b64decode(text, validate=True)
+        raw = open_codec("zstandard").decompress(stored, _TABLE_BYTES + _TABLE_RATIO * len(stored))
         numbers = np.frombuffer(raw, "<i8").astype(np.int64, copy=False)
         position, length, record_count, first_offset, crc = numbers.reshape(len(fields(BlockTable)), -1)
         return BlockTable(np.cumsum(position), length, record_count, np.cumsum(first_offset), crc)

@@ -19,7 +19,7 @@ from random import Random
 from typing import Any, Final
 from uuid import UUID
 
-from keyfold.log.names import Role, is_index_name, is_segment_name, parse_name
+from keyfold.log.names import Role, is_index_name, is_segment_name
 from keyfold.store.api import STORE_TIME_RESOLUTION_MS
 
 UNSTAMPED: Final = -1
@@ -373,7 +373,7 @@ def _name_faults(manifest: Manifest) -> list[str]:
     found += [
         f"{r.name!r} among the replaced objects is not the name of a segment or an index"
         for r in manifest.replaced
-        if parse_name(r.name) is None
+        if not (is_segment_name(r.name) or is_index_name(r.name))
     ]
     return found
 

@@ -6,8 +6,12 @@ Three questions are answered in this order, each from the header alone:
     2. may this version read them (`keyfold.min.reader`)?
     3. may it write the next version (`keyfold.min.writer`)?  asked by `require_writable`
 
-A newer format may add fields. They are decoded by the schema in the file, kept in `unknown`, and written back by a
-schema that has both sides' fields: an old writer never drops what a new one needs.
+A newer format may add fields. They are decoded by the schema in the file, as far as `keyfold.log.manifest_schema`
+accepts it, kept in `unknown`, and written back by a schema that has both sides' fields: an old writer never drops what
+a new one needs.
+
+Anybody who may write into the bucket can write a checksum, so what follows it is not trusted either: the record is
+unpacked only up to `raw_bytes_max`, and names are checked while segments are read. Memory is a small multiple of that.
 """
 
 from __future__ import annotations
@@ -16,15 +20,17 @@ import hashlib
 import io
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sized
 from dataclasses import fields as dataclass_fields
-from functools import cache
-from typing import Any, Final, cast
+from functools import lru_cache, partial
+from typing import Any, Final
 
 import fastavro
+import zstandard
 from backports import zstd
 
 from keyfold.errors import Corrupt, FormatTooNew
+from keyfold.log.avro import SYNC_BYTES, parse_block, read_meta
 from keyfold.log.manifest import (
     Ancestor,
     Gap,
@@ -37,7 +43,8 @@ from keyfold.log.manifest import (
     SegmentEntry,
     faults,
 )
-from keyfold.log.names import Place
+from keyfold.log.manifest_schema import Document, ManifestSchema, for_writing, manifest_schema
+from keyfold.log.names import Place, is_index_name, is_segment_name
 from keyfold_schemas import load_schema
 
 FORMAT: Final = 1
@@ -49,7 +56,16 @@ _CHECKSUM_AT: Final = re.compile(re.escape(_CHECKSUM_KEY) + rb"\x80\x01([0-9a-f]
 _NO_CHECKSUM: Final = b"0" * 64
 _LEVEL: Final = 3
 
-Document = dict[str, Any]
+# A segment's entry has about 240 bytes, of which 72 are random (two checksums, and the attempt in its names); two names
+# that were replaced have 135 bytes, of which 8 are. So keyfold's own manifests shrink to a half, and to an eighth where
+# all of them is names. Lists of passes shrink further, which the fixed share is for.
+_RAW_BYTES: Final = 16 * 1024 * 1024
+_RAW_RATIO: Final = 32
+_RAW_BYTES_ADDED: Final = 2 * 1024 * 1024
+_SMALL_ARRAY_MAX: Final = 100_000
+_VERSION: Final = re.compile(r"-?[0-9]{1,9}")
+_NAME_SHOWN: Final = 120
+_FAULTS_SHOWN: Final = 5
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
@@ -60,18 +76,26 @@ def encode_manifest(manifest: Manifest) -> bytes:
         raise AssertionError(message)
     schema = _schema_for(manifest.writer_schema)
     body = io.BytesIO()
-    fastavro.schemaless_writer(body, fastavro.parse_schema(schema), _to_document(manifest))
+    fastavro.schemaless_writer(body, for_writing(schema), _to_document(manifest))
     block = zstd.compress(body.getvalue(), level=_LEVEL)
-    sync = hashlib.sha256(block).digest()[:16]
-    metadata = {
-        "avro.schema": json.dumps(schema, separators=(",", ":")).encode(),
-        "avro.codec": b"zstandard",
-        "keyfold.format": str(FORMAT).encode(),
-        "keyfold.min.reader": str(manifest.min_reader).encode(),
-        "keyfold.min.writer": str(manifest.min_writer).encode(),
-        "keyfold.features": ",".join(manifest.features).encode(),
-        _CHECKSUM_KEY.decode(): _NO_CHECKSUM,
-    }
+    assert len(body.getvalue()) <= raw_bytes_max(len(block), is_own=not manifest.writer_schema), "nobody could read it"
+    return _sealed(
+        {
+            "avro.schema": json.dumps(schema, separators=(",", ":")).encode(),
+            "avro.codec": b"zstandard",
+            "keyfold.format": str(FORMAT).encode(),
+            "keyfold.min.reader": str(manifest.min_reader).encode(),
+            "keyfold.min.writer": str(manifest.min_writer).encode(),
+            "keyfold.features": ",".join(manifest.features).encode(),
+        },
+        block,
+    )
+
+
+def _sealed(metadata: Mapping[str, bytes], block: bytes) -> bytes:
+    """The file with this header and one record, which carries its own checksum."""
+    metadata = {**metadata, _CHECKSUM_KEY.decode(): _NO_CHECKSUM}
+    sync = hashlib.sha256(block).digest()[:SYNC_BYTES]
     out = io.BytesIO()
     out.write(_MAGIC)
     fastavro.schemaless_writer(out, {"type": "map", "values": "bytes"}, metadata)
@@ -97,11 +121,12 @@ def decode_manifest(data: bytes, place: Place) -> Manifest:
         if hashlib.sha256(unsealed).hexdigest().encode() != at[1]:
             raise _corrupt(place, "its checksum does not match its bytes")
     try:
-        reader = fastavro.reader(io.BytesIO(data))
-        metadata: Mapping[str, Any] = reader.metadata
-        min_reader = int(metadata.get("keyfold.min.reader", "-1"))
-    except Exception as error:
-        raise _corrupt(place, f"its header cannot be read ({error})") from error
+        if data[: len(_MAGIC)] != _MAGIC:
+            raise ValueError("it does not begin as an Avro file does")
+        metadata, position = read_meta(data, len(_MAGIC))
+        min_reader = _version(metadata, "keyfold.min.reader")
+    except (ValueError, EOFError) as error:
+        raise _corrupt(place, f"its header cannot be read ({error or 'it is cut off'})") from error
     if min_reader > FORMAT:
         raise FormatTooNew(
             place.topic,
@@ -112,16 +137,49 @@ def decode_manifest(data: bytes, place: Place) -> Manifest:
     if at is None or min_reader < 0:
         raise _corrupt(place, "it carries no checksum, so keyfold did not write it")
     try:
-        (document,) = reader
-        manifest = _from_document(cast("Document", document), metadata)
-    except Exception as error:
-        raise _corrupt(place, f"its record cannot be decoded ({error})") from error
+        schema = manifest_schema(metadata.get("avro.schema", ""), FORMAT)
+        manifest = _from_body(schema, _unpacked(data, position, metadata, schema), metadata)
+    except Exception as error:  # fastavro does not say what it raises for bytes that are no record
+        raise _corrupt(place, f"its record cannot be decoded ({type(error).__name__}: {error})") from error
     found = faults(manifest)
     if found:
-        raise _corrupt(place, "; ".join(found))
+        raise _corrupt(place, "; ".join(found[:_FAULTS_SHOWN]))
     if (manifest.topic, manifest.partition) != (place.topic, place.partition):
-        raise _corrupt(place, f"it is the manifest of {manifest.topic}-{manifest.partition}")
+        raise _corrupt(place, f"it is the manifest of {manifest.topic[:_NAME_SHOWN]}-{manifest.partition}")
     return manifest
+
+
+def raw_bytes_max(stored_bytes: int, *, is_own: bool = True) -> int:
+    """Return how many bytes a manifest's record may have that takes `stored_bytes` when compressed.
+
+    With fields that a newer format has added it is less: nothing is known of how many values a byte of them can hold.
+    """
+    return (_RAW_BYTES if is_own else _RAW_BYTES_ADDED) + _RAW_RATIO * stored_bytes
+
+
+def _version(metadata: Mapping[str, str], key: str) -> int:
+    """A version in the header, -1 where there is none. Raises `ValueError`."""
+    text = metadata.get(key, "-1")
+    if not _VERSION.fullmatch(text):
+        raise ValueError(f"{key} is {text[:_NAME_SHOWN]!r}")
+    return int(text)
+
+
+def _unpacked(data: bytes, position: int, metadata: Mapping[str, str], schema: ManifestSchema) -> bytes:
+    """The bytes of the record. Raises `ValueError` before anything is unpacked that is more than there can be."""
+    sync = data[position : position + SYNC_BYTES]
+    block = parse_block(memoryview(data)[position + SYNC_BYTES :], sync)
+    if metadata.get("avro.codec") != "zstandard" or block.record_count != 1:
+        raise ValueError(
+            f"{block.record_count} records, compressed with {metadata.get('avro.codec', '')[:_NAME_SHOWN]!r}"
+        )
+    try:
+        size_bytes = zstandard.frame_content_size(block.payload)
+        if not 0 <= size_bytes <= raw_bytes_max(len(block.payload), is_own=schema.is_own):
+            raise ValueError(f"{len(block.payload)} bytes that claim to hold {size_bytes}")
+        return zstandard.ZstdDecompressor().decompress(block.payload, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise ValueError(str(error)) from error
 
 
 def require_writable(manifest: Manifest) -> None:
@@ -162,26 +220,46 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _from_document(document: Document, metadata: Mapping[str, Any]) -> Manifest:
-    features = metadata.get("keyfold.features", "")
-    values = dict(document)
+def _from_body(schema: ManifestSchema, body: bytes, metadata: Mapping[str, str]) -> Manifest:
+    """The manifest that `body` holds. Raises what `ManifestSchema.read` raises, and for values of a wrong kind."""
+    lists: dict[str, list[Any]] = {name: [] for name in _ITEMS}
+    settings: dict[str, str] = {}
+
+    def taking(name: str) -> Callable[[list[Document]], None]:
+        kind, found = _ITEMS[name], lists[name]
+
+        def take(items: list[Document]) -> None:
+            found.extend(map(kind, items))
+            _limit(name, found)
+
+        return take
+
+    def take_settings(items: list[tuple[str, str]]) -> None:
+        settings.update(items)
+        _limit("settings", settings)
+
+    document = schema.read(body, {**{name: taking(name) for name in _ITEMS}, "settings": take_settings})
+    values = _known(Manifest, document)
+    values.update({name: tuple(found) for name, found in lists.items()})
     values["sink"] = RoleState(**_known(RoleState, document["sink"]))
     values["compactor"] = RoleState(**_known(RoleState, document["compactor"]))
-    for name, kind in (("passes", Pass), ("replaced", Replaced)):
-        values[name] = tuple(kind(**_known(kind, item)) for item in document[name])
-    for name, open_kind in _OPEN:
-        values[name] = tuple(_open(open_kind, item) for item in document.get(name, ()))
     replica = document.get("replica")
     values["replica"] = None if replica is None else _open(ReplicaState, replica)
-    values["segments"] = tuple(_entry(item) for item in document["segments"])
     return Manifest(
-        **_known(Manifest, values),
-        min_reader=int(metadata["keyfold.min.reader"]),
-        min_writer=int(metadata["keyfold.min.writer"]),
-        features=tuple(f for f in features.split(",") if f),
+        **values,
+        settings=settings,
+        min_reader=_version(metadata, "keyfold.min.reader"),
+        min_writer=_version(metadata, "keyfold.min.writer"),
+        features=tuple(f for f in metadata.get("keyfold.features", "").split(",") if f),
         unknown=_rest(Manifest, document),
-        writer_schema=metadata["avro.schema"],
+        writer_schema=schema.text,
     )
+
+
+def _limit(name: str, found: Sized) -> None:
+    """Raise `ValueError` where there is more than keyfold ever writes. Names bound the others: they are long."""
+    if name not in {"segments", "replaced"} and len(found) > _SMALL_ARRAY_MAX:
+        raise ValueError(f"more than {_SMALL_ARRAY_MAX} {name}")
 
 
 def _open(kind: Any, item: Document) -> Any:
@@ -190,10 +268,22 @@ def _open(kind: Any, item: Document) -> Any:
 
 
 def _entry(item: Document) -> SegmentEntry:
+    if not is_segment_name(item["name"]):
+        raise ValueError(f"{item['name'][:_NAME_SHOWN]!r} is not a segment's name")
+    if not is_index_name(item["index_name"]):
+        raise ValueError(f"{item['index_name'][:_NAME_SHOWN]!r} is not an index's name")
     values = _known(SegmentEntry, item)
-    values["cleaned_epochs"] = tuple(values["cleaned_epochs"])
-    values["schema_ids"] = tuple(values["schema_ids"])
+    values["cleaned_epochs"] = tuple(values.get("cleaned_epochs", ()))
+    values["schema_ids"] = tuple(values.get("schema_ids", ()))
     return SegmentEntry(**values, unknown=_rest(SegmentEntry, item))
+
+
+def _replaced(item: Document) -> Replaced:
+    if not (is_segment_name(item["name"]) or is_index_name(item["name"])):
+        raise ValueError(
+            f"{item['name'][:_NAME_SHOWN]!r} among the replaced objects is not a segment's or index's name"
+        )
+    return Replaced(**_known(Replaced, item))
 
 
 def _known(kind: type, document: Document) -> Document:
@@ -209,10 +299,18 @@ _FIELDS: Final[dict[type, frozenset[str]]] = {
     kind: frozenset(f.name for f in dataclass_fields(kind)) - {"unknown"}
     for kind in (Manifest, SegmentEntry, RoleState, Pass, Gap, Hold, Replaced, ReplicaState, Ancestor)
 }
-_OPEN: Final[tuple[tuple[str, Any], ...]] = (("gaps", Gap), ("holds", Hold), ("lineage", Ancestor))
+_ITEMS: Final[Mapping[str, Callable[[Document], Any]]] = {
+    "passes": lambda item: Pass(**_known(Pass, item)),
+    "gaps": partial(_open, Gap),
+    "holds": partial(_open, Hold),
+    "lineage": partial(_open, Ancestor),
+    "segments": _entry,
+    "replaced": _replaced,
+}
+"""The manifest's arrays, and what makes a value of one of their items."""
 
 
-@cache
+@lru_cache(maxsize=16)
 def _schema_for(theirs: str) -> Document:
     """Our schema, with the fields that only the file's schema has."""
     ours: Document = load_schema("manifest", FORMAT)

@@ -31,9 +31,9 @@ SCHEMAS_FOLDER: Final = "_schemas/"
 SEGMENT_SUFFIX: Final = ".avro"
 INDEX_SUFFIX: Final = ".parquet"
 
-# Numbers of 64 bits at most, in digits of ASCII: `\d` would take those of other scripts, and `int` of any length.
+# Numbers of about 64 bits at most, without needless zeros, in digits of ASCII: `\d` would take those of other scripts.
 _OBJECT_NAME: Final = re.compile(
-    r"(?P<index>_index/)?(?P<base>[0-9]{20})-(?P<epoch>[0-9]{8,19})-(?P<role>[sc])(?P<attempt>[0-9a-f]{16})\.(?P<suffix>avro|parquet)"
+    r"(?P<index>_index/)?(?P<base>[0-9]{20})-(?P<epoch>[0-9]{8}|[1-9][0-9]{8,18})-(?P<role>[sc])(?P<attempt>[0-9a-f]{16})\.(?P<suffix>avro|parquet)"
 )
 _MANIFEST_COPY: Final = re.compile(r"_manifest\.damaged-[0-9a-f]{16}\.avro")
 _TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -77,22 +77,19 @@ def parse_name(name: str) -> ObjectName | None:
     match = _OBJECT_NAME.fullmatch(name)
     if match is None or (match["index"] is not None) != (match["suffix"] == "parquet"):
         return None
-    parsed = ObjectName(
+    return ObjectName(
         int(match["base"]), int(match["epoch"]), Role(match["role"]), match["attempt"], match["index"] is not None
     )
-    return parsed if str(parsed) == name else None  # an epoch with needless zeros is no name that keyfold gives
 
 
 def is_segment_name(name: str) -> bool:
     """Whether a segment may have this name, relative to its partition's folder."""
-    parsed = parse_name(name)
-    return parsed is not None and not parsed.is_index
+    return _OBJECT_NAME.fullmatch(name) is not None and name.endswith(SEGMENT_SUFFIX) and not name.startswith("_")
 
 
 def is_index_name(name: str) -> bool:
     """Whether an index may have this name, relative to its partition's folder."""
-    parsed = parse_name(name)
-    return parsed is not None and parsed.is_index
+    return _OBJECT_NAME.fullmatch(name) is not None and name.endswith(INDEX_SUFFIX) and name.startswith(INDEX_FOLDER)
 
 
 def manifest_copy_name(sha256: str) -> str:

@@ -152,9 +152,10 @@ class SegmentRewriter:
                 blocks[number] = self._assembly.block_count
                 self._assembly.add_stored(bytes(block.stored), count, first_offset)
                 continue
-            raw = memoryview(decompress_block(block, codec, origin=origin))
-            if len(raw) != plan.raw_bytes[number]:
-                message = f"has {len(raw)} raw bytes, its index rows {int(plan.raw_bytes[number])}"
+            raw_bytes = int(plan.raw_bytes[number])
+            raw = memoryview(decompress_block(block, codec, origin=origin, raw_bytes=raw_bytes))
+            if len(raw) != raw_bytes:
+                message = f"has {len(raw)} raw bytes, its index rows {raw_bytes}"
                 raise SegmentDamaged(origin, message, block=number)
             if self._waiting_bytes + size > 1.5 * self._block_bytes:
                 self._flush()

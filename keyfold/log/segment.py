@@ -29,7 +29,8 @@ from keyfold.log.encode import (
 from keyfold.log.record import RecordColumns
 
 DEFAULT_BLOCK_BYTES: Final = 64 * 1024
-BLOCK_BYTES_MAX: Final = 1 << 30  # positions in a block are 32 bits
+# A merge makes blocks half as large again. Readers take up to `decode.SEVERAL_BYTES_MAX`.
+BLOCK_BYTES_MAX: Final = 5 * 1024 * 1024
 
 # From here on an append is encoded at once: numpy's set-up (about 0.1 ms) is little then.
 MANY_RECORDS: Final = 512

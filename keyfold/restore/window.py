@@ -18,11 +18,13 @@ from typing import Any, Final
 import numpy as np
 from isal.isal_zlib import crc32
 
-from keyfold.log.codec import DecompressionFailed, open_codec
+from keyfold.log.codec import Bytes, DecompressionFailed, open_codec
 from keyfold.log.index import Ints
 from keyfold.read.position import Anchor
 
 FORMAT: Final = 1
+MAX_COUNT: Final = 4_000_000
+"""Offsets that a window may have: more than a restore announces at a time."""
 NO_OFFSETS: Final[Ints] = np.empty(0, np.int64)
 
 
@@ -85,7 +87,7 @@ class Window:
             header: dict[str, Any] = json.loads(line)
             if header["format"] != FORMAT or crc32(payload) != header["crc32"]:
                 raise WindowDamaged("checksum or format is wrong")
-            offsets = np.cumsum(np.frombuffer(open_codec("zstandard").decompress(payload), "<i8").astype(np.int64))
+            offsets = np.cumsum(np.frombuffer(_unpacked(payload, header["count"]), "<i8").astype(np.int64))
             if len(offsets) != header["count"]:
                 raise WindowDamaged(f"has {len(offsets)} offsets, and says {header['count']}")
             return Window(
@@ -94,6 +96,13 @@ class Window:
             )  # fmt: skip
         except (ValueError, KeyError, TypeError, DecompressionFailed) as error:
             raise WindowDamaged(str(error)) from error
+
+
+def _unpacked(payload: bytes, count: object) -> Bytes:
+    """The offsets' bytes. Raises `WindowDamaged` before more is unpacked than so many offsets take."""
+    if not isinstance(count, int) or not 0 <= count <= MAX_COUNT:
+        raise WindowDamaged(f"says that it has {count!r} offsets")
+    return open_codec("zstandard").decompress(payload, count * 8)
 
 
 def in_force(descending: Iterable[Window]) -> Iterator[Window]:

@@ -14,6 +14,7 @@ from keyfold.log.manifest import WHOLE_RANGE, Gap, Hold, Manifest, Pass, Replace
 from keyfold.log.manifest_codec import decode_manifest, encode_manifest, require_writable
 from keyfold.log.names import Place
 from keyfold_schemas import load_schema
+from tests.support.hostile import manifest_by
 from tests.support.manifests import compactor_name, empty_manifest, entry, sink_name
 
 PLACE = Place("topics", "users", 0)
@@ -109,21 +110,17 @@ def test_fields_of_a_newer_format_are_kept_by_an_old_writer() -> None:
     assert [s.unknown for s in again.segments] == [{"bloom": b"\x07"}, {"bloom": b"\x07"}]
     assert [g.unknown for g in again.gaps] == [{"places": b"\x01"}]
     assert again.version == 42
+    last = again.segments[-1]
+    added = replace(entry(sink_name(30, 9), 30, 40), unknown={})
+    longer = decode_manifest(encode_manifest(replace(again, segments=(*again.segments, added), next_offset=40)), PLACE)
+    assert [s.unknown for s in longer.segments[-2:]] == [last.unknown, {"bloom": b""}]
 
 
 def test_a_manifest_of_before_gaps_had_counts_is_read_as_if_each_meant_all_of_its_range() -> None:
     schema = load_schema("manifest", 1)
     gaps = next(f for f in schema["fields"] if f["name"] == "gaps")
     gaps["type"]["items"]["fields"] = [f for f in gaps["type"]["items"]["fields"] if f["name"] != "record_count"]
-    document = manifest_codec._to_document(full_manifest())
-    body = io.BytesIO()
-    fastavro.schemaless_writer(body, fastavro.parse_schema(schema), document)
-    body.seek(0)
-    before = fastavro.schemaless_reader(body, fastavro.parse_schema(schema), None)
-    assert isinstance(before, dict)
-    assert "record_count" not in before["gaps"][0]
-    metadata = {"keyfold.min.reader": "1", "keyfold.min.writer": "1", "avro.schema": json.dumps(schema)}
-    read = manifest_codec._from_document(before, metadata)
+    read = decode_manifest(manifest_by(schema, manifest_codec._to_document(full_manifest())), PLACE)
     assert read.gaps == (Gap(11, 13, "not at the source", WHOLE_RANGE),)
     written = decode_manifest(encode_manifest(read), PLACE)
     assert written.gaps == read.gaps
