@@ -2,9 +2,9 @@
 
 A block's raw bytes must be exactly its records, one after another: every number, branch and length is checked, and the
 last record must end where the block does. Blocks are not unpacked to any size: several records have at most
-`SEVERAL_BYTES_MAX`, and one record has the bytes that its own lengths say. With the block table of the segment's index also position, length, count,
-first offset and CRC-32 of every block are, so that a segment cut off between two blocks, or one flipped bit in a codec
-without a checksum, is found. All faults are `SegmentDamaged`.
+`SEVERAL_BYTES_MAX`, and one record has the bytes that its own lengths say. With the block table of the segment's index
+also position, length, count, first offset and CRC-32 of every block are checked, so that a segment cut off between two
+blocks, or one flipped bit in a codec without a checksum, is found. All faults are `SegmentDamaged`.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from keyfold.restore.errors import RestoreFenced, RestoreRefused
 from keyfold.restore.window import Window, WindowDamaged, in_force
 from keyfold.retry import Patience
 from keyfold.store.api import Create, ObjectStore
+from keyfold.store.documents import load_json
 
 FOLDER: Final = "_restores/"
 FORMAT: Final = 1
@@ -91,7 +92,7 @@ class Plan:
     @staticmethod
     def decode(data: bytes) -> Plan:
         """Read `encode`'s bytes. Raises `ValueError`, `KeyError`."""
-        found = json.loads(data)
+        found = load_json(data)
         if found["format"] != FORMAT:
             raise ValueError(f"it has format {found['format']}, this keyfold knows {FORMAT}")
         partitions = {int(number): PartitionPlan.of_json(plan) for number, plan in found["partitions"].items()}
@@ -133,7 +134,7 @@ class Journal:
             return None
         try:
             return Plan.decode(data)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RestoreRefused(
                 f"the journal's plan cannot be read (`{self.url}{name}`): {error}",
                 hint="restore into another topic, or delete this one and its journal",

@@ -23,15 +23,17 @@ from typing import Any, Final, Self
 
 from keyfold.clock import Clock
 from keyfold.errors import AlreadyExists, KeyfoldError, ObjectNotFound, PreconditionFailed
-from keyfold.restore.errors import RestoreBusy, RestoreFenced
+from keyfold.restore.errors import RestoreBusy, RestoreFenced, RestoreRefused
 from keyfold.retry import Patience
 from keyfold.store.api import STORE_TIME_RESOLUTION_MS, Blob, Create, ObjectStore, PutMode, Update
+from keyfold.store.documents import load_json
 
 LEASE_S: Final = 30.0
 RENEW_SHARE: Final = 1 / 6
 FRESH_SHARE: Final = 1 / 3
 SEND_SHARE: Final = 1 / 2
 _LOOK_S: Final = 0.5
+_LEASE_S_MAX: Final = 86_400.0
 _HOLD_STEP_S: Final = 0.05
 
 
@@ -67,7 +69,7 @@ class Lease:
             found = self._store.get(self._key)
         except ObjectNotFound:
             return self._swap(1, Create())
-        data = json.loads(found.data)
+        data = self._parsed(found.data)
         self.was_clean = bool(data["free"])
         if not data["free"] and not self._ran_out(found, data):
             self._watch(found, data)
@@ -87,7 +89,23 @@ class Lease:
             except ObjectNotFound:
                 raise self._busy(data) from None
             if now.etag != found.etag:
-                raise self._busy(json.loads(now.data))
+                raise self._busy(self._parsed(now.data))
+
+    def _parsed(self, data: bytes) -> dict[str, Any]:
+        """What a lease says. Raises `RestoreRefused` where the object does not hold one."""
+        try:
+            found = load_json(data)
+            kinds = {"epoch": int, "holder": str, "lease_s": int | float, "free": bool}
+            if not all(isinstance(found[key], kind) for key, kind in kinds.items()):
+                raise TypeError("a field of another type")
+            if not 0 <= found["lease_s"] <= _LEASE_S_MAX:
+                raise ValueError(f"a lease of {found['lease_s']} s")
+        except (ValueError, KeyError, TypeError) as error:
+            raise RestoreRefused(
+                f"`{self._key}` does not hold the lease of a restore: {error!r}",
+                hint="make sure that no run of this restore is at work, and delete the object",
+            ) from error
+        return dict(found)
 
     def _busy(self, data: dict[str, Any]) -> RestoreBusy:
         return RestoreBusy(
@@ -105,7 +123,7 @@ class Lease:
         except (AlreadyExists, PreconditionFailed, ObjectNotFound):
             found = self._store.get(self._key)
             if found.data != data:
-                raise self._busy(json.loads(found.data)) from None
+                raise self._busy(self._parsed(found.data)) from None
             self._etag = found.etag
         self.epoch, self._renewed_s = epoch, asked_s
 
@@ -166,12 +184,12 @@ class Lease:
         """After a 412: whether this very renewal is there. An earlier one of mine is gone on from; others fence me."""
         try:
             found = self._store.get(self._key)
-            known = json.loads(found.data)
+            known = self._parsed(found.data)
         except ObjectNotFound:
             known = {}
         except KeyfoldError:
             return False  # the next renewal tells
-        if known.get("nonce", "").startswith(self._nonce):
+        if str(known.get("nonce", "")).startswith(self._nonce):
             self._etag = found.etag
             return bool(found.data == data)
         self._lost = RestoreFenced(

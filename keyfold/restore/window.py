@@ -21,6 +21,7 @@ from isal.isal_zlib import crc32
 from keyfold.log.codec import Bytes, DecompressionFailed, open_codec
 from keyfold.log.index import Ints
 from keyfold.read.position import Anchor
+from keyfold.store.documents import load_json
 
 FORMAT: Final = 1
 MAX_COUNT: Final = 4_000_000
@@ -84,7 +85,7 @@ class Window:
         """Read `encode`'s bytes. Raises `WindowDamaged`."""
         line, _, payload = data.partition(b"\n")
         try:
-            header: dict[str, Any] = json.loads(line)
+            header: dict[str, Any] = load_json(line)
             if header["format"] != FORMAT or crc32(payload) != header["crc32"]:
                 raise WindowDamaged("checksum or format is wrong")
             offsets = np.cumsum(np.frombuffer(_unpacked(payload, header["count"]), "<i8").astype(np.int64))

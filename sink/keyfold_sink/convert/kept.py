@@ -10,12 +10,12 @@ of both would look alike, and no reader could tell which schema is theirs.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from keyfold.errors import AlreadyExists, ObjectNotFound, StoreError, StoreUnavailable
 from keyfold.log.names import schema_key
 from keyfold.store.api import Create, ObjectStore
+from keyfold.store.documents import load_json
 from keyfold_sink.convert.registry_api import SchemaKey
 
 
@@ -64,4 +64,4 @@ def _same_json(found: bytes, text: str) -> bool:
 
 
 def _parsed(text: bytes | str) -> Any:
-    return json.loads(text)
+    return load_json(text)

@@ -24,6 +24,7 @@ from keyfold.errors import (
 )
 from keyfold.retry import Patience
 from keyfold.store.api import Create, ObjectStore, Update
+from keyfold.store.documents import load_json
 from keyfold_compactor.replica.desk.documents import DocumentUnreadable
 
 _CHANGES_KEPT: Final = 64
@@ -66,7 +67,7 @@ class SwappedObject:
         except ObjectNotFound:
             return Found(None)
         try:
-            body = dict(json.loads(blob.data))
+            body = dict(load_json(blob.data))
             version, changes = int(body.pop("version")), tuple(map(str, body.pop("changes")))
         except (ValueError, TypeError, KeyError) as error:
             hint = "look at it, remove it, and ask again for what it said"

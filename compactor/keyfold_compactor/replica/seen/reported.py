@@ -18,6 +18,7 @@ from keyfold.clock import Clock
 from keyfold.errors import AlreadyExists, KeyfoldError, ObjectNotFound, PreconditionFailed
 from keyfold.log.names import Place
 from keyfold.store.api import Create, ObjectStore, Update
+from keyfold.store.documents import load_json
 from keyfold_compactor.replica.desk.documents import registration_key, status_key
 from keyfold_compactor.replica.standing.states import NEVER_MS, PartitionState
 from keyfold_compactor.replica.standing.tally import Tally
@@ -75,7 +76,7 @@ def _short(state: PartitionState) -> dict[str, Any]:
 def reported_of(data: bytes, topics_dir: str, age_ms: int = 0) -> Reported | None:
     """Read one; None where the object is not what some version of keyfold writes. `topics_dir` is the source's."""
     try:
-        found = json.loads(data)
+        found = load_json(data)
         states = [PartitionState.of_json(each, topics_dir) for each in found["partitions"]]
         return Reported(
             holder=str(found["holder"]),

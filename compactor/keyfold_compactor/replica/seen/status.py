@@ -10,7 +10,6 @@ without it nobody knows which partitions there are.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from keyfold.log.manifest import Manifest
 from keyfold.log.manifest_codec import decode_manifest
 from keyfold.log.names import Place
 from keyfold.store.api import ObjectStore
+from keyfold.store.documents import load_json
 from keyfold_compactor.replica.desk.documents import Enablement, Registration, enablement_key, enablement_of
 from keyfold_compactor.replica.desk.link import Side
 from keyfold_compactor.replica.seen.judge import Asked, Seen, Standing, judge
@@ -141,6 +141,7 @@ def _first_question(
 
 def _body(data: bytes) -> Any:
     try:
-        return json.loads(data)
+        found = load_json(data)
     except ValueError:
         return {}
+    return found if isinstance(found, dict) else {}
