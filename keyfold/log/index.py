@@ -60,6 +60,7 @@ ROW_GROUP_ROWS: Final = 128 * 1024
 # A block's row has 40 bytes, of which at least 4 are random: its CRC-32.
 _TABLE_BYTES: Final = 64 * 1024
 _TABLE_RATIO: Final = 16
+_GROUP_BYTES: Final = 64 * 1024 * 1024
 
 _ENCODINGS: Final = {
     "offset": "DELTA_BINARY_PACKED",
@@ -151,6 +152,7 @@ class Index:
         try:
             with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
                 meta = _checked_meta(file.metadata.metadata or {}, origin)
+                _check_declared(file, origin)
                 rows = file.read(columns=None if columns is None else list(columns), use_threads=False)
             blocks = BlockTable.parse(meta["keyfold.blocks"].encode())
             codec, sync_marker = meta["keyfold.codec"], bytes.fromhex(meta["keyfold.sync"])
@@ -175,6 +177,7 @@ class Index:
         try:
             with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
                 meta = _checked_meta(file.metadata.metadata or {}, origin)
+                _check_declared(file, origin)
                 blocks = BlockTable.parse(meta["keyfold.blocks"].encode())
                 empty = ROWS.empty_table().select(names)
                 whole = Index(empty, blocks, meta["keyfold.codec"], bytes.fromhex(meta["keyfold.sync"]))
@@ -194,6 +197,7 @@ class Index:
         try:
             with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
                 meta = _checked_meta(file.metadata.metadata or {}, origin)
+                _check_declared(file, origin)
                 blocks = BlockTable.parse(meta["keyfold.blocks"].encode())
                 empty = Index(ROWS.empty_table(), blocks, meta["keyfold.codec"], bytes.fromhex(meta["keyfold.sync"]))
                 _check_shape(file.schema_arrow, file.metadata.num_rows, empty, origin)
@@ -231,6 +235,24 @@ def _check_shape(schema: pa.Schema, row_count: int, index: Index, origin: str) -
         raise SegmentDamaged(origin, f"the index has columns {schema.names}")
     if row_count != int(index.blocks.record_count.sum()) or len(index.sync_marker) != SYNC_BYTES:
         raise SegmentDamaged(origin, "the index's rows are not those of its block table")
+
+
+def _check_declared(file: Any, origin: str) -> None:
+    """Raise `SegmentDamaged` where a row group claims more than keyfold writes, before Arrow takes memory for it.
+
+    Large keys have to be within what the records are said to have. Columns are not asked one by one: Arrow ends the
+    process where a damaged footer has one that it does not know.
+    """
+    for number in range(file.metadata.num_row_groups):
+        group = file.metadata.row_group(number)
+        if not 0 <= group.num_rows <= ROW_GROUP_ROWS:
+            raise SegmentDamaged(origin, f"the index has a row group of {group.num_rows} rows")
+        most = _GROUP_BYTES
+        if group.total_byte_size > most:
+            lengths = file.read_row_group(number, columns=["length"], use_threads=False).column("length")
+            most += int(lengths.to_numpy().sum(dtype=np.int64))
+        if not 0 <= group.total_byte_size <= most:
+            raise SegmentDamaged(origin, f"the index has a row group that claims {group.total_byte_size} bytes")
 
 
 def _row_groups(file: Any, columns: list[str]) -> Iterator[pa.Table]:

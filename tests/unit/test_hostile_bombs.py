@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from keyfold.clock import ManualClock
 from keyfold.log.avro import varint
 from keyfold.log.codec import CODECS
-from keyfold.log.index import read_index
+from keyfold.log.index import ROWS, BlockTable, Index, _check, read_index
 from keyfold.log.manifest_codec import decode_manifest
 from keyfold.log.names import Place, parse_name
 from keyfold.log.record import Record
@@ -200,6 +203,55 @@ def test_verify_reports_a_block_that_is_a_bomb(bounded: Bounded, attack: str) ->
 @pytest.mark.parametrize("attack", ["zstandard", "zstandard of one record and a rest", "deflate"])
 def test_the_compactor_does_not_unpack_a_block_that_is_a_bomb(bounded: Bounded, attack: str) -> None:
     assert bounded.run(compact, attack).startswith("SegmentDamaged: ")
+
+
+# Indexes
+
+INDEXES: dict[str, tuple[int, int]] = {
+    "a row group of any size": (1_000_000, 0),
+    "keys that no record has room for": (1, 100_000_000),
+}
+
+
+def planted_index(attack: str) -> bytes:
+    """An index whose key column is a bomb, with a footer that is right."""
+    row_count, key_bytes = INDEXES[attack]
+    keys = pa.array([bytes(key_bytes)], pa.binary()) if key_bytes else pa.nulls(row_count, pa.binary())
+    numbers = np.arange(row_count)
+    fixed = {"offset": numbers, "timestamp": numbers, "is_tombstone": np.zeros(row_count, bool)}
+    fixed |= {"cleaned_epoch": pa.nulls(row_count, pa.int32()), "block": np.zeros(row_count, np.int32)}
+    fixed |= {"position": 7 * numbers, "length": np.full(row_count, 7)}
+    blocks = BlockTable(*(np.array([n], np.int64) for n in (0, 100, row_count, 0, 0)))
+    meta = {"keyfold.format": "1", "keyfold.codec": "null", "keyfold.sync": bytes(16).hex()}
+    meta["keyfold.blocks"] = blocks.encode().decode()
+    meta["keyfold.check"] = _check(meta)
+    sink = io.BytesIO()
+    with pq.ParquetWriter(sink, ROWS, compression="zstd", store_schema=False, use_dictionary=False) as writer:
+        columns = {**fixed, "key": keys}
+        writer.write_table(pa.table({n: columns[n] for n in ROWS.names}).cast(ROWS), row_group_size=row_count)
+        writer.add_key_value_metadata(meta)
+    return sink.getvalue()
+
+
+def parse(data: bytes) -> str:
+    try:
+        return str(len(Index.parse(data)))
+    except ValueError as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def parse_parts(data: bytes) -> str:
+    try:
+        return str(sum(len(part) for part in Index.parts(data)))
+    except ValueError as error:
+        return f"{type(error).__name__}: {error}"
+
+
+@pytest.mark.parametrize("attack", INDEXES)
+@pytest.mark.parametrize("reader", [parse, parse_parts])
+def test_an_index_that_is_a_bomb_is_damaged(bounded: Bounded, reader: Callable[[bytes], str], attack: str) -> None:
+    found = bounded.run(reader, planted_index(attack))
+    assert "a row group" in found, found
 
 
 # What is large and right
