@@ -6,6 +6,7 @@ import json
 from random import Random
 
 import pytest
+from isal.isal_zlib import crc32
 
 from keyfold.clock import ManualClock
 from keyfold.errors import KeyfoldError
@@ -14,7 +15,7 @@ from keyfold.log.commit import Patience
 from keyfold.restore.errors import RestoreRefused
 from keyfold.restore.journal import Journal
 from keyfold.restore.lease import Lease
-from keyfold.restore.window import Window, WindowDamaged, crc32
+from keyfold.restore.window import Window, WindowDamaged
 from keyfold.store.api import Create
 from keyfold.store.documents import DOCUMENT_BYTES_MAX, load_json
 from keyfold.store.memory import MemoryStore
