@@ -21,6 +21,7 @@ from keyfold.log.manifest import Manifest
 from keyfold.log.names import FIRST_COPY_NAME, Place, parse_name
 from keyfold.retry import Patience
 from keyfold.store.api import Create, ObjectStore, Update
+from keyfold.store.documents import load_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class FirstCopy:
     def of_bytes(data: bytes) -> FirstCopy:
         """Read a marker, also one of a newer version. Raises `ValueError` where it does not say what it should."""
         try:
-            found = json.loads(data)
+            found = load_json(data)
             return FirstCopy(
                 name=str(found["name"]),
                 source=str(found["source"]),
@@ -72,7 +73,7 @@ class FirstCopy:
                 other_segments=int(found["other_segments"]),
                 other_bytes=int(found["other_bytes"]),
             )
-        except (TypeError, KeyError, AttributeError) as error:
+        except (TypeError, KeyError, AttributeError, OverflowError) as error:
             raise ValueError(f"no marker of a first copy: {error!r}") from error
 
     def as_bytes(self) -> bytes:

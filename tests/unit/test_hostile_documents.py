@@ -11,11 +11,12 @@ from isal.isal_zlib import crc32
 from keyfold.clock import ManualClock
 from keyfold.errors import KeyfoldError
 from keyfold.log.codec import open_codec
-from keyfold.log.commit import Patience
+from keyfold.log.first_copy import FirstCopy
 from keyfold.restore.errors import RestoreRefused
 from keyfold.restore.journal import Journal
 from keyfold.restore.lease import Lease
 from keyfold.restore.window import Window, WindowDamaged
+from keyfold.retry import Patience
 from keyfold.store.api import Create
 from keyfold.store.documents import DOCUMENT_BYTES_MAX, load_json
 from keyfold.store.memory import MemoryStore
@@ -50,6 +51,12 @@ def store_with(key: str, data: bytes) -> MemoryStore:
     store = MemoryStore()
     store.put(key, data, Create())
     return store
+
+
+@pytest.mark.parametrize("data", DOCUMENTS, ids=range(len(DOCUMENTS)))
+def test_markers_of_first_copies_are_refused(data: bytes) -> None:
+    with pytest.raises(ValueError):
+        FirstCopy.of_bytes(data)
 
 
 @pytest.mark.parametrize("data", DOCUMENTS, ids=range(len(DOCUMENTS)))

@@ -151,6 +151,13 @@ def test_looking_at_the_operators_own_file_sends_no_credentials(endpoint: tuple[
     assert not seen
 
 
+@pytest.mark.parametrize("depth", [200, 900, 980, 100_000])
+def test_a_body_of_any_depth_is_refused(depth: int) -> None:
+    content = '{"topics":' + "[" * depth + "]" * depth + "}"
+    answer = asking().put(VALIDATE, content=content, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 400
+
+
 @pytest.mark.parametrize(
     "body",
     [

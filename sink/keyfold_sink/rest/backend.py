@@ -79,6 +79,8 @@ async def _json_body(request: Request) -> None:
     except UnicodeEncodeError:
         # Python's parser takes half of a surrogate pair for a character, and no answer can repeat it.
         raise errors.bad_request("the body holds half of a surrogate pair, which is no text in UTF-8") from None
+    except RecursionError:
+        raise errors.bad_request("the body is nested too deeply") from None
     except ValueError:
         pass  # FastAPI has its own words for what is no JSON
 
