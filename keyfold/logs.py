@@ -14,14 +14,16 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Mapping
+from io import StringIO
 from types import MappingProxyType
 from typing import Any, Final, TextIO
 
 import structlog
 from pydantic import SecretStr
-from structlog.typing import EventDict, Processor, WrappedLogger
+from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
 
 from keyfold.errors import ConfigError, KeyfoldError
+from keyfold.terminal import escaped
 
 LEVELS = ("debug", "info", "warning", "error")
 CONNECT_LEVELS: Final[Mapping[str, int]] = MappingProxyType(
@@ -76,8 +78,19 @@ def _renderers(*, json: bool, stream: TextIO | None) -> list[Processor]:
             structlog.processors.JSONRenderer(default=str),
         ]
     colors = (stream or sys.stderr).isatty()
-    plain = structlog.dev.plain_traceback
-    return [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain, pad_event_to=32)]
+    console = structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=_plain_traceback, pad_event_to=32)
+    return [_make_harmless, console]
+
+
+def _plain_traceback(stream: TextIO, exception: ExcInfo) -> None:
+    text = StringIO()
+    structlog.dev.plain_traceback(text, exception)
+    stream.write("\n".join(map(escaped, text.getvalue().split("\n"))))
+
+
+def _make_harmless(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Escape texts for a terminal: they may come from the bucket, Kafka or HTTP. JSON escapes them by itself."""
+    return {name: escaped(value) if isinstance(value, str) else value for name, value in event.items()}
 
 
 def _spell_out(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:

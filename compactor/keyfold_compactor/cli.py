@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable, Iterator
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from keyfold.cli.app import Surroundings
+from keyfold.terminal import echo, echo_json
 
 if TYPE_CHECKING:
     from keyfold_compactor.job import Replicate
@@ -129,10 +129,10 @@ def plan(
     looks = job.look()
     costs, rate = job.costs(looks), options.io_max_bytes_per_second
     if as_json:
-        click.echo(json.dumps(plan_document(looks, costs, rate), indent=2))
+        echo_json(plan_document(looks, costs, rate), indent=2)
     else:
         for line in plan_lines(looks, costs, rate):
-            click.echo(line)
+            echo(line)
     raise click.exceptions.Exit(1 if any(look.error for look in looks) else 0)
 
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
 from keyfold.clock import Clock
 from keyfold.log.names import Place
+from keyfold.terminal import echo, echo_json
 from keyfold_compactor import metrics
 from keyfold_compactor.cost import Cost, total
 from keyfold_compactor.followers import plain_names
@@ -67,10 +66,10 @@ def print_report(report: RunReport, *, as_json: bool, is_quiet_silent: bool = Fa
         return
     if as_json:
         is_for_people = sys.stdout.isatty() and not is_quiet_silent
-        click.echo(json.dumps(report_document(report), indent=2 if is_for_people else None))
+        echo_json(report_document(report), indent=2 if is_for_people else None)
         return
     for line in (*text_lines(report), *metrics.text_lines(report)):
-        click.echo(line)
+        echo(line)
 
 
 def report_document(report: RunReport) -> dict[str, Any]:

@@ -26,6 +26,7 @@ import click
 
 from keyfold.clock import Clock, SystemClock
 from keyfold.errors import KeyfoldError
+from keyfold.terminal import echo
 
 if TYPE_CHECKING:
     from keyfold.store.api import ObjectStore
@@ -193,7 +194,7 @@ def _failed(error: Exception) -> int:
         message, hint = error.message, error.hint
     else:
         message, hint = f"{type(error).__name__}: {error}", "KEYFOLD_DEBUG=1 shows where this came from"
-    click.echo(f"error: {' '.join(message.split())}", err=True)
+    echo(f"error: {' '.join(message.split())}", err=True)
     if hint:
-        click.echo(f"hint: {hint}", err=True)
+        echo(f"hint: {hint}", err=True)
     return error.exit_code if isinstance(error, KeyfoldError) else 1

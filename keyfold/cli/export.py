@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from keyfold.cli.app import Surroundings
-from keyfold.cli.log import Timestamp, echo, json_option, open_store_of, open_target, topic_arguments
+from keyfold.cli.log import Timestamp, json_option, open_store_of, open_target, topic_arguments
 from keyfold.cli.typed import key_format_option, value_format_option
 from keyfold.errors import ConfigError
+from keyfold.terminal import echo
 
 if TYPE_CHECKING:
     from keyfold.export.summary import ExportedPartition

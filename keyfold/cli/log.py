@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import click
 from keyfold.cli.app import Surroundings
 from keyfold.cli.typed import Printer, key_format_option, value_format_option
 from keyfold.errors import ConfigError, LogError
+from keyfold.terminal import echo
 
 if TYPE_CHECKING:
     from keyfold.log.names import Place
@@ -107,11 +107,6 @@ def open_target(ctx: click.Context, url: str, topic: str, partition: int | None)
     log = Log(store, topics_dir, topic, clock=world.clock, random=world.random)
     partitions = tuple(log.partitions()) if partition is None else (partition,)
     return Target(store, log, partitions)
-
-
-def echo(line: str) -> None:
-    """Print UTF-8, whatever the terminal's encoding is: keys and values are printed as they are."""
-    sys.stdout.buffer.write(line.encode("utf-8", "backslashreplace") + b"\n")
 
 
 @click.group(context_settings={"max_content_width": 110})
@@ -241,7 +236,7 @@ def cat(
 
     printer = Printer(target.store, target.log.topics_dir, topic, formats)
     for number, record in islice(records(), max_records):
-        echo(printer.json(number, record) if as_json else printer.line(number, record))
+        echo(printer.json(number, record) if as_json else printer.line(number, record), flush=False)
 
 
 @log.command()

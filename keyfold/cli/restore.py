@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from keyfold.cli.app import Surroundings
-from keyfold.cli.log import LogUrl, Timestamp, echo, open_store_of
+from keyfold.cli.log import LogUrl, Timestamp, open_store_of
 from keyfold.errors import ConfigError, KeyfoldError
+from keyfold.terminal import echo
 
 if TYPE_CHECKING:
     from keyfold.restore.offsets import GroupOffset
@@ -213,7 +214,7 @@ class _Shown:
             if self._as_json:
                 self._line({"type": "hazard", **hazard.to_json()})
             else:
-                click.echo(f"{'error' if hazard.is_error else 'warning'}: {hazard}", err=True)
+                echo(f"{'error' if hazard.is_error else 'warning'}: {hazard}", err=True)
 
     def outlook(self, outlook: Outlook) -> None:
         topic = outlook.topic
@@ -259,7 +260,7 @@ class _Shown:
             if self._as_json:
                 self._line({"type": "failed", "partition": partition, "error": error.message, "hint": error.hint})
             else:
-                click.echo(f"error: partition {partition}: {error}", err=True)
+                echo(f"error: partition {partition}: {error}", err=True)
 
     def group_offsets(self, one: Restore, rows: list[GroupOffset], path: Path) -> None:
         from keyfold.restore.offsets import format_offsets

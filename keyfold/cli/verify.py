@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from keyfold.cli.app import Surroundings
-from keyfold.cli.log import Target, echo, json_option, open_target, partition_option, topic_arguments
+from keyfold.cli.log import Target, json_option, open_target, partition_option, topic_arguments
 from keyfold.errors import KeyfoldError
+from keyfold.terminal import echo
 
 if TYPE_CHECKING:
     from keyfold.log.names import Place

@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from keyfold.clock import Clock
+from keyfold.terminal import escaped
 from keyfold_sink.metrics import names
 from keyfold_sink.metrics.meter import sample_key
 from keyfold_sink.status import TaskStatus
@@ -62,7 +63,7 @@ class Progress:
         """Print above the line that changes, where somebody is looking."""
         if self.is_shown:
             for line in lines:
-                self._console.print(line)
+                self._console.print(Text(escaped(line)))
 
     def committed(self, event: Committed) -> None:
         """Count a commit."""

@@ -6,16 +6,14 @@ where connections are tried).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 
-import click
-
 from keyfold.clock import Clock
 from keyfold.config_file import read_written, resolve_all, without_secrets
 from keyfold.errors import ConfigError
+from keyfold.terminal import echo, echo_json
 from keyfold_sink.config.connect_definitions import infos
 from keyfold_sink.config.examine import Findings, examine, with_mistakes
 
@@ -36,14 +34,14 @@ def validate_file(
         findings = with_mistakes(findings, more)
         code = 1 if more else 0
     if as_json:
-        click.echo(json.dumps(infos(findings), indent=2))
+        echo_json(infos(findings), indent=2)
     else:
         _print(findings)
     return code
 
 
 def _tell(what: str) -> None:
-    click.echo(f"ok: {what}", err=True)
+    echo(f"ok: {what}", err=True)
 
 
 def _silent(_what: str) -> None:
@@ -57,12 +55,12 @@ def _clean(mistake: ConfigError, values: Mapping[str, str]) -> ConfigError:
 
 def _print(findings: Findings) -> None:
     for note in findings.notes:
-        click.echo(f"note: `{note.key}` {note.text}", err=True)
+        echo(f"note: `{note.key}` {note.text}", err=True)
     for mistake in findings.mistakes:
-        click.echo(f"error: {' '.join(mistake.message.split())}", err=True)
+        echo(f"error: {' '.join(mistake.message.split())}", err=True)
         if mistake.hint:
-            click.echo(f"hint: {mistake.hint}", err=True)
+            echo(f"hint: {mistake.hint}", err=True)
     options = findings.options
     if options is not None and not findings.mistakes:
         what = f"topics {', '.join(options.topics)}" if options.topics else f"topics that match {options.topics_regex}"
-        click.echo(f"ok: sink {options.name}, {what}, to {options.url}")
+        echo(f"ok: sink {options.name}, {what}, to {options.url}")

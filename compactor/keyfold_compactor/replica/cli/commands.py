@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from keyfold.terminal import echo, echo_json
 from keyfold_compactor.replica.cli.config import changes_of, config_of, replica_options
 from keyfold_compactor.replica.cli.holds import drop_holds
 from keyfold_compactor.replica.cli.places import (
@@ -93,10 +93,10 @@ def add(
     if as_json:
         _print_json([{**registration_json(made), "found": None if found is None else admission_json(found)}])
         return
-    click.echo(f"{made.name} is registered: {made.url}, {topics_text(made.config)}")
+    echo(f"{made.name} is registered: {made.url}, {topics_text(made.config)}")
     if found is not None:
         _print(admission_lines(found, f"{source} {name}"))
-    click.echo(f"next: keyfold replica {'resume' if paused else 'run'} {source}{f' {name}' if paused else ''}")
+    echo(f"next: keyfold replica {'resume' if paused else 'run'} {source}{f' {name}' if paused else ''}")
 
 
 @replica.command(
@@ -168,7 +168,7 @@ def list_(ctx: click.Context, source: str, *, as_json: bool) -> None:
     for each in found:
         _print(registration_lines(each))
     if not found:
-        click.echo("no replica is registered", err=True)
+        echo("no replica is registered", err=True)
 
 
 @replica.command(
@@ -232,14 +232,14 @@ def _tell(made: Registration, what: str, *, as_json: bool) -> None:
     if as_json:
         _print_json([registration_json(made)])
     else:
-        click.echo(f"{made.name} {what}")
+        echo(f"{made.name} {what}")
 
 
 def _print(lines: Iterable[str]) -> None:
     for line in lines:
-        click.echo(line)
+        echo(line)
 
 
 def _print_json(documents: Iterable[dict[str, Any]]) -> None:
     for document in documents:
-        click.echo(json.dumps(document, ensure_ascii=False))
+        echo_json(document)

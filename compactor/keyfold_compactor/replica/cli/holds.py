@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from keyfold.errors import KeyfoldError
+from keyfold.terminal import echo
 from keyfold_compactor.replica.cli.places import world_of
 
 if TYPE_CHECKING:
@@ -22,11 +23,11 @@ def drop_holds(ctx: click.Context, ours: Side, hold_name: str) -> None:
     try:
         left = holds.drop_holds(ours, hold_name, world.clock, Random(world.random.getrandbits(64)))
     except KeyfoldError as error:
-        click.echo(
+        echo(
             f"note: entries of `{hold_name}` may be left in the source's manifests, which could not be listed. They "
             f"are without effect, and nothing has to be done: {error}",
             err=True,
         )
         return
     for message in left:
-        click.echo(f"note: an entry is left in a manifest, without effect: {message}", err=True)
+        echo(f"note: an entry is left in a manifest, without effect: {message}", err=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from keyfold.terminal import echo, echo_json
 from keyfold_compactor.replica.cli.places import PlaceType, book_of, open_one
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _tell(found: Enablement, url: str, kept: Sequence[str], again: str, *, as_js
     from keyfold_compactor.replica.cli.show import enablement_json, enablement_lines
 
     if as_json:
-        click.echo(json.dumps(enablement_json(found, url, kept), ensure_ascii=False))
+        echo_json(enablement_json(found, url, kept))
         return
     for line in enablement_lines(found, url, kept, again):
-        click.echo(line)
+        echo(line)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from keyfold.errors import KeyfoldError
+from keyfold.terminal import echo, echo_json
 from keyfold_compactor.replica.cli.holds import drop_holds
 from keyfold_compactor.replica.cli.means import means_of
 from keyfold_compactor.replica.cli.places import PlaceType, open_replica, open_side, registry_of, world_of
@@ -140,9 +140,7 @@ def demote(
     if is_done and not as_json:
         _say_how_to_go_on(after.url, called, before.url)
         for left in registry_of(ctx, before).names():
-            click.echo(
-                f"note: replica {left} is registered at the old source still: keyfold replica remove {old} {left}"
-            )
+            echo(f"note: replica {left} is registered at the old source still: keyfold replica remove {old} {left}")
     raise click.exceptions.Exit(0 if all(found.is_fit for found in outcomes) else 1)
 
 
@@ -246,11 +244,9 @@ class _Forced:
 
     def say_what_is_next(self) -> None:
         """What nobody can know here."""
-        click.echo(
-            f"note: the source was not asked ({self.why}): what it appended after that is not here, and its sink"
-        )
-        click.echo("      and compactor were not shut out. Before it comes back, stop them; then:")
-        click.echo(f"next: keyfold replica demote <old source> --to-replica-of {self.theirs.url} --dry-run")
+        echo(f"note: the source was not asked ({self.why}): what it appended after that is not here, and its sink")
+        echo("      and compactor were not shut out. Before it comes back, stop them; then:")
+        echo(f"next: keyfold replica demote <old source> --to-replica-of {self.theirs.url} --dry-run")
 
     def _over(self) -> Any:
         from keyfold_compactor.replica.promotion.steps import FailOver
@@ -364,9 +360,9 @@ def _replica_name(name: str | None, side: Side) -> str:
 
 
 def _say_how_to_go_on(new_url: str, name: str, old_url: str) -> None:
-    click.echo(f"next: run the sink and the compactor with {new_url}; to carry what they write to the old source:")
-    click.echo(f"      keyfold replica add {new_url} {name} --to {old_url}")
-    click.echo(f"      keyfold replica enable-compaction {new_url} {name}")
+    echo(f"next: run the sink and the compactor with {new_url}; to carry what they write to the old source:")
+    echo(f"      keyfold replica add {new_url} {name} --to {old_url}")
+    echo(f"      keyfold replica enable-compaction {new_url} {name}")
 
 
 def _tell(outcomes: Sequence[Outcome], done: str, *, as_json: bool) -> None:
@@ -374,7 +370,7 @@ def _tell(outcomes: Sequence[Outcome], done: str, *, as_json: bool) -> None:
 
     for found in outcomes:
         if as_json:
-            click.echo(json.dumps(outcome_json(found), ensure_ascii=False))
+            echo_json(outcome_json(found))
             continue
         for line in outcome_lines(found, done):
-            click.echo(line)
+            echo(line)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from keyfold.errors import ConfigError, KeyfoldError
+from keyfold.terminal import echo, echo_json
 from keyfold_compactor.replica.cli.means import means_of
 from keyfold_compactor.replica.cli.places import (
     name_argument,
@@ -87,7 +87,7 @@ def run(
     _require_taken(found, topic, partition)
     _tell(found, as_json=as_json)
     if not found:
-        click.echo("no replica is registered", err=True)
+        echo("no replica is registered", err=True)
     raise click.exceptions.Exit(1 if any(each.error or each.failed for each in found.values()) else 0)
 
 
@@ -168,12 +168,12 @@ def status(
         )
         all_in_sync = all_in_sync and found.summary.state is State.IN_SYNC and not found.summary.errors
         if as_json:
-            click.echo(json.dumps(status_document(found), ensure_ascii=False))
+            echo_json(status_document(found))
             continue
         for line in status_lines(found, all_partitions=all_partitions):
-            click.echo(line)
+            echo(line)
     if not registrations:
-        click.echo("no replica is registered", err=True)
+        echo("no replica is registered", err=True)
     raise click.exceptions.Exit(1 if check and not all_in_sync else 0)
 
 
@@ -247,7 +247,7 @@ def _tell(found: Mapping[str, RunSummary], *, as_json: bool) -> None:
 
     for name, each in found.items():
         if as_json:
-            click.echo(json.dumps(run_json(name, each), ensure_ascii=False))
+            echo_json(run_json(name, each))
             continue
         for line in run_lines(name, each):
-            click.echo(line)
+            echo(line)
