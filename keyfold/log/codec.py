@@ -19,7 +19,6 @@ import sys
 import zlib
 from typing import Final, Protocol
 
-import pyarrow as pa
 import zstandard
 
 if sys.version_info >= (3, 14):
@@ -138,7 +137,10 @@ class _Snappy:
     _MAX_RATIO = 64
 
     def __init__(self) -> None:
+        import pyarrow as pa  # a third of a second and 17 MB, which a sink's supervisor is spared
+
         self._codec = pa.Codec("snappy")
+        self._damaged = (OSError, ValueError, pa.ArrowException)
 
     def compress(self, raw: Bytes) -> bytes:
         packed: bytes = self._codec.compress(raw, asbytes=True)
@@ -153,7 +155,7 @@ class _Snappy:
             raise TooLarge(len(stored), max_bytes)
         try:
             raw: bytes = self._codec.decompress(packed, size, asbytes=True)
-        except (OSError, ValueError, pa.ArrowException) as e:
+        except self._damaged as e:
             raise DecompressionFailed(str(e)) from e
         if zlib.crc32(raw) != int.from_bytes(stored[-4:], "big"):
             raise DecompressionFailed("CRC-32 differs")
