@@ -12,16 +12,16 @@ No step collects keys or records to the driver. A partition whose log moved on m
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import ConfigDict, TypeAdapter
 from pyspark.sql import SparkSession
 
 from keyfold.clock import Clock
@@ -45,6 +45,13 @@ _ARROW: Final = pa.schema(
     [("log", pa.int32()), ("hash", pa.int64()), ("offset", pa.int64()), ("flags", pa.int16()), ("result", pa.binary())]
 )
 _BATCH_ROWS: Final = 200_000
+
+_Answer = tuple[SegmentResult | None, Suspected | None]
+"""What a task found: about a segment, or about keys; neither where the log has moved on."""
+
+_ANSWER: Final[TypeAdapter[_Answer]] = TypeAdapter(
+    _Answer, config=ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +133,7 @@ def _run(spark: SparkSession, location: Location, rounds: Sequence[Round]) -> li
     rows = numbers.mapInArrow(_checker(location, tasks), _SCHEMA)
     found = rows.repartition(groups, "log", "hash").mapInArrow(_suspector(promises, expected // groups), _SCHEMA)
     for row in found.select("log", "result").collect():
-        _take(gathered[row["log"]], pickle.loads(row["result"]))  # noqa: S301 - our own tasks made it
+        _take(gathered[row["log"]], row["result"])
     for one in gathered:
         one.results.sort(key=lambda result: result.entry.base_offset)
     return gathered
@@ -136,13 +143,14 @@ def _has_context(spark: SparkSession) -> bool:
     return hasattr(spark, "_jsparkSession")
 
 
-def _take(gathered: _Gathered, result: SegmentResult | Suspected | None) -> None:
-    if result is None:
-        gathered.has_moved = True
-    elif isinstance(result, Suspected):
-        gathered.suspected.join(result)
-    else:
+def _take(gathered: _Gathered, answer: bytes) -> None:
+    result, suspected = _ANSWER.validate_json(answer)
+    if suspected is not None:
+        gathered.suspected.join(suspected)
+    elif result is not None:
         gathered.results.append(result)
+    else:
+        gathered.has_moved = True
 
 
 def _deal(rounds: Sequence[Round]) -> list[list[_Job]]:
@@ -184,17 +192,20 @@ def _check(store: ObjectStore, log: int, job: SegmentJob | _Replaced) -> Iterato
             if isinstance(job, _Replaced):
                 add_replaced(store, job.place, job.log_start, job.name, rows)
             else:
-                yield _result_batch(log, check_segment(store, job, lambda _: None, rows.add))
+                result = check_segment(store, job, lambda _: None, rows.add)
+                # A report does not ask for fields that this version does not know, and they may be of any type.
+                yield _answer_batch(log, (replace(result, entry=replace(result.entry, unknown={})), None))
         except ObjectNotFound:
-            yield _result_batch(log, None)
+            yield _answer_batch(log, (None, None))
         for held in rows.drain():
             for start in range(0, len(held), _BATCH_ROWS):
                 yield _rows_batch(log, held[start : start + _BATCH_ROWS])
 
 
-def _result_batch(log: int, result: object) -> Any:
-    # Its hash spreads results over the tasks of the next stage.
-    row = [[log], [hash(str(result)[:200]) >> 1], [0], [0], [pickle.dumps(result)]]
+def _answer_batch(log: int, answer: _Answer) -> Any:
+    # Its hash spreads answers over the tasks of the next stage. They are JSON: reading them runs no code in the driver.
+    text = _ANSWER.dump_json(answer)
+    row = [[log], [hash(text[:200]) >> 1], [0], [0], [text]]
     return pa.RecordBatch.from_arrays([pa.array(c, f.type) for c, f in zip(row, _ARROW, strict=True)], schema=_ARROW)
 
 
@@ -221,7 +232,7 @@ def _suspector(promises: Sequence[Promises], expected: int) -> Callable[[Batches
                 yield batch.filter(pc.invert(is_row))
                 _collect(by_log, batch.filter(is_row), expected)
             for log, rows in by_log.items():
-                yield _result_batch(log, suspects_of(rows, promises[log]))
+                yield _answer_batch(log, (None, suspects_of(rows, promises[log])))
         finally:
             for rows in by_log.values():
                 rows.__exit__()

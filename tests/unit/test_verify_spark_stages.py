@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import dataclass, replace
+from pathlib import Path
 from random import Random
 
 import pyarrow as pa
@@ -11,10 +12,11 @@ import pytest
 
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
-from keyfold.read.findings import VerifyReport
+from keyfold.read.findings import Finding, Kind, VerifyReport
 from keyfold.read.verify import verify_partition
-from keyfold.read.verify_round import Round
-from keyfold.spark.verify import _checker, _deal, _Gathered, _suspector, _take
+from keyfold.read.verify_keys import Suspect, Suspected, Suspects
+from keyfold.read.verify_round import Round, SegmentResult
+from keyfold.spark.verify import _answer_batch, _checker, _deal, _Gathered, _suspector, _take
 from keyfold.store.api import ObjectStore
 from keyfold.store.memory import MemoryStore
 from tests.support.logs import MadeLog
@@ -48,7 +50,7 @@ def staged(logs: list[MadeLog], groups: int) -> list[VerifyReport]:
         stage = _suspector([one.promises for one in begun], len(rows) // groups)
         for batch in stage(part.combine_chunks().to_batches(max_chunksize=37)):
             for row in batch.to_pylist():
-                _take(gathered[row["log"]], pickle.loads(row["result"]))
+                _take(gathered[row["log"]], row["result"])
     for one in gathered:
         one.results.sort(key=lambda result: result.entry.base_offset)
         assert not one.has_moved
@@ -75,3 +77,25 @@ def test_the_stages_report_what_one_process_reports(groups: int, damage: str) ->
     here = [verify_partition(store, log.place, clock=log.clock, random=Random(0)) for log in logs]
     assert [r.is_sound for r in here] == [True, damage == "nothing"]
     assert there == here
+
+
+def test_an_answer_of_a_task_cannot_run_code_in_the_driver(tmp_path: Path) -> None:
+    class Harmful:
+        def __reduce__(self) -> tuple[object, ...]:
+            return Path.touch, (tmp_path / "ran",)
+
+    with pytest.raises(ValueError, match="JSON"):
+        _take(_Gathered(), pickle.dumps(Harmful()))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_an_answer_arrives_as_it_left(tmp_path: Path) -> None:
+    entry = made_log(MemoryStore(), Place("topics", "users", 0), seed=3).log.load().manifest.segments[0]
+    finding = Finding(Kind.BLOCK_DAMAGED, "topics/ü", "a block", block=2, offset=2**62)
+    result = SegmentResult(entry, bytes(range(224, 256)), 7, has_index=True, knows_keys=False, findings=(finding,))
+    suspected = Suspected(gone=Suspects([Suspect(5, -1, 1)], 9))
+    gathered = _Gathered()
+    for answer in ((result, None), (None, suspected), (None, None)):
+        (row,) = _answer_batch(0, answer).to_pylist()
+        _take(gathered, row["result"])
+    assert gathered == _Gathered([result], suspected, has_moved=True)
