@@ -1,5 +1,6 @@
 # Every target does its own set-up on a machine that has Python 3.11+ and Java 17+ (and Go for `test-real`).
-# Versions come from constraints.txt; jars and binaries are kept in .cache, packages in .venv.
+# Versions come from constraints.txt, their hashes from requirements/; jars and binaries are kept in .cache, packages
+# in .venv.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -21,21 +22,28 @@ ARGS ?=
 # A version of Spark for `test-spark`, in a venv of its own.
 SPARK ?= 3.5.9
 SPARK_VENV := .cache/spark-$(SPARK)
+# What `pins` and `audit` run, in a venv of its own.
+TOOLS := .cache/tools
+# pip takes no file whose hash is not in requirements/. The project itself has none, and neither has what it is built with
+# if pip fetches that: so what builds comes first, and nothing is built in an environment that pip makes.
+PIP_HASHED := -m pip --disable-pip-version-check install --quiet --require-hashes --no-build-isolation
+PIP_PROJECT := -m pip --disable-pip-version-check install --quiet --no-deps --no-build-isolation
 
-.PHONY: help venv java go jars demo test test-spark test-real test-kube images-try compose-try soak lint lint-style lint-types lint-imports lint-tidy bench docs dist clean clean-all
+.PHONY: help venv java go jars demo test test-spark test-real test-kube images-try compose-try soak lint lint-style lint-types lint-imports lint-tidy bench docs dist pins audit clean clean-all
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 venv: $(STAMP) ## Make .venv with pinned versions of all that is needed
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml requirements/build.txt requirements/dev.txt
 	@if [ -z "$(PYTHON)" ]; then echo "Python 3.11 or newer is needed and was not found on PATH; install it, or say make PYTHON=/path/to/python" >&2; exit 2; fi
 	@if [ ! -x $(PY) ]; then echo "making .venv with $(PYTHON)"; \
 		$(PYTHON) -m venv .venv || { rm -rf .venv; echo "$(PYTHON) cannot make virtual environments; install its venv module (Debian: python3-venv)" >&2; exit 2; }; fi
 	@echo "installing pinned packages into .venv (some minutes the first time: pyspark alone is 450 MB)"
-	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
-		$(PY) -m pip install --quiet -e '.[dev]'
+	@$(PY) $(PIP_HASHED) --only-binary :all: -r requirements/build.txt
+	@$(PY) $(PIP_HASHED) -r requirements/dev.txt
+	@$(PY) $(PIP_PROJECT) -e .
 	@touch $@
 
 java:
@@ -58,15 +66,17 @@ test: jars ## All tests that need Python and Java; long storms in their short fo
 test-spark: java $(SPARK_VENV)/.installed ## The compactor's Spark tests with another Spark: make test-spark SPARK=4.0.5
 	env -u SPARK_HOME $(SPARK_VENV)/bin/python -m pytest -m any_spark $(ARGS) tests
 
-# Pinned like .venv but for Spark; pyspark comes as source, 300 to 450 MB.
-$(SPARK_VENV)/.installed: pyproject.toml constraints.txt
+# Pinned like .venv but for Spark: no hash is known of a version that is asked for here. pyspark comes as source, 300 to
+# 450 MB.
+$(SPARK_VENV)/.installed: pyproject.toml requirements/build.txt requirements/dev.txt
 	@if [ -z "$(PYTHON)" ]; then echo "Python 3.11 or newer is needed and was not found on PATH; install it, or say make PYTHON=/path/to/python" >&2; exit 2; fi
 	@echo "installing pyspark $(SPARK) into $(SPARK_VENV)"
 	@$(PYTHON) -m venv $(SPARK_VENV)
-	@grep -viE '^(pyspark|py4j)==' constraints.txt > $(SPARK_VENV)/constraints.txt
-	@PIP_CONSTRAINT=$(SPARK_VENV)/constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
-		$(SPARK_VENV)/bin/python -m pip install --quiet -e '.[demo]' pyspark==$(SPARK) \
-		build hatchling hypothesis pytest pytest-randomly pytest-timeout pytest-xdist
+	@sed -E '/^(pyspark|py4j)==/,/[^\\]$$/d' requirements/dev.txt > $(SPARK_VENV)/requirements.txt
+	@$(SPARK_VENV)/bin/python $(PIP_HASHED) --only-binary :all: -r requirements/build.txt
+	@$(SPARK_VENV)/bin/python $(PIP_HASHED) -r $(SPARK_VENV)/requirements.txt
+	@$(SPARK_VENV)/bin/python -m pip install --quiet --no-build-isolation pyspark==$(SPARK)
+	@$(SPARK_VENV)/bin/python $(PIP_PROJECT) -e .
 	@touch $@
 
 test-real: java go jars ## Tests with what is built by Go once: versitygw, Helm, promtool
@@ -117,9 +127,21 @@ docs: $(STAMP) ## Write docs/configuration.md, the tables of docs/metrics-sink.m
 
 dist: $(STAMP) ## Build wheel, sdist and what spark-submit is given into dist/
 	@rm -rf dist
-	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(PY) -m build
+	@$(PY) -m build --no-isolation
 	@$(PY) -m keyfold_compactor.code_zip dist
 	@ls -l dist
+
+pins: $(TOOLS)/.installed ## Write the hashes in requirements/ for the versions in constraints.txt (asks the package index)
+	@$(TOOLS)/bin/python -m tests.support.pins
+
+audit: $(TOOLS)/.installed ## Look up known vulnerabilities of the pinned versions (online); exit code 3: could not be looked up
+	@$(TOOLS)/bin/python -m tests.support.audit $(ARGS)
+
+$(TOOLS)/.installed: requirements/tools.txt
+	@if [ -z "$(PYTHON)" ]; then echo "Python 3.11 or newer is needed and was not found on PATH; install it, or say make PYTHON=/path/to/python" >&2; exit 2; fi
+	@$(PYTHON) -m venv $(TOOLS)
+	@$(TOOLS)/bin/python $(PIP_HASHED) --only-binary :all: -r $<
+	@touch $@
 
 clean: ## Remove what was built, and the caches of the tools
 	rm -rf dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse metastore_db derby.log

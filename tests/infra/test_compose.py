@@ -67,7 +67,7 @@ def test_our_images_are_built_from_this_repository(name: str) -> None:
 
 def test_other_images_are_pinned_by_a_full_version() -> None:
     images = [service["image"] for name, service in SERVICES.items() if name not in OURS]
-    assert [image for image in images if not re.search(r":v?\d+\.\d+\.\d+$", image)] == []
+    assert [image for image in images if not re.search(r":v?\d+\.\d+\.\d+(@sha256:[0-9a-f]{64})?$", image)] == []
 
 
 @pytest.mark.parametrize("name", SERVICES)
