@@ -59,7 +59,7 @@ def make_replica(name: str) -> None:
 
 def keyfold(*arguments: str) -> str:
     """What a command printed; leaves where it fails."""
-    answer = subprocess.run(["keyfold", *arguments], capture_output=True, text=True, check=False)  # noqa: S603, S607
+    answer = subprocess.run(["keyfold", *arguments], capture_output=True, text=True, check=False)  # noqa: S603, S607 - in its image
     sys.stderr.write(answer.stdout + answer.stderr)
     if answer.returncode != 0:
         sys.exit(answer.returncode)

@@ -139,7 +139,7 @@ class Peaks:
 
 def memory_folder(needed_bytes: int) -> str | None:
     """A folder in memory that has room for so much; None where there is none."""
-    shared = Path("/dev/shm")
+    shared = Path("/dev/shm")  # noqa: S108 - only looked at, or as a parent of folders with random names
     has_room = shared.is_dir() and os.access(shared, os.W_OK) and shutil.disk_usage(shared).free > needed_bytes
     return str(shared) if has_room else None
 

@@ -28,6 +28,7 @@ from keyfold_compactor.work import Executor, LogJob
 from tests.support.cleaning import EAGER, Sink, last_per_key, load, read_all, record
 from tests.support.held import tell
 from tests.support.moto import Fault, LocalS3Process
+from tests.support.pickled import sent
 
 pytestmark = [pytest.mark.spark, pytest.mark.any_spark]
 PARTITIONS = 4
@@ -234,10 +235,8 @@ def test_a_run_with_nothing_to_do_starts_no_spark(location: S3Location, store: S
 
 
 def test_jobs_can_be_pickled() -> None:
-    import pickle
-
     job = LogJob(0, Place("t", "u", 0), (), 0, 0, 1, b"x" * 16, Purge(), False, Encoding())
-    assert pickle.loads(pickle.dumps(job)) == job
+    assert sent(job) == job
 
 
 def without_master(path: Path) -> Path:

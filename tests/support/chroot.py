@@ -25,7 +25,7 @@ class Container:
     environment: Mapping[str, str]
     working_directory: str
     mounts: Mapping[str, Path] = field(default_factory=dict)
-    scratch: Mapping[str, str] = field(default_factory=lambda: {"/tmp": "nosuid,nodev,noexec,size=1g"})
+    scratch: Mapping[str, str] = field(default_factory=lambda: {"/tmp": "nosuid,nodev,noexec,size=1g"})  # noqa: S108 - a mount
 
     def command(self, words: Sequence[str]) -> list[str]:
         """The words to start it with, as root. Signals to the process go to `unshare`, which dies with the program."""

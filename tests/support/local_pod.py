@@ -172,7 +172,7 @@ class LocalPod:
         text = self._moved(text)
         for port, here_port in self.ports.items():
             text = re.sub(rf"\b{port}\b", str(here_port), text)
-        return self._here(text).replace("0.0.0.0", POD_IP)
+        return self._here(text).replace("0.0.0.0", POD_IP)  # noqa: S104 - it is replaced
 
     def _moved(self, text: str) -> str:
         for address, here in self._given.addresses.items():

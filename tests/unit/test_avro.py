@@ -1,7 +1,5 @@
 """Container files: what is written is exactly what is read, and damage is named by block and record."""
 
-import pickle
-
 import pytest
 
 from keyfold.log.avro import (
@@ -20,6 +18,7 @@ from keyfold.log.codec import CODECS
 from keyfold.log.decode import decode_block, read_records
 from keyfold.log.record import Record
 from keyfold_schemas import load_schema, schema_text
+from tests.support.pickled import sent
 from tests.support.segments import SYNC, Made, make, plain_records
 
 EDGES = [0, -1, 1, 63, -64, 64, -65, 8191, 8192, 2**31 - 1, -(2**31), 2**53 + 1, 2**63 - 1, -(2**63)]
@@ -156,7 +155,7 @@ def test_damage_is_named_by_object_block_and_record() -> None:
 
 def test_damage_can_be_sent_from_process_to_process() -> None:
     error = SegmentDamaged("p/a.avro", "is broken", block=3, record=1)
-    again = pickle.loads(pickle.dumps(error))
+    again = sent(error)
     assert str(again) == str(error) == "p/a.avro, block 3, record 1: is broken"
     assert (again.origin, again.block, again.record) == ("p/a.avro", 3, 1)
 

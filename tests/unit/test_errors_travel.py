@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pickle
-
 import pytest
 
 from keyfold.errors import ConfigError, Fenced, FirstCopyUnfinished, KeyfoldError, LeaseHeld, StoreUnavailable
+from tests.support.pickled import sent
 
 
 @pytest.mark.parametrize(
@@ -20,7 +19,7 @@ from keyfold.errors import ConfigError, Fenced, FirstCopyUnfinished, KeyfoldErro
     ],
 )
 def test_an_error_arrives_as_it_left(error: KeyfoldError) -> None:
-    arrived = pickle.loads(pickle.dumps(error))
+    arrived = sent(error)
     assert type(arrived) is type(error)
     assert str(arrived) == str(error)
     assert vars(arrived) == vars(error)

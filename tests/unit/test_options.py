@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from enum import Enum
 from typing import Literal
 
@@ -23,6 +22,7 @@ from keyfold.options import (
     markdown_table,
     option,
 )
+from tests.support.pickled import sent
 
 
 class Mode(Enum):
@@ -199,7 +199,7 @@ def test_options_are_immutable_and_travel_to_other_processes() -> None:
     options = parse_with({"topic.a.flush.size": "9", "consumer.override.x": "y"})
     with pytest.raises(ValueError, match="frozen"):
         options.flush_size = 5
-    there = pickle.loads(pickle.dumps(options))
+    there = sent(options)
     assert there == options
     assert there.for_topic("a").flush_size == 9
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator
 from inspect import signature
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from keyfold.errors import ConfigError
 from keyfold.spark.source_columns import ARROW, COLUMNS, ddl
+from tests.support.pickled import sent
 from tests.support.spark_logs import FolderLog
 
 pytestmark = pytest.mark.any_spark
@@ -69,12 +69,8 @@ def types(*names: str) -> Any:
 
 
 def offsets(reader: Any, tasks: list[Any]) -> list[int]:
-    there = pickle.loads(pickle.dumps(reader))
-    return [offset for task in tasks for batch in there.read(through(task)) for offset in batch["offset"].to_pylist()]
-
-
-def through(task: Any) -> Any:
-    return pickle.loads(pickle.dumps(task))
+    there = sent(reader)
+    return [offset for task in tasks for batch in there.read(sent(task)) for offset in batch["offset"].to_pylist()]
 
 
 @pytest.mark.skipif(has_sources(), reason="this Spark has Python data sources")

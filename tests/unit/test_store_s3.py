@@ -6,7 +6,6 @@ sent, how often, and with which headers.
 
 from __future__ import annotations
 
-import pickle
 import socket
 import zlib
 from base64 import b64encode
@@ -30,6 +29,7 @@ from keyfold.errors import (
 )
 from keyfold.store.api import Create, Update
 from keyfold.store.s3 import Checksums, S3Location, S3Store
+from tests.support.pickled import sent
 from tests.support.scripted_s3 import DATE, Answer, ScriptedServer, scripted_server
 
 DATE_END_MS = 1_795_176_005_999
@@ -341,7 +341,7 @@ def test_aborting_what_is_gone_is_no_error(server: ScriptedServer, store: S3Stor
 
 
 def test_a_location_goes_to_another_process(server: ScriptedServer, store: S3Store) -> None:
-    location: S3Location = pickle.loads(pickle.dumps(store.location))
+    location = sent(store.location)
     assert location == store.location
     assert "secret" not in repr(S3Location("b", secret_access_key="secret", session_token="secret"))
     server.answers = [found(b"abc")]

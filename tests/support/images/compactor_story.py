@@ -86,7 +86,7 @@ def executor_variables(driver_port: int) -> dict[str, str]:
         "SPARK_EXECUTOR_POD_IP": "127.0.0.1",
         "SPARK_EXECUTOR_POD_NAME": "images-try-exec-1",
         "SPARK_RESOURCE_PROFILE_ID": "0",
-        "SPARK_LOCAL_DIRS": "/tmp/spark",
+        "SPARK_LOCAL_DIRS": "/tmp/spark",  # noqa: S108 - in a container of its own
         "SPARK_JAVA_OPT_0": f"-Dspark.driver.port={driver_port}",
     }
 

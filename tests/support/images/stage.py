@@ -29,7 +29,7 @@ RECORDS: Final = 3000
 KEYS: Final = 100
 PATIENCE_S: Final = 300.0
 TOOLS: Final = ("pip", "pip3", "gcc", "cc", "make", "curl", "wget", "git")
-EXECUTABLE_TMP: Final = {"/tmp": "nosuid,nodev,size=1g"}
+EXECUTABLE_TMP: Final = {"/tmp": "nosuid,nodev,size=1g"}  # noqa: S108 - a mount in a container
 
 
 class Stage:
