@@ -35,6 +35,8 @@ DELETE_RETENTION_MS: Final = 10_000
 HOLD_MAX_MS: Final = 25_000
 FILE_DELETE_DELAY_MS: Final = 5_000
 EARLY: Final = -signal.SIGTERM
+# The store was away when a worker was told to stop, or the schedule killed one of its tasks in the meantime.
+_STOPPED_IN_VAIN: Final = ("nothing is lost: the next run reads it again", "its process ended: ended by SIGKILL")
 """The exit code of a process that had no handler for SIGTERM yet."""
 ROOT: Final = Path(__file__).parents[3]
 _SHOWN: Final = 4_000
@@ -387,7 +389,7 @@ class World:
             worker = workers.running[slot]
             if worker is not None:
                 code = worker.wait(WAIT_S)
-                in_vain = code == EARLY or (code == 1 and "being told to stop" in worker.said)
+                in_vain = code == EARLY or (code == 1 and any(words in worker.said for words in _STOPPED_IN_VAIN))
                 is_well = code == 0 or (in_vain and not self.is_calm)
                 assert is_well, f"sink {slot} ended with {code}:\n{worker.said[-_SHOWN:]}"
                 workers._retire(slot)
