@@ -35,9 +35,9 @@ DELETE_RETENTION_MS: Final = 10_000
 HOLD_MAX_MS: Final = 25_000
 FILE_DELETE_DELAY_MS: Final = 5_000
 EARLY: Final = -signal.SIGTERM
+"""The exit code of a process that had no handler for SIGTERM yet."""
 # The store was away when a worker was told to stop, or the schedule killed one of its tasks in the meantime.
 _STOPPED_IN_VAIN: Final = ("nothing is lost: the next run reads it again", "its process ended: ended by SIGKILL")
-"""The exit code of a process that had no handler for SIGTERM yet."""
 ROOT: Final = Path(__file__).parents[3]
 _SHOWN: Final = 4_000
 
