@@ -34,7 +34,7 @@ MEASURED_S: Final = 300.0
 
 
 def work_bytes(size_bytes: int) -> int:
-    """The work of cleaning a log of so many stored bytes."""
+    """Return the work of cleaning a log of this stored size."""
     return size_bytes + LOG_COST_BYTES
 
 

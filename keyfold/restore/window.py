@@ -100,7 +100,7 @@ class Window:
 
 
 def _unpacked(payload: bytes, count: object) -> Bytes:
-    """The offsets' bytes. Raises `WindowDamaged` before more is unpacked than so many offsets take."""
+    """Return the offsets' bytes. Raise `WindowDamaged` before more is unpacked than this number of offsets takes."""
     if not isinstance(count, int) or not 0 <= count <= MAX_COUNT:
         raise WindowDamaged(f"says that it has {count!r} offsets")
     return open_codec("zstandard").decompress(payload, count * 8)

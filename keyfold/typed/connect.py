@@ -58,7 +58,7 @@ class Envelope:
 
 
 def _compile(schema: Any, level: int = 0) -> tuple[Convert, Type | None]:
-    """Raises `Misfit` where the schema is none of Connect's, or is nested too deeply."""
+    """Compile a schema. Raise `Misfit` where Connect has no such schema, or it is nested too deeply."""
     if level > SCHEMA_DEPTH_MAX:
         raise Misfit(f"has an envelope with a schema of more than {SCHEMA_DEPTH_MAX} levels")
     if schema is None:

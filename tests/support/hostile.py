@@ -64,7 +64,7 @@ def plant_manifest(store: ObjectStore, place: Place, manifest: Manifest) -> None
 
 
 def zeros_zstd(n_bytes: int, *, says: int | None = None, checksum: bool = True) -> bytes:
-    """A frame of zstandard with so many zeros, four bytes for each 128 KiB of them; `says` is the size it claims."""
+    """A frame of zstandard with `n_bytes` zeros, four bytes for each 128 KiB; `says` is the size that it claims."""
     size = n_bytes if says is None else says
     blocks, rest = divmod(n_bytes, _RLE_BYTES)
     runs = [_RLE_BYTES] * blocks + ([rest] if rest else [])
@@ -78,7 +78,7 @@ def zeros_zstd(n_bytes: int, *, says: int | None = None, checksum: bool = True) 
 
 
 def zeros_deflate(n_bytes: int) -> bytes:
-    """A raw deflate stream with at least so many zeros, a thousandth of their size."""
+    """A raw deflate stream with at least this number of zeros, a thousandth of their size."""
     piece_bytes = 1 << 26
     packer = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
     piece = packer.compress(bytes(piece_bytes)) + packer.flush(zlib.Z_FULL_FLUSH)

@@ -69,7 +69,7 @@ class Drills(threading.Thread):
                 self._say(f"begins: {what}")
                 {"resync": self.resync, "switch over": self.switch_over, "fail over": self.fail_over}[what]()
                 self._say(f"is over: {what}")
-        except BaseException:  # noqa: BLE001 - raised by who checks
+        except BaseException:  # noqa: BLE001 - `check` raises it
             self.error = traceback.format_exc()
 
     # Drills

@@ -90,7 +90,7 @@ class Truth(threading.Thread):
                     for message in messages:
                         self._take(message)
                     self._changed.notify_all()
-        except BaseException as error:  # noqa: BLE001 - raised by who waits
+        except BaseException as error:  # noqa: BLE001 - the waiting caller raises it
             with self._changed:
                 self._error = error
                 self._changed.notify_all()
