@@ -116,6 +116,10 @@ def parse_json(text: str, source: str) -> dict[str, str]:
         document = json.loads(text, object_pairs_hook=_object)
     except json.JSONDecodeError as error:
         raise ConfigError(source, f"is no JSON: {error.msg} in line {error.lineno}, column {error.colno}") from None
+    except RecursionError:
+        raise ConfigError(source, "is nested too deep") from None
+    except ValueError as error:
+        raise ConfigError(source, f"holds a number with too many digits: {error}") from None
     if not isinstance(document, dict):
         raise ConfigError(source, "must hold one JSON object")
     if isinstance(document.get("config"), dict):

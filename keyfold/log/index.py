@@ -161,8 +161,7 @@ class Index:
         except (OSError, ValueError, KeyError, DecompressionFailed, pa.ArrowException) as e:
             raise SegmentDamaged(origin, f"the index cannot be read: {e}") from e
         expected = ROWS if columns is None else pa.schema([ROWS.field(name) for name in columns])
-        if rows.schema.names != expected.names or rows.schema.types != expected.types:
-            raise SegmentDamaged(origin, f"the index has columns {rows.schema.names}")
+        _check_columns(rows.schema, expected, origin)
         if rows.num_rows != int(blocks.record_count.sum()) or len(sync_marker) != SYNC_BYTES:
             raise SegmentDamaged(origin, "the index's rows are not those of its block table")
         return Index(rows.replace_schema_metadata(None).combine_chunks(), blocks, codec, sync_marker)
@@ -231,10 +230,16 @@ class Index:
 
 
 def _check_shape(schema: pa.Schema, row_count: int, index: Index, origin: str) -> None:
-    if schema.names != ROWS.names or schema.types != ROWS.types:
-        raise SegmentDamaged(origin, f"the index has columns {schema.names}")
+    _check_columns(schema, ROWS, origin)
     if row_count != int(index.blocks.record_count.sum()) or len(index.sync_marker) != SYNC_BYTES:
         raise SegmentDamaged(origin, "the index's rows are not those of its block table")
+
+
+def _check_columns(schema: pa.Schema, expected: pa.Schema, origin: str) -> None:
+    """Raise `SegmentDamaged` for other columns, and for those that may hold null where a writer's may not."""
+    if not schema.equals(expected):
+        said = str(schema.remove_metadata()).replace("\n", ", ")
+        raise SegmentDamaged(origin, f"the index has other columns than a writer's: {said}")
 
 
 def _check_declared(file: Any, origin: str) -> None:

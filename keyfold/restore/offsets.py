@@ -12,9 +12,11 @@ the journal says it landed; the end of the restored records where there is none.
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from io import StringIO
+from typing import Final
 
 import numpy as np
 
@@ -22,6 +24,10 @@ from keyfold.errors import ConfigError
 from keyfold.restore.errors import RestoreRefused
 from keyfold.restore.journal import Journal
 from keyfold.restore.window import Window
+
+_NUMBER: Final = re.compile(r"[0-9]{1,19}")
+_SHOWN: Final = 200
+_EXPORT: Final = "export it with kafka-consumer-groups.sh --reset-offsets --export --dry-run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +43,20 @@ class GroupOffset:
 def parse_offsets(text: str, source: str) -> list[GroupOffset]:
     """Rows of an exported file; `source` names it in messages. Raises `ConfigError`."""
     found: list[GroupOffset] = []
-    for number, row in enumerate(csv.reader(StringIO(text), skipinitialspace=True), 1):
+    try:
+        rows = list(csv.reader(StringIO(text), skipinitialspace=True))
+    except csv.Error as error:
+        raise ConfigError(source, f"is not CSV: {error}", hint=_EXPORT) from error
+    for number, row in enumerate(rows, 1):
         if not row or (number == 1 and row[-1].strip().lower() == "offset"):
             continue
         *names, partition, offset = [cell.strip() for cell in row] if len(row) in {3, 4} else ["", "", ""]
-        if not names or not all(names) or not partition.isdecimal() or not offset.isdecimal():
+        if not names or not all(names) or not _NUMBER.fullmatch(partition) or not _NUMBER.fullmatch(offset):
+            shown = ",".join(row)[:_SHOWN]
             raise ConfigError(
                 source,
-                f"line {number} is neither topic,partition,offset nor group,topic,partition,offset: {','.join(row)!r}",
-                hint="export it with kafka-consumer-groups.sh --reset-offsets --export --dry-run",
+                f"line {number} is neither topic,partition,offset nor group,topic,partition,offset: {shown!r}",
+                hint=_EXPORT,
             )
         group = names[0] if len(names) > 1 else None
         found.append(GroupOffset(group, names[-1], int(partition), int(offset)))

@@ -34,6 +34,7 @@ _BASES: Final[Mapping[str, frozenset[str]]] = {
 }
 UUID_BYTES: Final = 16
 DURATION_BYTES: Final = 12
+_FIXED_BYTES_MAX: Final = 2**31 - 1
 
 
 class NotAvro(Exception):
@@ -203,24 +204,38 @@ class _Parser:
 
     @staticmethod
     def _simple(schema: Json, kind: str) -> Fixed | Enumeration:
-        name, aliases = schema["name"], frozenset(schema.get("aliases", ()))
+        name, aliases = schema["name"], _aliases(schema)
         if kind == "fixed":
-            return Fixed(name, schema["size"], _logical(schema), aliases)
-        return Enumeration(name, tuple(schema["symbols"]), schema.get("default"), aliases)
+            size = schema["size"]
+            if type(size) is not int or not 0 <= size <= _FIXED_BYTES_MAX:
+                raise NotAvro(f"{size!r} is not the size of a fixed type")
+            return Fixed(name, size, _logical(schema), aliases)
+        return Enumeration(name, tuple(map(_text, schema["symbols"])), schema.get("default"), aliases)
 
     def _record(self, schema: Json) -> RecordType:
-        record = self._named[schema["name"]] = RecordType(schema["name"], frozenset(schema.get("aliases", ())))
+        record = self._named[schema["name"]] = RecordType(schema["name"], _aliases(schema))
         record.fields = tuple(
             RecordField(
-                each["name"],
+                _text(each["name"]),
                 self.type(each["type"]),
                 "default" in each,
                 each.get("default"),
-                frozenset(each.get("aliases", ())),
+                _aliases(each),
             )
             for each in schema["fields"]
         )
         return record
+
+
+def _text(value: object) -> str:
+    """A name. fastavro lets anything be the name of a field. Raises `NotAvro`."""
+    if not isinstance(value, str):
+        raise NotAvro(f"{value!r} is not a name")
+    return value
+
+
+def _aliases(schema: Mapping[str, Json]) -> frozenset[str]:
+    return frozenset(map(_text, schema.get("aliases", ())))
 
 
 def _logical(schema: Mapping[str, Json]) -> Logical | None:

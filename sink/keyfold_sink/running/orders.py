@@ -208,7 +208,7 @@ def decode(data: bytes, key: str) -> Orders:
         state = State(found.pop("state"))
         if state not in TARGETS:
             raise ValueError(f"{state} cannot be asked for")
-        return Orders(
+        orders = Orders(
             version=int(found.pop("version")),
             state=state,
             state_since=int(found.pop("state_since")),
@@ -221,6 +221,8 @@ def decode(data: bytes, key: str) -> Orders:
             changes=tuple(map(str, found.pop("changes"))),
             unknown=found,
         )
+        encode(orders)  # a number may be too large for it, or a newer version's field nested too deep: a `TypeError`
+        return orders  # noqa: TRY300 - it is not certain before
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise OrdersUnreadable(
             key,

@@ -1,0 +1,86 @@
+"""What fuzzing has found: each of these objects once raised an error that no reader expects."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from keyfold.config_file import parse_json
+from keyfold.errors import ConfigError
+from keyfold.log.avro import SegmentDamaged
+from keyfold.log.index import Index
+from keyfold.restore.offsets import parse_offsets
+from keyfold.typed.avro_schema import NotAvro, parse_avro
+from keyfold_sink.running.orders import Orders, OrdersUnreadable, decode, encode
+from tests.support.logs import records
+from tests.support.segments import make
+
+MANY_DIGITS = "9" * 5000
+
+
+def field(name: object, **more: object) -> dict[str, Any]:
+    return {"type": "record", "name": "R", "fields": [{"name": name, "type": "int", **more}]}
+
+
+SCHEMAS: dict[str, Any] = {
+    "a field whose name is true": field(True),
+    "a field whose name is a list": field([]),
+    "a field whose name is an object": field({"a": 1}),
+    "aliases that are no texts": field("a", aliases=[1]),
+    "a fixed of a list": {"type": "fixed", "name": "F", "size": [3]},
+    "a fixed of true": {"type": "fixed", "name": "F", "size": True},
+    "a fixed of a negative size": {"type": "fixed", "name": "F", "size": -8},
+    "a fixed larger than any value": {"type": "fixed", "name": "F", "size": 2**31},
+}
+
+
+@pytest.mark.parametrize("what", SCHEMAS)
+def test_a_schema_with_members_of_other_kinds_is_no_avro(what: str) -> None:
+    with pytest.raises(NotAvro):
+        parse_avro(json.dumps(SCHEMAS[what]))
+
+
+@pytest.mark.parametrize("value", [None, 5])
+def test_an_index_whose_offsets_may_be_null_is_damaged(value: int | None) -> None:
+    table = pq.read_table(pa.BufferReader(make(records("a=1 b=2 c=3")).finished.index_data))
+    offsets = pa.array([0, 1, value], pa.int64())
+    at = table.schema.get_field_index("offset")
+    out = pa.BufferOutputStream()
+    changed = table.set_column(at, pa.field("offset", pa.int64()), offsets)
+    pq.write_table(changed, out, write_page_checksum=True)
+    data = out.getvalue()
+    with pytest.raises(SegmentDamaged, match="column"):
+        Index.parse(data)
+    with pytest.raises(SegmentDamaged, match="column"):
+        list(Index.parts(data))
+    with pytest.raises(SegmentDamaged, match="column"):
+        list(Index.groups_backwards(data, columns=["offset"]))
+
+
+@pytest.mark.parametrize("unknown", [2**64, 1e300])
+def test_orders_with_numbers_that_cannot_be_written_are_refused(unknown: float) -> None:
+    document = {**json.loads(encode(Orders())), "flushes": unknown}
+    with pytest.raises(OrdersUnreadable):
+        decode(json.dumps(document).encode(), "orders.json")
+
+
+def test_orders_that_are_nested_too_deep_to_be_written_are_refused() -> None:
+    text = encode(Orders()).decode().rstrip().removesuffix("}") + f', "later": {"[" * 400}{"]" * 400}}}'
+    with pytest.raises(OrdersUnreadable):
+        decode(text.encode(), "orders.json")
+
+
+@pytest.mark.parametrize("text", ["users,0,1\rusers,1,2\n", f"users,{MANY_DIGITS},1\n", f"users,0,{MANY_DIGITS}\n"])
+def test_a_file_of_offsets_that_is_no_csv_or_has_endless_numbers_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"offsets\.csv"):
+        parse_offsets(text, "offsets.csv")
+
+
+@pytest.mark.parametrize("value", [MANY_DIGITS, "[" * 100_000])
+def test_a_configuration_that_json_cannot_hold_is_refused(value: str) -> None:
+    with pytest.raises(ConfigError, match=r"sink\.json"):
+        parse_json(f'{{"a": {value}}}', "sink.json")
