@@ -54,7 +54,7 @@ class Bounded:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._end()
+        self.end()
 
     def run(self, function: Callable[..., Any], *args: object) -> Any:
         """What `function` returned, or the error of keyfold that it raised. Fails for any other error, and growth."""
@@ -73,12 +73,12 @@ class Bounded:
         while not self._calls.poll(0.01):
             grown = self._resident_bytes() - self._idle_bytes if self._idle_bytes else 0
             if grown > GROWTH_BYTES_MAX or time.monotonic() > until_s:
-                self._end()
+                self.end()
                 raise AssertionError(f"{function.__name__} had grown by {grown >> 20} MiB when it was ended")
         kind, value, most_bytes = self._calls.recv()
         grown = most_bytes - self._idle_bytes if self._idle_bytes else 0
         if grown > GROWTH_BYTES_MAX:
-            self._end()
+            self.end()
             raise AssertionError(f"{function.__name__} grew by {grown >> 20} MiB")
         return kind, value
 
@@ -92,7 +92,8 @@ class Bounded:
             self._process.start()
             self._idle_bytes = 0
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """End the process. The next call starts another one."""
         if self._process is not None:
             self._process.kill()
             self._process.join()
