@@ -28,6 +28,7 @@ from typing import Any, Final
 import fastavro
 import zstandard
 from backports import zstd
+from fastavro.schema import SchemaParseException
 
 from keyfold.errors import Corrupt, FormatTooNew
 from keyfold.log.avro import SYNC_BYTES, parse_block, read_meta
@@ -76,7 +77,16 @@ def encode_manifest(manifest: Manifest) -> bytes:
         raise AssertionError(message)
     schema = _schema_for(manifest.writer_schema)
     body = io.BytesIO()
-    fastavro.schemaless_writer(body, for_writing(schema), _to_document(manifest))
+    try:
+        written_by = for_writing(schema)
+    except SchemaParseException as error:
+        raise FormatTooNew(
+            manifest.topic,
+            manifest.partition,
+            f"the manifest's newer schema cannot be written together with this one's: {error}",
+            hint="upgrade keyfold here; reading still works",
+        ) from error
+    fastavro.schemaless_writer(body, written_by, _to_document(manifest))
     block = zstd.compress(body.getvalue(), level=_LEVEL)
     assert len(body.getvalue()) <= raw_bytes_max(len(block), is_own=not manifest.writer_schema), "nobody could read it"
     return _sealed(

@@ -10,20 +10,46 @@ import pyarrow.parquet as pq
 import pytest
 
 from keyfold.config_file import parse_json
-from keyfold.errors import ConfigError
+from keyfold.errors import ConfigError, FormatTooNew
 from keyfold.log.avro import SegmentDamaged
 from keyfold.log.index import Index
+from keyfold.log.manifest_codec import decode_manifest, encode_manifest
 from keyfold.restore.offsets import parse_offsets
 from keyfold.typed.avro_schema import NotAvro, parse_avro
+from keyfold_compactor.replica.desk.documents import (
+    DocumentUnreadable,
+    Registration,
+    registration_document,
+    registration_of,
+)
+from keyfold_schemas import load_schema
 from keyfold_sink.running.orders import Orders, OrdersUnreadable, decode, encode
-from tests.support.logs import records
+from tests.support.hostile import manifest_file
+from tests.support.logs import PLACE, records
 from tests.support.segments import make
+from tests.unit.test_hostile_bombs import body_before
 
 MANY_DIGITS = "9" * 5000
 
 
 def field(name: object, **more: object) -> dict[str, Any]:
     return {"type": "record", "name": "R", "fields": [{"name": name, "type": "int", **more}]}
+
+
+def test_a_manifest_with_one_of_our_types_in_another_field_is_read_and_not_written() -> None:
+    schema = load_schema("manifest", 1)
+    (passes,) = (each for each in schema["fields"] if each["name"] == "passes")
+    passes["name"] = "added"
+    manifest = decode_manifest(manifest_file(json.dumps(schema), body_before("nothing")), PLACE)
+    with pytest.raises(FormatTooNew, match="upgrade keyfold"):
+        encode_manifest(manifest)
+
+
+@pytest.mark.parametrize("regex", ["a{99999999999999999999}", "(" * 5000 + ")" * 5000])
+def test_a_registration_with_a_pattern_that_does_not_compile_is_refused(regex: str) -> None:
+    config = {"s3.bucket.name": "far", "topics.regex": regex}
+    with pytest.raises(DocumentUnreadable):
+        registration_of(registration_document(Registration("far", config)), "topics/_replicas/far.json")
 
 
 SCHEMAS: dict[str, Any] = {

@@ -190,7 +190,7 @@ def registration_of(document: Json, key: str, version: int = 0) -> Registration:
         )
         read.covers("any")  # the regular expression
         _ = read.url
-    except (ValueError, TypeError, KeyError, AttributeError, re.error) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, re.error, OverflowError, RecursionError) as error:
         hint = "remove the object and register the replica anew; what it has received stays"
         raise DocumentUnreadable(key, f"does not hold a replica's registration: {error!r}", hint=hint) from error
     if registration_key("", read.name) != f"{REPLICAS_FOLDER}{key.rpartition('/')[2]}":
