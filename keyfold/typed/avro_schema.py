@@ -231,6 +231,7 @@ def _text(value: object) -> str:
     """A name. fastavro lets anything be the name of a field. Raises `NotAvro`."""
     if not isinstance(value, str):
         raise NotAvro(f"{value!r} is not a name")
+    value.encode()  # half of a surrogate pair is a `ValueError`, which the caller of the parser expects
     return value
 
 

@@ -54,6 +54,7 @@ def test_a_registration_with_a_pattern_that_does_not_compile_is_refused(regex: s
 
 SCHEMAS: dict[str, Any] = {
     "a field whose name is true": field(True),
+    "a field whose name is half of a surrogate pair": field("\ud800"),
     "a field whose name is a list": field([]),
     "a field whose name is an object": field({"a": 1}),
     "aliases that are no texts": field("a", aliases=[1]),
