@@ -12,6 +12,7 @@ import click
 from keyfold import logs
 from keyfold.cli.app import Surroundings
 from keyfold.options import read_config
+from keyfold.stop_signals import stop_on_signals
 
 # Kafka's own limit for a transaction, `transaction.max.timeout.ms`, as its brokers have it by default.
 _TRANSACTION_TIMEOUT_S = 900.0
@@ -163,15 +164,12 @@ def _run_sink(world: Surroundings, config: Path, transaction_timeout_s: float | 
 
 
 def _stop_on_signals() -> threading.Event:
-    stop = threading.Event()
-
-    def on_signal(number: int, _frame: object) -> None:
-        if stop.is_set() and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, on_signal)
+    numbers = [signal.SIGTERM, signal.SIGINT]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # `nohup` ignores it
-        signal.signal(signal.SIGHUP, on_signal)
-    return stop
+        numbers.append(signal.SIGHUP)
+    return stop_on_signals(numbers, _interrupt)
+
+
+def _interrupt(number: int) -> None:
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt

@@ -1,0 +1,38 @@
+"""A stop that a signal asks for.
+
+A handler runs between two steps of the main thread, which may hold the very lock that `threading.Event.set` takes: the
+process would wait for itself for ever, and take no further signal. So a handler only notes the signal and puts it into
+a queue (`SimpleQueue.put` may interrupt itself), and a thread of its own sets the event.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterable
+from queue import SimpleQueue
+
+
+def stop_on_signals(numbers: Iterable[int], again: Callable[[int], None]) -> threading.Event:
+    """Return an event that the first of these signals sets; `again` is called with each later one.
+
+    `again` runs in the handler, in the main thread: it may raise, and must take no lock. The caller is the main thread.
+    """
+    stop = threading.Event()
+    received: SimpleQueue[int] = SimpleQueue()
+    seen: list[int] = []
+
+    def set_stop() -> None:
+        received.get()
+        stop.set()
+
+    def handle(number: int, _frame: object) -> None:
+        if seen or stop.is_set():
+            again(number)
+        seen.append(number)
+        received.put(number)
+
+    threading.Thread(target=set_stop, name="keyfold-signals", daemon=True).start()
+    for number in numbers:
+        signal.signal(number, handle)
+    return stop

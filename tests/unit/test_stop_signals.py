@@ -1,0 +1,37 @@
+"""A signal sets the event of a stop, whatever the main thread is doing with that event."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+_IN_A_PROCESS = textwrap.dedent(
+    """
+    import signal, sys
+    from keyfold.stop_signals import stop_on_signals
+
+    def again(number):
+        print("again", signal.Signals(number).name)
+
+    stop = stop_on_signals((signal.SIGTERM, signal.SIGINT), again)
+    if sys.argv[1] == "in its lock":
+        with stop._cond:  # as `Event.wait` holds it when it begins and when it ends
+            signal.raise_signal(signal.SIGTERM)
+    else:
+        signal.raise_signal(signal.SIGTERM)
+    assert stop.wait(60)
+    signal.raise_signal(signal.SIGINT)
+    """
+)
+
+
+@pytest.mark.parametrize("when", ["in its lock", "outside of it"])
+def test_a_signal_sets_the_event_and_a_later_one_is_told(when: str) -> None:
+    """A handler that set the event by itself waited for itself for ever: the process took no further signal."""
+    done = subprocess.run(
+        [sys.executable, "-c", _IN_A_PROCESS, when], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout.split() == ["again", "SIGINT"]
