@@ -399,6 +399,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", [pytest.param(m, marks=pytest.mark.soak if m == SELDOM else ()) for m in MISTAKES])
+@pytest.mark.timeout(2400)
 def test_the_machine_finds(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     target, wrong = MISTAKES[mistake]
     monkeypatch.setattr(target, wrong)

@@ -278,6 +278,7 @@ MISTAKES: dict[str, list[tuple[str, Any]]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.timeout(2400)
 def test_the_machine_finds(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for target, wrong in MISTAKES[mistake]:
         monkeypatch.setattr(target, wrong)
