@@ -29,7 +29,7 @@ from tests.support.storm.schedule import BUCKETS, COMPACTOR, REPLICATORS, SESSIO
 from tests.support.storm.traffic import CLEANING, COMPACTED, EXPIRING, TOPICS
 
 KEYFOLD: Final = (sys.executable, "-c", "from keyfold.cli import main; main()")
-WAIT_S: Final = 300.0
+WAIT_S: Final = 900.0
 """How long something may take on a busy machine before the storm gives up; nothing is decided by it."""
 DELETE_RETENTION_MS: Final = 10_000
 HOLD_MAX_MS: Final = 25_000
