@@ -14,9 +14,11 @@ from queue import SimpleQueue
 
 
 def stop_on_signals(numbers: Iterable[int], again: Callable[[int], None]) -> threading.Event:
-    """Return an event that the first of these signals sets; `again` is called with each later one.
+    """Return an event that the first of these signals sets; `again` is called with a signal that has come before.
 
-    `again` runs in the handler, in the main thread: it may raise, and must take no lock. The caller is the main thread.
+    Another signal than the first is no repetition: systemd may send two kinds at once, and Python handles those that
+    wait in the order of their numbers. `again` runs in the handler, in the main thread: it may raise, and must take no
+    lock. The caller is the main thread.
     """
     stop = threading.Event()
     received: SimpleQueue[int] = SimpleQueue()
@@ -27,7 +29,7 @@ def stop_on_signals(numbers: Iterable[int], again: Callable[[int], None]) -> thr
         stop.set()
 
     def handle(number: int, _frame: object) -> None:
-        if seen or stop.is_set():
+        if number in seen:
             again(number)
         seen.append(number)
         received.put(number)

@@ -24,14 +24,15 @@ _IN_A_PROCESS = textwrap.dedent(
         signal.raise_signal(signal.SIGTERM)
     assert stop.wait(60)
     signal.raise_signal(signal.SIGINT)
+    signal.raise_signal(signal.SIGTERM)
     """
 )
 
 
 @pytest.mark.parametrize("when", ["in its lock", "outside of it"])
-def test_a_signal_sets_the_event_and_a_later_one_is_told(when: str) -> None:
+def test_a_signal_sets_the_event_and_its_repetition_is_told(when: str) -> None:
     """A handler that set the event by itself waited for itself for ever: the process took no further signal."""
     done = subprocess.run(
         [sys.executable, "-c", _IN_A_PROCESS, when], capture_output=True, text=True, timeout=120, check=True
     )
-    assert done.stdout.split() == ["again", "SIGINT"]
+    assert done.stdout.split() == ["again", "SIGTERM"]
