@@ -1,16 +1,16 @@
 """A stop that a signal asks for.
 
 A handler runs between two steps of the main thread, which may hold the very lock that `threading.Event.set` takes: the
-process would wait for itself for ever, and take no further signal. So a handler only notes the signal and puts it into
-a queue (`SimpleQueue.put` may interrupt itself), and a thread of its own sets the event.
+process would wait for itself for ever, and take no further signal. So a handler leaves the event to a thread.
+`_thread` starts that thread, because `threading.Thread` takes locks too.
 """
 
 from __future__ import annotations
 
+import _thread
 import signal
 import threading
 from collections.abc import Callable, Iterable
-from queue import SimpleQueue
 
 
 def stop_on_signals(numbers: Iterable[int], again: Callable[[int], None]) -> threading.Event:
@@ -21,20 +21,14 @@ def stop_on_signals(numbers: Iterable[int], again: Callable[[int], None]) -> thr
     lock. The caller is the main thread.
     """
     stop = threading.Event()
-    received: SimpleQueue[int] = SimpleQueue()
     seen: list[int] = []
-
-    def set_stop() -> None:
-        received.get()
-        stop.set()
 
     def handle(number: int, _frame: object) -> None:
         if number in seen:
             again(number)
         seen.append(number)
-        received.put(number)
+        _thread.start_new_thread(stop.set, ())
 
-    threading.Thread(target=set_stop, name="keyfold-signals", daemon=True).start()
     for number in numbers:
         signal.signal(number, handle)
     return stop

@@ -10,13 +10,14 @@ import pytest
 
 _IN_A_PROCESS = textwrap.dedent(
     """
-    import signal, sys
+    import signal, sys, threading
     from keyfold.stop_signals import stop_on_signals
 
     def again(number):
         print("again", signal.Signals(number).name)
 
     stop = stop_on_signals((signal.SIGTERM, signal.SIGINT), again)
+    assert threading.active_count() == 1  # no thread waits for a signal that may never come
     if sys.argv[1] == "in its lock":
         with stop._cond:  # as `Event.wait` holds it when it begins and when it ends
             signal.raise_signal(signal.SIGTERM)
