@@ -32,7 +32,7 @@ from keyfold.spark.paths import AVRO_FUNCTIONS
 from keyfold.spark.typed_tasks import typed_by_tasks
 from keyfold.typed.decoder import reader_type
 from keyfold.typed.formats import Part
-from keyfold.typed.framing import GUID_BYTES, ID_BYTES, read_frame
+from keyfold.typed.framing import GUID_BYTES, ID_BYTES, is_bytes_alone, read_frame
 from keyfold.typed.kept import KeptSchemas, SchemaUnusable
 from keyfold.typed.misfit import Misfit, SchemaKey
 from keyfold.typed.schema_bounds import SchemaTooLarge, require_bounded
@@ -175,9 +175,17 @@ def _from_avro(typing: Typing, topic: str, writers: Mapping[SchemaKey, str | Sch
         if isinstance(text, SchemaUnusable):
             read = misfit(typing, topic, fn.lit(f"names schema {key}, which cannot be used: {text.message}"))
         else:
-            read = from_avro(body, text, options)
+            read = from_avro(_with_length(body) if is_bytes_alone(json.loads(text)) else body, text, options)
         column = column.when(head == fn.unhex(fn.lit(_prefix(key).hex())), read)
     return column.otherwise(misfit(typing, topic, told))
+
+
+def _with_length(body: Column) -> Column:
+    """Bytes behind their length, where `from_avro` wants one: a number in five groups of seven bits, the last first."""
+    doubled = fn.length(body).cast("long") * 2  # a positive number in Avro's zigzag
+    groups = [fn.shiftright(doubled, 7 * place).bitwiseAND(fn.lit(0x7F)) for place in range(5)]
+    octets = [group.bitwiseOR(fn.lit(0x80)) for group in groups[:-1]] + groups[-1:]
+    return fn.concat(*(fn.unhex(fn.lpad(fn.hex(octet), 2, "0")) for octet in octets), body)
 
 
 def _rest_of(column: str) -> str:

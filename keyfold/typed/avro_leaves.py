@@ -93,7 +93,7 @@ class Leaves:
     def _bytes(
         self, action: ReadLeaf, kind: pa.DataType | None, at: Ints, limits: Ints
     ) -> tuple[pa.Array | None, Ints]:
-        spans, behind = self.spans(at, limits)
+        spans, behind = (Spans(at, limits - at), limits) if action.is_rest else self.spans(at, limits)
         if kind is None:
             return None, behind
         written, target = action.written, action.target

@@ -93,6 +93,8 @@ class _Compiler:
     def _leaf(self, action: ReadLeaf) -> Read:
         written, target = action.written, action.target
         bare = _fixed(written.size) if isinstance(written, Fixed) else _PRIMITIVES[written.kind]
+        if action.is_rest:
+            bare = _rest
         if self._into is Into.NOTHING:
             return _bytes if bare is _string else bare
         steps = [_promotion(written, target), conversion(written, target, raw=self._into is Into.RAW)]
@@ -192,6 +194,10 @@ def _bytes(data: bytes, at: int) -> tuple[bytes, int]:
     if size < 0 or end > len(data):
         raise BadData(f"a length of {size} where {len(data) - at} bytes are left")
     return data[at:end], end
+
+
+def _rest(data: bytes, at: int) -> tuple[bytes, int]:
+    return data[at:], len(data)
 
 
 def _string(data: bytes, at: int) -> tuple[str, int]:

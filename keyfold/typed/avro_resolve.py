@@ -11,7 +11,7 @@ turned into the reader's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from keyfold.typed.avro_schema import (
@@ -39,10 +39,14 @@ _PROMOTIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ReadLeaf:
-    """A primitive or fixed that was written as `written`, for the reader's `target`."""
+    """A primitive or fixed that was written as `written`, for the reader's `target`.
+
+    With `is_rest` the value is all bytes to the end of the data: no length stands before them.
+    """
 
     written: Primitive | Fixed
     target: Primitive | Fixed
+    is_rest: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,12 @@ Action = ReadLeaf | ReadEnum | ReadArray | ReadMap | ReadUnion | ReadRecord | Re
 def resolve(writer: Type, reader: Type) -> Action:
     """What to do with a value that was written by `writer`, for `reader`."""
     return _Resolver().resolve(writer, reader)
+
+
+def resolve_rest(writer: Type, reader: Type) -> Action:
+    """As `resolve`, for bytes that reach to the end of the data (`keyfold.typed.framing.is_bytes_alone`)."""
+    action = resolve(writer, reader)
+    return replace(action, is_rest=True) if isinstance(action, ReadLeaf) else action
 
 
 class _Resolver:

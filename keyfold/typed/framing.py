@@ -4,12 +4,15 @@
     in a header              the same 5 or 17 bytes in `__value_schema_id` or `__key_schema_id`; the value is all data
 
 A header wins over what is before the data. Several headers of the name must agree.
+
+The data is Avro's binary encoding but for one case: bytes by a schema that is nothing but `bytes` have no length before
+them. `AbstractKafkaAvroSerializer` writes them as they are; `AbstractKafkaAvroDeserializer` takes all that is there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from keyfold.log.record import Header
@@ -37,6 +40,11 @@ def read_head(head: bytes) -> tuple[SchemaKey, int]:
         raise Misfit(f"has {len(head)} bytes, too few for a schema id")
     what = f"begins with byte {head[0]}" if head else "is empty"
     raise Misfit(f"{what}, and not with the 0 that Confluent's serializers write before a schema id")
+
+
+def is_bytes_alone(schema: Any) -> bool:
+    """Whether data by a schema, given as JSON, is bytes without a length; a logical type makes no difference."""
+    return schema == "bytes" or (isinstance(schema, dict) and is_bytes_alone(schema.get("type")))
 
 
 def read_frame(data: bytes, headers: Iterable[Header], name: str) -> tuple[SchemaKey, int]:

@@ -17,11 +17,11 @@ from typing import Any, Final, NoReturn, Protocol
 
 from keyfold.log.record import Header
 from keyfold.typed.avro_read import FAULTS, Into, Read, compile_reader, fault_text
-from keyfold.typed.avro_resolve import Action, resolve
+from keyfold.typed.avro_resolve import Action, resolve, resolve_rest
 from keyfold.typed.avro_schema import NotAvro, Type, avro_type
 from keyfold.typed.connect import Envelope, is_envelope
 from keyfold.typed.formats import Part
-from keyfold.typed.framing import read_frame
+from keyfold.typed.framing import is_bytes_alone, read_frame
 from keyfold.typed.kept import KeptSchemas
 from keyfold.typed.misfit import Misfit, SchemaKey
 
@@ -165,7 +165,8 @@ class WriterReaders:
         found = self._actions.get(key)
         if found is None:
             writer = self.writer(key)
-            found = self._actions[key] = resolve(writer, writer if self._reader is None else self._reader)
+            resolved = resolve_rest if is_bytes_alone(self._schemas.schema(key)) else resolve
+            found = self._actions[key] = resolved(writer, writer if self._reader is None else self._reader)
         return found
 
     def of(self, key: SchemaKey) -> Read:

@@ -296,6 +296,20 @@ def test_avro_is_read_by_each_records_own_schema(spark: SparkSession, log: Folde
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE"])
+def test_bytes_by_a_schema_of_their_own_have_no_length(spark: SparkSession, log: FolderLog, mode: str) -> None:
+    """As `AbstractKafkaAvroSerializer` writes them: by Spark's `from_avro`, and by keyfold's own decoder."""
+    log.store.put(schema_key(log.topics_dir, 1), b'"bytes"', Create())
+    values = [b"", b"\2a", b"abc", b"\xff" * 70_000, None]
+    log.made(0).append(
+        [Record(at, 1, "CreateTime", b"k", None if v is None else b"\0\0\0\0\1" + v) for at, v in enumerate(values)]
+    )
+    frame = read(spark, log, value_format="avro", reader_schema='"bytes"', mode=mode).orderBy("offset")
+    assert [None if r["value"] is None else bytes(r["value"]) for r in frame.collect()] == values
+    text = read(spark, log, value_format="avro", reader_schema='"string"', mode=mode, to_offset=3).orderBy("offset")
+    assert [r["value"] for r in text.collect()] == ["", "\2a", "abc"]
+
+
 def test_avro_that_does_not_fit_is_an_error_or_null(spark: SparkSession, log: FolderLog) -> None:
     keep(log)
     ada = b"\0\0\0\0\1" + avro(1, {"name": "ada"})

@@ -35,8 +35,18 @@ from tests.support.avro_words import Json, decimal, kept, logical, record
 
 def written(schema: Json, value: Any, key: int = 1) -> bytes:
     out = io.BytesIO()
+    if schema in ("bytes", {"type": "bytes"}):
+        out.write(value)
+        return b"\0" + key.to_bytes(4) + out.getvalue()
     fastavro.schemaless_writer(out, fastavro.parse_schema(schema), value)
     return b"\0" + key.to_bytes(4) + out.getvalue()
+
+
+def without_logical(schema: Json) -> Json:
+    """The schema as the encoder is given a value of it: decimals as their bytes, times as their numbers."""
+    if isinstance(schema, dict) and schema["type"] == "bytes":
+        return "bytes"
+    return {k: v for k, v in schema.items() if k != "logicalType"} if isinstance(schema, dict) else schema
 
 
 def avro(writer: Json, reader: Json) -> AvroColumn:
@@ -231,7 +241,7 @@ def test_arrays_in_pieces() -> None:
     ],
 )  # fmt: skip
 def test_types(kind: Json, value: Any, raw: pa.DataType, python: Any) -> None:
-    plain = {k: v for k, v in kind.items() if k != "logicalType"} if isinstance(kind, dict) else kind
+    plain = without_logical(kind)
     found = both_ways(avro(kind, kind), [written(plain, value), None, written(plain, value)])
     assert found.array.type == raw
     assert found.misfits == []
@@ -250,11 +260,30 @@ def test_types(kind: Json, value: Any, raw: pa.DataType, python: Any) -> None:
     ],
 )  # fmt: skip
 def test_what_has_no_place(writer: Json, reader: Json, value: Any, what: str) -> None:
-    plain = {k: v for k, v in writer.items() if k != "logicalType"} if isinstance(writer, dict) else writer
+    plain = without_logical(writer)
     found = both_ways(avro(writer, reader), [written(plain, value), None])
     ((row, misfit),) = found.misfits
     assert row == 0
     assert what in misfit.message
+
+
+@pytest.mark.parametrize("data", [b"", b"\2a", b"\x02", b"abc", b"\xff" * 300])
+def test_bytes_are_all_that_follows_the_frame(data: bytes) -> None:
+    """Confluent's serializers write no length; a value that looks like one is a value all the same."""
+    rows = [b"\0\0\0\0\1" + data, None, b"\0\0\0\0\1x" + data]
+    for writer in ("bytes", {"type": "bytes"}, {"type": {"type": "bytes"}}):
+        found = both_ways(avro(writer, "bytes"), rows)
+        assert found.array.to_pylist() == [data, None, b"x" + data]
+        assert found.misfits == []
+        assert both_ways(avro(writer, ["null", "bytes"]), rows).array.to_pylist() == [data, None, b"x" + data]
+
+
+def test_bytes_for_a_reader_of_text_and_in_a_union() -> None:
+    found = both_ways(avro("bytes", "string"), [b"\0\0\0\0\1\xc3\xa9", b"\0\0\0\0\1\xff"])
+    assert found.array.to_pylist() == ["é", None]
+    union = ["null", "bytes"]
+    found = both_ways(avro(union, union), [written(union, b"ab"), written(union, None)])
+    assert found.array.to_pylist() == [b"ab", None]
 
 
 def test_several_schemas_guids_headers_and_rubbish_in_one_batch() -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from keyfold.typed.framing import is_bytes_alone
 from keyfold_sink.convert.avro_schema import NAMED, SchemaUnusable, full_name, namespace_of, resolve
 
 Step = Callable[[bytes, int], int]
@@ -37,13 +38,9 @@ def compile_check(schema: Any) -> Step:
     The check raises `BadData`, `IndexError` and `UnicodeDecodeError` for data that is damaged, `RecursionError` for
     what is nested too deeply; or it returns a position that is not the end of the value.
     """
-    if _is_bytes(schema):
-        return _rest  # Confluent's serializers write bytes as they are, without their length
+    if is_bytes_alone(schema):
+        return _rest
     return _in_a_row(_Compiler().steps(schema, ""))
-
-
-def _is_bytes(schema: Any) -> bool:
-    return schema == "bytes" or (isinstance(schema, dict) and _is_bytes(schema.get("type")))
 
 
 class _Compiler:

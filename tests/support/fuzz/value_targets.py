@@ -85,6 +85,10 @@ def avro_seeds() -> list[bytes]:
              _FRAME + encode(writer, value))
         for writer, reader, value in cases
     ]  # fmt: skip
+    alone = (("bytes", None), ("bytes", "string"), (_LOGICAL[0], None), (_LOGICAL[0], {**_LOGICAL[0], "scale": 4}))
+    for writer, reader in alone:
+        reader_text = b"" if reader is None else json.dumps(reader).encode()
+        found.append(pack(json.dumps(writer).encode(), reader_text, _FRAME + b"\2a"))
     for schema, value in zip(_LOGICAL, plain, strict=True):
         inside = _record(("v", schema))
         found.append(pack(json.dumps(inside).encode(), b"", _FRAME + value))
