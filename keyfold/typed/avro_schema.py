@@ -152,7 +152,7 @@ def avro_type(schema: Json, *, defaults: bool = True) -> Type:
         raise NotAvro("it is nested too deeply") from error
     except UnknownType as error:
         raise NotAvro(f"the type {error.name!r} is not defined") from error
-    except (SchemaParseException, KeyError, TypeError, ValueError, AttributeError) as error:
+    except (SchemaParseException, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise NotAvro(str(error) or type(error).__name__) from error
 
 

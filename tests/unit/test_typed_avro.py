@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 import struct
 from datetime import UTC, date, datetime, time
@@ -302,6 +303,8 @@ def test_values_nested_as_deeply_as_python_allows_and_no_crash_beyond() -> None:
         ('{"type": "record"}', "name"),
         ("[]x", "is no JSON"),
         ("7", "7"),
+        (json.dumps(logical("fixed", "decimal", name="F", size=float("inf"), precision=3)), "infinity"),
+        (json.dumps(logical("fixed", "decimal", name="F", size=10**400, precision=3)), "too large"),
     ],
 )
 def test_what_is_no_schema(text: str, what: str) -> None:
