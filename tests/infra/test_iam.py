@@ -8,16 +8,16 @@ service is known to live without.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from string import Template
 from typing import Any
 
 import pytest
 
-from tests.conftest import fresh
 from tests.support import iam_scenes as scenes
 from tests.support.iam import POLICIES, Call, Policy, Word, decide
 from tests.support.iam_recorder import KEY_ARN, REGION, IamS3, User
-from tests.support.iam_scenes import TOPICS_DIR, Buckets, Stage
+from tests.support.iam_scenes import TOPIC, TOPICS_DIR, Buckets, Stage, policies
 
 SEGMENT = "t/partition=0/00000000000000000000-00000001-s0123456789abcdef.avro"
 CLEANED = SEGMENT.replace("-s0", "-c0")
@@ -27,34 +27,6 @@ FIRST_COPY = "t/partition=0/_first_copy.json"
 NAMES = {
     "bucket", "compactor", "operator", "reader", "repair", "replica-source", "replica-target", "restore", "sink",
 }  # fmt: skip
-
-
-def policies(bucket: str, *names: str) -> list[Policy]:
-    values = {"BUCKET": bucket, "TOPICS_DIR": TOPICS_DIR, "KMS_KEY_ARN": KEY_ARN, "REGION": REGION}
-    return [Policy.load(name, values) for name in names]
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[IamS3]:
-    with IamS3() as running:
-        yield running
-
-
-@pytest.fixture
-def stage(s3: IamS3) -> Iterator[Callable[[], Stage]]:
-    made: list[Stage] = []
-
-    def make() -> Stage:
-        bucket = s3.create_bucket(fresh("bucket"))
-        s3.bucket_policies[bucket] = policies(bucket, "bucket")[0]
-        made.append(Stage(s3, bucket))
-        made[-1].keep_versions()
-        return made[-1]
-
-    yield make
-    s3.set_faults()
-    for one in made:
-        one.close()
 
 
 def of_template(user: User, *stages: Stage) -> tuple[set[Word], set[Word]]:
@@ -86,7 +58,7 @@ def assert_exact(user: User, *stages: Stage, of: Sequence[str] = (), refused: st
 
 def test_a_sink_needs_all_of_its_policy_and_lives_without_deleting(s3: IamS3, stage: Callable[[], Stage]) -> None:
     at = stage()
-    user = s3.add_user("sink", *policies(at.bucket, "sink"))
+    user = s3.add_user("sink", *policies(at.bucket, "sink", topics=TOPIC))
     scenes.sink(at, "sink")
     assert_exact(user, at, refused=r"^s3:DeleteObject .*/topics/(_probe/|_sinks/users/workers/)")
     assert user.refused, "it tries to tidy up, and goes on where it may not"
@@ -94,7 +66,7 @@ def test_a_sink_needs_all_of_its_policy_and_lives_without_deleting(s3: IamS3, st
 
 def test_a_compactor(s3: IamS3, stage: Callable[[], Stage]) -> None:
     at = stage()
-    user = s3.add_user("compactor", *policies(at.bucket, "compactor"))
+    user = s3.add_user("compactor", *policies(at.bucket, "compactor", topics=TOPIC))
     scenes.compactor(at, "compactor")
     assert_exact(user, at)
 
@@ -108,14 +80,22 @@ def test_a_reader(s3: IamS3, stage: Callable[[], Stage]) -> None:
 
 def test_a_restore_reads_as_a_reader_and_writes_its_journal(s3: IamS3, stage: Callable[[], Stage]) -> None:
     at = stage()
-    user = s3.add_user("restore", *policies(at.bucket, "reader", "restore"))
-    scenes.restored(at, "restore")
+    user = s3.add_user("restore", *policies(at.bucket, "reader", "restore", topics=TOPIC))
+    scenes.restored(at, at, "restore")
     assert_exact(user, at, of=("restore",))
+
+
+def test_a_journal_in_a_bucket_of_its_own_needs_the_policy_restore_alone(s3: IamS3, stage: Callable[[], Stage]) -> None:
+    at, journal = stage(), stage()
+    rights = (*policies(at.bucket, "reader", topics=TOPIC), *policies(journal.bucket, "restore", topics=TOPIC))
+    user = s3.add_user("restore", *rights)
+    scenes.restored(at, journal, "restore")
+    assert_exact(user, at, journal, of=("restore",))
 
 
 def test_a_repair_reads_as_a_reader_and_writes_manifests(s3: IamS3, stage: Callable[[], Stage]) -> None:
     at = stage()
-    user = s3.add_user("repair", *policies(at.bucket, "reader", "repair"))
+    user = s3.add_user("repair", *policies(at.bucket, "reader", "repair", topics=TOPIC))
     scenes.repaired(at, "repair")
     assert_exact(user, at, of=("repair",))
 
@@ -138,6 +118,14 @@ def test_an_operator_may_do_what_a_replicator_may_and_change_registrations(
     user = s3.add_user("operator", *policies(source.bucket, *names), *policies(replica.bucket, *names))
     scenes.operated(Buckets(source, replica, "operator", "operator"))
     assert_exact(user, source, replica, of=("operator",))
+
+
+def test_an_operator_without_other_policies_sees_and_pauses_replicas(s3: IamS3, stage: Callable[[], Stage]) -> None:
+    source, replica = stage(), stage()
+    scenes.registered(Buckets(source, replica, scenes.ROOT, scenes.ROOT))
+    user = s3.add_user("on-call", *policies(source.bucket, "operator"))
+    scenes.paused(Buckets(source, replica, "on-call", "on-call"))
+    assert not user.refused
 
 
 # What nobody may
@@ -225,6 +213,37 @@ def test_the_key_is_used_through_s3_alone(name: str) -> None:
         assert not allowed(name, Call(action, KEY_ARN, elsewhere), by_bucket=False)
 
 
+def test_a_policy_for_one_topic_says_nothing_of_the_others() -> None:
+    (reader,) = policies("b", "reader", topics="users-*")
+    for topic, is_allowed in (("users-eu", True), ("users", False), ("other-users-eu", False)):
+        call = on("s3:GetObject", f"{topic}/partition=0/_manifest.avro")
+        assert decide([reader], [], call).allowed == is_allowed, topic
+
+
+@pytest.mark.parametrize("action", ["s3:DeleteObject", "s3:AbortMultipartUpload"])
+@pytest.mark.parametrize("name", ["compactor", "replica-target", "operator"])
+def test_collectors_touch_what_is_named_as_keyfold_names_it_alone(name: str, action: str) -> None:
+    others = (
+        "_manifest.damaged-0123456789abcdef.avro",
+        "part-00000-c0123456789abcdef.avro",
+        "backup/s0123456789abcdef",
+    )
+    for other in others:
+        assert not allowed(name, on(action, f"t/partition=0/{other}"), by_bucket=False)
+    assert allowed(name, on(action, SEGMENT)) == (name != "operator")
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_the_key_serves_objects_of_the_bucket_alone(name: str) -> None:
+    action = "kms:Decrypt" if name == "reader" else "kms:GenerateDataKey"
+    via = {"kms:viaservice": f"s3.{REGION}.amazonaws.com"}
+    contexts = {"b": True, f"b/{TOPICS_DIR}/{SEGMENT}": True, "other": False, "b/elsewhere/x": False, "bb": False}
+    for named, is_allowed in contexts.items():
+        call = Call(action, KEY_ARN, via | {"kms:encryptioncontext:aws:s3:arn": f"arn:aws:s3:::{named}"})
+        assert allowed(name, call, by_bucket=False) == is_allowed, named
+    assert not allowed(name, Call(action, KEY_ARN, via), by_bucket=False)
+
+
 # What the bucket says to everybody, whatever he may by policies of his own
 
 
@@ -269,6 +288,8 @@ def test_nothing_goes_without_tls_or_under_another_encryption() -> None:
     assert admin(Call("s3:ListBucket", "arn:aws:s3:::b", plain)) == ("DenyOtherThanTls",)
     assert admin(put(SEGMENT, **CREATED, x_amz_server_side_encryption="AES256")) == ("DenyOtherEncryption",)
     assert admin(put(SEGMENT, **CREATED, x_amz_server_side_encryption="aws:kms")) == ()
+    own = {"x_amz_server_side_encryption_customer_algorithm": "AES256"}
+    assert admin(put(SEGMENT, **CREATED, **own)) == admin(put(MANIFEST, **SWAPPED, **own)) == ("DenyKeysOfCallers",)
 
 
 # The documents themselves
@@ -279,8 +300,11 @@ def test_all_policies_are_known_and_fit_into_a_managed_policy() -> None:
     for name in NAMES:
         for statement in policies("b", name)[0].statements:
             assert statement.effect == ("Deny" if name == "bucket" else "Allow")
-        text = "".join((POLICIES / f"{name}.json").read_text().split())
-        assert len(text) + 4 * 60 < 6144, "AWS takes 6,144 characters, white space apart"
+        long = {"BUCKET": "b" * 63, "TOPICS_DIR": "d" * 20, "TOPICS": "t" * 40, "SINK": "s" * 40}
+        text = Template((POLICIES / f"{name}.json").read_text()).substitute(
+            long, KMS_KEY_ARN=KEY_ARN, REGION="ap-southeast-1"
+        )
+        assert len("".join(text.split())) < 6144, "AWS takes 6,144 characters, white space apart"
 
 
 def test_no_action_is_a_wildcard_but_the_denied_ones() -> None:

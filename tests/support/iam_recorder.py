@@ -30,6 +30,7 @@ _CONDITIONS: Final = {
     "if-match": "s3:if-match",
     "if-none-match": "s3:if-none-match",
     "x-amz-server-side-encryption": "s3:x-amz-server-side-encryption",
+    "x-amz-server-side-encryption-customer-algorithm": "s3:x-amz-server-side-encryption-customer-algorithm",
 }
 _LISTED: Final = {"prefix": "s3:prefix", "delimiter": "s3:delimiter", "max-keys": "s3:max-keys"}
 _DECRYPT: Final = "kms:Decrypt"
@@ -65,7 +66,7 @@ class Request:
 
 
 def calls_of(request: Request) -> list[Call]:
-    """What S3 asks before it answers. Raises `ValueError` for a request that no service should make."""
+    """What S3 asks before it answers. Raises `ValueError` for a request that is not known here."""
     return list(_object_calls(request) if request.key else _bucket_calls(request))
 
 
@@ -86,6 +87,8 @@ def _bucket_calls(request: Request) -> Iterator[Call]:
             yield Call("s3:ListBucketVersions", arn, _SECURE | listed)
         case "GET" if query.get("list-type") == "2":
             yield Call("s3:ListBucket", arn, _SECURE | listed)
+        case "PUT" if "versioning" in query:
+            yield Call("s3:PutBucketVersioning", arn, dict(_SECURE))
         case _:
             raise ValueError(f"{request.method} {request.url}")
 
@@ -97,13 +100,16 @@ def _object_calls(request: Request) -> Iterator[Call]:
         case "PUT" | "POST":
             yield from _writing_calls(request, arn)
         case "GET" if is_of_upload:
-            yield from (Call("s3:ListMultipartUploadParts", arn, dict(_SECURE)), _key(_DECRYPT))
+            yield Call("s3:ListMultipartUploadParts", arn, dict(_SECURE))
+            yield from _key_calls(arn, _DECRYPT)
         case "GET" | "HEAD":
             yield Call("s3:GetObjectVersion" if "versionId" in request.query else "s3:GetObject", arn, dict(_SECURE))
             if request.method == "GET":
-                yield _key(_DECRYPT)
+                yield from _key_calls(arn, _DECRYPT)
         case "DELETE" if is_of_upload:
             yield Call("s3:AbortMultipartUpload", arn, dict(_SECURE))
+        case "DELETE" if "versionId" in request.query:
+            yield Call("s3:DeleteObjectVersion", arn, dict(_SECURE))
         case "DELETE" if not request.query:
             yield Call("s3:DeleteObject", arn, dict(_SECURE))
         case _:
@@ -119,14 +125,17 @@ def _writing_calls(request: Request, arn: str) -> Iterator[Call]:
             yield Call("s3:PutObject", arn, _SECURE | {_CREATES: "false"})
             if source:
                 yield Call("s3:GetObject", f"arn:aws:s3:::{source}", dict(_SECURE))
-            yield from (_key(_DATA_KEY), _key(_DECRYPT))
+                yield from _key_calls(f"arn:aws:s3:::{source}", _DECRYPT)
+            yield from _key_calls(arn, _DATA_KEY, _DECRYPT)
         case "PUT" if not query and not source:
-            yield from (Call("s3:PutObject", arn, _SECURE | headers | {_CREATES: "true"}), _key(_DATA_KEY))
+            yield Call("s3:PutObject", arn, _SECURE | headers | {_CREATES: "true"})
+            yield from _key_calls(arn, _DATA_KEY)
         case "POST" if "uploads" in query:
-            yield from (Call("s3:PutObject", arn, _SECURE | headers | {_CREATES: "false"}), _key(_DATA_KEY))
+            yield Call("s3:PutObject", arn, _SECURE | headers | {_CREATES: "false"})
+            yield from _key_calls(arn, _DATA_KEY)
         case "POST" if "uploadId" in query:
             yield Call("s3:PutObject", arn, _SECURE | headers | {_CREATES: "true"})
-            yield from (_key(_DATA_KEY), _key(_DECRYPT))
+            yield from _key_calls(arn, _DATA_KEY, _DECRYPT)
         case _:
             raise ValueError(f"{request.method} {request.url}")
 
@@ -135,8 +144,12 @@ _CREATES: Final = "s3:objectcreationoperation"
 _SECURE: Final = {"aws:securetransport": "true"}
 
 
-def _key(action: str) -> Call:
-    return Call(action, KEY_ARN, {"kms:viaservice": f"s3.{REGION}.amazonaws.com"})
+def _key_calls(arn: str, *actions: str) -> Iterator[Call]:
+    """The questions about the key, each twice: with a bucket key the context names the bucket, without the object."""
+    via = {"kms:viaservice": f"s3.{REGION}.amazonaws.com"}
+    for action in actions:
+        for named in (arn.partition("/")[0], arn):
+            yield Call(action, KEY_ARN, via | {"kms:encryptioncontext:aws:s3:arn": named})
 
 
 def _arn(bucket: str, key: str = "") -> str:

@@ -37,7 +37,8 @@ from keyfold_sink.status import State, TaskStatus, WorkerStatus
 from tests.support.cleaning import patience
 from tests.support.cleaning import record as noisy
 from tests.support.fake_topic import FakeTopic
-from tests.support.iam_recorder import IamS3
+from tests.support.iam import Policy
+from tests.support.iam_recorder import KEY_ARN, IamS3
 from tests.support.logs import MadeLog, record, records
 from tests.support.moto import REGION
 from tests.support.sink_rig import T0, rigs
@@ -45,6 +46,8 @@ from tests.support.sink_world import FakeCluster
 
 TOPICS_DIR: Final = "topics"
 TOPIC: Final = "t"
+SINK: Final = "users"
+"""The sink's name."""
 PLACE: Final = Place(TOPICS_DIR, TOPIC, 0)
 BEGUN: Final = Place(TOPICS_DIR, "begun", 0)
 """A replica's partition whose first copy is not complete."""
@@ -53,6 +56,12 @@ ROOT: Final = "root"
 
 LOST: Final = (r"\.avro", r"\.parquet", r"_manifest\.avro")
 _KEPT: Final = '{"type": "string"}'
+
+
+def policies(bucket: str, *names: str, topics: str = "*", sink: str = SINK) -> list[Policy]:
+    """Policies of `infra/iam` for a bucket; `topics` and `sink` are the patterns that Terraform's roles take."""
+    values = {"BUCKET": bucket, "TOPICS_DIR": TOPICS_DIR, "KMS_KEY_ARN": KEY_ARN, "REGION": REGION}
+    return [Policy.load(name, values | {"TOPICS": topics, "SINK": sink}) for name in names]
 
 
 class Stage:
@@ -153,8 +162,8 @@ class _Worker:
 
     def __init__(self, store: ObjectStore, clock: ManualClock, name: str) -> None:
         random = Random(name)
-        self.book = OrderBook(store, sink_folder(TOPICS_DIR, "users"), clock, random)
-        self.roll = RollCall(store, sink_folder(TOPICS_DIR, "users"), self.book, name, clock=clock, random=random)
+        self.book = OrderBook(store, sink_folder(TOPICS_DIR, SINK), clock, random)
+        self.roll = RollCall(store, sink_folder(TOPICS_DIR, SINK), self.book, name, clock=clock, random=random)
 
     def turn(self) -> None:
         self.roll.turn(
@@ -191,10 +200,10 @@ def compactor(stage: Stage, user: str) -> None:
     made.append([record(0, "a", "1"), *large(1, 9)])
     made.append([record(9, "a", None)])
     _orphans(stage, made)
-    job = _job(stage.store(user))
-    job.prove_store()
+    one = job(stage.store(user))
+    one.prove_store()
     for _ in range(2):
-        job.once()
+        one.once()
 
 
 def _orphans(stage: Stage, made: MadeLog) -> None:
@@ -212,7 +221,7 @@ def _orphans(stage: Stage, made: MadeLog) -> None:
     made._sink = made.log.claim_sink()
 
 
-def _job(store: S3Store) -> Job:
+def job(store: S3Store) -> Job:
     clock = SystemClock()
     config = {
         "s3.bucket.name": store.bucket,
@@ -305,6 +314,15 @@ def _half_sent(keyfold: Buckets, name: str) -> None:
     root.start_upload(PLACE.key(str(gone))).write(b"x" * MIN_PART_BYTES)
 
 
+def paused(keyfold: Buckets) -> None:
+    """What needs no right but to the registrations: to see them, to pause and resume a replica, to change it unseen."""
+    source = keyfold.source_url
+    keyfold("replica", "list", source)
+    keyfold("replica", "pause", source, "dr")
+    keyfold("replica", "resume", source, "dr")
+    keyfold("replica", "edit", source, "dr", "--topics", TOPIC, "--no-probe")
+
+
 def operated(keyfold: Buckets) -> None:
     """What people ask for: changes of the registration, a switch there and back, an end."""
     source, replica = keyfold.source_url, keyfold.replica_url
@@ -370,13 +388,16 @@ def _schemas_read(store: ObjectStore) -> None:
     assert [kept.text(key) for key in kept.keys()] == [_KEPT]  # noqa: SIM118 - it is no dict
 
 
-def restored(stage: Stage, user: str) -> None:
-    """A log into a topic, by two runs."""
+def restored(stage: Stage, journal: Stage, user: str) -> None:
+    """A log into a topic, by two runs that keep their journal in the bucket `journal`."""
     stage.made_log().append(records("a=1 b=2 c=3"))
     clock, topic = SystemClock(), FakeTopic(name=TOPIC)
     for seed in (1, 2):
         log = Log(stage.store(user), TOPICS_DIR, TOPIC, clock=clock, random=Random(seed))
-        one = Restore(log, topic, Request(TOPIC), clock=clock, random=Random(seed), holder=f"run {seed}")
+        store = journal.store(user)
+        one = Restore(
+            log, topic, Request(TOPIC), clock=clock, random=Random(seed), holder=f"run {seed}", journal_store=store
+        )
         outcome = one.run(one.look())
         assert not outcome.failures, outcome.failures
 

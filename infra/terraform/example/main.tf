@@ -66,11 +66,14 @@ module "roles" {
     replica = module.replica.place
   }
 
-  # Sink and compactor have their rights in both places: a promotion need not wait for IAM.
+  # Sink and compactor have their rights in both places: a promotion need not wait for IAM. Without `topics` a role has
+  # its rights in all topics.
   roles = {
     sink = {
       grants           = { source = ["sink"], replica = ["sink"] }
       service_accounts = ["keyfold:keyfold-sink"]
+      topics           = "users*" # of the sink's `topics`
+      sink             = "users"
     }
     compactor = {
       grants           = { source = ["compactor"], replica = ["compactor"] }
@@ -91,6 +94,10 @@ module "roles" {
     repair = {
       grants           = { source = ["reader", "repair"], replica = ["reader", "repair"] }
       service_accounts = ["keyfold:keyfold-repair"]
+    }
+    on-call = {
+      grants           = { source = ["operator"] } # pauses and resumes replicas, and reads no log
+      service_accounts = ["keyfold:keyfold-on-call"]
     }
     operator = {
       grants = {
