@@ -301,3 +301,13 @@ class OffsetOutOfRange(LogError):
 
 class SourceError(LogError):
     """The Kafka topic lost records, was truncated or was made anew: the log cannot simply go on."""
+
+
+def is_of_one_partition(error: KeyfoldError) -> bool:
+    """Whether an error that came of reading one partition says nothing about the others.
+
+    A store that does not answer, or that has no such bucket, would say the same of each of them.
+    """
+    if isinstance(error, StoreError):
+        return not (error.retriable or isinstance(error, BucketMissing))
+    return isinstance(error, LogError)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,10 +13,11 @@ import click
 
 from keyfold.cli.app import Surroundings
 from keyfold.cli.typed import Printer, key_format_option, value_format_option
-from keyfold.errors import ConfigError, LogError
+from keyfold.errors import ConfigError, KeyfoldError, is_of_one_partition
 from keyfold.terminal import echo
 
 if TYPE_CHECKING:
+    from keyfold.log.manifest import Manifest
     from keyfold.log.names import Place
     from keyfold.log.record import Record
     from keyfold.read.log import Log
@@ -147,13 +148,10 @@ def list_logs(ctx: click.Context, url: str, *, as_json: bool) -> None:
 
     def line(place: Place) -> str:
         topic_log = Log(store, topics_dir, place.topic, clock=world.clock, random=world.random)
-        try:
-            manifest = topic_log.manifest(place.partition)
-        except LogError as error:
-            data = {"topic": place.topic, "partition": place.partition, "error": type(error).__name__}
-            message = f"{place}\t{type(error).__name__}: {error.message}"
-            return show.dumps({**data, "message": error.message}) if as_json else message
-        return show.dumps(show.manifest_json(manifest)) if as_json else show.manifest_summary(manifest)
+        found = _manifest_or_error(topic_log, place.partition)
+        if isinstance(found, KeyfoldError):
+            return _error_line(place, found, as_json=as_json)
+        return show.dumps(show.manifest_json(found)) if as_json else show.manifest_summary(found)
 
     with ThreadPoolExecutor(_MANIFESTS_AT_ONCE) as pool:
         for text in pool.map(line, list(catalog.places(store, topics_dir))):
@@ -168,6 +166,9 @@ def list_logs(ctx: click.Context, url: str, *, as_json: bool) -> None:
 def describe(ctx: click.Context, url: str, topic: str, partition: int | None, *, as_json: bool) -> None:
     """Show offsets, segments, sizes, dirty ratio, epochs, gaps and settings.
 
+    A partition whose manifest cannot be read is shown with the reason. The others are shown all the same, and the exit
+    code is 1.
+
     \b
     Example:
         keyfold log describe s3://bucket/topics users --partition 0
@@ -175,9 +176,38 @@ def describe(ctx: click.Context, url: str, topic: str, partition: int | None, *,
     from keyfold.cli import show
 
     target = open_target(ctx, url, topic, partition)
-    for manifest in map(target.log.manifest, target.partitions):
-        for line in [show.dumps(show.manifest_json(manifest))] if as_json else show.manifest_lines(manifest):
+    bad: list[str] = []
+    for number in target.partitions:
+        found = target.log.manifest(number) if number == partition else _manifest_or_error(target.log, number)
+        if isinstance(found, KeyfoldError):
+            bad.append(str(target.log.place(number)))
+            lines: Iterable[str] = [_error_line(target.log.place(number), found, as_json=as_json)]
+        else:
+            lines = [show.dumps(show.manifest_json(found))] if as_json else show.manifest_lines(found)
+        for line in lines:
             echo(line)
+    if bad:
+        raise KeyfoldError(f"not described: {', '.join(bad)}", hint="the output says why, one line for each partition")
+
+
+def _manifest_or_error(log: Log, partition: int) -> Manifest | KeyfoldError:
+    """Return the newest manifest, or the error that is about this partition alone. Raise any other error."""
+    try:
+        return log.manifest(partition)
+    except KeyfoldError as error:
+        if not is_of_one_partition(error):
+            raise
+        return error
+
+
+def _error_line(place: Place, error: KeyfoldError, *, as_json: bool) -> str:
+    """Return the line in place of a partition's manifest."""
+    from keyfold.cli import show
+
+    kind = type(error).__name__
+    if as_json:
+        return show.dumps({"topic": place.topic, "partition": place.partition, "error": kind, "message": error.message})
+    return f"{place}\t{kind}: {error.message}"
 
 
 @log.command()

@@ -282,11 +282,17 @@ def report_lines(report: VerifyReport) -> Iterable[str]:
     """What `keyfold log verify` prints about one partition."""
     for finding in report.findings:
         yield f"{'DAMAGE' if finding.kind.is_damage else 'note'} {report.place} {finding}"
-    verdict = "ok" if report.is_sound else "not complete" if report.is_first_copy else f"{len(report.damage)} damaged"
+    verdict = "ok" if report.is_sound else _not_sound(report)
     counts = f"{report.records:,} records in {report.segments:,} segments"
     version = f"version {report.version}" if report.version >= 0 else "no readable manifest"
     compared = f", {report.compared:,} records compared with Kafka" if report.compared >= 0 else ""
     yield f"{report.place}: {verdict}, {counts}, {version}{compared}"
+
+
+def _not_sound(report: VerifyReport) -> str:
+    if report.damage:
+        return f"{len(report.damage)} damaged"
+    return "not complete" if report.is_first_copy else "not verified"
 
 
 def repair_json(plan: RepairPlan, *, dry_run: bool) -> Json:

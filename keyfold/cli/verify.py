@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -16,7 +16,7 @@ import click
 
 from keyfold.cli.app import Surroundings
 from keyfold.cli.log import Target, json_option, open_target, partition_option, topic_arguments
-from keyfold.errors import KeyfoldError
+from keyfold.errors import KeyfoldError, is_of_one_partition
 from keyfold.terminal import echo
 
 if TYPE_CHECKING:
@@ -78,6 +78,9 @@ def verify(
     what is lost by it. Orphans and replaced objects are listed; they are no damage. A replica whose first copy is not
     complete cannot be verified yet: exit code 1, too.
 
+    A partition that cannot be judged (written by a newer keyfold, no log in its folder, no right to read it) is shown
+    as `not-verified` with the reason. The others are verified all the same, and the exit code is 1.
+
     With --bootstrap-servers the log is also held against the topic: what both have must be equal, and what one side has
     alone must be explained by compaction, retention or a gap.
 
@@ -97,6 +100,7 @@ def verify(
     extent = Extent(from_offset or 0, to_offset, sample)
     damaged: list[str] = []
     incomplete: list[str] = []
+    unjudged: list[str] = []
     with ExitStack() as stack:
         reader = stack.enter_context(_kafka_topic(bootstrap_servers, kafka_config, topic)) if in_kafka else None
         bars = stack.enter_context(_progress(topic, target))
@@ -106,12 +110,25 @@ def verify(
         for report in reports:
             for line in [show.dumps(show.report_json(report))] if as_json else show.report_lines(report):
                 echo(line)
-            if not report.is_sound:
-                (incomplete if report.is_first_copy else damaged).append(str(report.place))
+            if report.damage:
+                damaged.append(str(report.place))
+            elif not report.is_sound:
+                (incomplete if report.is_first_copy else unjudged).append(str(report.place))
+    _require_sound(damaged, unjudged, incomplete)
+
+
+def _require_sound(damaged: Sequence[str], unjudged: Sequence[str], incomplete: Sequence[str]) -> None:
+    """Raise `KeyfoldError` that names the partitions which are not proven to be sound."""
+    found: list[str] = []
     if damaged:
-        raise KeyfoldError(f"damage found in {', '.join(damaged)}", hint="the findings above say what is lost")
+        found.append(f"damage found in {', '.join(damaged)}")
+    if unjudged:
+        found.append(f"not verified: {', '.join(unjudged)}")
     if incomplete:
-        raise KeyfoldError(f"not verified, for a replica's first copy is not complete: {', '.join(incomplete)}")
+        found.append(f"not verified, for a replica's first copy is not complete: {', '.join(incomplete)}")
+    if found:
+        hint = "the findings above say what is lost" if damaged else "the findings above say why" if unjudged else None
+        raise KeyfoldError("; ".join(found), hint=hint)
 
 
 @contextmanager
@@ -137,6 +154,7 @@ def _reports(
 ) -> Iterator[VerifyReport]:
     """A report for each partition, in order; several partitions are read at a time."""
     from keyfold.read.compare import compare_partition
+    from keyfold.read.findings import unverified
     from keyfold.read.verify import verify_partition
 
     world = ctx.find_object(Surroundings)
@@ -146,9 +164,14 @@ def _reports(
 
     def verified(place: Place) -> VerifyReport:
         share = -(-parallel // at_once)
-        return verify_partition(
-            target.store, place, clock=clock, random=random, progress=bars.read_bytes, parallel=share
-        )
+        try:
+            return verify_partition(
+                target.store, place, clock=clock, random=random, progress=bars.read_bytes, parallel=share
+            )
+        except KeyfoldError as error:
+            if len(target.partitions) == 1 or not is_of_one_partition(error):
+                raise
+            return unverified(place, error)
 
     def compared(report: VerifyReport) -> VerifyReport:
         if reader is None or report.version < 0:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
+from keyfold.errors import KeyfoldError
 from keyfold.log.names import Place
 
 
@@ -19,6 +20,7 @@ class Kind(Enum):
     """Kinds of findings; the value is the name that is printed."""
 
     FIRST_COPY = "first-copy"
+    NOT_VERIFIED = "not-verified"
     MANIFEST_LOST = "manifest-lost"
     MANIFEST_DAMAGED = "manifest-damaged"
     MANIFEST_OUTDATED = "manifest-outdated"
@@ -57,8 +59,8 @@ class Kind(Enum):
 
 
 _NOTES: Final = frozenset({
-    Kind.FIRST_COPY, Kind.NOT_COMPARED, Kind.MANIFEST_COPY, Kind.ORPHAN, Kind.REPLACED, Kind.UNFINISHED_UPLOAD,
-    Kind.UNKNOWN_OBJECT,
+    Kind.FIRST_COPY, Kind.NOT_VERIFIED, Kind.NOT_COMPARED, Kind.MANIFEST_COPY, Kind.ORPHAN, Kind.REPLACED,
+    Kind.UNFINISHED_UPLOAD, Kind.UNKNOWN_OBJECT,
 })  # fmt: skip
 
 NOTHING: Final = "nothing"
@@ -153,9 +155,19 @@ class VerifyReport:
     @property
     def is_sound(self) -> bool:
         """Whether the log was verified, and nothing is damaged."""
-        return not self.damage and not self.is_first_copy
+        return not (self.damage or self.is_first_copy or self.is_unverified)
 
     @property
     def is_first_copy(self) -> bool:
         """Whether there is no log to verify yet: a replica that has not received everything once."""
         return any(f.kind is Kind.FIRST_COPY for f in self.findings)
+
+    @property
+    def is_unverified(self) -> bool:
+        """Whether the log could not be judged; the finding says why."""
+        return any(f.kind is Kind.NOT_VERIFIED for f in self.findings)
+
+
+def unverified(place: Place, error: KeyfoldError) -> VerifyReport:
+    """Return the report of a partition that this error keeps from being verified."""
+    return VerifyReport(place, -1, 0, 0, (Finding(Kind.NOT_VERIFIED, place.manifest_key, str(error)),))

@@ -25,10 +25,10 @@ from pydantic import ConfigDict, TypeAdapter
 from pyspark.sql import SparkSession
 
 from keyfold.clock import Clock
-from keyfold.errors import ObjectNotFound
+from keyfold.errors import KeyfoldError, ObjectNotFound, is_of_one_partition
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
-from keyfold.read.findings import VerifyReport
+from keyfold.read.findings import VerifyReport, unverified
 from keyfold.read.verify_hashes import ROW, HashedRows
 from keyfold.read.verify_keys import Promises, Suspected, add_replaced, suspects_of
 from keyfold.read.verify_round import Moved, Round, SegmentJob, SegmentResult, check_segment
@@ -82,7 +82,8 @@ def verify_on_spark(
     """Reports in the order of `places`, all after one job of Spark (and another for logs that moved on meanwhile).
 
     `spark` is the session to use; None takes the one that runs, or starts one with Spark's own configuration. Raises
-    `ConfigError` where tasks cannot open the store, and what `verify_partition` raises.
+    `ConfigError` where tasks cannot open the store, and what `verify_partition` raises; but of several partitions one
+    that cannot be judged gets a report that says so.
     """
     location = location_of(store)
     session = spark or SparkSession.builder.appName("keyfold log verify").getOrCreate()
@@ -91,7 +92,7 @@ def verify_on_spark(
         logs = [PartitionLog(store, p, clock=clock, random=random) for p in places if p not in reports]
         if not logs:
             break
-        reports |= _round(session, location, logs)
+        reports |= _round(session, location, logs, is_alone=len(places) == 1)
     for place in places:
         if place not in reports:
             raise ObjectNotFound(place.folder, f"the log was replaced {_ROUNDS_MAX} times while it was verified",
@@ -99,9 +100,11 @@ def verify_on_spark(
         yield reports[place]
 
 
-def _round(spark: SparkSession, location: Location, logs: Iterable[PartitionLog]) -> dict[Place, VerifyReport]:
+def _round(
+    spark: SparkSession, location: Location, logs: Iterable[PartitionLog], *, is_alone: bool
+) -> dict[Place, VerifyReport]:
     """Reports of those logs that did not move on meanwhile."""
-    begun = [_begin(log) for log in logs]
+    begun = [_begin(log, is_alone=is_alone) for log in logs]
     reports = {report.place: report for report in begun if isinstance(report, VerifyReport)}
     rounds = [one for one in begun if isinstance(one, Round)]
     for one, gathered in zip(rounds, _run(spark, location, rounds), strict=True):
@@ -111,12 +114,16 @@ def _round(spark: SparkSession, location: Location, logs: Iterable[PartitionLog]
     return reports
 
 
-def _begin(log: PartitionLog) -> Round | VerifyReport:
+def _begin(log: PartitionLog, *, is_alone: bool) -> Round | VerifyReport:
     while True:
         try:
             return Round.begin(log)
         except Moved:
             continue
+        except KeyfoldError as error:
+            if is_alone or not is_of_one_partition(error):
+                raise
+            return unverified(log.place, error)
 
 
 def _run(spark: SparkSession, location: Location, rounds: Sequence[Round]) -> list[_Gathered]:
