@@ -87,11 +87,12 @@ def partitions_hazard(topic: TargetTopic, wanted: int) -> Iterator[Hazard]:
 
 
 def added_hazards(source: str, numbers: Sequence[int]) -> Iterator[Hazard]:
-    """Partitions that the log has got since the restore was begun, and that this run leaves out."""
+    """Partitions that are not in the restore's plan, and that this run leaves out."""
     for number in numbers:
         yield Hazard(
             "added",
-            f"partition {number} of the log of {source} was not there when this restore was begun, and is left out",
+            f"partition {number} of the log of {source} was not there, or could not be read, when this restore was "
+            "begun, and is left out",
             "--continue restores it too",
             partition=number,
         )

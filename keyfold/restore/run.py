@@ -20,7 +20,7 @@ from random import Random
 from typing import Any, Final, Protocol
 
 from keyfold.clock import Clock
-from keyfold.errors import ConfigError, KeyfoldError, ObjectNotFound
+from keyfold.errors import ConfigError, KeyfoldError, LogNotFound, ObjectNotFound, is_of_one_partition
 from keyfold.log.manifest import Manifest
 from keyfold.read.log import Log
 from keyfold.read.ordered import newer, offset_for_time
@@ -139,23 +139,38 @@ class Restore:
 
     def look(self) -> Outlook:
         """The plan, what has landed, and what would go wrong. Raises `RestoreRefused` and what reading raises."""
-        manifests = self._manifests()
-        count = self._request.partition_count or max(manifests) + 1
+        manifests, there = self._manifests()
+        count = self._request.partition_count or there
         topic = self._topics.describe(self._request.target) or self._topics.imagine(
             self._request.target, count, rules.new_topic_settings([*manifests.values()], self._request.topic_config)
         )
         return self._outlook(topic, manifests, count)
 
-    def _manifests(self) -> dict[int, Manifest]:
+    def _manifests(self) -> tuple[dict[int, Manifest], int]:
+        """The manifests that can be read, and how many partitions the log has.
+
+        Raises the error of a partition that was chosen. A folder without any log in it is no partition.
+        """
         there = self._log.partitions()
         unknown = sorted(set(self._request.partitions) - set(there))
         if unknown:
             raise ConfigError("--partition", f"the log of {self._log.topic} has no partition {unknown[0]}")
-        count = self._request.partition_count
-        if count is not None and count <= max(there):
-            raise ConfigError("--partitions", f"the log has partition {max(there)}, so there are more than {count}")
         with ThreadPoolExecutor(8) as pool:
-            return dict(zip(there, pool.map(self._log.manifest, there), strict=True))
+            found = dict(zip(there, pool.map(self._manifest_or_error, there), strict=True))
+        last = max((n for n in there if not isinstance(found[n], LogNotFound)), default=-1)
+        count = self._request.partition_count
+        if count is not None and count <= last:
+            raise ConfigError("--partitions", f"the log has partition {last}, so there are more than {count}")
+        return {number: one for number, one in found.items() if not isinstance(one, KeyfoldError)}, last + 1
+
+    def _manifest_or_error(self, number: int) -> Manifest | KeyfoldError:
+        """A manifest, or the error of a partition that was not chosen. Raises the error of any other."""
+        try:
+            return self._log.manifest(number)
+        except KeyfoldError as error:
+            if self._chosen([number]) or not is_of_one_partition(error):
+                raise
+            return error
 
     def _chosen(self, known: Sequence[int]) -> list[int]:
         return [number for number in known if not self._request.partitions or number in self._request.partitions]
@@ -343,7 +358,7 @@ class Restore:
         topic = self._topics.create(
             outlook.topic.name, outlook.topic.partitions, settings, self._request.replication_factor
         )
-        again = self._outlook(topic, self._manifests(), outlook.topic.partitions)
+        again = self._outlook(topic, self._manifests()[0], outlook.topic.partitions)
         self._require_possible(again)
         return again
 
