@@ -13,6 +13,7 @@ as it was at one moment, whatever is appended or compacted meanwhile.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from random import Random
 from threading import Event
 from typing import Literal, Self
@@ -20,7 +21,7 @@ from typing import Literal, Self
 import pyarrow as pa
 
 from keyfold.clock import Clock, SystemClock
-from keyfold.errors import ObjectNotFound, TopicNotFound
+from keyfold.errors import FirstCopyUnfinished, LogNotFound, ObjectNotFound, TopicNotFound
 from keyfold.log import catalog
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place, is_topic_name
@@ -228,7 +229,12 @@ class Log:
 
         def discover() -> list[Tail]:
             known = follower.positions()
-            return [tail(number, at_end=False) for number in self.partitions() if number not in known]
+            found: list[Tail] = []
+            for number in self.partitions():
+                if number not in known:
+                    with suppress(LogNotFound, FirstCopyUnfinished):  # a folder that has no log yet
+                        found.append(tail(number, at_end=False))
+            return found
 
         follower = Follower(
             self.store,

@@ -14,7 +14,7 @@ The manifests are read at most once in `poll_interval_ms`; between, the versions
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Final
 
 import structlog
@@ -73,7 +73,7 @@ class SourceStream:
         """The end of the batch that begins at `start`. Raises what `initial` raises."""
         positions = dict(start.positions)
         ends: dict[int, int] = {}
-        for partition, manifest in self._look().items():
+        for partition, manifest in self._look(start.positions).items():
             target = manifest.next_offset if self._targets is None else self._targets.get(partition)
             if target is None:
                 continue  # younger than this run of what is available now
@@ -173,12 +173,15 @@ class SourceStream:
                 log.warning("data loss: going on because failOnDataLoss is false", lost=lost.message)
             self._missed.add(partition)
 
-    def _look(self, *, fresh: bool = False) -> Mapping[int, Manifest]:
-        """The manifests, not older than the poll interval."""
+    def _look(self, known: Container[int] | None = None, *, fresh: bool = False) -> Mapping[int, Manifest]:
+        """Return the manifests, not older than the poll interval.
+
+        With `known`, the partitions of a stream that runs, folders that have no log yet are left out.
+        """
         now_s = self._topic.clock.monotonic_s()
         old = self._looked_s is None or now_s - self._looked_s >= self._options.poll_interval_ms / 1000
         if fresh or old or not self._known:
-            self._known = self._topic.manifests(self._topic.partitions())
+            self._known = self._topic.manifests(self._topic.partitions(), known=known)
             self._looked_s = now_s
         return self._known
 

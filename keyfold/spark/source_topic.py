@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import Final
 
 from keyfold.clock import Clock, SystemClock
-from keyfold.errors import ObjectNotFound
+from keyfold.errors import FirstCopyUnfinished, LogNotFound, ObjectNotFound
 from keyfold.log.index import BlockTable
 from keyfold.log.manifest import Manifest, SegmentEntry
 from keyfold.log.names import Place
@@ -53,13 +53,27 @@ class SourceTopic:
         """The newest manifest of a partition. Raises what `Log.manifest` raises."""
         return self._log.manifest(partition)
 
-    def manifests(self, partitions: Iterable[int]) -> dict[int, Manifest]:
-        """The newest manifests, read side by side."""
+    def manifests(self, partitions: Iterable[int], *, known: Container[int] | None = None) -> dict[int, Manifest]:
+        """Read the newest manifests side by side.
+
+        With `known`, other partitions whose folder has no log yet are left out.
+        """
         wanted = list(partitions)
+
+        def manifest(partition: int) -> Manifest | None:
+            try:
+                return self.manifest(partition)
+            except (LogNotFound, FirstCopyUnfinished):
+                if known is None or partition in known or partition in self.chosen:
+                    raise
+                return None
+
         if len(wanted) < 2:
-            return {partition: self.manifest(partition) for partition in wanted}
-        with ThreadPoolExecutor(min(_THREADS, len(wanted))) as pool:
-            return dict(zip(wanted, pool.map(self.manifest, wanted), strict=True))
+            found = list(map(manifest, wanted))
+        else:
+            with ThreadPoolExecutor(min(_THREADS, len(wanted))) as pool:
+                found = list(pool.map(manifest, wanted))
+        return {partition: one for partition, one in zip(wanted, found, strict=True) if one is not None}
 
     def table(self, partition: int, entry: SegmentEntry) -> BlockTable:
         """A segment's block table. Those asked for last are kept: a stream with limits asks for one many times."""

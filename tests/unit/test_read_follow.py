@@ -20,7 +20,7 @@ from keyfold.log.record import Record
 from keyfold.read.follow import Follower, Position
 from keyfold.read.log import Log
 from keyfold.read.selection import Selection
-from keyfold.store.api import Blob, ObjectInfo
+from keyfold.store.api import Blob, Create, ObjectInfo
 from keyfold.store.counted import CountedStore
 from keyfold.store.memory import MemoryStore
 from tests.support.logs import MadeLog, latest_of, record, records
@@ -111,6 +111,19 @@ def test_several_partitions_take_turns_and_new_ones_are_found() -> None:
     found = [(p, r.offset) for p, r in until_idle(Log(store, "topics", "users", clock=clock).follow())]
     assert found[:6] == [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (0, 3)]
     assert sorted(found) == [*((0, o) for o in range(7)), *((1, o) for o in range(6)), (2, 0)]
+
+
+@pytest.mark.parametrize("name", ["stray", "_first_copy.json"])
+def test_a_new_folder_that_has_no_log_yet_does_not_end_a_follower(name: str) -> None:
+    made = MadeLog()
+    made.append(records("a=1"))
+    other = MadeLog(store=made.store, place=Place("topics", "users", 1))
+    clock = script(*[lambda: None] * 90)
+    clock.steps[3] = lambda: made.store.put(f"{other.place.folder}{name}", b"x", Create())
+    clock.steps[39] = lambda: made.store.delete(f"{other.place.folder}{name}")
+    clock.steps[40] = lambda: other.append(records("z=1"))
+    found = [(partition, r.offset) for partition, r in until_idle(log_of(made, clock).follow())]
+    assert found == [(0, 0), (1, 0)]
 
 
 def test_a_store_that_does_not_list_partitions_is_asked_again() -> None:

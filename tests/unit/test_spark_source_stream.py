@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from keyfold.clock import ManualClock
-from keyfold.errors import ConfigError, OffsetOutOfRange
+from keyfold.errors import ConfigError, LogError, OffsetOutOfRange
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
 from keyfold.log.record import Record
@@ -21,7 +21,7 @@ from keyfold.spark.source_options import SourceOptions
 from keyfold.spark.source_plan import Slice
 from keyfold.spark.source_stream import SourceStream
 from keyfold.spark.source_topic import SourceTopic
-from keyfold.store.api import ObjectStore
+from keyfold.store.api import Create, ObjectStore
 from keyfold.store.counted import CountedStore
 from keyfold.store.memory import MemoryStore
 from tests.support.cleaning import PLACE, Sink, clean, load, memory_log, read_all, record
@@ -127,6 +127,19 @@ def test_new_partitions_appear_and_are_read_from_their_beginning() -> None:
     end = one.latest(start)
     assert offsets(end) == {0: 10, 4: 23}
     assert ranges(one.plan(again(start), again(end))) == [(4, 20, 23)]
+
+
+@pytest.mark.parametrize("name", ["stray", "_first_copy.json"])
+def test_a_folder_that_has_no_log_yet_does_not_end_a_stream_that_runs(name: str) -> None:
+    store, sink = memory_log(some(0, 10))
+    start = stream(store).initial()
+    store.put(f"topics/users/partition=4/{name}", b"x", Create())
+    sink.append(some(10, 5))
+    assert offsets(stream(store).latest(again(start))) == {0: 15}
+    with pytest.raises(LogError, match="users-4"):
+        stream(store).initial()
+    with pytest.raises(LogError, match="users-4"):
+        stream(store, partitions="0,4").latest(again(start))
 
 
 def test_chosen_partitions_are_all_that_is_looked_at() -> None:
