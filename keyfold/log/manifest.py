@@ -23,6 +23,8 @@ from keyfold.log.names import Role, is_index_name, is_segment_name
 from keyfold.store.api import STORE_TIME_RESOLUTION_MS
 
 UNSTAMPED: Final = -1
+COUNTED_MAX: Final = 2**62
+"""No writer ever counts so far. From a larger version or epoch the next one might not fit into a manifest's numbers."""
 NO_OFFSET: Final = -1
 NO_EPOCH: Final = 0
 NO_VERSION: Final = -1
@@ -352,6 +354,8 @@ def faults(manifest: Manifest) -> list[str]:
             f"first_dirty_offset {manifest.first_dirty_offset} is outside "
             f"[{manifest.log_start_offset}, {manifest.next_offset}]"
         )
+    if max(manifest.version, manifest.last_epoch) > COUNTED_MAX:
+        found.append(f"version {manifest.version} or last_epoch {manifest.last_epoch} is too large to count on from it")
     if max(manifest.sink.epoch, manifest.compactor.epoch) > manifest.last_epoch:
         found.append(f"a role's epoch is above last_epoch {manifest.last_epoch}")
     names = [n for s in manifest.segments for n in (s.name, s.index_name)]

@@ -27,6 +27,8 @@ from keyfold.read.verify_rows import Words, flat_bytes
 ROWS_AT_ONCE: Final = 4_000_000
 """Rows of one bucket, which are sorted in memory: 17 bytes each, and as much again while they are sorted."""
 _ROWS_AT_A_WRITE: Final = 500_000
+BUCKETS_MAX: Final = 65_536
+"""Enough for 260 billion rows. How many rows to expect is a claim of a manifest, and must cost nothing by itself."""
 
 Flags = npt.NDArray[np.uint8]
 ROW: Final = np.dtype([("hash", "<u8"), ("offset", "<i8"), ("flags", "u1")])
@@ -122,7 +124,7 @@ class HashedRows:
     @property
     def bucket_count(self) -> int:
         """How many buckets the rows are cut into."""
-        return max(1, -(-self.expected // self.rows_at_once))
+        return min(BUCKETS_MAX, max(1, -(-self.expected // self.rows_at_once)))
 
     def __enter__(self) -> Self:
         return self
@@ -172,8 +174,10 @@ class HashedRows:
         yield from held
 
     def groups(self) -> Iterator[Grouped]:
-        """Bucket after bucket. Nothing may be added meanwhile."""
-        for bucket in range(self.bucket_count):
+        """Bucket after bucket, without empty ones. Nothing may be added meanwhile."""
+        if self.bucket_count > 1 and self._held:
+            self._write()
+        for bucket in sorted(self._extents) or [0]:
             rows = self._rows_of(bucket)
             if len(rows):
                 yield _grouped(rows)
@@ -184,10 +188,7 @@ class HashedRows:
             for place, size in self._extents.get(bucket, ()):
                 self._file.seek(place)
                 parts.append(np.frombuffer(self._file.read(size), ROW))
-        for rows in self._held:
-            mine = rows["hash"] % np.uint64(self.bucket_count) == bucket
-            parts.append(rows if mine.all() else rows[mine])
-        return np.concatenate(parts)
+        return np.concatenate([*parts, *self._held])
 
 
 def _grouped(rows: npt.NDArray[Any]) -> Grouped:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from keyfold.errors import Corrupt, FirstCopyUnfinished, ManifestLost, ObjectNotFound
 from keyfold.log.manifest import Manifest, SegmentEntry
@@ -23,6 +24,10 @@ from keyfold.read.verify_segment import Progress, RowSink, SegmentCheck, Segment
 from keyfold.store.api import ObjectStore, UploadInfo
 
 __all__ = ["Folder", "Moved", "Round", "SegmentJob", "SegmentResult", "check_segment"]
+
+
+ROWS_PER_BYTE: Final = 64
+"""Records that a stored byte may stand for when memory and tasks are planned. A manifest may claim any number."""
 
 
 @dataclass(slots=True)
@@ -81,7 +86,8 @@ class Round:
         ]
         self.replaced = [name for name in replaced_indexes(manifest) if name in folder.sizes]
         self.promises = Promises(manifest.first_dirty_offset, manifest.purged_to)
-        self.expected_rows = manifest.record_count * (2 if self.replaced else 1)
+        claimed = manifest.record_count * (2 if self.replaced else 1)
+        self.expected_rows = min(claimed, ROWS_PER_BYTE * sum(job.size_bytes for job in self.jobs))
 
     @staticmethod
     def begin(log: PartitionLog) -> Round | VerifyReport:

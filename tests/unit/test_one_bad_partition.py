@@ -63,6 +63,10 @@ def manifest_of_another_partition(log: MadeLog) -> None:
     plant(log.store, log.place.manifest_key, log.store.get(USERS[0].manifest_key).data)
 
 
+def manifest_at_the_end_of_its_numbers(log: MadeLog) -> None:
+    plant_manifest(log.store, log.place, replace(log.manifest, version=2**63 - 1))
+
+
 def folder_without_a_log(log: MadeLog) -> None:
     for info in list(log.store.list(log.place.folder)):
         log.store.delete(info.key)
@@ -85,6 +89,7 @@ MANIFESTS: list[Callable[[MadeLog], None]] = [
     bomb_manifest,
     manifest_of_a_newer_format,
     manifest_of_another_partition,
+    manifest_at_the_end_of_its_numbers,
     folder_without_a_log,
 ]
 SEGMENTS: list[Callable[[MadeLog], None]] = [garbage_segment, bomb_segment]
@@ -212,6 +217,23 @@ def test_verify_says_what_is_wrong_with_one_and_verifies_the_others(bad: Bad) ->
         "users-0: ok",
         "users-2: ok",
     ]
+
+
+def with_count(log: MadeLog, record_count: int) -> None:
+    first, *rest = log.manifest.segments
+    segments = (replace(first, record_count=record_count), *rest)
+    plant_manifest(log.store, log.place, replace(log.manifest, segments=segments))
+
+
+@pytest.mark.parametrize("attack", [lambda log: with_count(log, 2**31), lambda log: with_count(log, 2**62)])
+def test_a_verification_expects_no_more_records_than_the_objects_can_hold(bad: Bad) -> None:
+    log = PartitionLog(bad.store, BAD, clock=bad.logs[0].clock, random=Random(1))
+    begun = Round.begin(log)
+    assert isinstance(begun, Round)
+    assert begun.expected_rows < 1_000_000
+    rows = bad.json("verify", URL, "users")
+    assert [row["ok"] for row in rows] == [True, False, True]
+    assert {finding["kind"] for finding in rows[1]["findings"]} == {"count-wrong"}
 
 
 @on_manifests

@@ -15,7 +15,7 @@ from keyfold.log.codec import open_codec
 from keyfold.log.index import ROWS, Index
 from keyfold.log.record import TIMESTAMP_TYPES, Record
 from keyfold.log.segment import SegmentWriter, segment_bytes
-from keyfold.read.verify_hashes import IN_LOG, TOMBSTONE, HashedRows, hashes_of
+from keyfold.read.verify_hashes import BUCKETS_MAX, IN_LOG, TOMBSTONE, HashedRows, hashes_of
 from keyfold.read.verify_rows import index_rows, prove, raw_rows
 from tests.support.logs import columns
 
@@ -138,6 +138,14 @@ def test_equal_keys_have_equal_hashes_wherever_they_lie(keys: list[bytes]) -> No
     assert len(set(alone)) == len(set(keys))
     sliced = hashes_of(pa.array([b"before", *keys], pa.binary())[1:])
     assert sliced.tolist() == alone
+
+
+@pytest.mark.parametrize("expected", [2**31, 2**63])
+def test_rows_that_only_a_manifest_claims_cost_nothing(expected: int) -> None:
+    with HashedRows(expected, 1) as rows:
+        assert rows.bucket_count <= BUCKETS_MAX
+        rows.add(pa.array([b"a", b"b", b"a"]), np.arange(3), np.full(3, IN_LOG, np.uint8))
+        assert sorted(len(group.offset) for group in rows.groups()) == [1, 2]
 
 
 @pytest.mark.parametrize("rows_at_once", [1, 7, 50, 10_000])
