@@ -10,13 +10,13 @@ then, and has no deleted key that it could have kept.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Final
 
 from keyfold.clock import Clock
-from keyfold.errors import BucketMissing, KeyfoldError
+from keyfold.errors import BucketMissing, ConfigError, KeyfoldError
 from keyfold.store.api import ObjectStore
 from keyfold_compactor.replica.desk.documents import Registration
 from keyfold_compactor.replica.desk.registry import NotRegistered, Registry
@@ -43,8 +43,13 @@ def plain_names(hold_names: Sequence[str]) -> tuple[str, ...]:
     return tuple(name.partition("@")[0] for name in hold_names)
 
 
-def load_followers(store: ObjectStore, topics_dir: str, clock: Clock, random: Random) -> Followers:
-    """One listing, and a GET for each replica. Raises what a try later may mend, and `BucketMissing`."""
+def load_followers(
+    store: ObjectStore, topics_dir: str, clock: Clock, random: Random, topics: Collection[str] = ()
+) -> Followers:
+    """One listing, and a GET for each replica. Raises what a try later may mend, and `BucketMissing`.
+
+    A replica of which it cannot be told in time whether it takes one of `topics` holds the tombstones of all topics.
+    """
     registry = Registry(store, topics_dir, clock, random)
     try:
         names = registry.names()
@@ -59,7 +64,7 @@ def load_followers(store: ObjectStore, topics_dir: str, clock: Clock, random: Ra
     problems: list[str] = []
     for name in names:
         try:
-            found.append(registry.load(name))
+            registration = registry.load(name)
         except NotRegistered:
             continue  # removed since the listing
         except KeyfoldError as error:
@@ -67,4 +72,11 @@ def load_followers(store: ObjectStore, topics_dir: str, clock: Clock, random: Ra
                 raise
             unreadable.append(name)
             problems.append(f"the registration of replica {name} cannot be read: {error}")
+            continue
+        try:
+            registration.choose(topics)
+            found.append(registration)
+        except ConfigError as error:
+            unreadable.append(registration.hold_name)
+            problems.append(f"which topics replica {name} takes cannot be told: {error}")
     return Followers(tuple(found), tuple(unreadable), tuple(problems))

@@ -153,8 +153,9 @@ class Job:
 
     def look(self) -> list[Look]:
         """What the next run would do, and why. Changes nothing and starts no Spark."""
-        self._load_followers()
-        return self._run().look(self.places())
+        places = self.places()
+        self._load_followers(places)
+        return self._run().look(places)
 
     def costs(self, looks: Iterable[Look]) -> dict[Place, Cost]:
         """What cleaning would cost, of those partitions where there is something to clean."""
@@ -188,11 +189,11 @@ class Job:
             raise
 
     def _clean(self, run: Run, should_stop: Callable[[], bool]) -> RunReport:
-        self._load_followers()
         # Who rests is not looked at, and stands as when he failed.
         run.report.uncleanable = self._penalties.failing
         run.report.standings.update(self._failed_standings)
         covered = self.places()
+        self._load_followers(covered)
         resting = frozenset(place for place in covered if self._penalties.is_out(place))
         places = [place for place in covered if place not in resting]
         expiring = [place for place in covered if place in resting and self._options.has_retention(place.topic)]
@@ -269,8 +270,9 @@ class Job:
             self._store, settings, self._executor, clock=self._clock, random=self._random, progress=self._progress
         )
 
-    def _load_followers(self) -> None:
-        self._followers = load_followers(self._store, self._options.topics_dir, self._clock, self._random)
+    def _load_followers(self, places: Iterable[Place]) -> None:
+        topics = {place.topic for place in places}
+        self._followers = load_followers(self._store, self._options.topics_dir, self._clock, self._random, topics)
         for problem in self._followers.problems:
             log.warning("tombstones are held for a replica that cannot be read", why=problem)
 

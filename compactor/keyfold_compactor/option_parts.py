@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from keyfold.errors import ConfigError
 from keyfold.options import Port, StoreOptions, option
+from keyfold.topic_pattern import topic_pattern
 
 
 class ProcessOptions(StoreOptions):
@@ -33,6 +33,6 @@ def topic_mistakes(topics: Sequence[str], regex: str) -> Iterator[ConfigError]:
     if topics and regex:
         yield ConfigError("topics.regex", "is given beside `topics`", hint="give one of them")
     try:
-        re.compile(regex)
-    except re.error as error:
-        yield ConfigError("topics.regex", f"is no regular expression: {error}")
+        topic_pattern(regex)
+    except ConfigError as error:
+        yield error

@@ -6,7 +6,6 @@ the manifest, which wins over the default.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Literal, Self
@@ -16,6 +15,7 @@ from keyfold.errors import ConfigError
 from keyfold.options import Codec, Count, Flag, Millis, Names, Overrides, option
 from keyfold.store.location import configured_location
 from keyfold.store.s3 import S3Location
+from keyfold.topic_pattern import topic_pattern
 from keyfold_compactor.option_parts import ProcessOptions, topic_mistakes
 from keyfold_compactor.settings import LONG_MAX, Encoding, TopicSettings
 
@@ -243,10 +243,10 @@ class CompactOptions(ProcessOptions):
         return policy in {word.strip() for word in self.cleanup_policy.split(",")}
 
     def wants(self, topic: str) -> bool:
-        """Whether this configuration covers a topic."""
+        """Whether this configuration covers a topic. Raises `ConfigError` where that cannot be told in time."""
         if self.topics:
             return topic in self.topics
-        return not self.topics_regex or re.fullmatch(self.topics_regex, topic) is not None
+        return not self.topics_regex or topic_pattern(self.topics_regex).matches(topic)
 
     def location(self) -> S3Location:
         """Where the bucket is, as tasks open it."""

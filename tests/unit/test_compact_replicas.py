@@ -185,6 +185,16 @@ def test_a_registration_that_cannot_be_read_holds_the_tombstones_of_all_topics()
     assert "replica eu has not received" in " ".join(plan_lines(job(store, clock).look()))
 
 
+def test_a_pattern_without_an_end_holds_the_tombstones_of_all_topics_and_no_run_up() -> None:
+    clock = ManualClock()
+    store, _ = deleted_log(clock)
+    hold_name = register(store, topics_regex="(a+)+$|users").hold_name
+    found = load_followers(store, "topics", clock, Random(0), {"users", "a" * 100 + "!"})
+    assert found.of("users") == found.of("b") == (hold_name,)
+    assert "which topics replica eu takes cannot be told" in found.problems[0]
+    assert "topics.regex" in found.problems[0]
+
+
 class Unlistable(MemoryStore):
     """A store that does not list everything."""
 

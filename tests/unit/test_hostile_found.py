@@ -16,6 +16,7 @@ from keyfold.log.index import Index
 from keyfold.log.manifest_codec import decode_manifest, encode_manifest
 from keyfold.restore.offsets import parse_offsets
 from keyfold.typed.avro_schema import NotAvro, parse_avro
+from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.replica.desk.documents import (
     DocumentUnreadable,
     Registration,
@@ -50,6 +51,21 @@ def test_a_registration_with_a_pattern_that_does_not_compile_is_refused(regex: s
     config = {"s3.bucket.name": "far", "topics.regex": regex}
     with pytest.raises(DocumentUnreadable):
         registration_of(registration_document(Registration("far", config)), "topics/_replicas/far.json")
+
+
+def test_a_pattern_without_an_end_is_given_up() -> None:
+    registration = Registration("far", {"s3.bucket.name": "far", "topics.regex": "(a+)+$"})
+    registration = registration_of(registration_document(registration), "topics/_replicas/far.json")
+    topics = ["a", "a" * 100 + "!", "b"]
+    with pytest.raises(ConfigError, match=r"topics\.regex.*after 2 s"):
+        registration.covers(topics[1])
+    with pytest.raises(ConfigError, match=r"topics\.regex.*after 2 s"):
+        registration.choose(topics)
+    options = CompactOptions.parse({"s3.bucket.name": "b", "topics.regex": "(a+)+$"})
+    with pytest.raises(ConfigError, match=r"topics\.regex.*after 2 s"):
+        options.wants(topics[1])
+    assert registration.choose(["b", "aa", "a"]) == ["a", "aa"]
+    assert options.wants("aa")
 
 
 SCHEMAS: dict[str, Any] = {

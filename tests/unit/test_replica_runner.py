@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from keyfold.clock import SystemClock
-from keyfold.errors import StoreUnavailable
+from keyfold.errors import ConfigError, StoreUnavailable
 from keyfold.log.manifest import NO_VERSION
 from keyfold.store.faulty import Call, Fault, Kind
 from keyfold_compactor.replica.carriage.schemas import SchemaCourier
@@ -88,6 +88,21 @@ def test_a_loop_pauses_resumes_and_leaves_out_topics_as_it_is_told(worlds: World
         worlds.desk.orders_ = Orders(covers=lambda topic: topic == "users")
         until(lambda: [s.replica_next_offset for s in running.runner.states()] == [2])
         assert {s.place.topic for s in running.runner.states()} == {"users"}
+
+
+def test_a_loop_keeps_its_topics_while_a_new_pattern_cannot_be_matched(worlds: Worlds) -> None:
+    told: list[str] = []
+
+    def endless(topic: str) -> bool:
+        told.append(topic)
+        raise ConfigError("topics.regex", "has not been matched")
+
+    with worlds.running(QUICK, clock=SystemClock()) as running, looping(running):
+        until(lambda: states(running) == {State.IN_SYNC})
+        worlds.desk.orders_ = Orders(covers=endless)
+        until(lambda: bool(told))
+        worlds.log().append(records("b=1", 1))
+        until(lambda: [s.replica_next_offset for s in running.runner.states()] == [2])
 
 
 def test_a_loop_ends_when_the_registration_is_gone(worlds: Worlds) -> None:

@@ -13,12 +13,12 @@ import requests
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keyfold import topic_pattern as module
 from keyfold.clock import SystemClock
 from keyfold.errors import ConfigError
-from keyfold_sink.config import topic_pattern as module
+from keyfold.topic_pattern import LENGTH_MAX, WITHIN_S, TopicPattern, may_be_slow
 from keyfold_sink.config.connect_definitions import Definitions
 from keyfold_sink.config.options import SinkOptions
-from keyfold_sink.config.topic_pattern import LENGTH_MAX, WITHIN_S, TopicPattern, may_be_slow
 from keyfold_sink.rest.server import serve
 from keyfold_sink.rest.sockets import listening
 from tests.support.fake_service import FakeService, make_options

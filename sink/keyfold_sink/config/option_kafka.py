@@ -8,6 +8,7 @@ from functools import partial
 from keyfold.errors import ConfigError
 from keyfold.log.names import is_topic_name
 from keyfold.options import Names, Options, Overrides, option
+from keyfold.topic_pattern import topic_pattern
 from keyfold_sink.config.client_keys import (
     OWNED_BY_ALL,
     OWNED_BY_CONSUMER,
@@ -16,7 +17,6 @@ from keyfold_sink.config.client_keys import (
     mistakes_in,
     translated,
 )
-from keyfold_sink.config.topic_pattern import topic_pattern
 
 _common = partial(option, group="Common", importance="high")
 _kafka = partial(option, group="Kafka")

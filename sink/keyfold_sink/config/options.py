@@ -18,6 +18,7 @@ from keyfold.log.names import is_topic_name
 from keyfold.options import Codec, Count, Overrides, Rewritten, StoreOptions, option
 from keyfold.store.location import configured_location
 from keyfold.store.s3 import S3Location
+from keyfold.topic_pattern import topic_pattern
 from keyfold_sink.config.aliases import rewrite
 from keyfold_sink.config.option_groups import (
     ConnectOptions,
@@ -28,7 +29,6 @@ from keyfold_sink.config.option_groups import (
     TaskOptions,
 )
 from keyfold_sink.config.option_kafka import KafkaOptions
-from keyfold_sink.config.topic_pattern import topic_pattern
 from keyfold_sink.kafka.source import GapPolicy
 from keyfold_sink.writing.budget import MIN_BUFFER_MEMORY
 from keyfold_sink.writing.rolling import RollPolicy

@@ -65,7 +65,8 @@ def admit(
     probe(replica.store, replica.topics_dir, clock, random, patience_s=PATIENCE_S)
     notes = repeat(lambda: [*_judge_place(source, replica, random)])
     there = repeat(lambda: [*catalog.places(source.store, source.topics_dir)])
-    places = [place for place in there if registration.covers(place.topic)]
+    covered = frozenset(registration.choose({place.topic for place in there}))
+    places = [place for place in there if place.topic in covered]
     notes += _judge_topics(registration, {place.topic for place in places})
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="keyfold-admit") as pool:
         pairs = list(pool.map(lambda place: _look(place, source, replica, clock, random), places))

@@ -11,7 +11,7 @@ that this version does not know are kept. No secret is ever among them.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final
@@ -20,6 +20,7 @@ from keyfold.backoff import Backoff
 from keyfold.config_file import resolve
 from keyfold.errors import ConfigError, StoreError
 from keyfold.store.s3 import S3Location
+from keyfold.topic_pattern import topic_pattern
 from keyfold_compactor.replica.desk.options import CREDENTIAL_KEYS, PLACE_KEYS, ReplicaOptions
 
 ALL_TOPICS: Final = "*"
@@ -99,12 +100,19 @@ class Registration:
         return self.resolved(environ).location(max_connections=max_connections)
 
     def covers(self, topic: str) -> bool:
-        """Whether a topic is to be replicated. Also a registration of a newer version answers this."""
-        topics = [name.strip() for name in self.config.get("topics", "").split(",") if name.strip()]
-        if topics:
-            return topic in topics
+        """Whether a topic is to be replicated. Also a registration of a newer version answers this.
+
+        Raises `ConfigError` where a regular expression cannot be matched within bounded time.
+        """
+        return bool(self.choose((topic,)))
+
+    def choose(self, topics: Iterable[str]) -> list[str]:
+        """The topics that are to be replicated, in name order. Raises as `covers` does."""
+        named = {name.strip() for name in self.config.get("topics", "").split(",") if name.strip()}
+        if named:
+            return sorted(named.intersection(topics))
         regex = self.config.get("topics.regex", "")
-        return not regex or re.fullmatch(regex, topic) is not None
+        return topic_pattern(regex).choose(topics) if regex else sorted(topics)
 
     @property
     def url(self) -> str:
@@ -188,9 +196,9 @@ def registration_of(document: Json, key: str, version: int = 0) -> Registration:
             version=version,
             unknown=found,
         )
-        read.covers("any")  # the regular expression
+        topic_pattern(read.config.get("topics.regex", ""))
         _ = read.url
-    except (ValueError, TypeError, KeyError, AttributeError, re.error, OverflowError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, ConfigError) as error:
         hint = "remove the object and register the replica anew; what it has received stays"
         raise DocumentUnreadable(key, f"does not hold a replica's registration: {error!r}", hint=hint) from error
     if registration_key("", read.name) != f"{REPLICAS_FOLDER}{key.rpartition('/')[2]}":

@@ -66,7 +66,10 @@ def every_topic(_topic: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What was asked of a replica: is it paused, which topics does it cover."""
+    """What was asked of a replica: is it paused, which topics does it cover.
+
+    `covers` raises `ConfigError` where it cannot tell in time; what it has told of a topic it tells again at once.
+    """
 
     paused: bool = False
     covers: Callable[[str], bool] = every_topic

@@ -216,6 +216,9 @@ class Runner:
         """What was asked, and which partitions there are; None for what cannot be read, or need not be now."""
         try:
             orders = self._desk.orders()
+            if orders is not None:
+                for topic in {place.topic for place in tuple(self._workers)}:
+                    orders.covers(topic)  # what cannot be told in time is asked here, and never in the loop
         except KeyfoldError as error:
             log.warning("orders were not read", replica=self._link.name, error=str(error))
             return Looked()

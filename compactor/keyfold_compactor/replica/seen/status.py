@@ -118,10 +118,9 @@ def _load(store: ObjectStore, place: Place) -> Pinned:
 
 
 def _places(registration: Registration, source: Side) -> Iterable[Place]:
-    for topic in catalog.topics(source.store, source.topics_dir):
-        if registration.covers(topic):
-            for partition in catalog.partitions(source.store, source.topics_dir, topic):
-                yield Place(source.topics_dir, topic, partition)
+    for topic in registration.choose(catalog.topics(source.store, source.topics_dir)):
+        for partition in catalog.partitions(source.store, source.topics_dir, topic):
+            yield Place(source.topics_dir, topic, partition)
 
 
 def _first_question(

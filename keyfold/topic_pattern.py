@@ -1,9 +1,10 @@
 """`topics.regex`: which topics it matches, within bounded time.
 
-Python's regular expressions backtrack, as Java's do: `(a+)+b` takes longer than a life for sixty `a` without a `b`, and
-holds up every thread of the process meanwhile. Somebody may send such a one to the REST API only to have it checked. So
-one that could be slow (it repeats what itself repeats or branches, or does so often) is tried in a process of its own,
-which is given up after `WITHIN_S`. All others are matched as they are: at most two repetitions, over 249 letters.
+Python's regular expressions backtrack, as Java's do: `(a+)+b` takes longer than a life for sixty `a` without a `b`,
+and holds up every thread of the process meanwhile. Somebody may send such a one to the REST API only to have it
+checked, or write it into the registration of a replica. So one that could be slow (it repeats what itself repeats or
+branches, or does so often) is tried in a process of its own, which is given up after `WITHIN_S`. All others are
+matched as they are: at most two repetitions, over 249 letters.
 """
 
 from __future__ import annotations
