@@ -25,7 +25,7 @@ from keyfold.restore.errors import RestoreFenced, RestoreRefused
 from keyfold.restore.window import Window, WindowDamaged, in_force
 from keyfold.retry import Patience
 from keyfold.store.api import Create, ObjectStore
-from keyfold.store.documents import load_json
+from keyfold.store.documents import decode_document
 
 FOLDER: Final = "_restores/"
 FORMAT: Final = 1
@@ -62,11 +62,39 @@ class PartitionPlan:
             "to_offset": self.to_offset,
         }
 
-    @staticmethod
-    def of_json(data: Mapping[str, Any]) -> PartitionPlan:
-        """Read it back."""
-        anchor = Anchor(data["log_id"], data["version"], data["last_pass_epoch"], data["planned_end"])
-        return PartitionPlan(anchor, data["start"], data["planned_end"], data["to_offset"])
+
+@dataclass(frozen=True, slots=True)
+class _StoredPartition:
+    """A `PartitionPlan` as it stands in `plan.json`."""
+
+    log_id: str
+    version: int
+    last_pass_epoch: int
+    start: int
+    planned_end: int
+    to_offset: int | None
+
+    def opened(self) -> PartitionPlan:
+        anchor = Anchor(self.log_id, self.version, self.last_pass_epoch, self.planned_end)
+        return PartitionPlan(anchor, self.start, self.planned_end, self.to_offset)
+
+
+@dataclass(frozen=True, slots=True)
+class _Format:
+    """The version of a plan's format: another one may have other fields."""
+
+    format: int
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredPlan:
+    """A `Plan` as it stands in `plan.json`."""
+
+    format: int
+    source: str
+    target: str
+    asked: Mapping[str, Any]
+    partitions: Mapping[int, _StoredPartition]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +119,13 @@ class Plan:
 
     @staticmethod
     def decode(data: bytes) -> Plan:
-        """Read `encode`'s bytes. Raises `ValueError`, `KeyError`."""
-        found = load_json(data)
-        if found["format"] != FORMAT:
-            raise ValueError(f"it has format {found['format']}, this keyfold knows {FORMAT}")
-        partitions = {int(number): PartitionPlan.of_json(plan) for number, plan in found["partitions"].items()}
-        return Plan(found["source"], found["target"], found["asked"], partitions)
+        """Read `encode`'s bytes. Raises `ValueError`."""
+        version = decode_document(_Format, data).format
+        if version != FORMAT:
+            raise ValueError(f"it has format {version}, this keyfold knows {FORMAT}")
+        found = decode_document(_StoredPlan, data)
+        partitions = {number: plan.opened() for number, plan in found.partitions.items()}
+        return Plan(found.source, found.target, found.asked, partitions)
 
 
 class Journal:
@@ -134,7 +163,7 @@ class Journal:
             return None
         try:
             return Plan.decode(data)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except ValueError as error:
             raise RestoreRefused(
                 f"the journal's plan cannot be read (`{self.url}{name}`): {error}",
                 hint="restore into another topic, or delete this one and its journal",

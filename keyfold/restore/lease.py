@@ -17,16 +17,17 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import dataclass
 from random import Random
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from keyfold.clock import Clock
 from keyfold.errors import AlreadyExists, KeyfoldError, ObjectNotFound, PreconditionFailed
 from keyfold.restore.errors import RestoreBusy, RestoreFenced, RestoreRefused
 from keyfold.retry import Patience
 from keyfold.store.api import STORE_TIME_RESOLUTION_MS, Blob, Create, ObjectStore, PutMode, Update
-from keyfold.store.documents import load_json
+from keyfold.store.documents import decode_document
 
 LEASE_S: Final = 30.0
 RENEW_SHARE: Final = 1 / 6
@@ -35,6 +36,17 @@ SEND_SHARE: Final = 1 / 2
 _LOOK_S: Final = 0.5
 _LEASE_S_MAX: Final = 86_400.0
 _HOLD_STEP_S: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredLease:
+    """What others need of the object."""
+
+    epoch: int
+    holder: str
+    lease_s: float
+    free: bool
+    nonce: str = ""
 
 
 class Lease:
@@ -70,20 +82,20 @@ class Lease:
         except ObjectNotFound:
             return self._swap(1, Create())
         data = self._parsed(found.data)
-        self.was_clean = bool(data["free"])
-        if not data["free"] and not self._ran_out(found, data):
+        self.was_clean = data.free
+        if not data.free and not self._ran_out(found, data):
             self._watch(found, data)
-        return self._swap(data["epoch"] + 1, Update(found.etag))
+        return self._swap(data.epoch + 1, Update(found.etag))
 
-    def _ran_out(self, found: Blob, data: dict[str, Any]) -> bool:
+    def _ran_out(self, found: Blob, data: _StoredLease) -> bool:
         quiet_ms = found.date_ms - found.last_modified_ms - STORE_TIME_RESOLUTION_MS
-        return bool(quiet_ms >= 1000 * max(float(data["lease_s"]), self.lease_s))
+        return bool(quiet_ms >= 1000 * max(data.lease_s, self.lease_s))
 
-    def _watch(self, found: Blob, data: dict[str, Any]) -> None:
+    def _watch(self, found: Blob, data: _StoredLease) -> None:
         """Return when nobody has renewed it for its length."""
-        until_s = self._clock.monotonic_s() + float(data["lease_s"])
+        until_s = self._clock.monotonic_s() + data.lease_s
         while self._clock.monotonic_s() < until_s:
-            self._clock.sleep(min(_LOOK_S, float(data["lease_s"]) / 10))
+            self._clock.sleep(min(_LOOK_S, data.lease_s / 10))
             try:
                 now = self._store.get(self._key)
             except ObjectNotFound:
@@ -91,25 +103,22 @@ class Lease:
             if now.etag != found.etag:
                 raise self._busy(self._parsed(now.data))
 
-    def _parsed(self, data: bytes) -> dict[str, Any]:
+    def _parsed(self, data: bytes) -> _StoredLease:
         """What a lease says. Raises `RestoreRefused` where the object does not hold one."""
         try:
-            found = load_json(data)
-            kinds = {"epoch": int, "holder": str, "lease_s": int | float, "free": bool}
-            if not all(isinstance(found[key], kind) for key, kind in kinds.items()):
-                raise TypeError("a field of another type")
-            if not 0 <= found["lease_s"] <= _LEASE_S_MAX:
-                raise ValueError(f"a lease of {found['lease_s']} s")
-        except (ValueError, KeyError, TypeError) as error:
+            found = decode_document(_StoredLease, data)
+            if not 0 <= found.lease_s <= _LEASE_S_MAX:
+                raise ValueError(f"`lease_s`: a lease of {found.lease_s} s")
+        except ValueError as error:
             raise RestoreRefused(
-                f"`{self._key}` does not hold the lease of a restore: {error!r}",
+                f"`{self._key}` does not hold the lease of a restore: {error}",
                 hint="make sure that no run of this restore is at work, and delete the object",
             ) from error
-        return dict(found)
+        return found
 
-    def _busy(self, data: dict[str, Any]) -> RestoreBusy:
+    def _busy(self, data: _StoredLease) -> RestoreBusy:
         return RestoreBusy(
-            f"another run of this restore is at work: {data['holder']} renewed `{self._key}` a moment ago",
+            f"another run of this restore is at work: {data.holder} renewed `{self._key}` a moment ago",
             hint="let it finish, or stop it and run this again",
         )
 
@@ -182,18 +191,20 @@ class Lease:
 
     def _has_landed(self, data: bytes) -> bool:
         """After a 412: whether this very renewal is there. An earlier one of mine is gone on from; others fence me."""
+        holder = "somebody"
         try:
             found = self._store.get(self._key)
             known = self._parsed(found.data)
+            if known.nonce.startswith(self._nonce):
+                self._etag = found.etag
+                return bool(found.data == data)
+            holder = known.holder
         except ObjectNotFound:
-            known = {}
+            pass
         except KeyfoldError:
             return False  # the next renewal tells
-        if str(known.get("nonce", "")).startswith(self._nonce):
-            self._etag = found.etag
-            return bool(found.data == data)
         self._lost = RestoreFenced(
-            f"{known.get('holder', 'somebody')} has taken this restore over (`{self._key}`)",
+            f"{holder} has taken this restore over (`{self._key}`)",
             hint="nothing more is produced here; let the other run finish",
         )
         return False

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from isal.isal_zlib import crc32
@@ -21,7 +21,7 @@ from isal.isal_zlib import crc32
 from keyfold.log.codec import Bytes, DecompressionFailed, open_codec
 from keyfold.log.index import Ints
 from keyfold.read.position import Anchor
-from keyfold.store.documents import load_json
+from keyfold.store.documents import decode_document
 
 FORMAT: Final = 1
 MAX_COUNT: Final = 4_000_000
@@ -85,24 +85,40 @@ class Window:
         """Read `encode`'s bytes. Raises `WindowDamaged`."""
         line, _, payload = data.partition(b"\n")
         try:
-            header: dict[str, Any] = load_json(line)
-            if header["format"] != FORMAT or crc32(payload) != header["crc32"]:
+            header = decode_document(_Header, line)
+            if header.format != FORMAT or crc32(payload) != header.crc32:
                 raise WindowDamaged("checksum or format is wrong")
-            offsets = np.cumsum(np.frombuffer(_unpacked(payload, header["count"]), "<i8").astype(np.int64))
-            if len(offsets) != header["count"]:
-                raise WindowDamaged(f"has {len(offsets)} offsets, and says {header['count']}")
+            offsets = np.cumsum(np.frombuffer(_unpacked(payload, header.count), "<i8").astype(np.int64))
+            if len(offsets) != header.count:
+                raise WindowDamaged(f"has {len(offsets)} offsets, and says {header.count}")
             return Window(
-                header["number"], header["base"], header["position"], header["next_position"], offsets,
-                header["run"], header["finished"], None if header.get("anchor") is None else Anchor(**header["anchor"]),
+                header.number, header.base, header.position, header.next_position, offsets,
+                header.run, header.finished, header.anchor,
             )  # fmt: skip
-        except (ValueError, KeyError, TypeError, DecompressionFailed) as error:
+        except (ValueError, DecompressionFailed) as error:
             raise WindowDamaged(str(error)) from error
 
 
-def _unpacked(payload: bytes, count: object) -> Bytes:
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """The line of JSON."""
+
+    format: int
+    number: int
+    base: int
+    position: int
+    next_position: int
+    count: int
+    run: int
+    finished: bool
+    crc32: int
+    anchor: Anchor | None = None
+
+
+def _unpacked(payload: bytes, count: int) -> Bytes:
     """Return the offsets' bytes. Raise `WindowDamaged` before more is unpacked than this number of offsets takes."""
-    if not isinstance(count, int) or not 0 <= count <= MAX_COUNT:
-        raise WindowDamaged(f"says that it has {count!r} offsets")
+    if not 0 <= count <= MAX_COUNT:
+        raise WindowDamaged(f"says that it has {count} offsets")
     return open_codec("zstandard").decompress(payload, count * 8)
 
 

@@ -1,21 +1,35 @@
-"""Small JSON objects out of a bucket, read without trust."""
+"""Small JSON objects out of a bucket, read without trust.
+
+load_json          any JSON within bounds
+decode_document    JSON as a value of a dataclass, whose fields have the types that they are declared with
+"""
 
 from __future__ import annotations
 
 import json
 import math
-from typing import Any, Final
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+T = TypeVar("T")
 
 DOCUMENT_BYTES_MAX: Final = 16 * 1024 * 1024
 """More than keyfold writes into any: the longest is the status of a replica, with a line for each partition."""
+_SHOWN: Final = 120
 
 
 def load_json(data: bytes | str) -> Any:
-    """Read JSON. Raise `ValueError` for anything else, and where it is too long or too deep, or has endless numbers."""
+    """Read JSON. Raise `ValueError` for anything else, and where it is too long or too deep, or has endless numbers.
+
+    Whole numbers have 64 bits: what is calculated with them is at worst wrong, and never an overflow.
+    """
     if len(data) > DOCUMENT_BYTES_MAX:
         raise ValueError(f"{len(data)} bytes are more than the {DOCUMENT_BYTES_MAX} that such an object may have")
     try:
-        return json.loads(data, parse_float=_finite, parse_constant=_finite)
+        return json.loads(data, parse_int=_long, parse_float=_finite, parse_constant=_finite)
     except RecursionError as error:
         raise ValueError("it is nested too deep") from error
 
@@ -25,3 +39,35 @@ def _finite(text: str) -> float:
     if not math.isfinite(number):
         raise ValueError(f"{text} is not a number of JSON")
     return number
+
+
+def _long(text: str) -> int:
+    number = int(text)
+    if not -(1 << 63) <= number < 1 << 64:
+        raise ValueError(f"{text[:_SHOWN]} has more than 64 bits")
+    return number
+
+
+def decode_document(kind: type[T], data: bytes | str) -> T:
+    """Read JSON as a value of the dataclass `kind`. Fields that it does not have are left out.
+
+    Raise `ValueError` that names the field where one is missing or of another type, and where `load_json` does.
+    """
+    from pydantic import ValidationError
+
+    load_json(data)
+    try:
+        key: Any = kind
+        adapter: TypeAdapter[T] = _adapter(key)
+        return adapter.validate_json(data, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ValueError(f"`{where[:_SHOWN]}`: {first['msg']}" if where else first["msg"]) from error
+
+
+@lru_cache(maxsize=64)
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter  # takes longer to import than most commands run
+
+    return TypeAdapter(kind)

@@ -12,9 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 import orjson
+
+from keyfold.store.documents import decode_document
 
 UNKNOWN: Final = -1
 
@@ -118,30 +120,9 @@ def dump(status: TaskStatus | WorkerStatus) -> bytes:
 
 def load_task(data: bytes) -> TaskStatus:
     """Read a task's status back. Raises `ValueError` for anything else."""
-    return _task(_object(data))
+    return decode_document(TaskStatus, data)
 
 
 def load_worker(data: bytes) -> WorkerStatus:
     """Read a worker's status back. Raises `ValueError` for anything else."""
-    found = _object(data)
-    try:
-        return WorkerStatus(**{**found, "tasks": tuple(map(_task, found["tasks"]))})
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"this is no worker's status: {error}") from error
-
-
-def _object(data: bytes) -> dict[str, Any]:
-    found = orjson.loads(data)  # its error is a ValueError
-    if not isinstance(found, dict):
-        raise ValueError("this is no status")  # noqa: TRY004 - a value that was read, not an argument
-    return found
-
-
-def _task(found: dict[str, Any]) -> TaskStatus:
-    try:
-        partitions = tuple(
-            PartitionStatus(**{**partition, "state": State(partition["state"])}) for partition in found["partitions"]
-        )
-        return TaskStatus(**{**found, "state": State(found["state"]), "partitions": partitions})
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"this is no task's status: {error}") from error
+    return decode_document(WorkerStatus, data)

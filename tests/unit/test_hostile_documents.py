@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from random import Random
+from typing import Any
 
+import numpy as np
 import pytest
 from isal.isal_zlib import crc32
 
@@ -12,8 +15,10 @@ from keyfold.clock import ManualClock
 from keyfold.errors import KeyfoldError
 from keyfold.log.codec import open_codec
 from keyfold.log.first_copy import FirstCopy
+from keyfold.log.names import Place
+from keyfold.read.position import Anchor
 from keyfold.restore.errors import RestoreRefused
-from keyfold.restore.journal import Journal
+from keyfold.restore.journal import Journal, PartitionPlan, Plan
 from keyfold.restore.lease import Lease
 from keyfold.restore.window import Window, WindowDamaged
 from keyfold.retry import Patience
@@ -24,9 +29,13 @@ from keyfold_compactor.replica.desk.documents import DocumentUnreadable, enablem
 from keyfold_compactor.replica.desk.swapped import SwappedObject
 from keyfold_compactor.replica.seen.reported import reported_of
 from keyfold_compactor.replica.seen.status import _body
+from keyfold_compactor.replica.standing.states import PartitionState, State
 from keyfold_sink.convert.kept import _same_json
 from keyfold_sink.running.orders import OrdersUnreadable, decode
+from keyfold_sink.status import dump, load_worker
+from tests.support.fake_service import worker
 
+ANCHOR = Anchor("0" * 32, 3, 2, 9)
 DEEP = b"[" * 100_000
 DOCUMENTS = [
     b"",
@@ -88,6 +97,84 @@ def test_the_objects_of_a_restore_are_refused_by_name(data: bytes) -> None:
         Window.decode(data)
     with pytest.raises(RestoreRefused):
         Lease(store, "j/plan.json", holder="h", clock=ManualClock(), random=Random(1)).take()
+
+
+OTHER_KINDS: list[object] = [[], {}, "x", None, True, 1.5, 10**400]
+
+
+def bent(document: Any) -> Iterator[tuple[str, Any]]:
+    """The document with a value of another kind in place of each of its values; and the field that is bent."""
+    items = document.items() if isinstance(document, dict) else enumerate(document)
+    for key, value in items:
+        for other in OTHER_KINDS:
+            # Text may be any; where a float is expected a whole number is one, too.
+            is_same = type(other) is type(value) or (isinstance(value, float) and isinstance(other, int | float))
+            if not is_same or other == 10**400:
+                yield str(key), replaced(document, key, other)
+        if isinstance(value, dict | list):
+            for name, inner in bent(value):
+                yield f"{key}.{name}", replaced(document, key, inner)
+
+
+def replaced(document: Any, key: Any, value: object) -> Any:
+    copy = dict(document) if isinstance(document, dict) else list(document)
+    copy[key] = value
+    return copy
+
+
+PLAN = Plan("topics/users", "users@x", {}, {0: PartitionPlan(ANCHOR, 0, 9), 1: PartitionPlan(ANCHOR, 0, 9, 5)})
+STATUS = load_worker(dump(worker()))
+
+
+def test_each_field_of_a_workers_status_has_its_type() -> None:
+    for where, document in bent(json.loads(dump(STATUS))):
+        if where.rpartition(".")[2] != "values" or not isinstance(document, dict):
+            with pytest.raises(ValueError):
+                load_worker(json.dumps(document).encode())
+
+
+def test_a_status_with_fields_of_a_newer_version_is_read() -> None:
+    document = json.loads(dump(STATUS))
+    document["later"] = document["tasks"][0]["later"] = [1]
+    assert load_worker(json.dumps(document).encode()) == STATUS
+
+
+def test_each_field_of_a_plan_has_its_type() -> None:
+    for where, document in bent(json.loads(PLAN.encode())):
+        if where == "partitions.0.to_offset" and document["partitions"]["0"]["to_offset"] is None:
+            continue
+        if where == "partitions.1.to_offset" and document["partitions"]["1"]["to_offset"] is None:
+            continue
+        store = store_with("j/plan.json", json.dumps(document).encode())
+        with pytest.raises(RestoreRefused, match=r"j/plan\.json"):
+            Journal(store, "j/", Patience(ManualClock(), Random(1))).load_plan()
+
+
+def test_the_error_of_a_plan_names_the_field() -> None:
+    document = json.loads(PLAN.encode())
+    document["partitions"]["1"]["start"] = [0]
+    store = store_with("j/plan.json", json.dumps(document).encode())
+    with pytest.raises(RestoreRefused, match=r"j/plan\.json.*`partitions\.1\.start`: Input should be a valid integer"):
+        Journal(store, "j/", Patience(ManualClock(), Random(1))).load_plan()
+
+
+def test_each_field_of_a_windows_header_has_its_type() -> None:
+    line, _, payload = Window(0, 5, 0, 9, np.array([1, 2, 8]), 1, False, ANCHOR).encode().partition(b"\n")
+    for _, document in bent(json.loads(line)):
+        if document["anchor"] is not None:
+            with pytest.raises(WindowDamaged):
+                Window.decode(json.dumps(document).encode() + b"\n" + payload)
+
+
+def test_each_field_of_a_replicas_status_has_its_type() -> None:
+    state = PartitionState(Place("topics", "users", 0), State.WAITING, message="later", attempts=3)
+    document = state.as_json()
+    for key, value in document.items():
+        for other in OTHER_KINDS:
+            if type(other) is not type(value):
+                found = {**document, key: other}
+                reported = {"holder": "h", "written_at_ms": 1, "running": True, "partitions": [found]}
+                assert reported_of(json.dumps(reported).encode(), "topics") is None, (key, other)
 
 
 def test_a_lease_that_lasts_for_ever_is_refused() -> None:

@@ -159,7 +159,14 @@ class PartitionState:
 
     @staticmethod
     def of_json(found: Mapping[str, Any], topics_dir: str) -> PartitionState:
-        """What `as_json` wrote, by this version or another: what is missing has its default, what is new is left."""
+        """What `as_json` wrote, by this version or another: what is missing has its default, what is new is left.
+
+        Raises `TypeError` where a field is of another type, `KeyError` and `ValueError` where there is no partition.
+        """
+        usual = PartitionState(Place(topics_dir, "", 0)).as_json()
+        for key in usual.keys() & found.keys():
+            if type(found[key]) is not type(usual[key]):
+                raise TypeError(f"`{key}` is {type(found[key]).__name__}, and must be {type(usual[key]).__name__}")
         values = {name: found[name] for name in _PLAIN if name in found}
         pending = {name: found[key] for key, name in _PENDING.items() if key in found}
         lag = {name: found[key] for key, name in _LAG.items() if key in found}
