@@ -2,7 +2,7 @@
 
 mutate           how bytes, text and JSON are changed, by a seeded `random.Random` alone
 target           what a target is: seeds, mutators, a decode function, and the errors that it may raise
-log_targets, value_targets, document_targets, rest_targets
+log_targets, value_targets, document_targets, compactor_targets, rest_targets
 targets          the table of all of them
 cases            one case and many: made, decoded, reported
 bounded_run      many cases in a process with a bound on memory and a net of time

@@ -17,6 +17,7 @@ from keyfold.errors import KeyfoldError
 from keyfold.log.codec import open_codec
 from keyfold.log.first_copy import FirstCopy, unfinished
 from keyfold.log.names import Place
+from keyfold.read.follow import Position
 from keyfold.read.position import Anchor
 from keyfold.restore.journal import Journal, PartitionPlan, Plan
 from keyfold.restore.lease import Lease
@@ -41,7 +42,7 @@ from keyfold_compactor.replica.desk.swapped import SwappedObject
 from keyfold_compactor.replica.seen.reported import Reported, reported_document, reported_of
 from keyfold_compactor.replica.standing.states import PartitionState, State
 from keyfold_sink.running.orders import Orders, OrdersUnreadable, Restart, Scope, decode, encode
-from keyfold_sink.status import dump, load_task, load_worker
+from keyfold_sink.status import WorkerStatus, dump, load_task, load_worker, standstill
 from keyfold_sink.task.orders import Order
 from keyfold_sink.wire import decode_order, encode_order
 from tests.support.fake_service import task, worker
@@ -147,10 +148,23 @@ def orders_seeds() -> list[bytes]:
 
 
 def decode_status(data: bytes) -> None:
-    """A task's or worker's status."""
+    """A task's or worker's status, and what is calculated from it."""
     for read in (load_task, load_worker):
         with contextlib.suppress(ValueError):
-            read(data)
+            found = read(data)
+            assert read(dump(found)) == found
+            for one in found.tasks if isinstance(found, WorkerStatus) else (found,):
+                standstill(one, 1_000)
+                _ = [partition.lag_records for partition in one.partitions]
+                sum(one.values.values())
+
+
+def decode_position(data: bytes) -> None:
+    """The position of a follower, as its user has kept it."""
+    document = load_json(data)
+    if isinstance(document, dict):
+        position = Position.of(document)
+        assert Position.of(position.document()) == position
 
 
 def decode_line(data: bytes) -> None:
@@ -176,7 +190,8 @@ def decode_window(data: bytes) -> None:
             header = json.dumps({**document, "crc32": crc32(raw)}).encode()
     except ValueError:
         pass
-    Window.decode(header + b"\n" + raw)
+    window = Window.decode(header + b"\n" + raw)
+    _ = window.end, window.position_after(0), window.position_after(len(window.offsets))
 
 
 def window_seeds() -> list[bytes]:
@@ -278,6 +293,8 @@ DOCUMENT_TARGETS: Final = (
     Target("restore-lease", lease_seeds, decode_lease, ("keyfold.restore.lease",), _JSON),
     Target("stream-offset", _stream, decode_stream_offset, ("keyfold.spark.source_offsets",), _JSON,
            (KeyfoldError, ValueError)),
+    Target("log-position", _one(json.dumps(Position(5, _ANCHOR).document())), decode_position, ("keyfold.read.follow",),
+           _JSON, (ValueError,)),
     Target("offsets-file", _one("users,0,12\nusers,1,7\n"), decode_offsets_file, ("keyfold.restore.offsets",),
            (text_line, any_bytes)),
     Target("config-file", _one('{"name": "users", "config": {"topics": "users", "tasks.max": 2}}'), decode_config,

@@ -1,0 +1,81 @@
+"""What the compactor concludes from a manifest, and the pattern of a registration, which it matches with topics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+from typing import Final
+
+from keyfold.errors import ConfigError, KeyfoldError
+from keyfold.log.manifest import Manifest
+from keyfold.log.manifest_codec import decode_manifest, encode_manifest
+from keyfold.log.partition_log import Pinned
+from keyfold.topic_pattern import topic_pattern
+from keyfold_compactor.cost import cost
+from keyfold_compactor.options import CompactOptions
+from keyfold_compactor.policy import forecast, judge
+from keyfold_compactor.run import Look
+from keyfold_compactor.show import plan_document, plan_lines
+from keyfold_compactor.standing import standing
+from tests.support.fuzz.log_targets import PLACE, manifest_body, manifest_seeds
+from tests.support.fuzz.mutate import any_bytes, other_text, text_line
+from tests.support.fuzz.target import Target
+
+_NOW_MS: Final = 1_800_000_000_000
+_KEYS: Final = sorted(CompactOptions.followed_keys())
+_OPTIONS: Final = tuple(
+    CompactOptions.parse({"s3.bucket.name": "b", **more})
+    for more in (
+        {"cleanup.policy": "compact"},
+        {"cleanup.policy": "compact,delete", "retention.ms": "1000", "min.compaction.lag.ms": "5"},
+        {},
+    )
+)
+
+
+def manifest_settings(data: bytes, others: Sequence[bytes], random: Random) -> bytes:
+    """Change a setting that was followed from Kafka."""
+    try:
+        manifest = decode_manifest(data, PLACE)
+        texts = ("9" * 5000, "nan", "1e400", "compact", "delete,compact", "-1", "", "0.5")
+        value = random.choice((other_text("1", random), random.choice(texts)))
+        settings = {**manifest.settings, random.choice(_KEYS): value}
+        return encode_manifest(replace(manifest, settings=settings))
+    except (KeyfoldError, AssertionError, UnicodeEncodeError):
+        return any_bytes(data, others, random)
+
+
+def decode_and_judge(data: bytes) -> None:
+    """A manifest that is accepted, and all that a plan says of it."""
+    manifest = decode_manifest(data, PLACE)
+    pinned = Pinned(manifest, "etag", _NOW_MS, _NOW_MS)
+    for options in _OPTIONS:
+        _judge(options, manifest, pinned)
+
+
+def _judge(options: CompactOptions, manifest: Manifest, pinned: Pinned) -> None:
+    settings = replace(options.settings_of(manifest.topic, manifest.settings), replicas=("far@1", "(unknown)"))
+    for is_forced in (False, True):
+        judge(manifest, settings, _NOW_MS, force=is_forced)
+        verdict = forecast(manifest, settings, _NOW_MS, force=is_forced)
+        standing(PLACE, pinned, verdict, settings)
+        found = cost(PLACE, pinned, verdict, settings, 1 << 34)
+        looks, costs = [Look(PLACE, pinned, verdict)], {} if found is None else {PLACE: found}
+        list(plan_lines(looks, costs, 1e6))
+        plan_document(looks, costs, 1e6)
+
+
+def choose_topics(data: bytes) -> None:
+    """A pattern, with names that make it backtrack."""
+    topic_pattern(data.decode("utf-8", "replace")).choose(["users", "orders-1", "a" * 249, "a" * 248 + "!"])
+
+
+COMPACTOR_TARGETS: Final = (
+    Target("compactor-look", manifest_seeds, decode_and_judge,
+           ("keyfold_compactor.policy", "keyfold_compactor.standing", "keyfold_compactor.retention",
+            "keyfold_compactor.horizon", "keyfold_compactor.cost"),
+           (manifest_settings, manifest_settings, manifest_body)),
+    Target("topic-pattern", lambda: [b"users", rb"(?:dev|prod)\.[a-z_]+", b"(a+)+b?!?"], choose_topics,
+           ("keyfold.topic_pattern",), (text_line,), (ConfigError,)),
+)  # fmt: skip
