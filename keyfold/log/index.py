@@ -23,6 +23,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import cached_property
 from io import BytesIO
@@ -37,6 +38,7 @@ from isal.isal_zlib import crc32
 from keyfold.errors import Corrupt
 from keyfold.log.avro import FORMAT, SYNC_BYTES, SegmentDamaged, StoredBlock
 from keyfold.log.codec import Bytes, DecompressionFailed, open_codec
+from keyfold.log.index_pages import Footer, RowGroup, read_footer, unpacked_bytes
 from keyfold.log.manifest import SegmentEntry
 from keyfold.log.names import Place
 from keyfold.store.api import ObjectStore
@@ -60,7 +62,15 @@ ROW_GROUP_ROWS: Final = 128 * 1024
 # A block's row has 40 bytes, of which at least 4 are random: its CRC-32.
 _TABLE_BYTES: Final = 64 * 1024
 _TABLE_RATIO: Final = 16
+
+# A row group as keyfold writes it, without large keys: its rows, and of each column a page at least.
 _GROUP_BYTES: Final = 64 * 1024 * 1024
+_GROUP_BYTES_MIN: Final = 1024 * 1024
+_ROW_BYTES: Final = 512
+
+_NO_ROWS: Final = ROWS.empty_table()
+_KEY: Final = ROWS.get_field_index("key")
+_LENGTH: Final = ROWS.get_field_index("length")
 
 _ENCODINGS: Final = {
     "offset": "DELTA_BINARY_PACKED",
@@ -149,22 +159,10 @@ class Index:
     @staticmethod
     def parse(data: Bytes, *, columns: Sequence[str] | None = None, origin: str = "") -> Index:
         """Read an index, or only some columns of its rows. Raises `SegmentDamaged`."""
-        try:
-            with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
-                meta = _checked_meta(file.metadata.metadata or {}, origin)
-                _check_declared(file, origin)
-                rows = file.read(columns=None if columns is None else list(columns), use_threads=False)
-            blocks = BlockTable.parse(meta["keyfold.blocks"].encode())
-            codec, sync_marker = meta["keyfold.codec"], bytes.fromhex(meta["keyfold.sync"])
-        except SegmentDamaged:
-            raise
-        except (OSError, ValueError, KeyError, DecompressionFailed, pa.ArrowException) as e:
-            raise SegmentDamaged(origin, f"the index cannot be read: {e}") from e
-        expected = ROWS if columns is None else pa.schema([ROWS.field(name) for name in columns])
-        _check_columns(rows.schema, expected, origin)
-        if rows.num_rows != int(blocks.record_count.sum()) or len(sync_marker) != SYNC_BYTES:
-            raise SegmentDamaged(origin, "the index's rows are not those of its block table")
-        return Index(rows.replace_schema_metadata(None).combine_chunks(), blocks, codec, sync_marker)
+        names = None if columns is None else list(columns)
+        with _opened(data, names or ROWS.names, origin) as (file, whole):
+            rows = file.read(columns=names, use_threads=False).replace_schema_metadata(None).combine_chunks()
+        return Index(rows, whole.blocks, whole.codec, whole.sync_marker)
 
     @staticmethod
     def parts(data: Bytes, *, columns: Sequence[str] | None = None, origin: str = "") -> Iterator[Index]:
@@ -173,19 +171,8 @@ class Index:
         What is held is the object's bytes and two row groups (or some columns of them), however many rows there are.
         """
         names = list(ROWS.names if columns is None else columns)
-        try:
-            with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
-                meta = _checked_meta(file.metadata.metadata or {}, origin)
-                _check_declared(file, origin)
-                blocks = BlockTable.parse(meta["keyfold.blocks"].encode())
-                empty = ROWS.empty_table().select(names)
-                whole = Index(empty, blocks, meta["keyfold.codec"], bytes.fromhex(meta["keyfold.sync"]))
-                _check_shape(file.schema_arrow, file.metadata.num_rows, whole, origin)
-                yield from _whole_blocks(whole, _row_groups(file, names))
-        except SegmentDamaged:
-            raise
-        except (OSError, ValueError, KeyError, DecompressionFailed, pa.ArrowException) as e:
-            raise SegmentDamaged(origin, f"the index cannot be read: {e}") from e
+        with _opened(data, names, origin) as (file, whole):
+            yield from _whole_blocks(whole, names, _row_groups(file, names))
 
     @staticmethod
     def groups_backwards(data: Bytes, *, columns: Sequence[str], origin: str = "") -> Iterator[tuple[int, pa.Table]]:
@@ -193,34 +180,18 @@ class Index:
 
         What is held is the object's bytes and one row group. Raises `SegmentDamaged`.
         """
-        try:
-            with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
-                meta = _checked_meta(file.metadata.metadata or {}, origin)
-                _check_declared(file, origin)
-                blocks = BlockTable.parse(meta["keyfold.blocks"].encode())
-                empty = Index(ROWS.empty_table(), blocks, meta["keyfold.codec"], bytes.fromhex(meta["keyfold.sync"]))
-                _check_shape(file.schema_arrow, file.metadata.num_rows, empty, origin)
-                row = file.metadata.num_rows
-                for number in reversed(range(file.metadata.num_row_groups)):
-                    rows = file.read_row_group(number, columns=list(columns), use_threads=False)
-                    row -= rows.num_rows
-                    yield row, rows.select(list(columns)).replace_schema_metadata(None).combine_chunks()
-        except SegmentDamaged:
-            raise
-        except (OSError, ValueError, KeyError, DecompressionFailed, pa.ArrowException) as e:
-            raise SegmentDamaged(origin, f"the index cannot be read: {e}") from e
+        with _opened(data, columns, origin) as (file, _):
+            row = file.metadata.num_rows
+            for number in reversed(range(file.metadata.num_row_groups)):
+                rows = file.read_row_group(number, columns=list(columns), use_threads=False)
+                row -= rows.num_rows
+                yield row, rows.select(list(columns)).replace_schema_metadata(None).combine_chunks()
 
     @staticmethod
     def block_table(tail: Bytes, *, origin: str = "") -> BlockTable:
         """The block table off an index's end, which holds its whole footer. Raises `SegmentDamaged`."""
-        try:
-            # A Parquet file is read from its end; what is cut off before the footer is not looked at.
-            meta = pq.read_metadata(pa.BufferReader(b"PAR1" + bytes(tail))).metadata or {}
-            return BlockTable.parse(_checked_meta(meta, origin)["keyfold.blocks"].encode())
-        except SegmentDamaged:
-            raise
-        except (OSError, ValueError, KeyError, DecompressionFailed, pa.ArrowException) as e:
-            raise SegmentDamaged(origin, f"the index's footer cannot be read: {e}") from e
+        with _damage_named(origin):
+            return _checked_footer(tail, origin)[1].blocks
 
     def encode(self) -> bytes:
         """The Parquet object. The same index always gives the same bytes with the same Arrow release."""
@@ -229,35 +200,69 @@ class Index:
         return writer.finish(self.blocks)
 
 
-def _check_shape(schema: pa.Schema, row_count: int, index: Index, origin: str) -> None:
-    _check_columns(schema, ROWS, origin)
-    if row_count != int(index.blocks.record_count.sum()) or len(index.sync_marker) != SYNC_BYTES:
+@contextmanager
+def _damage_named(origin: str) -> Iterator[None]:
+    """Raise `SegmentDamaged` for what bytes that are no index lead to."""
+    try:
+        yield
+    except SegmentDamaged:
+        raise
+    except (OSError, ValueError, KeyError, DecompressionFailed, pa.ArrowException) as e:
+        raise SegmentDamaged(origin, f"the index cannot be read: {e}") from e
+
+
+@contextmanager
+def _opened(data: Bytes, columns: Sequence[str], origin: str) -> Iterator[tuple[Any, Index]]:
+    """An index as a Parquet file whose `columns` may be read, and as an `Index` without its rows.
+
+    Raises `SegmentDamaged`, also for what happens while it is open. Every reader of rows comes by here: Arrow sees
+    nothing that was not checked.
+    """
+    with _damage_named(origin):
+        footer, whole = _checked_footer(data, origin)
+        with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
+            _check_columns(file.schema_arrow, origin)
+            for number, group in enumerate(footer.groups):
+                _check_group(file, data, group, number, columns, origin)
+            yield file, whole
+
+
+def _checked_footer(tail: Bytes, origin: str) -> tuple[Footer, Index]:
+    """What the footer says: its row groups, and an `Index` without rows. Raises `SegmentDamaged`, `ValueError`."""
+    footer = read_footer(tail)
+    meta = _checked_meta(footer.metadata, origin)
+    blocks = BlockTable.parse(meta["keyfold.blocks"].encode())
+    sync_marker = bytes.fromhex(meta["keyfold.sync"])
+    for group in footer.groups:
+        if group.row_count > ROW_GROUP_ROWS or len(group.chunks) != len(ROWS):
+            message = f"the index has a row group of {group.row_count} rows and {len(group.chunks)} columns"
+            raise SegmentDamaged(origin, message)
+    row_count = sum(group.row_count for group in footer.groups)
+    if row_count != int(blocks.record_count.sum()) or len(sync_marker) != SYNC_BYTES:
         raise SegmentDamaged(origin, "the index's rows are not those of its block table")
+    return footer, Index(_NO_ROWS, blocks, meta["keyfold.codec"], sync_marker)
 
 
-def _check_columns(schema: pa.Schema, expected: pa.Schema, origin: str) -> None:
+def _check_columns(schema: pa.Schema, origin: str) -> None:
     """Raise `SegmentDamaged` for other columns, and for those that may hold null where a writer's may not."""
-    if not schema.equals(expected):
+    if not schema.equals(ROWS):
         said = str(schema.remove_metadata()).replace("\n", ", ")
         raise SegmentDamaged(origin, f"the index has other columns than a writer's: {said}")
 
 
-def _check_declared(file: Any, origin: str) -> None:
+def _check_group(file: Any, data: Bytes, group: RowGroup, number: int, columns: Sequence[str], origin: str) -> None:
     """Raise `SegmentDamaged` where a row group claims more than keyfold writes, before Arrow takes memory for it.
 
-    Large keys have to be within what the records are said to have. Columns are not asked one by one: Arrow ends the
-    process where a damaged footer has one that it does not know.
+    Large keys have to be within what the records are said to have.
     """
-    for number in range(file.metadata.num_row_groups):
-        group = file.metadata.row_group(number)
-        if not 0 <= group.num_rows <= ROW_GROUP_ROWS:
-            raise SegmentDamaged(origin, f"the index has a row group of {group.num_rows} rows")
-        most = _GROUP_BYTES
-        if group.total_byte_size > most:
-            lengths = file.read_row_group(number, columns=["length"], use_threads=False).column("length")
-            most += int(lengths.to_numpy().sum(dtype=np.int64))
-        if not 0 <= group.total_byte_size <= most:
-            raise SegmentDamaged(origin, f"the index has a row group that claims {group.total_byte_size} bytes")
+    wanted = {ROWS.get_field_index(name) for name in columns}
+    claimed = sum(unpacked_bytes(data, group, column, is_key=column == _KEY) for column in wanted)
+    most = min(_GROUP_BYTES, _GROUP_BYTES_MIN + _ROW_BYTES * group.row_count)
+    if claimed > most and unpacked_bytes(data, group, _LENGTH, is_key=False) <= most:
+        lengths = file.read_row_group(number, columns=["length"], use_threads=False).column("length")
+        most += max(0, int(lengths.to_numpy().sum(dtype=np.int64)))
+    if claimed > most:
+        raise SegmentDamaged(origin, f"the index has a row group that claims {claimed} bytes")
 
 
 def _row_groups(file: Any, columns: list[str]) -> Iterator[pa.Table]:
@@ -266,11 +271,11 @@ def _row_groups(file: Any, columns: list[str]) -> Iterator[pa.Table]:
         yield group.select(columns).replace_schema_metadata(None)
 
 
-def _whole_blocks(index: Index, groups: Iterator[pa.Table]) -> Iterator[Index]:
+def _whole_blocks(index: Index, columns: list[str], groups: Iterator[pa.Table]) -> Iterator[Index]:
     """Rows as they come, cut where a block ends."""
     ends = np.cumsum(index.blocks.record_count)
     first = row = 0
-    pending = index.rows
+    pending = index.rows.select(columns)
     for group in groups:
         pending = pa.concat_tables([pending, group])
         last = int(np.searchsorted(ends, row + len(pending), side="right"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable, Iterator
 from random import Random
@@ -10,13 +9,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from keyfold.clock import ManualClock
 from keyfold.log.avro import varint
 from keyfold.log.codec import CODECS
-from keyfold.log.index import ROWS, BlockTable, Index, _check, read_index
+from keyfold.log.index import Index, read_index
 from keyfold.log.manifest_codec import decode_manifest
 from keyfold.log.names import Place, parse_name
 from keyfold.log.record import Record
@@ -27,6 +25,7 @@ from keyfold.read.verify import verify_partition
 from keyfold_schemas import load_schema, schema_text
 from tests.support.bounded import Bounded
 from tests.support.hostile import manifest_file, plant_block, sealed, zeros_deflate, zeros_zstd
+from tests.support.hostile_index import index_file
 from tests.support.logs import MadeLog, records
 from tests.support.segments import make, rewrite
 
@@ -217,20 +216,7 @@ def planted_index(attack: str) -> bytes:
     """An index whose key column is a bomb, with a footer that is right."""
     row_count, key_bytes = INDEXES[attack]
     keys = pa.array([bytes(key_bytes)], pa.binary()) if key_bytes else pa.nulls(row_count, pa.binary())
-    numbers = np.arange(row_count)
-    fixed = {"offset": numbers, "timestamp": numbers, "is_tombstone": np.zeros(row_count, bool)}
-    fixed |= {"cleaned_epoch": pa.nulls(row_count, pa.int32()), "block": np.zeros(row_count, np.int32)}
-    fixed |= {"position": 7 * numbers, "length": np.full(row_count, 7)}
-    blocks = BlockTable(*(np.array([n], np.int64) for n in (0, 100, row_count, 0, 0)))
-    meta = {"keyfold.format": "1", "keyfold.codec": "null", "keyfold.sync": bytes(16).hex()}
-    meta["keyfold.blocks"] = blocks.encode().decode()
-    meta["keyfold.check"] = _check(meta)
-    sink = io.BytesIO()
-    with pq.ParquetWriter(sink, ROWS, compression="zstd", store_schema=False, use_dictionary=False) as writer:
-        columns = {**fixed, "key": keys}
-        writer.write_table(pa.table({n: columns[n] for n in ROWS.names}).cast(ROWS), row_group_size=row_count)
-        writer.add_key_value_metadata(meta)
-    return sink.getvalue()
+    return index_file(keys)
 
 
 def parse(data: bytes) -> str:

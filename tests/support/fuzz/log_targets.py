@@ -44,6 +44,7 @@ from keyfold_schemas import schema_text
 from tests.support.fuzz.mutate import any_bytes, json_document, other_text, pack, parts_by, text_line, unpack, varints
 from tests.support.fuzz.target import Target
 from tests.support.hostile import sealed
+from tests.support.hostile_index import footer_of, with_footer
 from tests.support.logs import MadeLog, records
 from tests.support.manifests import compactor_name, empty_manifest, sink_name
 from tests.support.segments import SYNC, make
@@ -299,9 +300,51 @@ def index_table(data: bytes, others: Sequence[bytes], random: Random) -> bytes:
         values = {name: meta.get(name.encode(), b"").decode("utf-8", "replace") for name in _META}
         meta[b"keyfold.check"] = _check(values).encode()
     out = pa.BufferOutputStream()
-    size = random.choice((None, 1, 3))
-    pq.write_table(table.replace_schema_metadata(meta), out, row_group_size=size, write_page_checksum=True)
+    pq.write_table(
+        table.replace_schema_metadata(meta),
+        out,
+        row_group_size=random.choice((None, 1, 3)),
+        write_page_checksum=True,
+        use_dictionary=random.randrange(8) == 0,
+        compression=random.choice(("zstd", "none")),
+        store_schema=False,
+    )
     return bytes(out.getvalue())
+
+
+_PAGES: Final[tuple[dict[str, Any], ...]] = (
+    {"use_dictionary": True},
+    {"column_encoding": {"key": "DELTA_BYTE_ARRAY"}},
+    {"column_encoding": {"key": "DELTA_LENGTH_BYTE_ARRAY"}},
+    {"column_encoding": {"key": "DELTA_LENGTH_BYTE_ARRAY", "block": "DELTA_BINARY_PACKED"}, "compression": "none"},
+    {"compression": "gzip"},
+    {"data_page_version": "2.0"},
+    {"data_page_size": 1, "write_batch_size": 1, "compression": "none"},
+)
+_PAGE_HEAD_BYTES: Final = 80
+
+
+def index_pages(data: bytes, others: Sequence[bytes], random: Random) -> bytes:
+    """Write an index in other encodings, codecs and pages, without checksums, and change the beginning of a page."""
+    try:
+        table = pq.read_table(pa.BufferReader(data))
+    except (OSError, pa.ArrowException):
+        return any_bytes(data, others, random)
+    out = pa.BufferOutputStream()
+    pq.write_table(table, out, **{"use_dictionary": False, "store_schema": False, **random.choice(_PAGES)})
+    written = bytes(out.getvalue())
+    if random.randrange(3) == 0:
+        return written
+    start = int(pq.read_metadata(pa.BufferReader(written)).row_group(0).column(random.randrange(3)).data_page_offset)
+    head = written[start : start + _PAGE_HEAD_BYTES]
+    changed = (random.choice((any_bytes, varints))(head, [head], random) + head)[: len(head)]
+    return written[:start] + changed + written[start + len(head) :]
+
+
+def index_footer(data: bytes, others: Sequence[bytes], random: Random) -> bytes:
+    """Change the footer of an index, and say how long it is then."""
+    footers = [footer_of(other) for other in others]
+    return with_footer(data, random.choice((any_bytes, varints))(footer_of(data), footers, random))
 
 
 def _with_block_table(meta: dict[bytes, bytes], random: Random) -> dict[bytes, bytes]:
@@ -372,6 +415,7 @@ LOG_TARGETS: Final = (
     Target("block-columns", block_seeds, decode_raw_block,
            ("keyfold.log.arrow", "keyfold.log.arrow_headers", "keyfold.log.arrow_numbers"),
            (_part(any_bytes), _part(varints)), (SegmentDamaged,)),
-    Target("index", _indexes, decode_index, ("keyfold.log.index",), (any_bytes, index_table), (SegmentDamaged,)),
+    Target("index", _indexes, decode_index, ("keyfold.log.index", "keyfold.log.index_pages"),
+           (any_bytes, index_table, index_pages, index_footer), (SegmentDamaged,)),
     Target("name", name_seeds, decode_name, ("keyfold.log.names",), (text_line,)),
 )  # fmt: skip
