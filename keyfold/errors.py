@@ -101,6 +101,10 @@ class ObjectNotFound(StoreError):
     """404 for this key."""
 
 
+class ObjectTooLarge(StoreError):
+    """The object has more bytes than the caller takes. None of them was read."""
+
+
 class AlreadyExists(StoreError):
     """A create found the name taken (412)."""
 

@@ -17,6 +17,7 @@ from keyfold.log.names import topic_of_folder
 from keyfold.log.objects import create_object, part_bytes
 from keyfold.retry import Patience
 from keyfold.store.api import ObjectStore, Upload
+from keyfold.store.documents import DOCUMENT_BYTES_MAX
 
 
 class BucketTarget:
@@ -84,7 +85,7 @@ class BucketTarget:
 
     def _found_claim(self) -> bytes | None:
         try:
-            return self._store.get(self._key(CLAIM)).data
+            return self._store.get(self._key(CLAIM), DOCUMENT_BYTES_MAX).data
         except ObjectNotFound:
             return None
 

@@ -24,19 +24,21 @@ from random import Random
 from keyfold.errors import (
     CommitUnknown,
     ConditionUndecided,
+    Corrupt,
     Fenced,
     KeyfoldError,
     ManifestLost,
     ObjectNotFound,
+    ObjectTooLarge,
     PreconditionFailed,
     StoreUnavailable,
 )
 from keyfold.log.edits import Author, Edit, commit_id_of, with_commit_id
 from keyfold.log.manifest import UNSTAMPED, Manifest, stamped
-from keyfold.log.manifest_codec import decode_manifest, encode_manifest, require_writable
+from keyfold.log.manifest_codec import MANIFEST_BYTES_MAX, decode_manifest, encode_manifest, require_writable
 from keyfold.log.names import Place
 from keyfold.retry import Patience
-from keyfold.store.api import ObjectStore, Update
+from keyfold.store.api import Blob, ObjectStore, Update
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class Committer:
 
     def read(self) -> Pinned:
         """The newest manifest. Raises `ObjectNotFound`, `Corrupt`, `FormatTooNew`."""
-        blob = self.patience.repeat(lambda: self.store.get(self.place.manifest_key))
+        blob = self.patience.repeat(lambda: get_manifest(self.store, self.place))
         return Pinned(decode_manifest(blob.data, self.place), blob.etag, blob.date_ms, blob.last_modified_ms)
 
     def commit(
@@ -134,6 +136,15 @@ class Committer:
             f"{error.message}",
             hint="it may have landed; nothing was cleaned up, the same commit can be tried again",
         )
+
+
+def get_manifest(store: ObjectStore, place: Place) -> Blob:
+    """The bytes of a partition's manifest. Raises `Corrupt` where they are too many, and what the store does."""
+    try:
+        return store.get(place.manifest_key, MANIFEST_BYTES_MAX)
+    except ObjectTooLarge as error:
+        hint = "keyfold writes none that large; restore an older version of the object"
+        raise Corrupt(place.topic, place.partition, f"the manifest {error.message}", hint=hint) from error
 
 
 def new_commit_id(random: Random) -> str:

@@ -21,7 +21,7 @@ from keyfold.log.manifest import Manifest
 from keyfold.log.names import FIRST_COPY_NAME, Place, parse_name
 from keyfold.retry import Patience
 from keyfold.store.api import Create, ObjectStore, Update
-from keyfold.store.documents import load_json
+from keyfold.store.documents import DOCUMENT_BYTES_MAX, load_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def put_marker(store: ObjectStore, place: Place, marker: FirstCopy, patience: Pa
     key = place.key(FIRST_COPY_NAME)
     data = marker.as_bytes()
     try:
-        there = patience.repeat(lambda: store.get(key))
+        there = patience.repeat(lambda: store.get(key, DOCUMENT_BYTES_MAX))
     except ObjectNotFound:
         there = None
     if there is not None and there.data == data:

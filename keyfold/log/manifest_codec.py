@@ -63,8 +63,12 @@ _LEVEL: Final = 3
 _RAW_BYTES: Final = 16 * 1024 * 1024
 _RAW_RATIO: Final = 32
 _RAW_BYTES_ADDED: Final = 2 * 1024 * 1024
+MANIFEST_BYTES_MAX: Final = 64 * 1024 * 1024
+"""A manifest as it is stored: 500,000 segments. Every commit writes it once, so logs end their growth long before."""
+
 _SMALL_ARRAY_MAX: Final = 100_000
 _VERSION: Final = re.compile(r"-?[0-9]{1,9}")
+_HEADER_BYTES: Final = 4 * 1024 * 1024
 _NAME_SHOWN: Final = 120
 _FAULTS_SHOWN: Final = 5
 
@@ -88,6 +92,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
         ) from error
     fastavro.schemaless_writer(body, written_by, _to_document(manifest))
     block = zstd.compress(body.getvalue(), level=_LEVEL)
+    assert len(block) <= MANIFEST_BYTES_MAX - _HEADER_BYTES, "nobody could read it"
     assert len(body.getvalue()) <= raw_bytes_max(len(block), is_own=not manifest.writer_schema), "nobody could read it"
     return _sealed(
         {

@@ -22,6 +22,7 @@ from keyfold.log.manifest import Gap, Manifest, SegmentEntry, new_log_id
 from keyfold.log.manifest_codec import encode_manifest
 from keyfold.log.names import FIRST_COPY_NAME, ObjectName, Place, Role, new_name, parse_name
 from keyfold.store.api import Create, PutMode, Update
+from keyfold.store.documents import DOCUMENT_BYTES_MAX
 
 __all__ = ["CompactorSession", "PartitionLog", "Pinned", "Replacement", "SinkSession", "Swap"]
 
@@ -58,7 +59,8 @@ class PartitionLog(PartitionFolder):
         if FIRST_COPY_NAME not in listed:
             return None
         try:
-            return self.patience.repeat(lambda: self.store.get(self.place.key(FIRST_COPY_NAME))).data
+            key = self.place.key(FIRST_COPY_NAME)
+            return self.patience.repeat(lambda: self.store.get(key, DOCUMENT_BYTES_MAX)).data
         except ObjectNotFound:
             return None
         except AccessDenied:

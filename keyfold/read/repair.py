@@ -37,6 +37,7 @@ from keyfold.errors import (
     ObjectNotFound,
     StoreError,
 )
+from keyfold.log.commit import get_manifest
 from keyfold.log.manifest import NO_OFFSET, Manifest, SegmentEntry, new_log_id
 from keyfold.log.names import FIRST_COPY_NAME, ObjectName, Place, Role, manifest_copy_name, new_name, parse_name
 from keyfold.log.objects import create_object
@@ -165,7 +166,7 @@ def _require_lost(
     except Corrupt:
         if not replace_damaged:
             raise
-        return log.patience.repeat(lambda: store.get(place.manifest_key))
+        return log.patience.repeat(lambda: get_manifest(store, place))
     raise _not_lost(place)
 
 

@@ -18,6 +18,7 @@ from keyfold.errors import KeyfoldError, StoreError
 from keyfold.log import catalog
 from keyfold.log.avro import SegmentDamaged, SegmentHeader, StoredBlock, parse_block, read_blocks
 from keyfold.log.codec import open_codec
+from keyfold.log.commit import get_manifest
 from keyfold.log.decode import decompress_block
 from keyfold.log.index import Index
 from keyfold.log.manifest_codec import decode_manifest
@@ -81,7 +82,7 @@ def owner_of(store: ObjectStore, place: Place, marker: bytes) -> Place | None:
     for places in (own, others):
         for other in islice(places, _MANIFESTS_ASKED):
             try:
-                if decode_manifest(store.get(other.manifest_key).data, other).sync_marker == marker:
+                if decode_manifest(get_manifest(store, other).data, other).sync_marker == marker:
                     return other
             except KeyfoldError:
                 continue  # not the log under test: whatever is wrong with it is no finding here

@@ -25,7 +25,7 @@ from keyfold.restore.errors import RestoreFenced, RestoreRefused
 from keyfold.restore.window import Window, WindowDamaged, in_force
 from keyfold.retry import Patience
 from keyfold.store.api import Create, ObjectStore
-from keyfold.store.documents import decode_document
+from keyfold.store.documents import DOCUMENT_BYTES_MAX, decode_document
 
 FOLDER: Final = "_restores/"
 FORMAT: Final = 1
@@ -158,7 +158,7 @@ class Journal:
 
     def _load_plan(self, name: str) -> Plan | None:
         try:
-            data = self.store.get(self.folder + name).data
+            data = self.store.get(self.folder + name, DOCUMENT_BYTES_MAX).data
         except ObjectNotFound:
             return None
         try:

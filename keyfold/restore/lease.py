@@ -27,7 +27,7 @@ from keyfold.errors import AlreadyExists, KeyfoldError, ObjectNotFound, Precondi
 from keyfold.restore.errors import RestoreBusy, RestoreFenced, RestoreRefused
 from keyfold.retry import Patience
 from keyfold.store.api import STORE_TIME_RESOLUTION_MS, Blob, Create, ObjectStore, PutMode, Update
-from keyfold.store.documents import decode_document
+from keyfold.store.documents import DOCUMENT_BYTES_MAX, decode_document
 
 LEASE_S: Final = 30.0
 RENEW_SHARE: Final = 1 / 6
@@ -78,7 +78,7 @@ class Lease:
     def take(self) -> None:
         """Take the lease, waiting for a dead holder's to run out. Raises `RestoreBusy`."""
         try:
-            found = self._store.get(self._key)
+            found = self._store.get(self._key, DOCUMENT_BYTES_MAX)
         except ObjectNotFound:
             return self._swap(1, Create())
         data = self._parsed(found.data)
@@ -97,7 +97,7 @@ class Lease:
         while self._clock.monotonic_s() < until_s:
             self._clock.sleep(min(_LOOK_S, data.lease_s / 10))
             try:
-                now = self._store.get(self._key)
+                now = self._store.get(self._key, DOCUMENT_BYTES_MAX)
             except ObjectNotFound:
                 raise self._busy(data) from None
             if now.etag != found.etag:
@@ -130,7 +130,7 @@ class Lease:
             result = self._patience.repeat(lambda: self._store.put(self._key, data, mode))
             self._etag = result.etag
         except (AlreadyExists, PreconditionFailed, ObjectNotFound):
-            found = self._store.get(self._key)
+            found = self._store.get(self._key, DOCUMENT_BYTES_MAX)
             if found.data != data:
                 raise self._busy(self._parsed(found.data)) from None
             self._etag = found.etag
@@ -193,7 +193,7 @@ class Lease:
         """After a 412: whether this very renewal is there. An earlier one of mine is gone on from; others fence me."""
         holder = "somebody"
         try:
-            found = self._store.get(self._key)
+            found = self._store.get(self._key, DOCUMENT_BYTES_MAX)
             known = self._parsed(found.data)
             if known.nonce.startswith(self._nonce):
                 self._etag = found.etag

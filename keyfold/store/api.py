@@ -20,6 +20,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
 
+from keyfold.errors import ObjectTooLarge
+
 Bytes = bytes | bytearray | memoryview
 
 
@@ -106,6 +108,16 @@ A time that is read off an answer is up to a second late (it is the end of a who
 """
 
 
+def require_size(key: str, size_bytes: int, max_bytes: int | None) -> None:
+    """Raise `ObjectTooLarge` for an object of more than `max_bytes`; None takes any."""
+    if max_bytes is not None and size_bytes > max_bytes:
+        raise ObjectTooLarge(
+            key,
+            f"has {size_bytes} bytes, and at most {max_bytes} are read of such an object",
+            hint="keyfold writes none that large: find out who wrote it before you remove it",
+        )
+
+
 class ObjectStore(Protocol):
     """A bucket."""
 
@@ -113,8 +125,12 @@ class ObjectStore(Protocol):
     def url(self) -> str:
         """`s3://<bucket>` or `memory://<name>`, for messages."""
 
-    def get(self, key: str) -> Blob:
-        """The whole object. Raises `ObjectNotFound`."""
+    def get(self, key: str, max_bytes: int | None = None) -> Blob:
+        """The whole object. Raises `ObjectNotFound`, and `ObjectTooLarge` where it has more than `max_bytes`.
+
+        A caller gives `max_bytes` for each object that is small unless somebody else wrote it. The store compares it
+        with the object's size before it takes memory for the bytes.
+        """
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """Exactly `length` bytes from `start`. Raises `ObjectNotFound`, or `StoreError` where the object is shorter."""

@@ -71,10 +71,10 @@ class CountedStore:
             self._calls.clear()
             self._bytes.clear()
 
-    def get(self, key: str) -> Blob:
+    def get(self, key: str, max_bytes: int | None = None) -> Blob:
         """See `ObjectStore.get`."""
         self.count("get")
-        blob = self.inner.get(key)
+        blob = self.inner.get(key, max_bytes)
         self.moved("get", len(blob.data))
         return blob
 

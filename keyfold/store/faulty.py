@@ -218,9 +218,9 @@ class FaultyStore:
         """Let all held requests land now, in the order in which they were sent."""
         return self._land(lambda _held: True)
 
-    def get(self, key: str) -> Blob:
+    def get(self, key: str, max_bytes: int | None = None) -> Blob:
         """See `ObjectStore.get`."""
-        return self.perform("get", key, lambda: self.inner.get(key))
+        return self.perform("get", key, lambda: self.inner.get(key, max_bytes))
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """See `ObjectStore.get_range`."""

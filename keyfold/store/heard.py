@@ -37,10 +37,10 @@ class HeardStore:
         """The inner store's."""
         return self.inner.url
 
-    def get(self, key: str) -> Blob:
+    def get(self, key: str, max_bytes: int | None = None) -> Blob:
         """See `ObjectStore.get`."""
         with self._heard():
-            return self.inner.get(key)
+            return self.inner.get(key, max_bytes)
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """See `ObjectStore.get_range`."""

@@ -26,6 +26,7 @@ from keyfold.store.api import (
     PutMode,
     PutResult,
     UploadInfo,
+    require_size,
 )
 from keyfold.store.wrapped import unwrapped
 
@@ -76,10 +77,11 @@ class MemoryStore:
         """`memory://<name>`."""
         return f"memory://{self.name}"
 
-    def get(self, key: str) -> Blob:
+    def get(self, key: str, max_bytes: int | None = None) -> Blob:
         """See `ObjectStore.get`."""
         with self._lock:
             found = self._find(key)
+            require_size(key, len(found.data), max_bytes)
             return Blob(found.data, found.etag, found.last_modified_ms, self._clock.now_ms())
 
     def get_range(self, key: str, start: int, length: int) -> bytes:

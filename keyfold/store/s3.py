@@ -172,12 +172,12 @@ class S3Store:
 
     # Reading
 
-    def get(self, key: str) -> Blob:
+    def get(self, key: str, max_bytes: int | None = None) -> Blob:
         """See `ObjectStore.get`."""
-        return self._blob(key)
+        return self._blob(key, max_bytes)
 
-    def _blob(self, key: str, **arguments: Any) -> Blob:
-        answer, data = read_whole(self, key, **arguments)
+    def _blob(self, key: str, max_bytes: int | None, **arguments: Any) -> Blob:
+        answer, data = read_whole(self, key, max_bytes, **arguments)
         modified_ms = _second_end_ms(field_of(answer, "LastModified", key))
         # A server that remembers its Date for a second may answer one that is older than the object.
         return Blob(data, etag_of(answer, key), modified_ms, max(modified_ms, _date_ms(answer, key)))
@@ -230,7 +230,7 @@ class S3Store:
 
     def get_version(self, key: str, version_id: str) -> Blob:
         """See `VersionedStore.get_version`."""
-        return self._blob(key, VersionId=version_id)
+        return self._blob(key, None, VersionId=version_id)
 
     # Writing
 

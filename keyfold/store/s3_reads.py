@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from keyfold.errors import ObjectNotFound, StoreError, StoreUnavailable
+from keyfold.store.api import require_size
 from keyfold.store.pace import CHUNK_BYTES
 from keyfold.store.s3_errors import FAILURES
 
@@ -22,18 +23,19 @@ if TYPE_CHECKING:
 Answer = dict[str, Any]
 
 
-def read_whole(store: S3Store, key: str, **arguments: Any) -> tuple[Answer, bytes]:
-    """The object's bytes, and the answer that the first of them came with."""
+def read_whole(store: S3Store, key: str, max_bytes: int | None, **arguments: Any) -> tuple[Answer, bytes]:
+    """The object's bytes, and the answer that the first of them came with. Raises `ObjectTooLarge`."""
     if store.pacer is None:
-        return _read(store, key, 0, **arguments)
+        return _read(store, key, 0, max_bytes, **arguments)
     try:
         head = store.request("head_object", "s3:GetObject", key, **arguments)
     except ObjectNotFound:
         # Only an answer with a body says whether the object or the bucket is missing.
-        return _read(store, key, 0, **arguments)
+        return _read(store, key, 0, max_bytes, **arguments)
     size_bytes = int(field_of(head, "ContentLength", key))
+    require_size(key, size_bytes, max_bytes)
     if size_bytes <= store.pacer.piece_bytes:
-        return _read(store, key, size_bytes, **arguments)
+        return _read(store, key, size_bytes, max_bytes, **arguments)
     answers, pieces = zip(*_pieces(store, key, 0, size_bytes, etag_of(head, key), **arguments), strict=True)
     return answers[0], b"".join(pieces)
 
@@ -61,7 +63,7 @@ def _pieces(
     piece_bytes = end - start if store.pacer is None else store.pacer.piece_bytes
     while start < end:
         length = min(piece_bytes, end - start)
-        answer, data = _read(store, key, length, Range=f"bytes={start}-{start + length - 1}", **arguments)
+        answer, data = _read(store, key, length, None, Range=f"bytes={start}-{start + length - 1}", **arguments)
         if "ContentRange" not in answer and (start or len(data) != length):
             raise StoreError(key, f"asked for bytes {start} to {start + length}, the store sent the whole object")
         if len(data) != length:
@@ -74,15 +76,22 @@ def _pieces(
         start += length
 
 
-def _read(store: S3Store, key: str, expected_bytes: int, **arguments: Any) -> tuple[Answer, bytes]:
-    """One request, paid for beforehand where its bytes are known; a body that breaks off is asked for again."""
+def _read(
+    store: S3Store, key: str, expected_bytes: int, max_bytes: int | None, **arguments: Any
+) -> tuple[Answer, bytes]:
+    """One request, paid for beforehand where its bytes are known; a body that breaks off is asked for again.
+
+    A body of more than `max_bytes` is not read: its connection is closed.
+    """
     for attempts_left in reversed(range(store.location.read_attempts)):
         if store.pacer is not None and expected_bytes:
             store.pacer.acquire(expected_bytes)
         answer = store.request("get_object", "s3:GetObject", key, **arguments)
         body = answer["Body"]
         try:
-            return answer, _drain(store, body, int(field_of(answer, "ContentLength", key)), expected_bytes)
+            length = int(field_of(answer, "ContentLength", key))
+            require_size(key, length, max_bytes)
+            return answer, _drain(store, body, length, expected_bytes)
         except FAILURES as error:
             if not attempts_left:
                 raise store.failure(error, key, "s3:GetObject") from error

@@ -9,10 +9,11 @@ import json
 from threading import Lock
 from typing import Any
 
-from keyfold.errors import ObjectNotFound, StoreError
+from keyfold.errors import ObjectNotFound, ObjectTooLarge, StoreError
 from keyfold.log.names import SCHEMAS_FOLDER, schema_key
 from keyfold.store.api import ObjectStore
 from keyfold.typed.misfit import Misfit, SchemaKey
+from keyfold.typed.schema_bounds import SCHEMA_BYTES_MAX
 
 _SUFFIX = ".avsc"
 
@@ -41,10 +42,12 @@ class KeptSchemas:
             if found is None:
                 name = self.name(key)
                 try:
-                    found = self._texts[key] = self._store.get(name).data.decode()
+                    found = self._texts[key] = self._store.get(name, SCHEMA_BYTES_MAX).data.decode()
                 except ObjectNotFound as error:
                     message = f"names schema {key}, which is not kept: there is no `{self._store.url}/{name}`"
                     raise Misfit(message, schema=key) from error
+                except ObjectTooLarge as error:
+                    raise SchemaUnusable(name, f"is no schema: it has more than {SCHEMA_BYTES_MAX} bytes") from error
                 except UnicodeDecodeError as error:
                     raise SchemaUnusable(name, "is no text in UTF-8") from error
         return found

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keyfold.errors import AlreadyExists, ObjectNotFound, PreconditionFailed
-from keyfold.store.api import Blob, Bytes, Create, ObjectInfo, PutMode, PutResult, Upload, UploadInfo
+from keyfold.store.api import Blob, Bytes, Create, ObjectInfo, PutMode, PutResult, Upload, UploadInfo, require_size
 from keyfold.store.pace import Pacer
 
 
@@ -45,12 +45,13 @@ class FolderStore:
         """Where an object is."""
         return Path(self.root, key)
 
-    def get(self, key: str) -> Blob:
+    def get(self, key: str, max_bytes: int | None = None) -> Blob:
         """See `ObjectStore.get`."""
         try:
             data = self.path(key).read_bytes()
         except FileNotFoundError:
             raise ObjectNotFound(key, "is not there") from None
+        require_size(key, len(data), max_bytes)
         return Blob(data, _etag(data) if key.endswith("_manifest.avro") else "-", _now_ms(), _now_ms())
 
     def get_range(self, key: str, start: int, length: int) -> bytes:

@@ -145,9 +145,9 @@ class Line(CountedStore):
         self.count("list_folders")
         return iter((f"partition={PLACE.partition}",) if prefix.endswith(f"{PLACE.topic}/") else (PLACE.topic,))
 
-    def get(self, key: str) -> Blob:
+    def get(self, key: str, max_bytes: int | None = None) -> Blob:
         """See `ObjectStore.get`."""
-        found = super().get(key)
+        found = super().get(key, max_bytes)
         if key.endswith(MANIFEST_NAME):
             self.manifest_bytes_read += len(found.data)
         return found

@@ -20,6 +20,7 @@ from keyfold.errors import (
     AlreadyExists,
     ConditionUndecided,
     ObjectNotFound,
+    ObjectTooLarge,
     PreconditionFailed,
     StoreError,
     StoreUnavailable,
@@ -77,6 +78,20 @@ def test_what_is_put_is_got(store: ObjectStore, folder: str, data: bytes) -> Non
     assert blob.etag == result.etag
     info = store.head(folder + "a")
     assert (info.key, info.size_bytes, info.etag) == (folder + "a", len(data), result.etag)
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, 250_000])
+def test_an_object_is_got_up_to_the_bytes_that_the_caller_takes(
+    store: ObjectStore, folder: str, size_bytes: int
+) -> None:
+    store.put(folder + "a", bytes(size_bytes), Create())
+    assert len(store.get(folder + "a", size_bytes).data) == size_bytes
+    if size_bytes:
+        with pytest.raises(ObjectTooLarge, match=f"a`: has {size_bytes} bytes, and at most {size_bytes - 1} are read"):
+            store.get(folder + "a", size_bytes - 1)
+    assert len(store.get(folder + "a").data) == size_bytes, "the store goes on"
+    with pytest.raises(ObjectNotFound):
+        store.get(folder + "b", 0)
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])

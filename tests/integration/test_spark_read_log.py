@@ -145,8 +145,8 @@ class _LateStore(FolderStore):
 
     stale: dict[str, Blob]
 
-    def get(self, key: str) -> Blob:
-        return self.stale.pop(key, None) or FolderStore.get(self, key)
+    def get(self, key: str, max_bytes: int | None = None) -> Blob:
+        return self.stale.pop(key, None) or FolderStore.get(self, key, max_bytes)
 
 
 def test_a_version_gone_before_spark_looks_is_pinned_anew(spark: SparkSession, log: FolderLog, jvm: str) -> None:

@@ -84,10 +84,10 @@ class FaultyStore(MemoryStore):
             raise StoreUnavailable(key, "the answer is lost")
         return done
 
-    def get(self, key: str) -> Blob:
+    def get(self, key: str, max_bytes: int | None = None) -> Blob:
         if self._fails() < 0.2:
             raise StoreUnavailable(key, "503")
-        return super().get(key)
+        return super().get(key, max_bytes)
 
 
 @pytest.mark.parametrize("seed", range(8))

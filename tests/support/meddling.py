@@ -13,9 +13,9 @@ class MeddlingStore(MemoryStore):
 
     meddle: Callable[[], None] | None = None
 
-    def get(self, key: str) -> Blob:
+    def get(self, key: str, max_bytes: int | None = None) -> Blob:
         self._meddle(key)
-        return super().get(key)
+        return super().get(key, max_bytes)
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         self._meddle(key)

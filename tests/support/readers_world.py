@@ -94,10 +94,10 @@ class _Noting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    def get(self, key: str) -> Blob:
+    def get(self, key: str, max_bytes: int | None = None) -> Blob:
         """See `ObjectStore.get`."""
         with self._noted():
-            return self._store.get(key)
+            return self._store.get(key, max_bytes)
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """See `ObjectStore.get_range`."""

@@ -195,7 +195,7 @@ def test_no_answer_is_heard_also_in_the_middle_of_a_listing(clock: ManualClock) 
 
 def test_a_bucket_that_is_not_there_does_not_answer() -> None:
     class Missing(MemoryStore):
-        def get(self, key: str) -> Any:
+        def get(self, key: str, max_bytes: int | None = None) -> Any:
             raise BucketMissing(key, "no such bucket")
 
     heard = Heard()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cache
 from random import Random
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -112,7 +113,7 @@ def test_the_table_of_blocks_is_refused_with_its_index(bounded: Bounded, which: 
     assert bounded.run(table, TABLES[which]()).startswith("SegmentDamaged: ")
 
 
-REFUSED = {
+REFUSED: dict[str, dict[str, Any]] = {
     "a dictionary of numbers": {"use_dictionary": ["offset"]},
     "another codec": {"compression": "gzip"},
     "pages of format 2": {"data_page_version": "2.0"},
@@ -126,7 +127,7 @@ def test_what_no_writer_of_keyfold_makes_is_refused_by_name(what: str) -> None:
         Index.parse(index_file([b"a", None, b"b"], **REFUSED[what]))
 
 
-READ = {
+READ: dict[str, dict[str, Any]] = {
     "all of it by zstd": {},
     "nothing compressed": {"compression": "none"},
     "keys with their lengths apart": {"column_encoding": {"key": "DELTA_LENGTH_BYTE_ARRAY"}},
@@ -141,7 +142,7 @@ READ = {
     "keys", [[b"a", None, b""], [None] * 5000, [b"%d" % n if n % 3 else None for n in range(5000)]]
 )
 def test_what_keyfold_has_written_or_may_write_is_read(what: str, keys: list[bytes | None]) -> None:
-    data = index_file(keys, **READ[what])  # type: ignore[arg-type]
+    data = index_file(keys, **READ[what])
     assert Index.parse(data).rows.column("key").to_pylist() == keys
     assert [key for part in Index.parts(data) for key in part.rows.column("key").to_pylist()] == keys
     assert len(Index.block_table(data[len(data) - len(footer_of(data)) - 8 :])) == 1

@@ -259,9 +259,9 @@ def test_a_manifest_that_goes_is_said_and_not_waited_for() -> None:
 class Flaky(MemoryStore):
     failing = False
 
-    def get(self, key: str) -> Blob:
+    def get(self, key: str, max_bytes: int | None = None) -> Blob:
         self._fail(key)
-        return super().get(key)
+        return super().get(key, max_bytes)
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         self._fail(key)

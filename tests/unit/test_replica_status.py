@@ -83,7 +83,7 @@ class Refusing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def get(self, key: str) -> Blob:
+    def get(self, key: str, max_bytes: int | None = None) -> Blob:
         self.asked += 1
         raise self._error
 

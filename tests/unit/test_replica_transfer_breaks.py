@@ -56,8 +56,8 @@ class Damaged(FaultyStore):
         self._left -= 1
         return self._damage(data)
 
-    def get(self, key: str) -> Blob:
-        blob = super().get(key)
+    def get(self, key: str, max_bytes: int | None = None) -> Blob:
+        blob = super().get(key, max_bytes)
         return Blob(self._seen(blob.data), blob.etag, blob.last_modified_ms, blob.date_ms)
 
     def get_range(self, key: str, start: int, length: int) -> bytes:

@@ -154,9 +154,9 @@ class Frozen(MemoryStore):
         self.clock = clock
         self.sleeps_ms = 0
 
-    def get(self, key: str) -> Blob:
+    def get(self, key: str, max_bytes: int | None = None) -> Blob:
         self.clock.advance(self.sleeps_ms)
-        return super().get(key)
+        return super().get(key, max_bytes)
 
 
 def test_an_order_that_comes_too_late_is_not_written_down() -> None:

@@ -206,9 +206,9 @@ def test_counts_from_many_threads_are_all_there(meter: TaskMeter) -> None:
 
 def test_requests_bytes_and_seconds_are_those_that_were_made(meter: TaskMeter, clock: ManualClock) -> None:
     class Slow(MemoryStore):
-        def get(self, key: str) -> Blob:
+        def get(self, key: str, max_bytes: int | None = None) -> Blob:
             clock.advance(400)
-            return super().get(key)
+            return super().get(key, max_bytes)
 
     store = MeteredStore(Slow(), meter)
     etag = store.put("a/m", b"12345", Create()).etag
@@ -246,7 +246,7 @@ def test_requests_bytes_and_seconds_are_those_that_were_made(meter: TaskMeter, c
 )
 def test_an_error_counts_by_the_stores_own_code(meter: TaskMeter, error: KeyfoldError, code: str) -> None:
     class Failing(MemoryStore):
-        def get(self, key: str) -> Blob:
+        def get(self, key: str, max_bytes: int | None = None) -> Blob:
             raise error
 
     assert error_code(error) == code
@@ -262,7 +262,7 @@ def test_a_store_that_invents_codes_for_ever_does_not_make_series_for_ever(meter
     class Inventive(MemoryStore):
         calls = 0
 
-        def get(self, key: str) -> Blob:
+        def get(self, key: str, max_bytes: int | None = None) -> Blob:
             self.calls += 1
             raise StoreUnavailable(key, "?", code=f"Request{self.calls}")
 

@@ -57,9 +57,9 @@ class Guarded(MemoryStore):
                     return
         raise AccessDenied(key or "", f"{action} on {resource} is not in the documented policy")
 
-    def get(self, key: str) -> Blob:
+    def get(self, key: str, max_bytes: int | None = None) -> Blob:
         self.allow("s3:GetObject", key)
-        return super().get(key)
+        return super().get(key, max_bytes)
 
     def head(self, key: str) -> ObjectInfo:
         self.allow("s3:GetObject", key)

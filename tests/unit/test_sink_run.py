@@ -168,7 +168,7 @@ class Refusing(MemoryStore):
         super().__init__()
         self.error = error
 
-    def get(self, key: str) -> Blob:
+    def get(self, key: str, max_bytes: int | None = None) -> Blob:
         raise self.error
 
 

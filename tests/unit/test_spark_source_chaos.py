@@ -52,9 +52,9 @@ class Restless:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def get(self, key: str) -> Blob:
+    def get(self, key: str, max_bytes: int | None = None) -> Blob:
         self._stir()
-        return self.inner.get(key)
+        return self.inner.get(key, max_bytes)
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         self._stir()

@@ -124,9 +124,9 @@ class Scene:
     def __getattr__(self, name: str) -> object:
         return getattr(self.inner, name)
 
-    def get(self, key: str) -> Blob:
+    def get(self, key: str, max_bytes: int | None = None) -> Blob:
         self._look(key)
-        return self.inner.get(key)
+        return self.inner.get(key, max_bytes)
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         self._look(key)

@@ -107,8 +107,8 @@ class NeverUpdates(Broken):
 class OtherEtags(Broken):
     """A read gives another ETag than the write did: no commit could ever follow a read."""
 
-    def get(self, key: str) -> Blob:
-        blob = super().get(key)
+    def get(self, key: str, max_bytes: int | None = None) -> Blob:
+        blob = super().get(key, max_bytes)
         return Blob(blob.data, "W/" + blob.etag, blob.last_modified_ms, blob.date_ms)
 
 

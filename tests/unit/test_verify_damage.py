@@ -293,11 +293,11 @@ def test_a_log_that_is_compacted_and_collected_meanwhile_is_verified_in_its_newe
     class Meddling(MemoryStore):
         meddle: Callable[[], None] | None = None
 
-        def get(self, key: str) -> Blob:
+        def get(self, key: str, max_bytes: int | None = None) -> Blob:
             if key.endswith(".parquet") and self.meddle is not None:
                 meddle, self.meddle = self.meddle, None
                 meddle()
-            return super().get(key)
+            return super().get(key, max_bytes)
 
     store = Meddling()
     log = MadeLog(store=store)

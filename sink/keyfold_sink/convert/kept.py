@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from keyfold.errors import AlreadyExists, ObjectNotFound, StoreError, StoreUnavailable
+from keyfold.errors import AlreadyExists, ObjectNotFound, ObjectTooLarge, StoreError, StoreUnavailable
 from keyfold.log.names import schema_key
 from keyfold.store.api import Create, ObjectStore
-from keyfold.store.documents import load_json
+from keyfold.store.documents import DOCUMENT_BYTES_MAX, load_json
 from keyfold_sink.convert.registry_api import SchemaKey
 
 
@@ -43,7 +43,9 @@ class KeptSchemas:
 
     def _require_same(self, name: str, key: SchemaKey, text: str, url: str) -> None:
         try:
-            found = self._store.get(name).data
+            found = self._store.get(name, DOCUMENT_BYTES_MAX).data
+        except ObjectTooLarge:
+            found = b""
         except ObjectNotFound as error:
             raise StoreUnavailable(name, "was there a moment ago and is gone") from error
         if found != text.encode() and not _same_json(found, text):

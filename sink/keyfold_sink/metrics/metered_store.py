@@ -35,9 +35,9 @@ class MeteredStore:
         """The inner store's."""
         return self.inner.url
 
-    def get(self, key: str) -> Blob:
+    def get(self, key: str, max_bytes: int | None = None) -> Blob:
         """See `ObjectStore.get`."""
-        blob = self.timed("get", lambda: self.inner.get(key))
+        blob = self.timed("get", lambda: self.inner.get(key, max_bytes))
         self._meter.count(names.RECEIVED_BYTES, by=len(blob.data))
         return blob
 

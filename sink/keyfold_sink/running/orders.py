@@ -40,6 +40,7 @@ from keyfold.errors import (
 )
 from keyfold.retry import Patience
 from keyfold.store.api import Blob, Create, ObjectStore, Update
+from keyfold.store.documents import DOCUMENT_BYTES_MAX
 from keyfold_sink.status import State
 
 _RESTARTS_KEPT: Final = 64
@@ -318,7 +319,7 @@ class OrderBook:
 
     def _read(self) -> _Found:
         try:
-            blob = self._store.get(self._key)
+            blob = self._store.get(self._key, DOCUMENT_BYTES_MAX)
         except ObjectNotFound:
             return _Found(Orders(), None)
         self._note_time(blob)

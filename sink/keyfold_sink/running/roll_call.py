@@ -35,9 +35,11 @@ from keyfold.errors import (
     ConditionUndecided,
     KeyfoldError,
     ObjectNotFound,
+    ObjectTooLarge,
     PreconditionFailed,
 )
 from keyfold.store.api import STORE_TIME_RESOLUTION_MS, Create, ObjectInfo, ObjectStore, Update
+from keyfold.store.documents import DOCUMENT_BYTES_MAX
 from keyfold_sink.running.orders import OrderBook, free_slots, safe_name, take_slot
 from keyfold_sink.status import UNKNOWN, WorkerStatus, dump, load_worker
 
@@ -173,7 +175,7 @@ class RollCall:
     def _meet(self, status: WorkerStatus) -> WorkerStatus:
         """My object has changed: by a request of mine whose answer was lost, or by another process with my id."""
         try:
-            blob = self._store.get(self._key(self.worker_id))
+            blob = self._store.get(self._key(self.worker_id), DOCUMENT_BYTES_MAX)
         except ObjectNotFound:
             self._etag = None
             return status
@@ -230,11 +232,12 @@ class RollCall:
 
     def _read(self, key: str) -> _Seen | None:
         try:
-            blob = self._store.get(key)
+            blob = self._store.get(key, DOCUMENT_BYTES_MAX)
             return _Seen(blob.etag, load_worker(orjson.dumps(orjson.loads(blob.data)["status"])))
         except ObjectNotFound:
             return None
-        except (ValueError, KeyError, TypeError) as error:  # a newer version's, in the middle of an upgrade
+        # A newer version's, in the middle of an upgrade, or no worker's.
+        except (ObjectTooLarge, ValueError, KeyError, TypeError) as error:
             self._events.warning("a worker's status cannot be read", key=key, error=repr(error))
             return None
 

@@ -78,9 +78,9 @@ class RenewingStore:
         """The inner store's."""
         return self._inner.url
 
-    def get(self, key: str) -> Blob:
+    def get(self, key: str, max_bytes: int | None = None) -> Blob:
         """See `ObjectStore.get`."""
-        return self.ask(lambda: self._inner.get(key))
+        return self.ask(lambda: self._inner.get(key, max_bytes))
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """See `ObjectStore.get_range`."""

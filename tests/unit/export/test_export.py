@@ -153,9 +153,9 @@ class Interrupting(MemoryStore):
         self.before: dict[int, Callable[[], None]] = {}
         self.reads = 0
 
-    def get(self, key: str) -> Any:
+    def get(self, key: str, max_bytes: int | None = None) -> Any:
         self._look(key)
-        return super().get(key)
+        return super().get(key, max_bytes)
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         self._look(key)

@@ -24,7 +24,7 @@ from keyfold.errors import (
 )
 from keyfold.retry import Patience
 from keyfold.store.api import Create, ObjectStore, Update
-from keyfold.store.documents import load_json
+from keyfold.store.documents import DOCUMENT_BYTES_MAX, load_json
 from keyfold_compactor.replica.desk.documents import DocumentUnreadable
 
 _CHANGES_KEPT: Final = 64
@@ -63,7 +63,7 @@ class SwappedObject:
     def read(self) -> Found:
         """The newest version. Raises `DocumentUnreadable`, and what the store does when patience ends."""
         try:
-            blob = self._patience.repeat(lambda: self._store.get(self.key))
+            blob = self._patience.repeat(lambda: self._store.get(self.key, DOCUMENT_BYTES_MAX))
         except ObjectNotFound:
             return Found(None)
         try:

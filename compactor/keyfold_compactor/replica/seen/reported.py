@@ -15,10 +15,10 @@ from typing import Any, Final
 import structlog
 
 from keyfold.clock import Clock
-from keyfold.errors import AlreadyExists, KeyfoldError, ObjectNotFound, PreconditionFailed
+from keyfold.errors import AlreadyExists, KeyfoldError, ObjectNotFound, ObjectTooLarge, PreconditionFailed
 from keyfold.log.names import Place
 from keyfold.store.api import Create, ObjectStore, Update
-from keyfold.store.documents import load_json
+from keyfold.store.documents import DOCUMENT_BYTES_MAX, load_json
 from keyfold_compactor.replica.desk.documents import registration_key, status_key
 from keyfold_compactor.replica.standing.states import NEVER_MS, PartitionState
 from keyfold_compactor.replica.standing.tally import Tally
@@ -94,8 +94,8 @@ def reported_of(data: bytes, topics_dir: str, age_ms: int = 0) -> Reported | Non
 def load_reported(store: ObjectStore, topics_dir: str, name: str) -> Reported | None:
     """What the process that replicates `name` has said last; None where there is nothing. One GET."""
     try:
-        blob = store.get(status_key(topics_dir, name))
-    except ObjectNotFound:
+        blob = store.get(status_key(topics_dir, name), DOCUMENT_BYTES_MAX)
+    except (ObjectNotFound, ObjectTooLarge):
         return None
     return reported_of(blob.data, topics_dir, max(0, blob.date_ms - blob.last_modified_ms))
 

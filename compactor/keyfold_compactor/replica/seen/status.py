@@ -17,12 +17,12 @@ from typing import Any, Final
 
 from keyfold.errors import KeyfoldError, ObjectNotFound
 from keyfold.log import catalog
-from keyfold.log.commit import Pinned
+from keyfold.log.commit import Pinned, get_manifest
 from keyfold.log.manifest import Manifest
 from keyfold.log.manifest_codec import decode_manifest
 from keyfold.log.names import Place
 from keyfold.store.api import ObjectStore
-from keyfold.store.documents import load_json
+from keyfold.store.documents import DOCUMENT_BYTES_MAX, load_json
 from keyfold_compactor.replica.desk.documents import Enablement, Registration, enablement_key, enablement_of
 from keyfold_compactor.replica.desk.link import Side
 from keyfold_compactor.replica.seen.judge import Asked, Seen, Standing, judge
@@ -113,7 +113,7 @@ def _load_replica(place: Place, replica: Side) -> Manifest | KeyfoldError | None
 
 
 def _load(store: ObjectStore, place: Place) -> Pinned:
-    blob = store.get(place.manifest_key)
+    blob = get_manifest(store, place)
     return Pinned(decode_manifest(blob.data, place), blob.etag, blob.date_ms, blob.last_modified_ms)
 
 
@@ -131,7 +131,7 @@ def _first_question(
         return None, replica, replica
     key = enablement_key(replica.topics_dir)
     try:
-        return enablement_of(_body(replica.store.get(key).data), key), None, replica
+        return enablement_of(_body(replica.store.get(key, DOCUMENT_BYTES_MAX).data), key), None, replica
     except ObjectNotFound:
         return Enablement(), None, replica
     except KeyfoldError as error:

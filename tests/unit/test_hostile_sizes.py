@@ -1,0 +1,118 @@
+"""Objects that are read whole and are larger than keyfold makes them: refused by their size, before a byte is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from keyfold.clock import ManualClock
+from keyfold.errors import Corrupt, KeyfoldError, ObjectTooLarge
+from keyfold.log.names import FIRST_COPY_NAME, schema_key
+from keyfold.log.partition_log import PartitionLog
+from keyfold.restore.journal import Journal
+from keyfold.restore.lease import Lease
+from keyfold.retry import Patience
+from keyfold.store.api import Blob, Create, require_size
+from keyfold.store.memory import MemoryStore
+from keyfold.store.pace import Pacer
+from keyfold.store.s3 import S3Store
+from keyfold.typed.kept import KeptSchemas, SchemaUnusable
+from keyfold_compactor.replica.desk.swapped import SwappedObject
+from keyfold_compactor.replica.seen.reported import load_reported
+from keyfold_sink.convert.kept import KeptSchemas as SinkSchemas
+from keyfold_sink.convert.kept import SchemaConflict
+from keyfold_sink.running.orders import OrderBook
+from tests.support.logs import PLACE
+
+TERABYTE = 10**12
+
+
+class Bloated(MemoryStore):
+    """Every object has a terabyte. Nobody can read one, whoever asks for less is told so."""
+
+    def get(self, key: str, max_bytes: int | None = None) -> Blob:
+        require_size(key, TERABYTE, max_bytes)
+        raise AssertionError(f"`{key}` was read whole, whatever its size")
+
+
+def load(store: MemoryStore) -> object:
+    return PartitionLog(store, PLACE, clock=ManualClock(), random=Random(1)).load()
+
+
+def first_copy(store: MemoryStore) -> object:
+    store.put(PLACE.key(FIRST_COPY_NAME), b"{}", Create())
+    log = PartitionLog(store, PLACE, clock=ManualClock(), random=Random(1))
+    return log._marker(log.listed())
+
+
+def keep(store: MemoryStore) -> object:
+    store.put(schema_key("topics", 7), b"{}", Create())
+    SinkSchemas(store, "topics").keep(7, '"string"', "http://registry")
+    return "kept"
+
+
+READERS: dict[str, tuple[Callable[[MemoryStore], object], type[KeyfoldError]]] = {
+    "manifest": (load, Corrupt),
+    "marker of a first copy": (first_copy, ObjectTooLarge),
+    "kept schema": (lambda store: KeptSchemas(store, "topics").text(7), SchemaUnusable),
+    "kept schema of a sink": (keep, SchemaConflict),
+    "orders": (lambda store: OrderBook(store, "s/", ManualClock(), Random(1)).look(), ObjectTooLarge),
+    "registration": (lambda store: SwappedObject(store, "r", ManualClock(), Random(1)).read(), ObjectTooLarge),
+    "lease": (
+        lambda store: Lease(store, "l", holder="h", clock=ManualClock(), random=Random(1)).take(), ObjectTooLarge
+    ),
+    "plan": (lambda store: Journal(store, "j/", Patience(ManualClock(), Random(1))).load_plan(), ObjectTooLarge),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", READERS)
+def test_an_object_of_a_terabyte_is_refused_by_its_size(what: str) -> None:
+    reader, error = READERS[what]
+    with pytest.raises(error):
+        reader(Bloated())
+
+
+def test_a_status_of_a_terabyte_is_none() -> None:
+    assert load_reported(Bloated(), "topics", "far") is None
+
+
+class Free:
+    """A pacer that holds up nothing."""
+
+    piece_bytes = 1024
+
+    def acquire(self, n_bytes: int) -> None:
+        """At once."""
+
+
+class Body:
+    """The body of an answer, which must not be read."""
+
+    closed = False
+
+    def read(self, *_: int) -> bytes:
+        raise AssertionError("the body was read")
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize("pacer", [None, Free()])
+def test_s3_compares_the_length_before_it_reads_the_body(pacer: Pacer | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = Body()
+    store = S3Store("b", endpoint_url="http://127.0.0.1:1", access_key_id="k", secret_access_key="s", pacer=pacer)
+    asked: list[str] = []
+
+    def request(name: str, *_: object, **__: object) -> dict[str, Any]:
+        asked.append(name)
+        return {"ContentLength": TERABYTE, "ETag": '"e"', "Body": body}
+
+    monkeypatch.setattr(store, "request", request)
+    with pytest.raises(ObjectTooLarge, match=f"`k`: has {TERABYTE} bytes, and at most 1000 are read"):
+        store.get("k", 1000)
+    assert asked == (["get_object"] if pacer is None else ["head_object"])
+    assert body.closed == (pacer is None)
+    store.close()
