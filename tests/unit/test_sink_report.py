@@ -67,6 +67,19 @@ def test_a_task_whose_partitions_cannot_be_claimed_yet_is_not_running_and_says_w
     assert status.error != ""  # the last one that there was
 
 
+def test_a_partition_is_blocked_no_later_than_its_first_error() -> None:
+    class TickingClock(ManualClock):
+        """A clock on which a millisecond passes with each look."""
+
+        def now_ms(self) -> int:
+            self.advance(1)
+            return super().now_ms()
+
+    health = Health(TickingClock())
+    health.failed("the store is away")
+    assert 0 < health.blocked_ms <= health.error_ms
+
+
 def test_membership_that_is_not_confirmed_is_said(make: MakeRig) -> None:
     rig = make(task__shutdown__graceful__timeout__ms="200")
     rig.kafka.refuse = lambda offset: KafkaError(KafkaError.REBALANCE_IN_PROGRESS) if offset.metadata else None

@@ -35,9 +35,9 @@ class Health:
 
     def failed(self, error: object) -> None:
         """Something did not go through; it is tried again, or the partition has failed."""
-        self.error, self.error_ms, self.is_refused = str(error), self._clock.now_ms(), is_refusal(error)
         if self._blocked is None:
             self._blocked = Moment(self._clock)
+        self.error, self.error_ms, self.is_refused = str(error), self._clock.now_ms(), is_refusal(error)
 
     def went_on(self) -> None:
         """What was repeated has gone through."""
