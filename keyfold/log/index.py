@@ -35,7 +35,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from isal.isal_zlib import crc32
 
-from keyfold.errors import Corrupt
+from keyfold.errors import Corrupt, ObjectTooLarge
 from keyfold.log.avro import FORMAT, SYNC_BYTES, SegmentDamaged, StoredBlock
 from keyfold.log.codec import Bytes, DecompressionFailed, open_codec
 from keyfold.log.index_pages import Footer, RowGroup, read_footer, unpacked_bytes
@@ -381,7 +381,11 @@ def read_index(store: ObjectStore, place: Place, entry: SegmentEntry, *, columns
 def read_index_data(store: ObjectStore, place: Place, entry: SegmentEntry) -> bytes:
     """The bytes of a segment's index, with their checksum verified. Raises what `read_index` raises."""
     key = place.key(entry.index_name)
-    data = store.get(key).data
+    try:
+        data = store.get(key, entry.index_size_bytes).data
+    except ObjectTooLarge as e:
+        message = f"index `{key}` is larger than the {entry.index_size_bytes} bytes that the manifest says"
+        raise Corrupt(place.topic, place.partition, message, hint="run `keyfold log verify`") from e
     if hashlib.sha256(data).digest() != entry.index_checksum:
         raise Corrupt(
             place.topic,

@@ -15,6 +15,7 @@ import hashlib
 from collections.abc import Iterator
 from typing import Final
 
+from keyfold.errors import ObjectTooLarge
 from keyfold.log.avro import SegmentDamaged
 from keyfold.log.decode import read_records
 from keyfold.log.manifest import SegmentEntry
@@ -45,7 +46,10 @@ def read_segment(store: ObjectStore, place: Place, entry: SegmentEntry, start: i
 
 def _whole(store: ObjectStore, place: Place, entry: SegmentEntry) -> bytes:
     key = place.key(entry.name)
-    data = store.get(key).data
+    try:
+        data = store.get(key, entry.size_bytes).data
+    except ObjectTooLarge as error:
+        raise SegmentDamaged(key, f"is larger than the {entry.size_bytes} bytes that the manifest says") from error
     if len(data) != entry.size_bytes:
         raise SegmentDamaged(key, f"has {len(data)} bytes, the manifest says {entry.size_bytes}")
     if hashlib.sha256(data).digest() != entry.checksum:

@@ -162,7 +162,7 @@ def index_parts(check: SegmentCheck) -> Iterator[Index]:
     """The index again, in parts, as far as it can be read. Raises `ObjectNotFound`."""
     name = check.entry.index_name
     try:
-        yield from Index.parts(check.store.get(check.place.key(name)).data)
+        yield from Index.parts(check.index_bytes())
     except SegmentDamaged as error:
         check.add(Kind.INDEX_DAMAGED, " ".join(f"it cannot be read: {error.message}".split()), name=name)
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from keyfold.errors import ObjectNotFound
+from keyfold.errors import ObjectNotFound, ObjectTooLarge
 from keyfold.log.avro import SegmentDamaged, SegmentHeader, StoredBlock, read_blocks
 from keyfold.log.codec import Bytes, Codec, open_codec
 from keyfold.log.decode import decompress_block
@@ -42,6 +42,8 @@ RowSink = Callable[[Any, Ints, Flags], None]
 """Given keys (Arrow, null where a record has none), offsets and flags of records that were read."""
 
 _BATCH_BYTES = 4 * 1024 * 1024
+# An index of any usual size is read, also where the manifest is wrong about it: then the two are compared.
+_INDEX_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +146,20 @@ class SegmentCheck:
             self.progress(len(chunk))
             yield chunk
 
+    def index_bytes(self) -> bytes:
+        """The index's object. Raises `ObjectNotFound`, and `ObjectTooLarge` far beyond what the manifest says."""
+        most_bytes = max(_INDEX_BYTES, self.entry.index_size_bytes)
+        return self.store.get(self.place.key(self.entry.index_name), most_bytes).data
+
     def _parts(self) -> Iterator[Index]:
         """The index in parts. One that is missing or damaged has a finding, and no parts (or no more of them)."""
         name = self.entry.index_name
         try:
-            data = self.store.get(self.place.key(name)).data
+            data = self.index_bytes()
+        except ObjectTooLarge as error:
+            self.has_index = self.index_is_sound = False
+            self.add(Kind.INDEX_DAMAGED, error.message, name=name)
+            return
         except ObjectNotFound:
             self.has_index = False
             what = f"the manifest lists it for {self.entry.name}, the bucket has it not"

@@ -10,8 +10,11 @@ import pytest
 
 from keyfold.clock import ManualClock
 from keyfold.errors import Corrupt, KeyfoldError, ObjectTooLarge
+from keyfold.log.index import read_index
 from keyfold.log.names import FIRST_COPY_NAME, schema_key
 from keyfold.log.partition_log import PartitionLog
+from keyfold.read.fetch import read_segment
+from keyfold.read.verify import verify_partition
 from keyfold.restore.journal import Journal
 from keyfold.restore.lease import Lease
 from keyfold.retry import Patience
@@ -25,7 +28,7 @@ from keyfold_compactor.replica.seen.reported import load_reported
 from keyfold_sink.convert.kept import KeptSchemas as SinkSchemas
 from keyfold_sink.convert.kept import SchemaConflict
 from keyfold_sink.running.orders import OrderBook
-from tests.support.logs import PLACE
+from tests.support.logs import PLACE, MadeLog, records
 
 TERABYTE = 10**12
 
@@ -54,6 +57,9 @@ def keep(store: MemoryStore) -> object:
     return "kept"
 
 
+ENTRY = MadeLog().append(records("a=1 b=2"))
+
+
 READERS: dict[str, tuple[Callable[[MemoryStore], object], type[KeyfoldError]]] = {
     "manifest": (load, Corrupt),
     "marker of a first copy": (first_copy, ObjectTooLarge),
@@ -64,6 +70,8 @@ READERS: dict[str, tuple[Callable[[MemoryStore], object], type[KeyfoldError]]] =
     "lease": (
         lambda store: Lease(store, "l", holder="h", clock=ManualClock(), random=Random(1)).take(), ObjectTooLarge
     ),
+    "index": (lambda store: read_index(store, PLACE, ENTRY), Corrupt),
+    "segment": (lambda store: list(read_segment(store, PLACE, ENTRY, 0, 2)), Corrupt),
     "plan": (lambda store: Journal(store, "j/", Patience(ManualClock(), Random(1))).load_plan(), ObjectTooLarge),
 }  # fmt: skip
 
@@ -77,6 +85,24 @@ def test_an_object_of_a_terabyte_is_refused_by_its_size(what: str) -> None:
 
 def test_a_status_of_a_terabyte_is_none() -> None:
     assert load_reported(Bloated(), "topics", "far") is None
+
+
+class BloatedIndex(MemoryStore):
+    """Each index has a terabyte."""
+
+    def get(self, key: str, max_bytes: int | None = None) -> Blob:
+        if key.endswith(".parquet"):
+            require_size(key, TERABYTE, max_bytes)
+        return super().get(key, max_bytes)
+
+
+def test_verify_finds_an_index_of_a_terabyte_and_reads_the_segment() -> None:
+    made = MadeLog(store=BloatedIndex())
+    made.append(records("a=1 b=2"))
+    report = verify_partition(made.store, PLACE, clock=ManualClock(), random=Random(1))
+    assert [str(found.kind.value) for found in report.damage] == ["index-damaged"]
+    assert "1000000000000 bytes" in str(report.damage[0])
+    assert report.records == 2
 
 
 class Free:
