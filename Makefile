@@ -19,6 +19,9 @@ WORKERS ?= 2
 PYTEST := $(PY) -m pytest
 # `make test ARGS="tests/unit -k roll"`
 ARGS ?=
+# Which tests a target runs, by their marks: `mutants` says of each planted bug which of these targets catches it.
+TEST_MARKS := not real and not soak and not kube
+FULL_MARKS := not soak and not kube
 # A version of Spark for `test-spark`, in a venv of its own.
 SPARK ?= 3.5.9
 SPARK_VENV := .cache/spark-$(SPARK)
@@ -29,7 +32,7 @@ TOOLS := .cache/tools
 PIP_HASHED := -m pip --disable-pip-version-check install --quiet --require-hashes --no-build-isolation
 PIP_PROJECT := -m pip --disable-pip-version-check install --quiet --no-deps --no-build-isolation
 
-.PHONY: help venv java go jars demo test test-spark test-real test-kube images-try compose-try soak lint lint-style lint-types lint-imports lint-tidy bench docs dist pins audit clean clean-all
+.PHONY: help venv java go jars demo test mutants test-spark test-real test-kube images-try compose-try soak lint lint-style lint-types lint-imports lint-tidy bench docs dist pins audit clean clean-all
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -61,7 +64,10 @@ demo: jars ## The whole story on this machine: Kafka, S3 and Spark on loopback
 	@.venv/bin/keyfold demo
 
 test: jars ## All tests that need Python and Java; long storms in their short form
-	$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not real and not soak and not kube" $(ARGS)
+	$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "$(TEST_MARKS)" $(ARGS)
+
+mutants: jars ## Plant each bug of tests/mutants, and say which test notices it: make mutants ARGS="--only log/*"
+	@$(PY) -m tests.support.mutants --workers $(WORKERS) --tier "test=$(TEST_MARKS)" --tier "test-full=$(FULL_MARKS)" $(ARGS)
 
 test-spark: java $(SPARK_VENV)/.installed ## The compactor's Spark tests with another Spark: make test-spark SPARK=4.0.5
 	env -u SPARK_HOME $(SPARK_VENV)/bin/python -m pytest -m any_spark $(ARGS) tests
