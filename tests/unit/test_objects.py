@@ -13,9 +13,9 @@ import pytest
 
 from keyfold.clock import ManualClock
 from keyfold.errors import StoreError, StoreUnavailable, UploadLost
-from keyfold.log.objects import PART_BYTES, PART_BYTES_MAX, ObjectStream, part_bytes
-from keyfold.store.api import MIN_PART_BYTES, Bytes, PutResult
-from keyfold.store.faulty import Fault, FaultyStore, Kind
+from keyfold.log.objects import PART_BYTES, PART_BYTES_MAX, ObjectStream, create_object, part_bytes
+from keyfold.store.api import MIN_PART_BYTES, Bytes, Create, PutResult
+from keyfold.store.faulty import Call, Fault, FaultyStore, Kind
 from keyfold.store.memory import MemoryStore
 from keyfold_compactor.mapping import packed
 from keyfold_compactor.rewrite import rewrite_unit
@@ -151,6 +151,19 @@ def test_a_lost_upload_is_told() -> None:
         store.abort_upload(upload.key, upload.upload_id)
     with pytest.raises(UploadLost):
         sent.finish()
+
+
+def test_an_object_that_was_there_and_is_collected_before_it_is_looked_at_is_lost() -> None:
+    """A repeated request finds the name taken, and the collector of a fenced writer takes the object."""
+    inner = MemoryStore()
+    inner.put("object", b"mine", Create())
+
+    def collect(call: Call) -> None:
+        if call.operation == "head":
+            inner.delete("object")
+
+    with pytest.raises(UploadLost, match="the collector took it"):
+        create_object(FaultyStore(inner, on_call=collect), "object", b"mine", patience(ManualClock(), Random(0)))
 
 
 def test_another_object_under_the_name_is_an_error() -> None:

@@ -197,6 +197,35 @@ def test_marks_make_a_pass_that_is_stamped_later_and_forgotten_with_its_last_mar
     assert (manifest.purged_to, manifest.purged_epoch, manifest.last_pass_epoch) == (1, first.epoch, second.epoch)
 
 
+def test_what_was_purged_is_told_by_its_highest_offset_and_its_latest_mark_for_good(log: PartitionLog) -> None:
+    """A later pass may remove older tombstones, or none: readers ask for what was ever removed."""
+    log.create()
+    sink = log.claim_sink()
+    segments = [appended(sink, 2) for _ in range(3)]
+    session = log.claim_compactor(lease_ms=0, holder="a")
+    swap = Swap((segments[0],), (merged(session, (segments[0],)),))
+    session.replace(Replacement((swap,), first_dirty_offset=2, purged_to=5, purged_epoch=7))
+    for purged_to, purged_epoch in ((-1, 0), (3, 4)):
+        session = log.claim_compactor(lease_ms=0, holder="a")
+        old = session.manifest.segments[1]
+        swap = Swap((old,), (merged(session, (old,)),))
+        again = Replacement((swap,), first_dirty_offset=2, purged_to=purged_to, purged_epoch=purged_epoch)
+        manifest = session.replace(again)
+        assert (manifest.purged_to, manifest.purged_epoch) == (5, 7)
+
+
+def test_what_a_commit_unlinks_is_noted_under_the_version_that_it_makes(log: PartitionLog) -> None:
+    """A hold on a version needs all that later versions unlink, and nothing that this one unlinked itself."""
+    log.create()
+    sink = log.claim_sink()
+    old = appended(sink, 2)
+    session = log.claim_compactor(lease_ms=0, holder="a")
+    cleaned = session.replace(Replacement((Swap((old,), (merged(session, (old,)),)),), first_dirty_offset=2))
+    assert {r.version for r in cleaned.replaced} == {cleaned.version}
+    expired = session.expire(session.manifest.segments)
+    assert {r.version for r in expired.replaced[len(cleaned.replaced) :]} == {expired.version}
+
+
 def test_an_epoch_marks_in_one_commit(log: PartitionLog) -> None:
     log.create()
     sink = log.claim_sink()

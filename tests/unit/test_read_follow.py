@@ -76,6 +76,32 @@ def test_what_is_there_and_then_what_comes() -> None:
     assert offsets_until_idle(log_of(made, clock).follow(0)) == [0, 1, 2, 4]
 
 
+class Racing(MemoryStore):
+    """Does `then` once, right after the manifest was read."""
+
+    then: Callable[[], object] | None = None
+
+    def get(self, key: str) -> Blob:
+        found = super().get(key)
+        if key.endswith("_manifest.avro") and self.then is not None:
+            then, self.then = self.then, None
+            then()
+        return found
+
+
+def test_a_commit_right_after_a_look_is_noticed_by_the_next_look() -> None:
+    store = Racing()
+    made = MadeLog(store)
+    made.append(records("a=1"))
+
+    def commit_twice() -> None:
+        made.append(records("b=1", 1))
+        store.then = lambda: made.append(records("c=1", 2))
+
+    clock = script(commit_twice, *[lambda: None] * 5)
+    assert offsets_until_idle(log_of(made, clock).follow(0)) == [0, 1, 2]
+
+
 def test_where_a_follower_begins() -> None:
     made = MadeLog()
     made.append([record(o, f"k{o}", "v", timestamp=o * 10) for o in range(5)])

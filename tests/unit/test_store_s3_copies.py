@@ -146,6 +146,7 @@ def test_parts_are_listed_to_the_last_page(server: ScriptedServer, stores: tuple
     upload = stores[1].resume_upload("k")
     assert upload is not None
     assert "part-number-marker=2" in server.asked[-1].path
+    assert not upload.keep(b"x" * len(PARTS[0])), "of the same size, and with other bytes"
     assert [upload.keep(part) for part in PARTS] == [True] * 3
     upload.complete()
     body = server.asked[-1].body.decode()
