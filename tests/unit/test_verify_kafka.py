@@ -186,6 +186,15 @@ def test_a_gap_explains_and_a_counted_one_only_as_many_as_it_counts() -> None:
         assert [f for f in found(compare(made, topic)) if f[1] < 5] == expected
 
 
+def test_a_gap_ends_before_its_end_offset() -> None:
+    made = MadeLog()
+    made.append(records("a=1"))
+    made.append(records("b=1 _ _ _ f=1", 1))
+    made.log.claim_sink().advance(7, gaps=[Gap(2, 4, "skipped")])
+    topic = FakeTopic(records("a=1 b=1 c=1 d=1 e=1 f=1 g=1"))
+    assert [f for f in found(compare(made, topic)) if f[1] < 6] == [("record-lost", 4)]
+
+
 def test_a_key_that_kafka_has_deleted_and_forgotten() -> None:
     made, topic = both("a=1 b=2 c=3")
     comparison = compare(made, topic.without(1))
