@@ -62,6 +62,7 @@ class FakeConsumer:
         self.on_error: Callable[[Any], None] = lambda _error: None
         self._calls: deque[Callable[[], None]] = deque()
         self._told_end: set[Key] = set()
+        self._has_assigned = False
         self._errors: list[Message] = []
         self._ends: Counter[Key] = Counter()
         self._unreadable: Counter[Key] = Counter()
@@ -107,7 +108,14 @@ class FakeConsumer:
     def tell(self, what: str, *keys: Key) -> None:
         """Let the next `consume` call `on_assign`, `on_revoke` or `on_lost`."""
         places = [TopicPartition(*key) for key in keys]
-        self._calls.append(lambda: self._on[what](self, places))
+        self._calls.append(lambda: self._call(what, places))
+
+    def _call(self, what: str, places: list[TopicPartition]) -> None:
+        """As the client does it: what a callback does not assign itself is fetched from the group's offsets."""
+        self._has_assigned = False
+        self._on[what](self, places)
+        if what == "on_assign" and not self._has_assigned:
+            self.fetched |= {(p.topic, p.partition): self.group_offsets.get((p.topic, p.partition), 0) for p in places}
 
     def inject(self, key: Key, code: int, error: KafkaError | None = None) -> None:
         """Let the client report an error of a partition that is fetched."""
@@ -150,6 +158,7 @@ class FakeConsumer:
         return batch
 
     def incremental_assign(self, partitions: list[TopicPartition]) -> None:
+        self._has_assigned = True
         for place in partitions:
             key = (place.topic, place.partition)
             assert key not in self.fetched, f"{key} is assigned already"

@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition
 
 from keyfold.backoff import Backoff
 from keyfold.clock import ManualClock
@@ -17,7 +18,8 @@ from keyfold.log.manifest import Gap, SegmentEntry
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog, Replacement, Swap
 from keyfold.store.memory import MemoryStore
-from keyfold_sink.group.assignment import Assigned, Claimed, Claims, Loaded, require_same_branch
+from keyfold_sink.group.assignment import Assigned, Claimed, Claims, Loaded, Stage, require_same_branch
+from keyfold_sink.group.membership import Membership
 from keyfold_sink.kafka.source import ASKED_REASON, SKIPPED, GapPolicy, SourceFacts
 from keyfold_sink.writing.health import Health
 from keyfold_sink.writing.lane import Lane
@@ -77,6 +79,24 @@ class Setting:
 def here() -> Iterator[Setting]:
     with ThreadPoolExecutor(2) as pool:
         yield Setting(pool)
+
+
+def test_only_the_answer_to_the_latest_attempt_proves_the_membership(here: Setting) -> None:
+    """The task may have lost the partition, and been given it again, since it asked for the first time."""
+    owner = here.loaded()
+    owner.stage = Stage.CONFIRMING
+    sent: list[TopicPartition] = []
+    membership = Membership({owner.key: owner}, here.claims(), sent.extend, here.events.append, here.clock)
+    membership.confirm()
+    here.clock.advance(10_000)
+    membership.confirm()
+    first, second = sent
+    stages = []
+    for answer in (first, second):
+        membership.answered(answer, None)
+        stages.append(owner.stage)
+    assert stages == [Stage.CONFIRMING, Stage.CLAIMING]
+    assert owner.lane.wait_idle(60)
 
 
 def test_a_new_log_begins_at_the_earliest_offset_and_knows_its_topic(here: Setting) -> None:

@@ -104,6 +104,19 @@ def test_what_was_read_of_a_partition_is_committed_before_it_goes(make: MakeRig)
     assert rig.kafka.group_offsets[T0] == 7
 
 
+def test_a_partition_that_was_lost_is_not_written_any_more(make: MakeRig) -> None:
+    rig = make()
+    rig.kafka.tell("on_assign", T0)
+    rig.until(lambda: rig.says(State.RUNNING))
+    owner = rig.task._group.assigned[T0]
+    rig.kafka.tell("on_lost", T0)
+    rig.until(lambda: not rig.task._group.assigned)
+    written: list[str] = []
+    owner.lane.submit(lambda: written.append("a commit that waited"))
+    assert owner.lane.wait_idle(60)
+    assert written == []
+
+
 def test_who_polled_too_late_is_no_member_until_partitions_are_given_again(make: MakeRig) -> None:
     rig = make()
     rig.kafka.tell("on_assign", T0)

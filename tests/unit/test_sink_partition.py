@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -11,13 +12,13 @@ import pytest
 
 from keyfold.backoff import Backoff
 from keyfold.clock import ManualClock
-from keyfold.errors import Fenced, SourceError
+from keyfold.errors import AlreadyExists, Fenced, SourceError
 from keyfold.log.manifest import Gap, Manifest
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
 from keyfold.log.record import Record
-from keyfold.store.api import ObjectStore
-from keyfold.store.faulty import Chaos, FaultyStore
+from keyfold.store.api import Create, ObjectStore
+from keyfold.store.faulty import Call, Chaos, Fault, FaultyStore, Kind
 from keyfold.store.memory import MemoryStore
 from keyfold_sink.kafka.source import SourceFacts, TopicGone
 from keyfold_sink.writing.budget import InFlight
@@ -181,6 +182,46 @@ def test_a_large_segment_goes_up_in_parts(make: MakeBench) -> None:
     assert read_segments(bench.store, "t", 0) == expected
     assert bench.in_flight.size_bytes == 0
     assert [c.operation for c in store.calls].count("upload.write") >= 3
+
+
+def test_a_part_that_is_sent_again_has_its_bytes(make: MakeBench) -> None:
+    kinds = (Kind.UNAVAILABLE, Kind.LOST_ANSWER)
+    faults = [Fault(lambda call: call.operation == "upload.write", kind) for kind in kinds]
+    bench = make(FaultyStore(MemoryStore(), faults), policy=RollPolicy(1 << 40, 60_000))
+    random = Random(3)
+    expected = [r for n in range(20) for r in bench.append(n, n + 1, value=random.randbytes(1024 * 1024))]
+    bench.writer.roll(RollReason.REQUEST)
+    bench.settle()
+    assert read_segments(bench.store, "t", 0) == expected
+
+
+def test_another_object_under_a_segments_name_is_not_committed(make: MakeBench) -> None:
+    inner = MemoryStore()
+
+    def take_the_name(call: Call) -> None:
+        if call.operation == "put" and call.key.endswith(".avro") and call.key != PLACE.manifest_key:
+            with contextlib.suppress(AlreadyExists):
+                inner.put(call.key, b"of somebody else", Create())
+
+    bench = make(FaultyStore(inner, on_call=take_the_name))
+    bench.append(0, 5)
+    bench.writer.roll(RollReason.REQUEST)
+    assert bench.settle().next_offset == 0
+    assert ["names are never reused" in str(error) for error in bench.crashes] == [True]
+
+
+def test_a_hole_whose_commit_had_no_answer_is_passed_in_the_end(make: MakeBench) -> None:
+    """The store is away for longer than a commit is repeated, and nothing has landed."""
+    is_away: list[bool] = []
+    fault = Fault(lambda call: bool(is_away) and call.operation == "put", Kind.UNAVAILABLE, times=1500)
+    bench = make(FaultyStore(MemoryStore(), [fault]))
+    is_away.append(True)
+    bench.writer.record_gap(Gap(0, 5, "why"))
+    bench.writer.read_to(5)
+    bench.writer.roll(RollReason.REQUEST)
+    manifest = bench.settle()
+    assert bench.crashes == []
+    assert (manifest.next_offset, manifest.gaps) == (5, (Gap(0, 5, "why"),))
 
 
 def test_another_topic_id_stops_the_commit_and_a_topic_that_is_gone_does_not(make: MakeBench) -> None:

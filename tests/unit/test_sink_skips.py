@@ -1,0 +1,31 @@
+"""What a commit says of skipped offsets, and which dead letters it waits for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from keyfold.log.manifest import Gap
+from keyfold_sink.writing.skips import Skips
+
+
+@dataclass(frozen=True)
+class Letters:
+    """Dead letters of the records between two offsets."""
+
+    first_offset: int
+    last_offset: int
+
+    def wait(self) -> None:
+        raise AssertionError("nobody waits here")
+
+
+def test_a_commit_in_the_middle_of_a_batch_waits_for_its_letters_and_the_next_one_does_so_again() -> None:
+    skips, letters, later = Skips(), Letters(3, 8), Letters(20, 20)
+    first, second = Gap(3, 4, "skipped: x"), Gap(8, 9, "skipped: x")
+    skips.add((first, second), letters)
+    skips.add((), later)
+    assert skips.take(3) == ((), ())
+    assert skips.take(4) == ((first,), (letters,))
+    assert skips.take(9) == ((second,), (letters,))
+    assert skips.take(20) == ((), ())
+    assert skips.take(21) == ((), (later,))
