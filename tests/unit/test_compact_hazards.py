@@ -212,6 +212,9 @@ def test_a_hold_keeps_what_its_version_names_until_it_expires() -> None:
     )
     assert due_names(manifest, 500, 0) == ("older",)
     assert due_names(manifest, 1_000, 0) == ("old", "older")
+    # A round may take many versions: it needs what any of them has unlinked, not the next one alone.
+    later = replace(manifest, replaced=(Replaced("old", 4, 0), Replaced("later", 7, 0)))
+    assert due_names(later, 500, 0) == ()
     # What version 4 itself has unlinked it does not name: a hold on it needs only what goes later.
     held = replace(manifest, holds=(Hold("eu", 4, 1_000),), replaced=(Replaced("old", 4, 0), Replaced("new", 5, 0)))
     assert due_names(held, 500, 0) == ("old",)

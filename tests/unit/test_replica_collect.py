@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from keyfold.clock import ManualClock
+from keyfold.errors import ReplicaDiverged
+from keyfold.log.edits_replica import require_follows
 from keyfold.log.names import Place
+from keyfold.log.replica_log import ReplicaLog, ReplicaSession
+from keyfold.store.api import Create
 from keyfold.store.faulty import Fault, Kind
+from keyfold.store.memory import MemoryStore
+from keyfold_compactor.janitor import Swept
+from keyfold_compactor.replica.rounds.collect import collect_orphans
 from keyfold_compactor.replica.standing.states import State
-from tests.support.logs import records
+from tests.support.logs import MadeLog, records
+from tests.support.manifests import sink_name
 from tests.support.replica_rounds import SETTINGS, Worlds
 
 FAR = Place("far/logs", "users", 0)
@@ -75,6 +89,53 @@ def test_what_an_interrupted_round_copied_and_nobody_wants_any_more_is_collected
         running.once()
         assert running.runner.tally.totals.orphans_deleted == 4
     assert worlds.folder() == worlds.manifests()[1].object_names()
+
+
+def mirrored() -> tuple[MadeLog, MemoryStore, ReplicaSession]:
+    """A log, and a replica of it by hand."""
+    source, far = MadeLog(), MemoryStore("far")
+    source.append(records("a=1 b=1"))
+    source.append(records("a=2 b=2", 2))
+    clock = ManualClock()
+    session = ReplicaLog(far, source.place, clock=clock, random=Random(2)).claim(
+        source.manifest, name="eu", source_url="memory://near"
+    )
+    for name in source.manifest.object_names():
+        key = source.place.key(name)
+        far.put(key, source.store.get(key).data, Create())
+    session.mirror(source.manifest)
+    return source, far, session
+
+
+def test_what_the_replica_still_names_is_no_orphan_when_the_source_names_it_no_more() -> None:
+    source, far, session = mirrored()
+    assert session.manifest is not None
+    names = session.manifest.object_names()
+    source.compact(merge=True)
+    assert not names & source.manifest.object_names()
+    assert collect_orphans(far, session, source.log) == Swept()
+    assert {info.key.removeprefix(source.place.folder) for info in far.list(source.place.folder)} > names
+
+
+def test_nothing_is_an_orphan_by_the_word_of_another_log() -> None:
+    source, far, session = mirrored()
+    copied = source.place.key(str(sink_name(4, 1)))
+    far.put(copied, b"of a version that the next round commits", Create())
+    other = MadeLog(random=Random(9))
+    other.append(records("z=1"))
+    assert collect_orphans(far, session, other.log) == Swept()
+    assert far.head(copied)
+    assert collect_orphans(far, session, source.log).object_count == 1
+
+
+@pytest.mark.parametrize("name", ["next_offset", "log_start_offset", "purged_to", "last_epoch"])
+def test_a_source_that_was_set_back_is_not_followed_whatever_shows_it(name: str) -> None:
+    source, _, session = mirrored()
+    assert session.manifest is not None
+    here = replace(session.manifest, **{name: getattr(session.manifest, name) + 1})
+    newer = replace(source.manifest, version=source.manifest.version + 1)
+    with pytest.raises(ReplicaDiverged, match=name):
+        require_follows(here, newer)
 
 
 def test_an_upload_of_what_is_there_already_is_collected() -> None:
