@@ -81,8 +81,8 @@ class Racing(MemoryStore):
 
     then: Callable[[], object] | None = None
 
-    def get(self, key: str) -> Blob:
-        found = super().get(key)
+    def get(self, key: str, max_bytes: int | None = None) -> Blob:
+        found = super().get(key, max_bytes)
         if key.endswith("_manifest.avro") and self.then is not None:
             then, self.then = self.then, None
             then()
