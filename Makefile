@@ -32,7 +32,7 @@ TOOLS := .cache/tools
 PIP_HASHED := -m pip --disable-pip-version-check install --quiet --require-hashes --no-build-isolation
 PIP_PROJECT := -m pip --disable-pip-version-check install --quiet --no-deps --no-build-isolation
 
-.PHONY: help venv java go jars demo test mutants test-spark test-real test-kube images-try compose-try soak lint lint-style lint-types lint-imports lint-tidy bench docs dist pins audit clean clean-all
+.PHONY: help venv java go jars demo test test-durations mutants test-spark test-real test-kube images-try compose-try soak lint lint-style lint-types lint-imports lint-tidy bench docs dist pins audit clean clean-all
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -65,6 +65,9 @@ demo: jars ## The whole story on this machine: Kafka, S3 and Spark on loopback
 
 test: jars ## All tests that need Python and Java; long storms in their short form
 	$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "$(TEST_MARKS)" $(ARGS)
+
+test-durations: ## The same, and seconds for each file and each fixture's set-up at the end
+	@$(MAKE) --no-print-directory test ARGS="-p tests.support.durations --durations=20 $(ARGS)"
 
 mutants: jars ## Plant each bug of tests/mutants, and say which test notices it: make mutants ARGS="--only log/*"
 	@$(PY) -m tests.support.mutants --workers $(WORKERS) --tier "test=$(TEST_MARKS)" --tier "test-full=$(FULL_MARKS)" $(ARGS)
