@@ -35,7 +35,7 @@ class Spent:
         self.count += count
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)  # pytest keeps plugins in sets
 class Durations:
     """What a run took. In a worker only `waiting` is filled: its reports carry that to the process that prints."""
 

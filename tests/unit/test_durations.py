@@ -29,7 +29,9 @@ def test_two(slow):
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_files_and_fixtures_are_listed_slowest_first(tmp_path: Path, workers: str) -> None:
     (tmp_path / "test_slow.py").write_text(TESTS)
-    (tmp_path / "test_fast.py").write_text("def test_it():\n    pass\n")
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "conftest.py").write_text("")  # then pytest calls the other folder's hooks without this one's
+    (tmp_path / "inner" / "test_fast.py").write_text("def test_it():\n    pass\n")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.support.durations", "-n", workers]
     run = subprocess.run(
         [*command, "--dist", "loadfile", "--rootdir", str(tmp_path), "-c", "/dev/null", str(tmp_path)],
