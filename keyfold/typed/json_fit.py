@@ -33,7 +33,7 @@ from keyfold.typed.avro_schema import (
     Union,
     describe,
 )
-from keyfold.typed.logical import EPOCH, EPOCH_DAY, PER_SECOND, unit_of, uuid_text
+from keyfold.typed.logical import EPOCH, EPOCH_DAY, PER_SECOND, fit_decimal, unit_of, uuid_text
 from keyfold.typed.misfit import Misfit
 
 Fit = Callable[[Any], Any]
@@ -165,7 +165,7 @@ _BARE: Final[dict[str, Fit]] = {
 
 def _logical(logical: Logical) -> Fit | None:
     if logical.name == "decimal":
-        return _decimal
+        return lambda value: _decimal(value, logical)
     if logical.name == "uuid":
         return lambda value: uuid_text(_text(value))
     if logical.name == "date":
@@ -176,13 +176,18 @@ def _logical(logical: Logical) -> Fit | None:
     return None if not kind else lambda value: _timestamp(value, PER_SECOND[unit])
 
 
-def _decimal(value: Any) -> Decimal:
+def _decimal(value: Any, logical: Logical) -> Decimal:
     if type(value) is float:
         value = repr(value)
     elif type(value) not in {int, str, Decimal}:
         raise ValueError
     found = Decimal(value)
-    return found if found.is_finite() else _no(value)
+    if not found.is_finite():
+        raise ValueError
+    try:
+        return fit_decimal(found, logical)
+    except ValueError as error:
+        raise Misfit(f"has no place in the columns: {error}") from None
 
 
 def _days(value: Any) -> int:

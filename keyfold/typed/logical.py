@@ -40,6 +40,22 @@ def exact_decimal(unscaled: int, scale: int) -> Decimal:
     return Decimal((sign, tuple(map(int, digits)), -scale))
 
 
+def fit_decimal(value: Decimal, target: Logical) -> Decimal:
+    """The same number with exactly the scale of `target`. Raises `ValueError` where it has digits beyond the target's.
+
+    Arrow is given no other decimal: it rescales by tables of powers of ten, and an exponent beyond them, which a few
+    bytes can say, ends the process.
+    """
+    sign, digits, exponent = value.as_tuple()
+    if not isinstance(exponent, int):
+        raise ValueError(f"{value} is no number")  # noqa: TRY004 - what is not finite is a fault of the data
+    shift = exponent + target.scale if value else -len(digits)
+    kept = digits[: max(0, len(digits) + shift)]
+    if any(digits[len(kept) :]) or len(kept) + max(0, shift) > target.precision:
+        raise ValueError(f"it has no place in {target.precision} digits, {target.scale} of them behind the point")
+    return Decimal((sign, (*kept, *(0,) * shift) or (0,), -target.scale))
+
+
 def unit_of(logical: Logical | None) -> tuple[str, str]:
     """What a number counts (`time`, `timestamp`, or nothing), and its unit."""
     if logical is None:
@@ -53,10 +69,12 @@ def conversion(written: Primitive | Fixed, target: Primitive | Fixed, *, raw: bo
     logical = target.logical
     if logical is None:
         return None
-    scale_to_unit = _rescaled(written.logical, logical)
+    wanted, scale_to_unit = logical, _rescaled(written.logical, logical)
     if written.logical is not None and written.logical.name == "decimal" == logical.name:
         logical = written.logical  # the number is what was written; the target's scale only says how it is kept
     final = _raw(logical) if raw else _python(logical)
+    if raw and final is not None and logical.name == "decimal":
+        return lambda data: fit_decimal(final(data), wanted)
     if scale_to_unit is None:
         return final
     if final is None:

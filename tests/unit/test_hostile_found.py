@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +16,10 @@ from keyfold.log.avro import SegmentDamaged
 from keyfold.log.index import Index
 from keyfold.log.manifest_codec import decode_manifest, encode_manifest
 from keyfold.restore.offsets import parse_offsets
-from keyfold.typed.avro_schema import NotAvro, parse_avro
+from keyfold.typed.avro_schema import Logical, NotAvro, avro_type, parse_avro
+from keyfold.typed.choose import column_for
+from keyfold.typed.formats import Format, Part
+from keyfold.typed.logical import fit_decimal
 from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.replica.desk.documents import (
     DocumentUnreadable,
@@ -25,6 +29,8 @@ from keyfold_compactor.replica.desk.documents import (
 )
 from keyfold_schemas import load_schema
 from keyfold_sink.running.orders import Orders, OrdersUnreadable, decode, encode
+from tests.support.avro_words import kept
+from tests.support.bounded import Bounded
 from tests.support.hostile import manifest_file
 from tests.support.logs import PLACE, records
 from tests.support.segments import make
@@ -127,3 +133,47 @@ def test_a_file_of_offsets_that_is_no_csv_or_has_endless_numbers_is_refused(text
 def test_a_configuration_that_json_cannot_hold_is_refused(value: str) -> None:
     with pytest.raises(ConfigError, match=r"sink\.json"):
         parse_json(f'{{"a": {value}}}', "sink.json")
+
+
+NINE_DIGITS = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 4}
+
+
+def column_of_decimals(kind: str, value: bytes, scale: int) -> list[str]:
+    """Decode a value into a column of decimals; the misfits."""
+    writer = {"type": "bytes", "logicalType": "decimal", "precision": scale + 1, "scale": scale}
+    part, schemas = Part.VALUE, kept(writer)
+    column = column_for(part, Format(kind), schemas, avro_type(NINE_DIGITS))
+    return [str(misfit) for _, misfit in column.decode(pa.array([value, None]), None).misfits]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "scale"),
+    [
+        *(("avro", b"\0\0\0\0\1\2a", scale) for scale in (40, 100, 10**6, 10**8, 2**31 - 1, 2**40)),
+        *(("json", f"1e-{scale}".encode(), 1) for scale in (5, 40, 10**6, 10**8, 2**31 - 1, 2**40)),
+        *(("json", f"1e{scale}".encode(), 1) for scale in (5, 40, 10**8, 2**40)),
+    ],
+)
+def test_a_decimal_of_any_exponent_is_a_misfit(kind: str, value: bytes, scale: int) -> None:
+    """Arrow rescaled it by a table of powers of ten, read far beyond the table, and the process died of SIGSEGV."""
+    with Bounded() as bounded:
+        (misfit,) = bounded.run(column_of_decimals, kind, value, scale)
+    assert "no place" in misfit
+
+
+@pytest.mark.parametrize(
+    ("text", "scale", "fits"),
+    [
+        ("0", 4, "0.0000"), ("-0.00000000000", 4, "-0.0000"), ("0e-999999999", 4, "0.0000"), ("12345", 4, "12345.0000"),
+        ("1.50000000000000000000", 4, "1.5000"), ("-99999.9999", 4, "-99999.9999"), ("123456", 4, None),
+        ("0.00001", 4, None), ("1.00001", 4, None), ("1e5", 3, "100000.000"), ("1e6", 3, None),
+        ("0.1", 9, "0.100000000"), ("1", 9, None),
+    ],
+)  # fmt: skip
+def test_a_decimal_fits_exactly_or_not_at_all(text: str, scale: int, fits: str | None) -> None:
+    target = Logical("decimal", 9, scale)
+    if fits is None:
+        with pytest.raises(ValueError, match=f"no place in 9 digits, {scale} of them"):
+            fit_decimal(Decimal(text), target)
+    else:
+        assert str(fit_decimal(Decimal(text), target)) == fits

@@ -182,7 +182,7 @@ def decode_plan(data: bytes) -> None:
 
 def decode_window(data: bytes) -> None:
     """A window of a restore: its header, and the offsets behind it, with a checksum that is right again."""
-    header, payload = unpack(data)
+    header, payload = unpack(data, 2)
     raw = open_codec("zstandard").compress(payload)
     try:
         document = load_json(header)

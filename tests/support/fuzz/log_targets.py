@@ -227,7 +227,7 @@ def block_seeds() -> list[bytes]:
 
 def decode_raw_block(data: bytes) -> None:
     """Both decoders of a block agree: what the one for columns takes, the one for records takes, and they are equal."""
-    raw, numbers = unpack(data)
+    raw, numbers = unpack(data, 2)
     rows = np.frombuffer(numbers[: len(numbers) // 24 * 24], np.int64).reshape(3, -1)
     if not rows.shape[1]:
         return
@@ -245,7 +245,7 @@ def decode_raw_block(data: bytes) -> None:
 
 def decode_stored_block(data: bytes) -> None:
     """A stored block by itself, under each codec."""
-    codec, stored = unpack(data)
+    codec, stored = unpack(data, 2)
     block = parse_block(memoryview(stored), SYNC)
     raw = decompress_block(block, open_codec(CODECS[codec[0] % len(CODECS)] if codec else "null"))
     decode_raw(bytes(raw), block.record_count)

@@ -222,10 +222,10 @@ def pack(*parts: bytes) -> bytes:
     return b"".join(len(part).to_bytes(4) + part for part in parts)
 
 
-def unpack(data: bytes) -> list[bytes]:
-    """The parts of a case that `pack` made."""
+def unpack(data: bytes, count: int) -> list[bytes]:
+    """The `count` parts of a case that `pack` made. What a mutator cut off is empty, what it added is left out."""
     parts = []
-    while data:
+    for _ in range(count):
         size = int.from_bytes(data[:4])
         parts.append(data[4 : 4 + size])
         data = data[4 + size :]
@@ -236,8 +236,9 @@ def parts_by(*mutators: Mutator) -> Mutator:
     """A mutator of packed cases: one part is changed by its own mutator, or taken from another case."""
 
     def mutate(data: bytes, others: Sequence[bytes], random: Random) -> bytes:
-        parts, theirs = unpack(data), [unpack(other) for other in others]
-        at = random.randrange(len(mutators))
+        count = len(mutators)
+        parts, theirs = unpack(data, count), [unpack(other, count) for other in others]
+        at = random.randrange(count)
         same = [other[at] for other in theirs]
         if same and random.randrange(8) == 0:
             parts[at] = random.choice(same)

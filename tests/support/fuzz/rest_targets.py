@@ -50,7 +50,7 @@ def _client() -> TestClient:
 
 def send(data: bytes) -> None:
     """Send a request, and look at the answer."""
-    method, path, body = unpack(data)
+    method, path, body = unpack(data, 3)
     verb = _METHODS[method[0] % len(_METHODS)] if method else "GET"
     # What is no ASCII, and no path, an HTTP server refuses before.
     target = "/" + path.decode("ascii", "ignore").lstrip("/")

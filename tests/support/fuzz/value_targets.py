@@ -97,7 +97,7 @@ def avro_seeds() -> list[bytes]:
 
 def decode_avro(data: bytes) -> None:
     """A value by its writer's schema, one by one and as a column, for the reader's schema if there is one."""
-    writer, reader_text, value = unpack(data)
+    writer, reader_text, value = unpack(data, 3)
     store = MemoryStore()
     store.put("topics/_schemas/7.avsc", writer, Create())
     kept = KeptSchemas(store, "topics")
@@ -138,7 +138,7 @@ def _column(kind: Format, value: bytes, kept: KeptSchemas, reader: Json = None) 
 
 def check_avro(data: bytes) -> None:
     """The same schema and value as the sink checks them: a failure is said, not raised."""
-    writer, _, value = unpack(data)
+    writer, _, value = unpack(data, 3)
     try:
         text = writer.decode()
     except UnicodeDecodeError:
@@ -162,7 +162,7 @@ def decode_schema(data: bytes) -> None:
 
 @cache
 def _schemas() -> list[bytes]:
-    return sorted({unpack(seed)[0] for seed in avro_seeds()})
+    return sorted({unpack(seed, 3)[0] for seed in avro_seeds()})
 
 
 # JSON and text
