@@ -35,6 +35,7 @@ Convert = Callable[[Any], Any]
 _LOGICAL: Final = "org.apache.kafka.connect.data."
 _BITS: Final = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 _DECIMAL_DIGITS: Final = 38
+_SCALE_DIGITS: Final = 10  # of an int in Java
 _TYPES: Final[Mapping[str, type]] = {"boolean": bool, "string": str}
 _AVRO: Final = {"int8": "int", "int16": "int", "int32": "int", "int64": "long"} | {
     kind: kind for kind in ("float", "double", "boolean", "string", "bytes")
@@ -193,8 +194,8 @@ def _logical(schema: Mapping[str, Any]) -> tuple[Convert, Type] | None:
 
 def _decimal(schema: Mapping[str, Any]) -> tuple[Convert, Type] | None:
     parameters = schema.get("parameters")
-    text = parameters.get("scale", "") if isinstance(parameters, dict) else ""
-    if not str(text).isdecimal():
+    text = str(parameters.get("scale", "") if isinstance(parameters, dict) else "")
+    if not text.isdecimal() or len(text) > _SCALE_DIGITS:
         return None
     scale = int(text)
 

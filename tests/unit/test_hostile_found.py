@@ -16,8 +16,9 @@ from keyfold.log.avro import SegmentDamaged
 from keyfold.log.index import Index
 from keyfold.log.manifest_codec import decode_manifest, encode_manifest
 from keyfold.restore.offsets import parse_offsets
-from keyfold.typed.avro_schema import Logical, NotAvro, avro_type, parse_avro
+from keyfold.typed.avro_schema import Logical, NotAvro, Primitive, Union, avro_type, parse_avro
 from keyfold.typed.choose import column_for
+from keyfold.typed.connect import Envelope
 from keyfold.typed.formats import Format, Part
 from keyfold.typed.logical import fit_decimal
 from keyfold_compactor.options import CompactOptions
@@ -177,3 +178,8 @@ def test_a_decimal_fits_exactly_or_not_at_all(text: str, scale: int, fits: str |
             fit_decimal(Decimal(text), target)
     else:
         assert str(fit_decimal(Decimal(text), target)) == fits
+
+
+def test_a_scale_of_thousands_of_digits_is_none() -> None:
+    schema = {"type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "parameters": {"scale": "9" * 5_000}}
+    assert Envelope(schema).type == Union((Primitive("null"), Primitive("bytes")))
