@@ -111,9 +111,7 @@ def unpacked_bytes(data: Bytes, group: RowGroup, column: int, *, is_key: bool) -
                 raise ValueError(f"column {column} has more values in pages than the {group.row_count} rows")
             if page.encoding not in _ENCODINGS:
                 expected = ", ".join(_ENCODINGS.values())
-                message = (
-                    f"column {column} has a page of Parquet's encoding {page.encoding}, which is none of {expected}"
-                )
+                message = f"column {column} has a page of Parquet's encoding {page.encoding}; keyfold writes {expected}"
                 raise ValueError(message)
             if is_key and page.encoding == _DELTA_LENGTH_BYTE_ARRAY:
                 _check_lengths(pages[page.start : page.end], page, chunk.codec, column)
