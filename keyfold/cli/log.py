@@ -166,8 +166,8 @@ def list_logs(ctx: click.Context, url: str, *, as_json: bool) -> None:
 def describe(ctx: click.Context, url: str, topic: str, partition: int | None, *, as_json: bool) -> None:
     """Show offsets, segments, sizes, dirty ratio, epochs, gaps and settings.
 
-    A partition whose manifest cannot be read is shown with the reason. The others are shown all the same, and the exit
-    code is 1.
+    Of several partitions, one whose manifest cannot be read is shown with the reason. The others are shown all the
+    same, and the exit code is 1.
 
     \b
     Example:
@@ -178,7 +178,8 @@ def describe(ctx: click.Context, url: str, topic: str, partition: int | None, *,
     target = open_target(ctx, url, topic, partition)
     bad: list[str] = []
     for number in target.partitions:
-        found = target.log.manifest(number) if number == partition else _manifest_or_error(target.log, number)
+        is_alone = len(target.partitions) == 1
+        found = target.log.manifest(number) if is_alone else _manifest_or_error(target.log, number)
         if isinstance(found, KeyfoldError):
             bad.append(str(target.log.place(number)))
             lines: Iterable[str] = [_error_line(target.log.place(number), found, as_json=as_json)]
