@@ -1,0 +1,92 @@
+"""The tiers of the tests: what `make test` and the rest of `make test-full` run is everything, once."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.tiers import Choice, Share, Tier, in_share
+
+ROOT = Path(__file__).parents[2]
+TESTS = """
+import pytest
+
+def test_plain():
+    pass
+
+@pytest.mark.full
+def test_long():
+    pass
+
+@pytest.mark.real
+def test_built_by_go():
+    pass
+
+@pytest.mark.soak
+def test_hours():
+    pass
+
+@pytest.mark.sharded
+@pytest.mark.parametrize("number", range(20))
+def test_faults(number):
+    pass
+
+def test_loop(sharded):
+    print("cases", sharded(range(4)))
+
+@pytest.mark.full
+def test_long_loop(sharded):
+    print("cases", sharded(range(4)))
+"""
+
+
+def run(folder: Path, *flags: str) -> tuple[set[str], str]:
+    (folder / "test_tiers_of.py").write_text(TESTS)
+    command = [sys.executable, "-m", "pytest", "-v", "-s", "-p", "tests.support.tiers", "--rootdir", str(folder)]
+    given = ["-c", "/dev/null", "-W", "ignore::pytest.PytestUnknownMarkWarning", *flags, str(folder)]
+    done = subprocess.run([*command, *given], capture_output=True, text=True, cwd=ROOT, check=True, timeout=120)
+    names = (word for line in done.stdout.splitlines() for word in line.split() if "::" in word)
+    return {name.partition("::")[2] for name in names}, done.stdout
+
+
+def test_the_quick_tier_and_the_rest_have_each_test_once(tmp_path: Path) -> None:
+    quick, shown = run(tmp_path, "--tier", "test", "--share", "2/4")
+    assert "tier: test, of enumerations share 2/4" in shown
+    assert "cases [1]" in shown
+    rest, shown = run(tmp_path, "--tier", "rest", "--share", "2/4")
+    assert "cases [0, 2, 3]" in shown
+    assert "cases [0, 1, 2, 3]" in shown
+    full, _ = run(tmp_path, "--tier", "full")
+    assert quick & rest == {"test_loop"}, "a loop has cases for both"
+    assert quick | rest == full
+    assert {"test_plain", "test_loop"} <= quick
+    assert {"test_long", "test_built_by_go", "test_long_loop"} <= rest
+    assert len([name for name in quick if name.startswith("test_faults")]) == 5
+    assert "test_hours" not in full
+    named, _ = run(tmp_path)
+    assert named == full | {"test_hours"}
+
+
+def test_shares_have_each_item_once_in_whatever_order_they_come() -> None:
+    ids = [f"test[{number}]" for number in range(21)]
+    shares = [in_share(ids, Share(index, 8)) for index in range(8)]
+    assert sorted(item for share in shares for item in share) == sorted(ids)
+    assert shares == [in_share(ids[::-1], Share(index, 8)) for index in range(8)]
+
+
+@pytest.mark.parametrize("count", range(1, 10))
+def test_each_share_has_a_case_of_every_test(count: int) -> None:
+    for index in range(8):
+        quick, rest = (Choice(tier, Share(index, 8)).cases(range(count)) for tier in (Tier.TEST, Tier.REST))
+        assert quick
+        assert sorted(quick + rest) == list(range(count))
+
+
+@pytest.mark.parametrize("text", ["", "0/8", "9/8", "3", "a/b", "-1/8", "3/0"])
+def test_what_is_no_share_is_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="is no share"):
+        Share.parse(text)
