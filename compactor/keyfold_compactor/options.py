@@ -122,7 +122,7 @@ class CompactOptions(ProcessOptions):
         "log.cleaner.io.max.bytes.per.second",
         None,
         doc="Bytes read and written a second, over all tasks together, indexes included. No second has more than 1.3 "
-        "times the rate, for rates of 500000 and more. Default: no limit.",
+        "times the rate, for rates of 200000 and more. Default: no limit.",
         importance="high",
         gt=0,
     )

@@ -79,6 +79,10 @@ class _SwitchedPacer:
     def acquire(self, n_bytes: int) -> None:
         self._now().acquire(n_bytes)
 
+    def owe(self, n_bytes: int) -> None:
+        if self.current is not None:  # the answer to a task that is over
+            self.current.owe(n_bytes)
+
     def _now(self) -> Pacer:
         if self.current is None:
             raise ThrottleLost("no task has the turn, so nothing may be moved")

@@ -6,8 +6,8 @@
                 what is left when it closes.
 
 The rate is kept in every second, and not only on average: no second has more than 1.3 times the rate, for up to eight
-tasks and from 200 kB/s on; with the headers of requests, which are not counted, from 500 kB/s on. On top of the rate
-there are what idle time leaves, one piece, and the rest of a slice in each task: 0.3 of a second at most.
+tasks and from 200 kB/s on. On top of the rate there are what idle time leaves, one piece, and in each task the rest of
+a slice and the head of a request: 0.3 of a second at most.
 
 A client whose connection is lost refuses every further byte: the task fails and Spark runs it again. It never goes on
 unthrottled.
@@ -37,8 +37,8 @@ from keyfold.rate_limit import RateLimit
 SLICE_S: Final = 0.01
 SLICE_BYTES_MAX: Final = 4 * 1024 * 1024
 PIECE_S: Final = 0.05
-# A smaller range costs more in headers than is won. Below 200 kB/s a single piece is a large part of a second.
-PIECE_BYTES_MIN: Final = 32 * 1024
+# The heads of a request and its answer have about 1.5 kB: in a smaller range they would be too large a part.
+PIECE_BYTES_MIN: Final = 16 * 1024
 PIECE_BYTES_MAX: Final = 64 * 1024 * 1024
 ACCEPT_AGAIN_S: Final = 0.05
 # A rate of a byte a year asks for waits that no clock can sleep.
@@ -96,12 +96,15 @@ class BudgetPacer:
         self._clock = clock
         self._left = 0
         self._lock = threading.Lock()
+        self._owed = 0
+        self._owed_lock = threading.Lock()  # the other one is held while a thread waits for its bytes
         self.wait_s = 0.0
         self.paced_bytes = 0
 
     def acquire(self, n_bytes: int) -> None:
         """Return when `n_bytes` may be moved."""
         with self._lock:
+            n_bytes += self._take_owed()
             if n_bytes > self._left:
                 # Asked for at once: tasks that got halves of pieces in turn would move all of the pieces together.
                 wanted = max(self._slice_bytes, n_bytes - self._left)
@@ -113,12 +116,24 @@ class BudgetPacer:
             self._left -= n_bytes
             self.paced_bytes += n_bytes
 
+    def owe(self, n_bytes: int) -> None:
+        """See `keyfold.store.pace.Pacer.owe`."""
+        with self._owed_lock:
+            self._owed += n_bytes
+
     def give_back(self) -> None:
-        """Return what was taken and not used."""
+        """Return what was taken and not used. Where more is owed, others wait for that."""
         with self._lock:
-            if self._left:
-                self._budget.reserve(-self._left)
-                self._left = 0
+            owed = self._take_owed()
+            self.paced_bytes += owed
+            if self._left != owed:
+                self._budget.reserve(owed - self._left)
+            self._left = 0
+
+    def _take_owed(self) -> int:
+        with self._owed_lock:
+            owed, self._owed = self._owed, 0
+            return owed
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ last millisecond of their second (see `STORE_TIME_RESOLUTION_MS` for what they a
 
 Bytes are paced where they move (`keyfold.store.pace`). What is read is paid for before it is asked for
 (`keyfold.store.s3_reads`). What is written: boto3 signs and sums the plain bytes, and only in its `before-send` event,
-when the request is ready for the socket, is the body replaced by one that asks the pacer.
+when the request is ready for the socket, is the body replaced by one that asks the pacer. Heads, listings and errors
+are counted as they move.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
@@ -47,7 +49,7 @@ from keyfold.store.api import (
     PutResult,
     UploadInfo,
 )
-from keyfold.store.pace import PacedBody, Pacer
+from keyfold.store.pace import PacedBody, Pacer, head_bytes
 from keyfold.store.s3_errors import FAILURES, translate
 from keyfold.store.s3_reads import etag_of, field_of, read_range, read_whole
 from keyfold.store.s3_uploads import COPY_BYTES_MAX, S3Copy, S3Upload, copy_in_store, has_same_access, take_up
@@ -343,6 +345,9 @@ class S3Store:
         for client in (patient, single):
             for operation in ("PutObject", "UploadPart"):
                 client.meta.events.register(f"before-send.s3.{operation}", self._before_send)
+            if self.pacer is not None:
+                client.meta.events.register("before-send.s3", partial(_owe_request, self.pacer))
+                client.meta.events.register("response-received.s3", partial(_owe_answer, self.pacer))
         return location, patient, single
 
     def _ask(
@@ -399,6 +404,18 @@ class S3Store:
             headers.pop("Expect", None)
         if self.pacer is not None and request.body is not None:
             request.body = PacedBody(request.body, self.pacer)
+
+
+def _owe_request(pacer: Pacer, request: Any, **_event: Any) -> None:
+    pacer.owe(head_bytes(request.headers, str(request.url)))
+
+
+def _owe_answer(pacer: Pacer, response_dict: dict[str, Any] | None, **_event: Any) -> None:
+    if response_dict is None:  # no answer came
+        return
+    # The body of an object is read later, and was paid for. Any other body is here already.
+    body = response_dict["body"]
+    pacer.owe(head_bytes(response_dict["headers"]) + (len(body) if isinstance(body, bytes) else 0))
 
 
 def _clients(asked: S3Location) -> tuple[S3Location, Any, Any]:

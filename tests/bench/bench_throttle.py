@@ -3,9 +3,9 @@
     python -m tests.bench.bench_throttle [--seconds 20] [--rate 2000000] [--tasks 1,2,4,8]
 
 Each Spark task does what a pass does with objects of a local S3 server: it fetches an index whole and a large range of
-a segment, writes a new index, and sends a part of an upload. The proxy counts every byte of requests and answers, so
-the headers are counted too, which the rate does not bound. Printed are ratios to the rate: the average, and the worst
-second that begins anywhere. The goals: an average within 4 % of the rate, and at most 1.3 times the rate in any second.
+a segment, writes a new index, and sends a part of an upload. The proxy counts every byte of requests and answers, the
+headers included. Printed are ratios to the rate: the average, and the worst second that begins anywhere. The goals: an
+average within 4 % of the rate, and at most 1.3 times the rate in any second.
 
 The first second is left out of the average (Spark's workers start), but not of the worst second.
 """

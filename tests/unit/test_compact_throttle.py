@@ -25,6 +25,8 @@ from tests.support.wire_meter import Move, most_within
 
 RATE = 2_000_000.0
 CHUNK = CHUNK_BYTES
+HEADS = 1_500
+"""Bytes of a request's head and its answer's."""
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 8])
@@ -90,7 +92,8 @@ class Tasks:
         n_bytes = self.random.choice([pacer.piece_bytes, chunk, self.random.randint(1, chunk)])
         self.asked.now_s = clock.now_s
         pacer.acquire(n_bytes)
-        self.moves.append(Move(clock.now_s, n_bytes))
+        pacer.owe(HEADS)
+        self.moves.append(Move(clock.now_s, n_bytes + HEADS))
 
 
 @pytest.mark.parametrize("rate", [200_000.0, RATE, 100_000_000.0])
@@ -143,6 +146,43 @@ def test_a_pacer_takes_slices_waits_and_gives_the_rest_back() -> None:
     assert pacer.wait_s == pytest.approx(0.065 - BURST_S, abs=0.01)
     pacer.give_back()
     assert bucket.granted_bytes == 655_360
+
+
+def test_what_is_owed_is_waited_for_with_the_next_bytes_or_booked_at_the_end() -> None:
+    asked: list[int] = []
+
+    class Budget:
+        def reserve(self, n_bytes: int) -> float:
+            asked.append(n_bytes)
+            return 0.0
+
+    pacer = BudgetPacer(Budget(), ManualClock(), RATE)
+    pacer.owe(1_000)
+    pacer.owe(500)
+    assert not asked, "nobody waits for what has moved"
+    pacer.acquire(pacer.piece_bytes)
+    pacer.acquire(100)
+    pacer.owe(50)
+    pacer.give_back()
+    assert asked == [101_500, 20_000, -(20_000 - 150)]
+    pacer.owe(70)
+    pacer.give_back()
+    pacer.give_back()
+    assert asked[3:] == [70]
+    assert pacer.paced_bytes == sum(asked)
+
+
+def test_what_is_owed_is_told_while_another_thread_waits() -> None:
+    class Waiting(ManualClock):
+        def sleep(self, seconds: float) -> None:
+            super().sleep(seconds)
+            pacer.owe(1)  # by a thread that must not wait: the lock is held
+
+    clock = Waiting()
+    pacer = BudgetPacer(TokenBucket(RATE, clock), clock, RATE)
+    for _ in range(20):
+        pacer.acquire(pacer.piece_bytes)
+    assert pacer.wait_s > 0
 
 
 def test_a_piece_is_asked_for_at_once() -> None:

@@ -113,6 +113,9 @@ class Free:
     def acquire(self, n_bytes: int) -> None:
         """At once."""
 
+    def owe(self, n_bytes: int) -> None:
+        """Nobody pays."""
+
 
 class Body:
     """The body of an answer, which must not be read."""

@@ -24,9 +24,13 @@ from tests.support.wire_meter import WireMeter
 class CountingPacer:
     asked: list[int] = field(default_factory=list)
     piece_bytes: int = CHUNK_BYTES
+    owed: int = 0
 
     def acquire(self, n_bytes: int) -> None:
         self.asked.append(n_bytes)
+
+    def owe(self, n_bytes: int) -> None:
+        self.owed += n_bytes
 
     def take(self) -> int:
         assert all(0 < n_bytes <= self.piece_bytes for n_bytes in self.asked)
@@ -53,6 +57,9 @@ class TokenBucket:
         self.now_s += n_bytes / self.rate
         self.allowed += n_bytes
         self.grants.append((self.now_s, n_bytes))
+
+    def owe(self, n_bytes: int) -> None:
+        """What is owed is not among the grants: this bucket is about bodies."""
 
     def burst_max(self, window_s: float) -> int:
         """The most bytes that were granted within any `window_s`."""
@@ -127,6 +134,26 @@ def test_requests_without_a_body_are_free(opened: Callable[[Pacer], S3Store]) ->
     store.start_upload("k").abort()
     store.delete("k")
     assert pacer.take() == 0
+
+
+def test_whatever_passes_on_the_wire_is_counted(local_s3: LocalS3Process, bucket: str) -> None:
+    """Heads are counted within a twentieth, since nobody sees what the client and the server add to them."""
+    pacer, data = CountingPacer(), os.urandom(100_000)
+    with WireMeter(local_s3.port) as meter:
+        store = S3Store(bucket, endpoint_url=meter.url, access_key_id="k", secret_access_key="s", pacer=pacer)
+        for number in range(50):
+            store.put(f"folder/some-object-with-a-long-name-{number}", b"", Create())
+        for _ in range(5):
+            assert len(list(store.list(""))) == 50
+        with pytest.raises(ObjectNotFound):
+            store.get("missing")
+        store.put("k", data, Create())
+        assert store.get("k").data == data
+        store.delete("k")
+        store.close()
+        passed = meter.sent_bytes + meter.received_bytes
+    assert sum(pacer.asked) == 2 * len(data)
+    assert pacer.owed == pytest.approx(passed - 2 * len(data), rel=0.05)
 
 
 def test_ten_megabytes_are_smooth(local_s3: LocalS3Process, bucket: str) -> None:

@@ -19,7 +19,7 @@ class RunOptions(ProcessOptions):
         "replica.io.max.bytes.per.second",
         None,
         doc="Bytes read at the source and written at the replicas a second, over all replicas together. No second "
-        "has more than 1.3 times the rate, for rates of 500000 and more. Default: no limit.",
+        "has more than 1.3 times the rate, for rates of 200000 and more. Default: no limit.",
         importance="high",
         gt=0,
     )
