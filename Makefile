@@ -1,4 +1,4 @@
-# Every target does its own set-up on a machine that has Python 3.11+ and Java 17+ (and Go for `test-real`).
+# Every target does its own set-up on a machine that has Python 3.11+ and Java 17+ (and Go for `test-full`).
 # Versions come from constraints.txt, their hashes from requirements/; jars and binaries are kept in .cache, packages
 # in .venv.
 
@@ -19,9 +19,9 @@ WORKERS ?= 2
 PYTEST := $(PY) -m pytest
 # `make test ARGS="tests/unit -k roll"`
 ARGS ?=
-# Which tests a target runs, by their marks: `mutants` says of each planted bug which of these targets catches it.
-TEST_MARKS := not real and not soak and not kube
-FULL_MARKS := not soak and not kube
+# Which share of the tests that enumerate faults and seeds `test` runs: by chance, and printed. `make test SHARE=3/8`
+SHARE ?= $(shell echo $$((RANDOM % 8 + 1)))/8
+PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # A version of Spark for `test-spark`, in a venv of its own.
 SPARK ?= 3.5.9
 SPARK_VENV := .cache/spark-$(SPARK)
@@ -32,7 +32,7 @@ TOOLS := .cache/tools
 PIP_HASHED := -m pip --disable-pip-version-check install --quiet --require-hashes --no-build-isolation
 PIP_PROJECT := -m pip --disable-pip-version-check install --quiet --no-deps --no-build-isolation
 
-.PHONY: help venv java go jars demo test test-durations mutants test-spark test-real test-kube images-try compose-try soak lint lint-style lint-types lint-imports lint-tidy bench docs dist pins audit clean clean-all
+.PHONY: help venv java go go-programs jars demo test test-durations test-full test-rest mutants test-spark test-kube images-try compose-try soak lint lint-style lint-types lint-imports lint-tidy bench docs dist pins audit clean clean-all
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -63,14 +63,23 @@ jars: java $(STAMP)
 demo: jars ## The whole story on this machine: Kafka, S3 and Spark on loopback
 	@.venv/bin/keyfold demo
 
-test: jars ## All tests that need Python and Java; long storms in their short form
-	$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "$(TEST_MARKS)" $(ARGS)
+test: jars ## Every kind of test in minutes; of tests that enumerate faults and seeds one share of eight
+	$(PYTEST) $(PARALLEL) --tier test --share $(SHARE) $(ARGS)
 
 test-durations: ## The same, and seconds for each file and each fixture's set-up at the end
 	@$(MAKE) --no-print-directory test ARGS="-p tests.support.durations --durations=20 $(ARGS)"
 
+test-full: java go jars go-programs ## All tests but soaks: every fault and seed, versitygw, Helm, promtool
+	$(PYTEST) $(PARALLEL) --tier full $(ARGS)
+
+test-rest: java go jars go-programs ## What `make test` with the same SHARE leaves out of `make test-full`
+	$(PYTEST) $(PARALLEL) --tier rest --share $(SHARE) $(ARGS)
+
+go-programs: go $(STAMP)
+	@$(PY) -m tests.support.go_program versitygw helm promtool
+
 mutants: jars ## Plant each bug of tests/mutants, and say which test notices it: make mutants ARGS="--only log/*"
-	@$(PY) -m tests.support.mutants --workers $(WORKERS) --tier "test=$(TEST_MARKS)" --tier "test-full=$(FULL_MARKS)" $(ARGS)
+	@$(PY) -m tests.support.mutants --workers $(WORKERS) $(ARGS)
 
 test-spark: java $(SPARK_VENV)/.installed ## The compactor's Spark tests with another Spark: make test-spark SPARK=4.0.5
 	env -u SPARK_HOME $(SPARK_VENV)/bin/python -m pytest -m any_spark $(ARGS) tests
@@ -88,11 +97,7 @@ $(SPARK_VENV)/.installed: pyproject.toml requirements/build.txt requirements/dev
 	@$(SPARK_VENV)/bin/python $(PIP_PROJECT) -e .
 	@touch $@
 
-test-real: java go jars ## Tests with what is built by Go once: versitygw, Helm, promtool
-	@$(PY) -m tests.support.go_program versitygw helm promtool
-	$(PYTEST) -m "real and not soak" $(ARGS)
-
-# Not a part of test-real: two thousand Go packages are compiled for it the first time.
+# Not a part of test-full: two thousand Go packages are compiled for it the first time.
 test-kube: go java $(STAMP) ## The chart before a real kube-apiserver with etcd, built by Go once, and Spark's executors there
 	@$(PY) -m tests.support.go_program helm kube_apiserver
 	@$(PY) -m tests.support.crds

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.mutants import ROOT, table
-from tests.support.mutants.choice import KINDS, NOT_FOR_MUTANTS, Tier, stages
+from tests.support.mutants.choice import KINDS, NOT_FOR_MUTANTS, stages
 from tests.support.mutants.import_distance import distances
 from tests.support.mutants.mutant import Mutant, MutantError, load, module_path, parse
 from tests.support.mutants.trial import Outcome, Verdict
+from tests.support.tiers import Tier
 
 LEAST = {"log": 12, "read": 8, "restore": 6, "sink": 14, "compactor": 12, "replicator": 10}
 LINE_MAX = 140
@@ -98,11 +99,10 @@ def test_tests_are_near_what_they_import() -> None:
 
 
 def test_without_a_recording_the_nearest_unit_tests_come_first() -> None:
-    tiers = [Tier("test", "not real"), Tier("test-full", "not soak")]
-    found = stages(next(m for m in load() if m.module == "keyfold.log.gaps"), None, tiers, KINDS)
+    found = stages(next(m for m in load() if m.module == "keyfold.log.gaps"), None, KINDS)
     assert found[0].tests[0] == "tests/unit/test_gaps.py"
-    assert [stage.tier for stage in found] == sorted(stage.tier for stage in found)
-    assert found[-1].marks == "(not soak) and not (not real)"
+    half = len(found) // 2
+    assert [stage.tier for stage in found] == [Tier.TEST] * half + [Tier.REST] * half
     assert not any(test in NOT_FOR_MUTANTS for stage in found for test in stage.tests)
 
 

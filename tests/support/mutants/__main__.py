@@ -14,20 +14,14 @@ from queue import SimpleQueue
 from typing import Final
 
 from tests.support.mutants import ROOT, table
-from tests.support.mutants.choice import KINDS, Tier, stages
+from tests.support.mutants.choice import KINDS, stages
 from tests.support.mutants.mutant import Mutant, MutantError, load
 from tests.support.mutants.recording import Recording, newest, record
 from tests.support.mutants.tree import Tree
-from tests.support.mutants.trial import Known, Outcome, Trial, Verdict
+from tests.support.mutants.trial import COMMANDS, Known, Outcome, Trial, Verdict
+from tests.support.tiers import Tier
 
 _PAGE: Final = ROOT / "docs" / "testing.md"
-
-
-def _tier(text: str) -> Tier:
-    name, separator, marks = text.partition("=")
-    if not separator:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=MARKS")
-    return Tier(name, marks)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -38,8 +32,6 @@ def _parser() -> argparse.ArgumentParser:
         "--record", action="store_true", help="first run all tests under coverage, and keep what they reach"
     )
     parser.add_argument("--record-only", action="store_true", help="do that, and try no mutant")
-    parser.add_argument("--tier", action="append", type=_tier, default=[], metavar="NAME=MARKS",
-                        help="tests to try, tier by tier, by pytest's marks")  # fmt: skip
     parser.add_argument("--kinds", default=",".join(KINDS), help="folders of tests to choose from (%(default)s)")
     parser.add_argument("--workers", type=int, default=2, help="mutants at a time (%(default)s)")
     parser.add_argument("--minutes", type=float, default=15.0, help="at most for one mutant (%(default)g)")
@@ -67,22 +59,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         wrong = "--docs writes the table of all mutants; leave --only out" if mutants else "there is no such mutant"
         print(f"{wrong}; --list prints them", file=sys.stderr)
         return 2
-    tiers: list[Tier] = asked.tier or [Tier("test", "not real and not soak and not kube")]
     if asked.record or asked.record_only:
-        marks = " or ".join(f"({tier.marks})" for tier in tiers)
-        record(asked.cache, marks, ["-n", str(asked.workers), "--dist", "loadfile", "--no-loadscope-reorder"])
-    return 0 if asked.record_only else _judged(mutants, tiers, asked)
+        record(asked.cache, ["-n", str(asked.workers), "--dist", "loadfile", "--no-loadscope-reorder"])
+    return 0 if asked.record_only else _judged(mutants, asked)
 
 
-def _judged(mutants: Sequence[Mutant], tiers: Sequence[Tier], asked: argparse.Namespace) -> int:
+def _judged(mutants: Sequence[Mutant], asked: argparse.Namespace) -> int:
     """Try the mutants, and print and write the table; the exit code."""
-    verdicts = _tried(mutants, _recording(asked.cache), tiers, asked)
+    verdicts = _tried(mutants, _recording(asked.cache), asked)
     print("\n" + table.table(verdicts))
     if asked.json is not None:
         asked.json.write_text(table.as_json(verdicts), encoding="utf-8")
     if asked.docs:
         _PAGE.write_text(table.into_page(_PAGE.read_text(encoding="utf-8"), verdicts), encoding="utf-8")
-    complaints = table.complaints(verdicts, tiers[0].name)
+    complaints = table.complaints(verdicts, COMMANDS[Tier.TEST])
     if complaints:
         print("\n" + "\n".join(complaints), file=sys.stderr)
     return 1 if complaints else 0
@@ -97,11 +87,9 @@ def _recording(folder: Path) -> Recording | None:
     return found
 
 
-def _tried(
-    mutants: Sequence[Mutant], recording: Recording | None, tiers: Sequence[Tier], asked: argparse.Namespace
-) -> list[Verdict]:
+def _tried(mutants: Sequence[Mutant], recording: Recording | None, asked: argparse.Namespace) -> list[Verdict]:
     kinds = frozenset(asked.kinds.split(","))
-    chosen = {mutant.name: stages(mutant, recording, tiers, kinds) for mutant in mutants}
+    chosen = {mutant.name: stages(mutant, recording, kinds) for mutant in mutants}
     known = Known()
     width = max(len(mutant.name) for mutant in mutants)
     with ExitStack() as stack:

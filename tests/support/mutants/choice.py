@@ -1,15 +1,15 @@
 """Which tests to run for a mutant, and in which order: in stages, each of which is one run of pytest.
 
-Tests that reach the mutant's lines, those of the first tier before the others. Within a tier units come first and
-whole processes last; within a stage the quickest come first. Where nothing was recorded of the lines, or of a test, the
-test files that import the module are taken, the nearest first, in stages of their own.
+Tests that reach the mutant's lines, those of `make test` before the rest of `make test-full`. Within a tier units come
+first and whole processes last; within a stage the quickest come first. Where nothing was recorded of the lines, or of a
+test, the test files that import the module are taken, the nearest first, in stages of their own.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cache
 from math import inf
@@ -20,6 +20,7 @@ from tests.support.mutants.import_distance import distances
 from tests.support.mutants.mutant import Mutant
 from tests.support.mutants.record_plugin import WHOLE_FILE
 from tests.support.mutants.recording import Recording
+from tests.support.tiers import Tier
 
 KINDS: Final = ("unit", "golden", "contract", "property", "model", "infra", "integration", "soak")
 """Folders of tests, the cheapest first."""
@@ -36,34 +37,22 @@ _FILES_AT_ONCE: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Tier:
-    """Tests that one command runs: its name, and which marks they have."""
-
-    name: str
-    marks: str
-
-
-@dataclass(frozen=True, slots=True)
 class Stage:
     """One run of pytest: tests (or whole files) of one kind, in the order in which they are to run."""
 
-    tier: str
-    marks: str
+    tier: Tier
     tests: tuple[str, ...]
 
 
-def stages(mutant: Mutant, recording: Recording | None, tiers: Sequence[Tier], kinds: Collection[str]) -> list[Stage]:
+def stages(mutant: Mutant, recording: Recording | None, kinds: Collection[str]) -> list[Stage]:
     """The stages of a mutant's trial."""
     groups = _recorded(mutant, recording) or _near(mutant)
     found: list[Stage] = []
-    before: list[str] = []
-    for tier in tiers:
-        marks = " and ".join([f"({tier.marks})", *(f"not ({other})" for other in before)])
-        before.append(tier.marks)
+    for tier in (Tier.TEST, Tier.REST):
         for group in groups:
             wanted = [test for test in group if test.partition("::")[0] not in NOT_FOR_MUTANTS]
             of_kinds = [tuple(test for test in wanted if _kind(test) == kind) for kind in KINDS if kind in kinds]
-            found += [Stage(tier.name, marks, tests) for tests in of_kinds if tests]
+            found += [Stage(tier, tests) for tests in of_kinds if tests]
     return found
 
 

@@ -81,8 +81,8 @@ def newest(folder: Path) -> Recording | None:
     return None
 
 
-def record(folder: Path, marks: str, arguments: Sequence[str]) -> Recording:
-    """Run the tests with these marks under coverage, and keep what they reach. Tests may fail meanwhile."""
+def record(folder: Path, arguments: Sequence[str]) -> Recording:
+    """Run the tests of `make test-full` under coverage, and keep what they reach. Tests may fail meanwhile."""
     changed = _git("status", "--porcelain", "--", *FOLDERS)
     if changed:
         raise SystemExit(f"commit what has changed before you record what tests reach:\n{changed}")
@@ -94,7 +94,7 @@ def record(folder: Path, marks: str, arguments: Sequence[str]) -> Recording:
         config = work / "coverage.cfg"
         config.write_text(_CONFIG.format(folder=work, context=CONTEXT, include=include), encoding="utf-8")
         plugin = "tests.support.mutants.record_plugin"
-        command = [sys.executable, "-m", "pytest", "-q", "-p", plugin, "-m", marks, *arguments]
+        command = [sys.executable, "-m", "pytest", "-q", "-p", plugin, "--tier", "full", *arguments]
         environment = {**os.environ, FOLDER: str(work), "COVERAGE_PROCESS_START": str(config), CONTEXT: ""}
         subprocess.run(command, cwd=ROOT, env=environment, check=False)
         seconds: Counter[str] = Counter()

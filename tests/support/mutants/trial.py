@@ -20,6 +20,13 @@ from tests.support.mutants.choice import Stage
 from tests.support.mutants.mutant import Mutant
 from tests.support.mutants.tree import Tree
 from tests.support.mutants.trial_plugin import FAILED, VARIABLE
+from tests.support.tiers import Tier
+
+COMMANDS: Final = {Tier.TEST: "test", Tier.REST: "test-full"}
+"""The target of `make` that would have caught a mutant, by the tier of the test that did."""
+
+SHARE: Final = "1/8"
+"""Of enumerations `make test` runs a share that chance chooses. What one share catches is less than what all do."""
 
 TEST_TIMEOUT_S: Final = 300
 UNIT_TEST_TIMEOUT_S: Final = 120
@@ -38,7 +45,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of a mutant: the tier and the test that caught it, or what was in the way."""
+    """What came of a mutant: the command and the test that caught it, or what was in the way."""
 
     mutant: str
     outcome: Outcome
@@ -85,11 +92,11 @@ class Trial:
             try:
                 test = self._caught_by(stage)
             except _OutOfTime:
-                return Verdict(name, Outcome.UNFINISHED, stage.tier, "out of time")
+                return Verdict(name, Outcome.UNFINISHED, COMMANDS[stage.tier], "out of time")
             except _PytestFailed as error:
-                return Verdict(name, Outcome.UNFINISHED, stage.tier, str(error))
+                return Verdict(name, Outcome.UNFINISHED, COMMANDS[stage.tier], str(error))
             if test:
-                return Verdict(name, Outcome.CAUGHT, stage.tier, test)
+                return Verdict(name, Outcome.CAUGHT, COMMANDS[stage.tier], test)
         return Verdict(name, Outcome.SURVIVED, test="" if stages else "no test was found that reaches it")
 
     def _caught_by(self, stage: Stage) -> str:
@@ -98,7 +105,7 @@ class Trial:
             deselected = [f"--deselect={test}" for test, passes in self._known.passes.items() if not passes]
             self._tree.plant(self._mutant)
             try:
-                failed = self._pytest([*deselected, "-m", stage.marks], stage.tests)
+                failed = self._pytest([*deselected, "--tier", stage.tier, "--share", SHARE], stage.tests)
             finally:
                 self._tree.mend()
             if not failed or self._passes_without(failed):
