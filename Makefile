@@ -35,7 +35,7 @@ PIP_PROJECT := -m pip --disable-pip-version-check install --quiet --no-deps --no
 .PHONY: help venv java go go-programs jars demo test test-durations test-full test-rest mutants test-spark test-kube images-try compose-try soak lint lint-style lint-types lint-imports lint-tidy bench docs dist pins audit clean clean-all
 
 help: ## Show the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 venv: $(STAMP) ## Make .venv with pinned versions of all that is needed
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tests.support.mutants import ROOT, table
+from tests.support.mutants import ROOT, coverage_table, table
 from tests.support.mutants.choice import KINDS, NOT_FOR_MUTANTS, stages
 from tests.support.mutants.import_distance import distances
 from tests.support.mutants.mutant import Mutant, MutantError, load, module_path, parse
@@ -115,3 +117,24 @@ def test_survivors_and_too_few_in_the_first_tier_are_complaints(tmp_path: Path) 
     shown = table.table([*caught, late])
     assert "all           10 mutants: 9 caught by test, 1 caught by test-full" in shown
     assert json.loads(table.as_json([late]))[0]["test"] == late.test
+
+
+def test_coverage_is_shown_for_each_package_also_of_files_that_nobody_imports(tmp_path: Path) -> None:
+    for name, text in {
+        "pack/__init__.py": "",
+        "pack/inner/__init__.py": "",
+        "pack/inner/odd.py": "def is_odd(number):\n    if number % 2:\n        return True\n    return False\n",
+        "room/found/__init__.py": "",
+        "room/found/unread.py": "ANSWER = 1\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    program = "import sys; sys.path.insert(0, '.'); from pack.inner.odd import is_odd; is_odd(1)"
+    (tmp_path / "program.py").write_text(program)
+    command = [sys.executable, "-m", "coverage", "run", "--branch", "--source=pack", "--data-file=found", "program.py"]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=120)
+    shown = coverage_table.table(tmp_path / "found", tmp_path, ["pack", "room"])
+    rows = {line.split()[0]: line.split()[1:] for line in shown}
+    assert rows["pack.inner"] == ["3", "/", "4", "75.0%", "1", "/", "2", "50.0%"]
+    assert rows["found"] == ["0", "/", "1", "0.0%", "0", "/", "0", "100.0%"]
+    assert rows["all"] == ["3", "/", "5", "60.0%", "1", "/", "2", "50.0%"]

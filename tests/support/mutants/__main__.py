@@ -29,7 +29,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="these mutants; * is a wildcard")
     parser.add_argument("--list", action="store_true", help="print the mutants, and try none")
     parser.add_argument(
-        "--record", action="store_true", help="first run all tests under coverage, and keep what they reach"
+        "--record", action="store_true", help="first run all tests under coverage, keep what they reach, and print it"
     )
     parser.add_argument("--record-only", action="store_true", help="do that, and try no mutant")
     parser.add_argument("--kinds", default=",".join(KINDS), help="folders of tests to choose from (%(default)s)")

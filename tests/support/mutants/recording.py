@@ -25,6 +25,7 @@ from typing import Final
 import coverage
 
 from tests.support.mutants import ROOT
+from tests.support.mutants.coverage_table import table
 from tests.support.mutants.mutant import Mutant, MutantError
 from tests.support.mutants.record_plugin import CONTEXT, FOLDER
 
@@ -32,6 +33,7 @@ FOLDERS: Final = ("keyfold", "sink", "compactor", "schemas")
 _CONFIG: Final = """\
 [run]
 parallel = true
+branch = true
 data_file = {folder}/coverage
 context = ${{{context}}}
 disable_warnings = no-data-collected,module-not-measured,module-not-imported
@@ -109,6 +111,7 @@ def record(folder: Path, arguments: Sequence[str]) -> Recording:
     (folder / f"{commit}.json").write_text(json.dumps(told, indent=1), encoding="utf-8")
     found = newest(folder)
     assert found is not None
+    print("\n".join(table(folder / f"{commit}.coverage", ROOT, FOLDERS)))
     return found
 
 
