@@ -212,6 +212,10 @@ class Corrupt(LogError):
     """Stored bytes are not what they must be. The message names object, block and record."""
 
 
+class ManifestTooLarge(LogError):
+    """The next manifest would have more bytes than a reader takes. Nothing was written, and the log is as it was."""
+
+
 class CommitRefused(LogError):
     """A commit's requirement does not hold any more. Nothing was written; uploads become orphans."""
 

@@ -30,7 +30,7 @@ import zstandard
 from backports import zstd
 from fastavro.schema import SchemaParseException
 
-from keyfold.errors import Corrupt, FormatTooNew
+from keyfold.errors import Corrupt, FormatTooNew, ManifestTooLarge
 from keyfold.log.avro import SYNC_BYTES, parse_block, read_meta
 from keyfold.log.manifest import (
     Ancestor,
@@ -73,8 +73,8 @@ _NAME_SHOWN: Final = 120
 _FAULTS_SHOWN: Final = 5
 
 
-def encode_manifest(manifest: Manifest) -> bytes:
-    """The bytes of a manifest. Its own soundness is checked before anything is written."""
+def encode_manifest(manifest: Manifest, max_bytes: int = MANIFEST_BYTES_MAX) -> bytes:
+    """The bytes of a manifest. Its own soundness is checked before anything is written. Raises `ManifestTooLarge`."""
     found = faults(manifest)
     if found:
         message = f"refusing to write an unsound manifest of {manifest.topic}-{manifest.partition}: {'; '.join(found)}"
@@ -92,8 +92,15 @@ def encode_manifest(manifest: Manifest) -> bytes:
         ) from error
     fastavro.schemaless_writer(body, written_by, _to_document(manifest))
     block = zstd.compress(body.getvalue(), level=_LEVEL)
-    assert len(block) <= MANIFEST_BYTES_MAX - _HEADER_BYTES, "nobody could read it"
-    assert len(body.getvalue()) <= raw_bytes_max(len(block), is_own=not manifest.writer_schema), "nobody could read it"
+    raw_bytes, limit = len(body.getvalue()), max_bytes - _HEADER_BYTES
+    if len(block) > limit or raw_bytes > raw_bytes_max(len(block), is_own=not manifest.writer_schema):
+        raise ManifestTooLarge(
+            manifest.topic,
+            manifest.partition,
+            f"a manifest of {len(manifest.segments)} segments would have {len(block)} bytes ({raw_bytes} unpacked), "
+            f"and nobody reads more than {limit}; nothing was written",
+            hint="let the compactor merge segments, and let the sink make larger ones (`flush.size`, `segment.ms`)",
+        )
     return _sealed(
         {
             "avro.schema": json.dumps(schema, separators=(",", ":")).encode(),

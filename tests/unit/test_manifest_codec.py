@@ -8,7 +8,7 @@ from random import Random
 import fastavro
 import pytest
 
-from keyfold.errors import Corrupt, FormatTooNew
+from keyfold.errors import Corrupt, FormatTooNew, ManifestTooLarge
 from keyfold.log import manifest_codec
 from keyfold.log.manifest import WHOLE_RANGE, Gap, Hold, Manifest, Pass, Replaced, RoleState, faults
 from keyfold.log.manifest_codec import decode_manifest, encode_manifest, require_writable
@@ -134,6 +134,15 @@ def test_ten_thousand_segments_take_tens_of_bytes_each() -> None:
     )
     data = encode_manifest(empty_manifest(segments=segments, next_offset=10_000_000, last_epoch=1))
     assert len(data) < 10_000 * 100
+
+
+def test_a_manifest_that_nobody_could_read_is_refused_by_a_clear_error() -> None:
+    listed = tuple(entry(sink_name(at, 1), at, at + 1) for at in range(2_000))
+    manifest = empty_manifest(segments=listed, next_offset=2_000, last_epoch=1)
+    stored = len(encode_manifest(manifest))
+    with pytest.raises(ManifestTooLarge, match=r"a manifest of 2000 segments would have \d+ bytes") as refused:
+        encode_manifest(manifest, manifest_codec._HEADER_BYTES + stored // 2)
+    assert "flush.size" in str(refused.value.hint)
 
 
 def test_an_unsound_manifest_is_never_written() -> None:
