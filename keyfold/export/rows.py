@@ -10,7 +10,7 @@ Rows are in the order of their offsets.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
@@ -23,6 +23,7 @@ from keyfold.log.names import Place
 from keyfold.typed.columns import BadRows, Column
 from keyfold.typed.formats import Part
 from keyfold.typed.misfit import misfit_at
+from keyfold.typed.widths import in_parts
 
 _EXAMPLES: Final = 5
 _HINT: Final = "--on-error null or skip goes on without it"
@@ -62,8 +63,14 @@ class Rows:
             ]
         )
 
-    def table(self, place: Place, batch: pa.RecordBatch, misfits: Misfits) -> pa.Table:
-        """The rows of some records. Counts into `misfits`. Raises `RecordMisfit` for the first that does not fit."""
+    def tables(self, place: Place, batch: pa.RecordBatch, misfits: Misfits) -> Iterator[pa.Table]:
+        """The rows of some records, in one table unless they are too wide for that. Counts into `misfits`.
+
+        Raises `RecordMisfit` for the first record that does not fit.
+        """
+        return in_parts(batch, lambda part: self._table(place, part, misfits))
+
+    def _table(self, place: Place, batch: pa.RecordBatch, misfits: Misfits) -> pa.Table:
         decoded = {
             part: column.decode(batch.column(part.value), batch.column("headers"))
             for part, column in self._columns.items()

@@ -168,7 +168,8 @@ class _Work:
             try:
                 for batch in batches(self._log, pinned, self._request):
                     self._check_stop()
-                    files.write(rows.table(pinned.place, batch, misfits))
+                    for table in rows.tables(pinned.place, batch, misfits):
+                        files.write(table)
                     self._progress(len(batch))
                 return ExportedPartition(pinned, tuple(files.finish()), misfits)
             except Moved:

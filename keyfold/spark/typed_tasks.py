@@ -26,6 +26,7 @@ from keyfold.typed.decoder import reader_type
 from keyfold.typed.formats import Format, Part
 from keyfold.typed.kept import KeptSchemas
 from keyfold.typed.misfit import misfit_at
+from keyfold.typed.widths import in_parts
 
 DECIMAL_DIGITS_MAX: Final = 38
 
@@ -89,10 +90,14 @@ def _decoding(
             columns = [
                 (typing, column_for(typing.part, Format.AVRO, kept, reader_type(typing.reader))) for typing in typings
             ]
-            for batch in batches:
+
+            def decoded(batch: Any) -> Any:
                 for typing, column in columns:
-                    batch = _decoded(batch, topic, typing, column)  # noqa: PLW2901 - one column after the other
-                yield batch
+                    batch = _decoded(batch, topic, typing, column)
+                return batch
+
+            for batch in batches:
+                yield from in_parts(batch, decoded)
 
     return run
 

@@ -4,10 +4,12 @@
     int, long                int32, int64           map         map of string
     float, double            float32, float64       record      struct
     bytes, string            binary, string         enum        string
-    fixed                    fixed-size binary      union       the one type beside null
+    fixed                    fixed-size binary (*)  union       the one type beside null
     date                     date32                 decimal     decimal128, above 38 digits decimal256
     time-millis, -micros     time32 ms, time64 us   uuid        string
     timestamp-...            timestamp in UTC, ms, us or ns; local-timestamp-... without a zone
+
+(*) Above 1,024 bytes a binary of any size.
 
 Everything may be null. A union of `int` and `long` is int64, one of `int`, `float` and `double` float64. Other unions,
 and a record that holds itself, have no type in Arrow: a reader's schema without them must say what to take.
@@ -32,6 +34,7 @@ from keyfold.typed.avro_schema import (
     Union,
     describe,
 )
+from keyfold.typed.widths import FIXED_BYTES_MAX
 
 _PRIMITIVES: Final[Mapping[str, Any]] = {
     "null": pa.null(),
@@ -62,7 +65,8 @@ def _arrow(schema: Type, path: tuple[str, ...], inside: tuple[RecordType, ...]) 
         case Primitive(kind, logical):
             return _PRIMITIVES[kind] if logical is None else _logical(logical, _PRIMITIVES[kind], path)
         case Fixed(_, size, logical):
-            return pa.binary(size) if logical is None else _logical(logical, pa.binary(size), path)
+            bare = pa.binary(size if size <= FIXED_BYTES_MAX else -1)
+            return bare if logical is None else _logical(logical, bare, path)
         case Enumeration():
             return pa.string()
         case Array(items):

@@ -30,6 +30,7 @@ from keyfold.typed.avro_resolve import (
     ReadUnion,
 )
 from keyfold.typed.avro_schema import Primitive
+from keyfold.typed.widths import Room, null_bytes
 
 __all__ = ["Misplaced", "Unsuited", "padded", "read_arrow"]
 
@@ -46,19 +47,20 @@ def padded(raw: Any) -> bytes:
     return b"".join([raw, bytes(PADDING)])
 
 
-def read_arrow(action: Action, kind: pa.DataType, raw: bytes, starts: Ints, ends: Ints) -> pa.Array:
+def read_arrow(action: Action, kind: pa.DataType, raw: bytes, starts: Ints, ends: Ints, room: Room) -> pa.Array:
     """The values at `[starts, ends)` of `padded` bytes, which ascend, as an array of `kind`.
 
-    Raises `Misplaced` and `Unsuited`.
+    Raises `Misplaced`, `Unsuited` and `TooWide`.
     """
-    found, at = _Walk(Leaves(raw)).read(action, kind, starts, ends)
+    found, at = _Walk(Leaves(raw), room).read(action, kind, starts, ends)
     refuse(at != ends, "it does not end where it should")
     return found
 
 
 class _Walk:
-    def __init__(self, leaves: Leaves) -> None:
+    def __init__(self, leaves: Leaves, room: Room) -> None:
         self._leaves = leaves
+        self._room = room
 
     def read(self, action: Action, kind: pa.DataType | None, at: Ints, limits: Ints) -> Found:  # noqa: PLR0911
         """The values at `at` as an array of `kind` (None: they are passed over), and the positions behind them."""
@@ -92,6 +94,7 @@ class _Walk:
         for place in action.defaults:
             field = action.target.fields[place]
             one = pa.array([default_value(field.type, field.default, raw=True)], kind.field(place).type)
+            self._room.take(count * one.nbytes)
             arrays[place] = one.take(pa.array(np.zeros(count, np.int64)))
         return pa.StructArray.from_arrays(arrays, fields=list(kind)), at
 
@@ -114,6 +117,8 @@ class _Walk:
                 placed += len(rows)
         if kind is None:
             return None, behind
+        if placed < len(at):
+            self._room.take((len(at) - placed) * null_bytes(kind))
         joined = pa.concat_arrays(pieces) if pieces else pa.array([], kind)
         return joined.take(pa.array(order, mask=order < 0)), behind
 
@@ -124,6 +129,7 @@ class _Walk:
             return None, at
         unknown = np.array([symbol is None for symbol in action.symbols])
         refuse(unknown[numbers], "a symbol that the reader does not know")
+        self._room.take(int(np.array([len(symbol or "") for symbol in action.symbols])[numbers].sum()))
         symbols = pa.array([symbol or "" for symbol in action.symbols], pa.string())
         return as_kind(symbols.take(pa.array(numbers)), kind), at
 

@@ -22,6 +22,7 @@ from keyfold.typed.json_fit import compile_json
 from keyfold.typed.kept import KeptSchemas
 from keyfold.typed.misfit import Misfit
 from keyfold.typed.values import JsonValues, WriterReaders, read_whole, text_of
+from keyfold.typed.widths import ROOM_BYTES, Room, TooWide, measure_of, null_bytes
 
 BadRows = list[tuple[int, Misfit]]
 
@@ -42,7 +43,10 @@ class Column(Protocol):
         """The type of all arrays."""
 
     def decode(self, data: pa.Array, headers: pa.Array | None) -> Decoded:
-        """Turn binary `data`, and the headers of the same records where there are any, into typed values."""
+        """Turn binary `data`, and the headers of the same records where there are any, into typed values.
+
+        Raises `TooWide` where that many rows would take too much memory (see `keyfold.typed.widths.in_parts`).
+        """
 
 
 class BytesColumn:
@@ -65,7 +69,7 @@ class StringColumn:
         try:
             return Decoded(data.cast(pa.string()), [])
         except pa.ArrowInvalid:
-            return _one_by_one(data, text_of, self.type)
+            return _in_room(data, self.type, lambda room: _one_by_one(data, text_of, self.type, room))
 
 
 class JsonColumn:
@@ -79,7 +83,7 @@ class JsonColumn:
 
     def decode(self, data: pa.Array, headers: pa.Array | None) -> Decoded:  # noqa: ARG002
         """See `Column`."""
-        return _one_by_one(data, self._value, self.type)
+        return _in_room(data, self.type, lambda room: _one_by_one(data, self._value, self.type, room))
 
     def _value(self, data: bytes) -> Any:
         value = self._values.value(data, ())
@@ -109,12 +113,15 @@ class AvroColumn:
         """See `Column`."""
         if not len(data):
             return Decoded(pa.array([], self.type), [])
+        return _in_room(data, self.type, lambda room: self._decoded(data, headers, room))
+
+    def _decoded(self, data: pa.Array, headers: pa.Array | None, room: Room) -> Decoded:
         frames, misfits = find_frames(data, named_headers(headers, self._header), self._header)
         pieces: list[Any] = []
         order = np.full(len(data), -1, np.int64)
         for frame in frames:
             try:
-                found = self._group(data, frame)
+                found = self._group(data, frame, room)
             except Misfit as misfit:  # the schema is to blame, for all of them
                 misfits += [(row, misfit) for row in frame.rows.tolist()]
                 continue
@@ -127,27 +134,41 @@ class AvroColumn:
         joined = pa.concat_arrays(pieces) if pieces else pa.array([], self.type)
         return Decoded(joined.take(pa.array(order, mask=order < 0)), misfits)
 
-    def _group(self, data: pa.Array, frame: Frame) -> Decoded:
-        """The values of one writer schema. Raises `Misfit` where the schema cannot be had."""
+    def _group(self, data: pa.Array, frame: Frame, room: Room) -> Decoded:
+        """The values of one writer schema. Raises `Misfit` where the schema cannot be had, and `TooWide`."""
         action = self._readers.action(frame.key)
         bytes_of = Raw.of(data)
         starts, ends = bytes_of.bounds[:-1][frame.rows] + frame.begin, bytes_of.bounds[1:][frame.rows]
         try:
-            return Decoded(read_arrow(action, self.type, bytes_of.padded, starts, ends), [])
+            return Decoded(read_arrow(action, self.type, bytes_of.padded, starts, ends, room), [])
         except (Misplaced, Unsuited, RecursionError, pa.ArrowException):
             pass  # one by one it is found which of them are wrong
         read = self._readers.of(frame.key)
         values = data.take(pa.array(frame.rows))
-        return _one_by_one(values, lambda raw: read_whole(read, raw, frame.begin, frame.key), self.type)
+        return _one_by_one(values, lambda raw: read_whole(read, raw, frame.begin, frame.key), self.type, room)
 
 
 # So few that most of what is made of them dies young: Python's collector would look at all of a batch again and again.
 _FEW: Final = 512
 
 
-def _one_by_one(data: pa.Array, decode: Callable[[bytes], Any], kind: pa.DataType) -> Decoded:
+def _in_room(data: pa.Array, kind: pa.DataType, decode: Callable[[Room], Decoded]) -> Decoded:
+    """What `decode` finds. Raises `TooWide`; a row that is too wide by itself is null."""
+    room = Room(data.nbytes)
+    try:
+        room.take(len(data) * null_bytes(kind))
+        return decode(room)
+    except TooWide:
+        if len(data) > 1:
+            raise
+        misfit = Misfit(f"takes more than {ROOM_BYTES} bytes as columns, for {data.nbytes} bytes of data")
+        return Decoded(pa.nulls(1, kind), [(0, misfit)])
+
+
+def _one_by_one(data: pa.Array, decode: Callable[[bytes], Any], kind: pa.DataType, room: Room) -> Decoded:
     pieces: list[pa.Array] = []
     misfits: BadRows = []
+    measure = measure_of(kind)
     for first in range(0, len(data), _FEW):
         values: list[Any] = data.slice(first, _FEW).to_pylist()
         bad: BadRows = []
@@ -158,6 +179,7 @@ def _one_by_one(data: pa.Array, decode: Callable[[bytes], Any], kind: pa.DataTyp
                 except Misfit as misfit:
                     values[row] = None
                     bad.append((row, misfit))
+                room.take(measure(values[row]))
         found = _built(values, kind, bad)
         pieces.append(found.array)
         misfits += [(first + row, misfit) for row, misfit in found.misfits]

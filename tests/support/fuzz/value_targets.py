@@ -18,6 +18,7 @@ from keyfold.typed.choose import column_for, survey_for, surveyed_type
 from keyfold.typed.decoder import Decoder, reader_type
 from keyfold.typed.formats import Format, Part
 from keyfold.typed.kept import KeptSchemas
+from keyfold.typed.widths import in_parts
 from keyfold_sink.convert.avro_check import _Group, _judge
 from keyfold_sink.convert.avro_schema import SchemaUnusable
 from keyfold_sink.convert.connect_schema import SchemaInvalid, compile_fit
@@ -130,10 +131,12 @@ def _column(kind: Format, value: bytes, kept: KeptSchemas, reader: Json = None) 
         survey.look(array, None)
         reader = surveyed_type([survey], kept, Part.VALUE)
     column = column_for(Part.VALUE, kind, kept, reader)
-    decoded = column.decode(array, None)
-    assert len(decoded.array) == len(array)
-    assert decoded.array.type == column.type
-    decoded.array.validate(full=True)
+    batch = pa.record_batch({"value": array})
+    parts = list(in_parts(batch, lambda part: column.decode(part.column("value"), None)))
+    assert sum(len(part.array) for part in parts) == len(array)
+    for part in parts:
+        assert part.array.type == column.type
+        part.array.validate(full=True)
 
 
 def check_avro(data: bytes) -> None:
