@@ -81,6 +81,12 @@ def has_placeholder(value: str) -> bool:
     return _PLACEHOLDER_BEGINS.search(value) is not None
 
 
+def placeholders(value: str) -> Iterator[tuple[str, str]]:
+    """Yield the provider of each placeholder that `resolve` fills in, and what it names."""
+    for match in _PLACEHOLDER.finditer(value):
+        yield match["provider"], match["rest"]
+
+
 def without_secrets(text: str, values: Mapping[str, str]) -> str:
     """A message with what may be a secret of this configuration taken out, wherever it was picked up."""
     for key, value in values.items():

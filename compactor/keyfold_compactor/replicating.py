@@ -54,6 +54,7 @@ def replicating(
         holder=f"{socket.gethostname()}:{os.getpid()}",
         opener=opener,
         pacer=pacer,
+        allowed=options.allowed_credentials,
     )
     try:
         yield Rounds(store, options.topics_dir, means, narrowed, watch)

@@ -19,6 +19,7 @@ from typing import Any, Final
 import pytest
 from botocore.exceptions import ClientError
 
+from keyfold.allowed_credentials import AllowedCredentials
 from keyfold.clock import SystemClock
 from keyfold.errors import AccessDenied, AlreadyExists, ObjectNotFound
 from keyfold.log.edits_replica import same_content
@@ -375,7 +376,7 @@ def test_an_operator_of_registrations_can_have_the_log_sent_elsewhere(pair: Pair
     there = ("--to", "s3://theirs/topics", "--endpoint-url", "https://theirs.example")
     on_call("replica", "edit", pair.source.url, "dr", *there, "--no-probe", code=None)
     registry = Registry(pair.source.store(ROOT), TOPICS_DIR, SystemClock(), Random(1))
-    location = registry.load("dr").location({})
+    location = registry.load("dr").location({}, AllowedCredentials())
     assert (location.bucket, location.endpoint_url) == ("theirs", "https://theirs.example")
 
 

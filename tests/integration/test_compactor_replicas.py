@@ -34,8 +34,8 @@ def keyfold(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], location: S3Location
 ) -> Callable[..., Said]:
     """The command in this process, with the replica's credentials in the environment."""
-    monkeypatch.setenv("DR_KEY_ID", str(location.access_key_id))
-    monkeypatch.setenv("DR_SECRET", str(location.secret_access_key))
+    monkeypatch.setenv("KEYFOLD_REPLICA_ID", str(location.access_key_id))
+    monkeypatch.setenv("KEYFOLD_REPLICA_SECRET", str(location.secret_access_key))
 
     def keyfold(*arguments: str) -> Said:
         code = run(list(arguments), Surroundings(open_by_url, SystemClock(), Random()))
@@ -50,9 +50,9 @@ def keys(location: S3Location) -> Sequence[str]:
         "--endpoint-url",
         str(location.endpoint_url),
         "--access-key-id",
-        "${env:DR_KEY_ID}",
+        "${env:KEYFOLD_REPLICA_ID}",
         "--secret-access-key",
-        "${env:DR_SECRET}",
+        "${env:KEYFOLD_REPLICA_SECRET}",
     )
 
 

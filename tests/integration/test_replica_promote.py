@@ -29,6 +29,7 @@ def config(scene: Scene, end: End, path: Path, key: str, secret: str) -> str:
         "s3.region": REGION,
         "aws.access.key.id": f"${{env:{key}}}",
         "aws.secret.access.key": f"${{env:{secret}}}",
+        "replica.env.allowlist.pattern": "AWS_ACCESS_KEY_ID|AWS_SECRET_ACCESS_KEY",
     }
     path.write_text(json.dumps(values))
     return str(path)
@@ -37,7 +38,7 @@ def config(scene: Scene, end: End, path: Path, key: str, secret: str) -> str:
 @pytest.fixture
 def far(between: Scene, tmp_path: Path) -> str:
     """The replica's end, as a file."""
-    return config(between, between.replica, tmp_path / "far.json", "FAR_KEY", "FAR_SECRET")
+    return config(between, between.replica, tmp_path / "far.json", "KEYFOLD_REPLICA_KEY", "KEYFOLD_REPLICA_SECRET")
 
 
 def append(end: End, scene: Scene, batch: list[Record], seed: int = 1) -> None:

@@ -114,8 +114,8 @@ class Scene:
             "AWS_SECRET_ACCESS_KEY": str(near.secret_access_key),
             "AWS_REGION": REGION,
             "AWS_DEFAULT_REGION": REGION,
-            "FAR_KEY": str(far.access_key_id),
-            "FAR_SECRET": str(far.secret_access_key),
+            "KEYFOLD_REPLICA_KEY": str(far.access_key_id),
+            "KEYFOLD_REPLICA_SECRET": str(far.secret_access_key),
         }
 
     @property
@@ -159,8 +159,8 @@ class Scene:
         values = {
             "store.url": str(self.replica.location.endpoint_url),
             "s3.region": REGION,
-            "aws.access.key.id": "${env:FAR_KEY}",
-            "aws.secret.access.key": "${env:FAR_SECRET}",
+            "aws.access.key.id": "${env:KEYFOLD_REPLICA_KEY}",
+            "aws.secret.access.key": "${env:KEYFOLD_REPLICA_SECRET}",
             "file.delete.delay.ms": "0",
             "replica.retry.backoff.max.ms": "2000",
         } | {key.replace("_", "."): value for key, value in config.items()}

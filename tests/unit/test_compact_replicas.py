@@ -310,11 +310,15 @@ def test_what_a_run_has_cleaned_is_at_the_replica_when_it_is_over() -> None:
 def test_a_replica_that_is_away_fails_the_run_and_not_the_cleaning() -> None:
     clock = ManualClock()
     store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")], clock=clock)
-    register(store, aws_access_key_id="${env:KEYFOLD_NOT_SET}", aws_secret_access_key="${env:KEYFOLD_NOT_SET}")
+    register(
+        store,
+        aws_access_key_id="${env:KEYFOLD_REPLICA_NOT_SET}",
+        aws_secret_access_key="${env:KEYFOLD_REPLICA_NOT_SET}",
+    )
     report = run_with_replicas(Buckets(clock, b=store))
     assert report.partitions[0].outcome is Outcome.CLEANED
     assert report.exit_code == 1
-    assert "KEYFOLD_NOT_SET" in " ".join(report.replicas[0].lines)
+    assert "`KEYFOLD_REPLICA_NOT_SET` is not set" in " ".join(report.replicas[0].lines)
 
 
 def test_what_was_carried_before_is_not_told_again_of_a_replica_that_cannot_be_begun_with() -> None:

@@ -53,11 +53,11 @@ def test_a_replica_is_opened_where_its_registration_says(
     keyfold: Keyfold, made: MadeLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del made
-    monkeypatch.setenv("DR_ID", "me")
-    monkeypatch.setenv("DR_SECRET", "mine and mine alone")
+    monkeypatch.setenv("KEYFOLD_REPLICA_ID", "me")
+    monkeypatch.setenv("KEYFOLD_REPLICA_SECRET", "mine and mine alone")
     printed = keyfold(
         "add", SOURCE, "dr", "--to", REPLICA, "--endpoint-url", "https://s3.dr.example", "--encryption", "AES256",
-        "--access-key-id", "${env:DR_ID}", "--secret-access-key", "${env:DR_SECRET}",
+        "--access-key-id", "${env:KEYFOLD_REPLICA_ID}", "--secret-access-key", "${env:KEYFOLD_REPLICA_SECRET}",
     )  # fmt: skip
     opened = next(location for location in keyfold.buckets.locations if location.bucket == "dr")
     assert opened.endpoint_url == "https://s3.dr.example"
@@ -90,12 +90,36 @@ def test_a_secret_on_the_command_line_is_refused_and_not_repeated(keyfold: Keyfo
 
 def test_a_missing_credential_is_named(keyfold: Keyfold, made: MadeLog) -> None:
     del made
-    credentials = ("--access-key-id", "${env:NOT_SET_ID}", "--secret-access-key", "${env:NOT_SET}")
+    credentials = (
+        "--access-key-id",
+        "${env:KEYFOLD_REPLICA_GONE_ID}",
+        "--secret-access-key",
+        "${env:KEYFOLD_REPLICA_GONE}",
+    )
     keyfold("add", SOURCE, "dr", "--to", REPLICA, *credentials, code=2)
-    assert "NOT_SET_ID" in keyfold.errors[0]
+    assert "KEYFOLD_REPLICA_GONE_ID" in keyfold.errors[0]
     keyfold("add", SOURCE, "dr", "--to", REPLICA, *credentials, "--no-probe")
     (shown,) = keyfold.json("status", SOURCE, "dr")
-    assert "NOT_SET_ID" in shown["errors"][0]["message"]
+    assert "KEYFOLD_REPLICA_GONE_ID" in shown["errors"][0]["message"]
+
+
+def test_a_credential_that_is_not_allowed_is_said_at_once(keyfold: Keyfold, made: MadeLog, tmp_path: Path) -> None:
+    del made
+    adding = ("--to", REPLICA, "--access-key-id", "${env:DR_ID}", "--secret-access-key", "${env:DR_SECRET}")
+    keyfold("add", SOURCE, "dr", *adding, code=2)
+    assert "environment variable `DR_ID`, which `replica.env.allowlist.pattern` does not allow" in keyfold.errors[0]
+    assert "`KEYFOLD_REPLICA_.*`" in " ".join(keyfold.errors)
+    assert keyfold.json("list", SOURCE) == []
+    keyfold("add", SOURCE, "dr", *adding, "--no-probe")
+    assert keyfold.errors[0].startswith("warning: `aws.access.key.id`: the registration of replica `dr` names")
+    keyfold("edit", SOURCE, "dr", "--topics", "users", code=2)
+    keyfold("edit", SOURCE, "dr", "--profile", "dr", "--unset", "aws.access.key.id",
+            "--unset", "aws.secret.access.key", "--no-probe")  # fmt: skip
+    assert "AWS profile `dr`, which `replica.profile.allowlist.pattern` does not allow" in keyfold.errors[0]
+    allowed = {"s3.bucket.name": "log", "replica.profile.allowlist.pattern": "dr"}
+    (tmp_path / "replicate.json").write_text(json.dumps(allowed))
+    keyfold("edit", str(tmp_path / "replicate.json"), "dr", "--topics", "users")
+    assert (keyfold.errors, keyfold.buckets.locations[-1].profile) == ([], "dr")
 
 
 def test_a_name_and_a_place_are_taken_once(keyfold: Keyfold, made: MadeLog) -> None:

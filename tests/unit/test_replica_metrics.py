@@ -141,7 +141,10 @@ def test_a_process_for_two_replicas_shows_the_one_that_works_and_the_one_that_it
     made_log(buckets)
     registry = Registry(buckets["log"], "topics", SystemClock(), Random(1))
     registry.add(Registration("dr", {"s3.bucket.name": "dr"}))
-    credentials = {"aws.access.key.id": "${env:NOBODY_KNOWS}", "aws.secret.access.key": "${env:NOBODY_KNOWS}"}
+    credentials = {
+        "aws.access.key.id": "${env:KEYFOLD_REPLICA_UNKNOWN}",
+        "aws.secret.access.key": "${env:KEYFOLD_REPLICA_UNKNOWN}",
+    }
     registry.add(Registration("eu", {"s3.bucket.name": "eu", **credentials}))
     means = Means(
         ReplicaSettings(threads=2, patience_s=1), SystemClock(), Random(2), "h:1", opener=buckets.open, environ={}

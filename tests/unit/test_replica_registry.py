@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keyfold.allowed_credentials import AllowedCredentials
 from keyfold.clock import ManualClock
 from keyfold.errors import ConfigError, StoreUnavailable
 from keyfold.store.api import Create, ObjectStore
@@ -173,11 +174,14 @@ def test_credentials_are_filled_in_only_where_the_bucket_is_opened() -> None:
     config = {"s3.bucket.name": "b", "aws.access.key.id": "${env:ID}", "aws.secret.access.key": "${env:SECRET}"}
     store = memory()
     made = registry(store).add(Registration("dr", config))
-    location = made.location({"ID": "me", "SECRET": "mine"})
+    allowed = AllowedCredentials("ID|SECRET")
+    location = made.location({"ID": "me", "SECRET": "mine"}, allowed)
     assert (location.access_key_id, location.secret_access_key) == ("me", "mine")
     assert b"mine" not in store.get(registration_key(DIR, "dr")).data
     with pytest.raises(ConfigError, match="`SECRET` is not set"):
-        made.location({"ID": "me"})
+        made.location({"ID": "me"}, allowed)
+    with pytest.raises(ConfigError, match="replica `dr` names the environment variable `ID`, which"):
+        made.location({"ID": "me", "SECRET": "mine"}, AllowedCredentials())
 
 
 def test_placeholders_are_for_credentials_alone() -> None:

@@ -159,7 +159,11 @@ def test_what_one_replica_cannot_do_holds_up_no_other(buckets: Buckets) -> None:
     """One has a credential that this machine has not, one is away."""
     made_log(buckets)
     known = registry(buckets)
-    config = {"s3.bucket.name": "b", "aws.access.key.id": "${env:NO_ID}", "aws.secret.access.key": "${env:NO_KEY}"}
+    config = {
+        "s3.bucket.name": "b",
+        "aws.access.key.id": "${env:KEYFOLD_REPLICA_NO_ID}",
+        "aws.secret.access.key": "${env:KEYFOLD_REPLICA_NO_KEY}",
+    }
     known.add(Registration("nobody", config))
     known.add(registered("gone", "gone"))
     known.add(registered("dr", "dr"))
@@ -169,7 +173,7 @@ def test_what_one_replica_cannot_do_holds_up_no_other(buckets: Buckets) -> None:
 
         def has_said() -> bool:
             reported = load_reported(buckets["log"], "topics", "nobody")
-            return reported is not None and "NO_ID" in reported.error
+            return reported is not None and "`KEYFOLD_REPLICA_NO_ID` is not set" in reported.error
 
         until(has_said)
         buckets.away.clear()

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from keyfold.errors import ConfigError
 from keyfold.terminal import echo, echo_json
 from keyfold_compactor.replica.cli.config import changes_of, config_of, replica_options
 from keyfold_compactor.replica.cli.holds import drop_holds
 from keyfold_compactor.replica.cli.places import (
+    allowed_credentials,
     name_argument,
     open_replica,
     open_side,
@@ -24,6 +26,7 @@ from keyfold_compactor.replica.cli.switch import demote, promote
 from keyfold_compactor.replica.cli.work import resync, run, status
 
 if TYPE_CHECKING:
+    from keyfold.allowed_credentials import AllowedCredentials
     from keyfold_compactor.replica.desk.admission import Admission
     from keyfold_compactor.replica.desk.documents import Registration
     from keyfold_compactor.replica.desk.link import Side
@@ -53,7 +56,7 @@ for command in (disable_compaction, enable_compaction, demote, promote, resync, 
 @replica.command(
     short_help="Register a replica.",
     epilog="Example: keyfold replica add s3://log/topics dr --to s3://log-dr/topics --region eu-west-1 "
-    "--access-key-id '${env:DR_KEY_ID}' --secret-access-key '${env:DR_SECRET}'",
+    "--access-key-id '${env:KEYFOLD_REPLICA_DR_ID}' --secret-access-key '${env:KEYFOLD_REPLICA_DR_SECRET}'",
 )
 @source_argument
 @name_argument
@@ -86,8 +89,10 @@ def add(
     ours = open_side(ctx, source)
     registry = registry_of(ctx, ours)
     registry.check(asked)
-    found = None if no_probe else _admit(ctx, asked, ours)
+    allowed = allowed_credentials(source)
+    found = None if no_probe else _admit(ctx, asked, ours, allowed)
     made = registry.add(asked)
+    _warn(made, allowed)
     from keyfold_compactor.replica.cli.show import admission_json, admission_lines, registration_json, topics_text
 
     if as_json:
@@ -132,8 +137,10 @@ def edit(
     before = registry.load(name)
     asked = before.edited(changes, new_cursor_id="")
     registry.check(asked)
-    found = None if no_probe else _admit(ctx, asked, ours)
+    allowed = allowed_credentials(source)
+    found = None if no_probe else _admit(ctx, asked, ours, allowed)
     made = registry.edit(name, changes)
+    _warn(made, allowed)
     if made.hold_name != before.hold_name:
         drop_holds(ctx, ours, before.hold_name)
     from keyfold_compactor.replica.cli.show import (
@@ -215,15 +222,23 @@ def remove(ctx: click.Context, source: str, name: str, *, as_json: bool) -> None
     _tell(removed, "is not registered any more; its bucket is as it was", as_json=as_json)
 
 
-def _admit(ctx: click.Context, asked: Registration, ours: Side) -> Admission:
+def _warn(made: Registration, allowed: AllowedCredentials) -> None:
+    """Warn of a credential that was not tried here (--no-probe), and that a process must be told to allow."""
+    try:
+        made.require_allowed(allowed)
+    except ConfigError as error:
+        echo(f"warning: {error.message}: the process that replicates must allow it", err=True)
+
+
+def _admit(ctx: click.Context, asked: Registration, ours: Side, allowed: AllowedCredentials) -> Admission:
     """Try the replica of a registration that is not written down yet."""
     from keyfold_compactor.replica.cli.places import book_of
     from keyfold_compactor.replica.desk.admission import admit
 
     world = world_of(ctx)
-    theirs = open_replica(ctx, asked)
-    allowed = book_of(ctx, theirs).load()
-    return admit(asked, ours, theirs, allowed, clock=world.clock, random=Random(world.random.getrandbits(64)))
+    theirs = open_replica(ctx, asked, allowed)
+    enablement = book_of(ctx, theirs).load()
+    return admit(asked, ours, theirs, enablement, clock=world.clock, random=Random(world.random.getrandbits(64)))
 
 
 def _tell(made: Registration, what: str, *, as_json: bool) -> None:

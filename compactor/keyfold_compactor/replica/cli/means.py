@@ -12,13 +12,20 @@ import click
 from keyfold_compactor.replica.cli.places import world_of
 
 if TYPE_CHECKING:
+    from keyfold.allowed_credentials import AllowedCredentials
     from keyfold.store.pace import Pacer
     from keyfold_compactor.replica.desk.link import ReplicaSettings
     from keyfold_compactor.replica.rounds.service import Means
 
 
-def means_of(ctx: click.Context, settings: ReplicaSettings | None = None, pacer: Pacer | None = None) -> Means:
-    """Time, chance and stores of this process; `settings` None: the defaults."""
+def means_of(
+    ctx: click.Context,
+    settings: ReplicaSettings | None = None,
+    pacer: Pacer | None = None,
+    allowed: AllowedCredentials | None = None,
+) -> Means:
+    """Time, chance and stores of this process; `settings` or `allowed` None: the defaults."""
+    from keyfold.allowed_credentials import AllowedCredentials
     from keyfold_compactor.replica.desk.link import ReplicaSettings
     from keyfold_compactor.replica.rounds.service import Means
 
@@ -30,4 +37,5 @@ def means_of(ctx: click.Context, settings: ReplicaSettings | None = None, pacer:
         holder=f"{socket.gethostname()}:{os.getpid()}",
         opener=world.open_location,
         pacer=pacer,
+        allowed=allowed or AllowedCredentials(),
     )

@@ -1,7 +1,8 @@
 """What a command's arguments name: a bucket by URL or by configuration file, a replica by its source and name.
 
 SOURCE           s3://bucket/topics.dir, opened with the usual AWS variables, or a configuration file (that of the
-                 compactor or the sink, for one) whose keys about the store say endpoint, region and credentials
+                 compactor or the sink, for one) whose keys about the store say endpoint, region and credentials; its
+                 keys about registrations say which credentials of this machine a registration may name
 PLACE [NAME]     with NAME the replica of that name which is registered at PLACE; without, PLACE is the replica
 """
 
@@ -18,6 +19,8 @@ from keyfold.cli.app import Surroundings
 from keyfold.errors import ConfigError
 
 if TYPE_CHECKING:
+    from keyfold.allowed_credentials import AllowedCredentials
+    from keyfold.options import StoreOptions
     from keyfold.store.api import ObjectStore
     from keyfold.store.pace import Pacer
     from keyfold.store.s3 import S3Location
@@ -69,16 +72,26 @@ def where(place: str) -> tuple[S3Location, str]:
 
     if "://" in place:
         return replace(location_of(place), max_connections=CONNECTIONS), parse_url(place)[1]
-    options = StoreOptions.parse(about_the_store(read_config(place)))
+    options = StoreOptions.parse(_known_to(StoreOptions, read_config(place)))
     return replace(configured_location(options), max_connections=CONNECTIONS), options.topics_dir
 
 
-def about_the_store(values: Mapping[str, str]) -> dict[str, str]:
-    """Of a service's configuration, what says where the log is."""
-    from keyfold.option_fields import entries
-    from keyfold.options import StoreOptions
+def allowed_credentials(place: str) -> AllowedCredentials:
+    """Which credentials of this machine the registrations at a place may name: by its file, else the defaults."""
+    from keyfold.allowed_credentials import AllowedCredentials
+    from keyfold.options import read_config
+    from keyfold_compactor.option_parts import RegistrationOptions
 
-    known = {entry.key for entry in entries(StoreOptions)}
+    if "://" in place:
+        return AllowedCredentials()
+    return RegistrationOptions.parse(_known_to(RegistrationOptions, read_config(place))).allowed_credentials
+
+
+def _known_to(model: type[StoreOptions], values: Mapping[str, str]) -> dict[str, str]:
+    """Of a service's configuration, the keys of `model`."""
+    from keyfold.option_fields import entries
+
+    known = {entry.key for entry in entries(model)}
     return {key: value for key, value in values.items() if key in known}
 
 
@@ -99,14 +112,14 @@ def open_side(ctx: click.Context, place: str, pacer: Pacer | None = None) -> Sid
     return side(open_store(ctx, location, pacer), topics_dir)
 
 
-def open_replica(ctx: click.Context, registration: Registration, pacer: Pacer | None = None) -> Side:
-    """The replica's end of a registration. Raises `ConfigError` where its credentials are not in the environment."""
+def open_replica(ctx: click.Context, registration: Registration, allowed: AllowedCredentials) -> Side:
+    """The replica's end of a registration. Raises `ConfigError` where its credentials are not allowed or not there."""
     import os
 
     from keyfold_compactor.replica.desk.opening import side
 
-    location = registration.location(os.environ, max_connections=CONNECTIONS)
-    return side(open_store(ctx, location, pacer), registration.topics_dir)
+    location = registration.location(os.environ, allowed, max_connections=CONNECTIONS)
+    return side(open_store(ctx, location), registration.topics_dir)
 
 
 def open_one(ctx: click.Context, place: str, name: str | None) -> Side:
@@ -114,7 +127,7 @@ def open_one(ctx: click.Context, place: str, name: str | None) -> Side:
     if name is None:
         return open_side(ctx, place)
     source = open_side(ctx, place)
-    return open_replica(ctx, registry_of(ctx, source).load(name))
+    return open_replica(ctx, registry_of(ctx, source).load(name), allowed_credentials(place))
 
 
 def registry_of(ctx: click.Context, source: Side) -> Registry:

@@ -15,7 +15,14 @@ from keyfold.errors import KeyfoldError
 from keyfold.terminal import echo, echo_json
 from keyfold_compactor.replica.cli.holds import drop_holds
 from keyfold_compactor.replica.cli.means import means_of
-from keyfold_compactor.replica.cli.places import PlaceType, open_replica, open_side, registry_of, world_of
+from keyfold_compactor.replica.cli.places import (
+    PlaceType,
+    allowed_credentials,
+    open_replica,
+    open_side,
+    registry_of,
+    world_of,
+)
 
 if TYPE_CHECKING:
     from keyfold.log.commit import Pinned
@@ -75,7 +82,7 @@ def promote(
     if name is not None:
         ours = open_side(ctx, place)
         registration = registry_of(ctx, ours).load(name)
-        theirs = open_replica(ctx, registration)
+        theirs = open_replica(ctx, registration, allowed_credentials(place))
         switch: _Switch | _Forced = _Switch(
             ctx, ours, theirs, name, registration, topics, old_name, sorted(_replicas_at(ctx, theirs, topics))
         )

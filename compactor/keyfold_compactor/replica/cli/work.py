@@ -13,6 +13,7 @@ from keyfold.errors import ConfigError, KeyfoldError
 from keyfold.terminal import echo, echo_json
 from keyfold_compactor.replica.cli.means import means_of
 from keyfold_compactor.replica.cli.places import (
+    allowed_credentials,
     name_argument,
     open_replica,
     open_side,
@@ -23,6 +24,7 @@ from keyfold_compactor.replica.cli.places import (
 )
 
 if TYPE_CHECKING:
+    from keyfold.allowed_credentials import AllowedCredentials
     from keyfold.health import Checked
     from keyfold.store.pace import Pacer
     from keyfold_compactor.replica.desk.documents import Registration
@@ -71,7 +73,7 @@ def run(
     configure(json=as_json, level=options.log_level)
     pacer = _pacer(ctx, options)
     ours = _source(ctx, source, options, pacer)
-    means = means_of(ctx, options.settings, pacer)
+    means = means_of(ctx, options.settings, pacer, options.allowed_credentials)
     stop = stop_on_signals()
     vitals = Vitals(world_of(ctx).clock, quiet_max_s(options.settings), stop.is_set)
     ours = replace(ours, store=HeardStore(ours.store, vitals))
@@ -116,7 +118,7 @@ def resync(
     registration = registry_of(ctx, ours).load(name)
     if registration.is_paused:
         raise KeyfoldError(f"replica {name} is paused", hint=f"keyfold replica resume {source} {name}")
-    means = means_of(ctx)
+    means = means_of(ctx, allowed=allowed_credentials(source))
     found = Replication(ours, means, (name,)).once(narrowed=Narrowed(topic, partition, resync=True))
     _require_taken(found, topic, partition)
     _tell(found, as_json=as_json)
@@ -156,13 +158,14 @@ def status(
 
     ours = open_side(ctx, source)
     registry = registry_of(ctx, ours)
+    allowed = allowed_credentials(source)
     registrations = [registry.load(name) for name in names] if names else registry.all()
     all_in_sync = True
     for registration in registrations:
         found = gather(
             registration,
             ours,
-            _opened(ctx, registration),
+            _opened(ctx, registration, allowed),
             now_ms=world_of(ctx).clock.now_ms(),
             wanted=lambda place: topic in {None, place.topic} and partition in {None, place.partition},
         )
@@ -177,10 +180,10 @@ def status(
     raise click.exceptions.Exit(1 if check and not all_in_sync else 0)
 
 
-def _opened(ctx: click.Context, registration: Registration) -> Side | KeyfoldError:
-    """The replica's end, or why it cannot even be opened here (a credential that this machine has not)."""
+def _opened(ctx: click.Context, registration: Registration, allowed: AllowedCredentials) -> Side | KeyfoldError:
+    """The replica's end, or why it cannot even be opened here: a credential that is missing or not allowed."""
     try:
-        return open_replica(ctx, registration)
+        return open_replica(ctx, registration, allowed)
     except ConfigError as error:
         return error
 

@@ -16,12 +16,13 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final
 
+from keyfold.allowed_credentials import AllowedCredentials
 from keyfold.backoff import Backoff
-from keyfold.config_file import resolve
+from keyfold.config_file import placeholders, resolve
 from keyfold.errors import ConfigError, StoreError
 from keyfold.store.s3 import S3Location
 from keyfold.topic_pattern import topic_pattern
-from keyfold_compactor.replica.desk.options import CREDENTIAL_KEYS, PLACE_KEYS, ReplicaOptions
+from keyfold_compactor.replica.desk.options import CREDENTIAL_KEYS, PLACE_KEYS, PROFILE_KEY, ReplicaOptions
 
 ALL_TOPICS: Final = "*"
 REPLICAS_FOLDER: Final = "_replicas/"
@@ -91,13 +92,30 @@ class Registration:
         """The configuration, with credentials as they are written. Raises `ConfigError`."""
         return _parsed(tuple(self.config.items()))
 
-    def resolved(self, environ: Mapping[str, str]) -> ReplicaOptions:
-        """The configuration with its placeholders filled in. Raises `ConfigError` that names the missing variable."""
+    def require_allowed(self, allowed: AllowedCredentials) -> None:
+        """Raise `ConfigError` where this names a credential that the process does not allow. Nothing is filled in."""
+        asker = f"the registration of replica `{self.name}`"
+        for key, value in self.config.items():
+            if key not in CREDENTIAL_KEYS:
+                _require_no_placeholder(key, value)
+            for provider, named in placeholders(value):
+                allowed.require(key, provider, named, asker)
+        if PROFILE_KEY in self.config:
+            allowed.require(PROFILE_KEY, "profile", self.config[PROFILE_KEY], asker)
+
+    def resolved(self, environ: Mapping[str, str], allowed: AllowedCredentials) -> ReplicaOptions:
+        """The configuration with its placeholders filled in.
+
+        Raises `ConfigError` that names the variable, file or profile that is not allowed, or the missing variable.
+        """
+        self.require_allowed(allowed)
         return ReplicaOptions.parse(resolve(self.config, environ))
 
-    def location(self, environ: Mapping[str, str], *, max_connections: int = 16) -> S3Location:
-        """Where the replica's bucket is, for who opens it. Raises `ConfigError`."""
-        return self.resolved(environ).location(max_connections=max_connections)
+    def location(
+        self, environ: Mapping[str, str], allowed: AllowedCredentials, *, max_connections: int = 16
+    ) -> S3Location:
+        """Where the replica's bucket is, for who opens it. Raises `ConfigError` as `resolved` does."""
+        return self.resolved(environ, allowed).location(max_connections=max_connections)
 
     def covers(self, topic: str) -> bool:
         """Whether a topic is to be replicated. Also a registration of a newer version answers this.
@@ -157,11 +175,16 @@ def require_sound(registration: Registration) -> None:
             if _PLACEHOLDERS_ONLY.fullmatch(value) is None:
                 hint = "write ${env:VARIABLE} or ${file:/path/to.properties:key}, leave both keys out, or `aws.profile`"
                 raise ConfigError(key, "would stand readable in the source's bucket", hint=hint)
-        elif "${" in value:
-            raise ConfigError(key, "holds a placeholder; only credentials may", hint="write the value itself")
-        elif _USER_IN_URL.search(value):
+            continue
+        _require_no_placeholder(key, value)
+        if _USER_IN_URL.search(value):
             raise ConfigError(key, "holds a user or a password, which would stand readable in the source's bucket")
     _ = registration.options
+
+
+def _require_no_placeholder(key: str, value: str) -> None:
+    if "${" in value:
+        raise ConfigError(key, "holds a placeholder; only credentials may", hint="write the value itself")
 
 
 @lru_cache(maxsize=256)

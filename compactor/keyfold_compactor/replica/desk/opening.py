@@ -17,6 +17,7 @@ from random import Random
 from typing import Final
 from urllib.parse import urlsplit
 
+from keyfold.allowed_credentials import AllowedCredentials
 from keyfold.clock import Clock
 from keyfold.store.api import ObjectStore
 from keyfold.store.pace import Pacer
@@ -55,15 +56,16 @@ def host_of(store: ObjectStore) -> str:
 
 def replica_side(
     registration: Registration,
+    allowed: AllowedCredentials,
     *,
     pacer: Pacer | None = None,
     environ: Mapping[str, str] | None = None,
     opener: OpenLocation = open_location,
     max_connections: int = 16,
 ) -> Side:
-    """The replica's end. Raises `ConfigError` where a credential's placeholder cannot be filled in."""
+    """The replica's end. Raises `ConfigError` where a credential is not allowed, or cannot be filled in."""
     found = os.environ if environ is None else environ
-    location = registration.location(found, max_connections=max_connections)
+    location = registration.location(found, allowed, max_connections=max_connections)
     return side(opener(location, pacer), registration.topics_dir)
 
 

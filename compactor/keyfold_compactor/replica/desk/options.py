@@ -22,6 +22,8 @@ MIB: Final = 1024 * 1024
 CREDENTIAL_KEYS: Final = ("aws.access.key.id", "aws.secret.access.key")
 """Keys that may be given as placeholders only."""
 
+PROFILE_KEY: Final = "aws.profile"
+
 PLACE_KEYS: Final = ("s3.bucket.name", "topics.dir", "store.url")
 """Keys that say which log directory it is: another value is another replica, which has received nothing yet."""
 
@@ -32,11 +34,11 @@ class ReplicaOptions(StoreOptions):
     topics: Names = option("topics", (), doc="Topics to replicate. Neither this nor topics.regex: all.")
     topics_regex: str = option("topics.regex", "", doc="Regular expression over whole topic names.")
     profile: str | None = option(
-        "aws.profile",
+        PROFILE_KEY,
         None,
-        doc="Profile of the AWS files, on the machine that replicates, with rights at the replica. Where neither this "
-        "nor keys are given, the replica is opened by that machine's usual AWS variables, never by keys of the "
-        "source's configuration.",
+        doc="Profile of the AWS files, on the machine that replicates, with rights at the replica. That machine must "
+        "allow it by replica.profile.allowlist.pattern. Where neither this nor keys are given, the replica is opened "
+        "by that machine's usual AWS variables, never by keys of the source's configuration.",
         group="Store",
     )
     pin_min_bytes: Count = option(
@@ -76,7 +78,7 @@ class ReplicaOptions(StoreOptions):
         if self.backoff_max_ms < self.backoff_ms:
             yield ConfigError("replica.retry.backoff.max.ms", "must not be below `replica.retry.backoff.ms`")
         if self.profile and self.access_key_id:
-            yield ConfigError("aws.profile", "is given beside `aws.access.key.id`", hint="give one of them")
+            yield ConfigError(PROFILE_KEY, "is given beside `aws.access.key.id`", hint="give one of them")
 
     def location(self, *, max_connections: int = 16) -> S3Location:
         """Where the bucket is. Only of options whose placeholders are filled in."""

@@ -15,12 +15,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Final, Protocol
 
 import structlog
 
+from keyfold.allowed_credentials import AllowedCredentials
 from keyfold.backoff import Backoff
 from keyfold.clock import Clock
 from keyfold.errors import ConditionsIgnored, KeyfoldError
@@ -83,7 +84,10 @@ class NoWatch:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What a process has to replicate with. `holder` names it in the status of the replicas."""
+    """What a process has to replicate with.
+
+    `holder` names the process in the status of the replicas. `allowed` says which credentials registrations may name.
+    """
 
     settings: ReplicaSettings
     clock: Clock
@@ -92,6 +96,7 @@ class Means:
     opener: OpenLocation = open_location
     environ: Mapping[str, str] | None = None
     pacer: Pacer | None = None
+    allowed: AllowedCredentials = field(default_factory=AllowedCredentials)
 
     def dice(self) -> Random:
         """A source of chance for one part of it."""
@@ -286,6 +291,7 @@ def open_replica(registration: Registration, means: Means) -> Side:
     """The replica's end, with connections for all threads."""
     return replica_side(
         registration,
+        means.allowed,
         pacer=means.pacer,
         environ=os.environ if means.environ is None else means.environ,
         opener=means.opener,

@@ -1,0 +1,91 @@
+"""Which credentials of this process a configuration may name that others wrote, such as a replica's registration.
+
+A process fills in every placeholder of its own configuration file: whoever writes that file starts the process.
+A registration is an object in a bucket. Whoever may write it names both the credentials and the endpoint that they are
+sent to, so its names are checked against these lists before anything is read or opened.
+
+The lists are those of Kafka's configuration providers: `allowlist.pattern` of `EnvVarConfigProvider`, `allowed.paths`
+of `FileConfigProvider`. They are stricter than Kafka's: what is not listed is refused, and a link that leads out of a
+listed folder is not followed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Final
+
+from keyfold.errors import ConfigError
+
+VARIABLES_KEY: Final = "replica.env.allowlist.pattern"
+PATHS_KEY: Final = "replica.file.allowed.paths"
+PROFILES_KEY: Final = "replica.profile.allowlist.pattern"
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedCredentials:
+    """Regular expressions for whole names of environment variables and AWS profiles; files, or folders of files."""
+
+    variables: str = "KEYFOLD_REPLICA_.*"
+    paths: tuple[str, ...] = ()
+    profiles: str = "keyfold-replica-.*"
+
+    def has_variable(self, name: str) -> bool:
+        """Return whether an environment variable may be named."""
+        return _matches(self.variables, name)
+
+    def has_profile(self, name: str) -> bool:
+        """Return whether a profile of the AWS files may be named."""
+        return _matches(self.profiles, name)
+
+    def has_file(self, path: str, real_path: Callable[[str], str] = os.path.realpath) -> bool:
+        """Return whether a file may be named.
+
+        The path must be absolute and hold no `..`, and it must lie inside a listed folder, or be listed itself, both as
+        it is written and with its links followed. Only a path that lies inside as it is written is looked at on disk.
+        """
+        if not path.startswith("/") or ".." in PurePosixPath(path).parts:
+            return False
+        try:
+            return any(
+                _is_inside(path, listed) and _is_inside(real_path(path), real_path(listed)) for listed in self.paths
+            )
+        except ValueError:  # such as a zero byte: no file has this name
+            return False
+
+    def require(self, key: str, kind: str, name: str, asker: str) -> None:
+        """Raise `ConfigError` unless `asker` may name this under `key`.
+
+        `kind` is a provider of placeholders (`env`, `file`), or `profile`.
+        """
+        if kind == "env":
+            is_allowed, option = self.has_variable(name), VARIABLES_KEY
+            what, allowed = f"environment variable `{name}`", f"variables that match `{self.variables}`"
+        elif kind == "file":
+            path = name.rpartition(":")[0]
+            is_allowed, option = self.has_file(path), PATHS_KEY
+            what, allowed = f"file `{path}`", f"files in {', '.join(self.paths)}" if self.paths else "none"
+        elif kind == "profile":
+            is_allowed, option = self.has_profile(name), PROFILES_KEY
+            what, allowed = f"AWS profile `{name}`", f"profiles that match `{self.profiles}`"
+        else:
+            raise ConfigError(key, f"{asker} asks for the provider `{kind}`", hint="there are `env` and `file`")
+        if not is_allowed:
+            raise ConfigError(
+                key,
+                f"{asker} names the {what}, which `{option}` does not allow here",
+                hint=f"allowed are {allowed}; name one of them, or set `{option}` in the configuration file of the "
+                "process, which commands take as SOURCE",
+            )
+
+
+def _matches(pattern: str, name: str) -> bool:
+    # Half of a surrogate pair, which JSON can hold, is in no name that the operating system can look up.
+    return name.isprintable() and re.fullmatch(pattern, name) is not None
+
+
+def _is_inside(path: str, listed: str) -> bool:
+    return PurePosixPath(path).is_relative_to(PurePosixPath(listed))
