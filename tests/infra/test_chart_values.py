@@ -87,6 +87,26 @@ def test_a_services_own_configuration_wins_over_what_is_said_of_the_store() -> N
     assert config(objects, "compactor")["s3.bucket.name"] == "log"
 
 
+def test_a_registration_may_name_the_secrets_of_its_service_and_nothing_else() -> None:
+    secrets = {
+        "secretEnv": {name: {"secretName": "dr", "key": "k"} for name in ("DR_SECRET", "DR_KEY_ID")},
+        "secretFiles": [{"secretName": n, "mountPath": f"/run/secrets/{n}"} for n in ("dr", "eu")],
+    }
+    keys = ("replica.env.allowlist.pattern", "replica.file.allowed.paths")
+
+    def allowed(service: str, **values: Any) -> list[str | None]:
+        said = {service: values} if service != "replica" else {service: {"enabled": True, **values}}
+        found = config(template(with_values(said)), service)
+        return [found.get(key) for key in keys]
+
+    assert allowed("replica", **secrets) == ["DR_KEY_ID|DR_SECRET", "/run/secrets/dr,/run/secrets/eu"]
+    assert allowed("replica", **secrets, config={keys[0]: "EU_.*"}) == ["EU_.*", "/run/secrets/dr,/run/secrets/eu"]
+    assert allowed("replica") == [None, None], "the defaults"
+    assert allowed("compactor", **secrets) == [None, None], "no registration is opened"
+    running = allowed("compactor", **secrets, config={"replicas.run": True})
+    assert running == ["DR_KEY_ID|DR_SECRET", "/run/secrets/dr,/run/secrets/eu"]
+
+
 def test_sparks_driver_may_do_to_pods_what_it_does_and_nothing_else() -> None:
     objects = template(VALUE_SETS / "spark-kubernetes.yaml")
     assert one(objects, "Role", "kf-keyfold-compactor")["rules"] == [

@@ -45,10 +45,22 @@ new ones (KAFKA-12759). So a pod whose topics were changed is another member. */
 {{- mergeOverwrite $store $c (deepCopy $sink.config) | toPrettyJson -}}
 {{- end -}}
 
+{{/* (service): a registration may name the service's own secrets and nothing else. Without any, the defaults hold. As JSON.
+Names of variables have no sign that means something in a regular expression (values.schema.json). */}}
+{{- define "keyfold.registrationConfig" -}}
+{{- $c := dict -}}
+{{- with .secretEnv }}{{ $_ := set $c "replica.env.allowlist.pattern" (keys . | sortAlpha | join "|") }}{{ end -}}
+{{- $paths := list -}}
+{{- range .secretFiles }}{{ $paths = append $paths .mountPath }}{{ end -}}
+{{- with $paths }}{{ $_ := set $c "replica.file.allowed.paths" (join "," .) }}{{ end -}}
+{{- toJson $c -}}
+{{- end -}}
+
 {{- define "keyfold.compactConfig" -}}
 {{- $compactor := .Values.compactor -}}
 {{- include "keyfold.checkConfig" (list "compactor" $compactor.config (dict "metrics.port" "compactor.metrics.port" "metrics.host" "compactor.metrics.port" "spark.master" "compactor.spark.mode")) -}}
 {{- $c := dict "name" (printf "%s-compactor" (include "keyfold.fullname" .)) "metrics.host" "0.0.0.0" "metrics.port" (int $compactor.metrics.port) -}}
+{{- if eq (toString (get $compactor.config "replicas.run")) "true" }}{{ $_ := mergeOverwrite $c (include "keyfold.registrationConfig" $compactor | fromJson) }}{{ end -}}
 {{- mergeOverwrite (include "keyfold.storeConfig" . | fromJson) $c (deepCopy $compactor.config) | toPrettyJson -}}
 {{- end -}}
 
@@ -62,5 +74,6 @@ seen enough of it, so its runs must push. */}}
 {{- $replica := .Values.replica -}}
 {{- include "keyfold.checkConfig" (list "replica" $replica.config (dict "metrics.port" "replica.metrics.port" "metrics.host" "replica.metrics.port")) -}}
 {{- $c := dict "name" (printf "%s-replica" (include "keyfold.fullname" .)) "metrics.host" "0.0.0.0" "metrics.port" (int $replica.metrics.port) -}}
+{{- $_ := mergeOverwrite $c (include "keyfold.registrationConfig" $replica | fromJson) -}}
 {{- mergeOverwrite (include "keyfold.storeConfig" . | fromJson) $c (deepCopy $replica.config) | toPrettyJson -}}
 {{- end -}}
