@@ -18,10 +18,12 @@ import logging
 import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
 import structlog
+from botocore.loaders import JSONFileLoader
 from hypothesis import settings
 
 from keyfold_demo.loopback import without_proxy
@@ -40,6 +42,9 @@ os.environ.update(without_proxy(os.environ))
 # A busy machine is no failure, and a failing example can be repeated from what is printed.
 settings.register_profile("keyfold", deadline=None, print_blob=True)
 settings.load_profile("keyfold")
+
+# Each boto3 session parses a megabyte of JSON, and there are thousands of them; the files are always the same.
+JSONFileLoader.load_file = staticmethod(cache(JSONFileLoader().load_file))
 
 MakeTopic = Callable[..., str]
 

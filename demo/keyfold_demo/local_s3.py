@@ -23,6 +23,7 @@ import traceback
 import urllib.request
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -52,6 +53,8 @@ class Answer:
 # moto keeps its buckets in the process, whatever server asks for them: so one lock a process, not one a server.
 _moto_lock: Final = threading.Lock()
 _moto_app: Final = DomainDispatcherApplication(create_backend_app)
+# moto lists the folders of its package twice for each request, which is a quarter of the work that a request is.
+_moto_app.get_backend_for_host = lru_cache(maxsize=64)(_moto_app.get_backend_for_host)  # type: ignore[method-assign]
 
 
 class Application:
