@@ -6,7 +6,8 @@
 
 A test that is long, or that needs what Go builds, has the mark `full` or `real` and is left out by `make test`. Of a
 test with the mark `sharded`, whose parameters enumerate faults or seeds, each share has some of the items, and all
-shares together have each item once. A test that enumerates in a loop asks the fixture `sharded` for its cases.
+shares together have each item once. A test that enumerates in a loop asks the fixture `sharded` for its cases. Of a
+property of Hypothesis with this mark, a share has a share of the examples.
 
 `make test` chooses a share by chance and prints it; `make test SHARE=3/8` repeats it.
 """
@@ -22,6 +23,7 @@ from enum import StrEnum
 from typing import Any, Final, TypeVar
 
 import pytest
+from hypothesis import is_hypothesis_test, settings
 
 T = TypeVar("T")
 Sharded = Callable[[Sequence[Any]], list[Any]]
@@ -31,6 +33,11 @@ APART: Final = frozenset({"soak", "kube"})
 """Marks of tests that no tier has."""
 LONG: Final = frozenset({"full", "real"})
 """Marks of tests that `make test` leaves out."""
+EXAMPLES_MIN: Final = 10
+"""A property is tried with no fewer examples, unless it asks for fewer."""
+
+
+_SETTINGS: Final = "_hypothesis_internal_use_settings"
 
 
 class Tier(StrEnum):
@@ -80,6 +87,13 @@ class Choice:
         is_quick = not found & LONG and is_in_share
         return not found & APART and (self.tier is Tier.FULL or is_quick == (self.tier is Tier.TEST))
 
+    def examples(self, count: int) -> int:
+        """How many examples of a property a run tries."""
+        if self.tier is None or self.tier is Tier.FULL:
+            return count
+        quick = max(min(count, EXAMPLES_MIN), count // self.share.count)
+        return quick if self.tier is Tier.TEST else max(1, count - quick)
+
     def cases(self, cases: Sequence[T]) -> list[T]:
         """The cases of a loop that a run takes."""
         if self.tier is None or self.tier is Tier.FULL:
@@ -122,23 +136,39 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     by_test: dict[str, list[str]] = defaultdict(list)
     for item in items:
-        if item.get_closest_marker("sharded"):
+        if item.get_closest_marker("sharded") and not _has_examples(item):
             by_test[item.nodeid.partition("[")[0]].append(item.nodeid)
     shared = {item for ids in by_test.values() for item in in_share(ids, choice.share)}
     taken: list[pytest.Item] = []
     left: list[pytest.Item] = []
     for item in items:
         marks = {mark.name for mark in item.iter_markers()}
-        is_in_share = "sharded" not in marks or item.nodeid in shared
-        # A loop has cases for both tiers.
-        is_taken = choice.takes(marks, is_in_share=is_in_share) or _is_loop_of_rest(item, choice, marks)
+        is_property = "sharded" in marks and _has_examples(item)
+        is_in_share = "sharded" not in marks or is_property or item.nodeid in shared
+        # A loop has cases for both tiers, and a property has examples.
+        is_taken = choice.takes(marks, is_in_share=is_in_share) or _is_rest_of_one(item, choice, marks)
+        if is_property and not marks & LONG:
+            _thin_out(item, choice)
         (taken if is_taken else left).append(item)
     items[:] = taken
     config.hook.pytest_deselected(items=left)
 
 
-def _is_loop_of_rest(item: pytest.Item, choice: Choice, marks: set[str]) -> bool:
-    return choice.tier is Tier.REST and not marks & APART and "sharded" in getattr(item, "fixturenames", ())
+def _is_rest_of_one(item: pytest.Item, choice: Choice, marks: set[str]) -> bool:
+    is_loop = "sharded" in getattr(item, "fixturenames", ())
+    is_property = "sharded" in marks and _has_examples(item)
+    return choice.tier is Tier.REST and not marks & APART and (is_loop or is_property)
+
+
+def _has_examples(item: pytest.Item) -> bool:
+    return is_hypothesis_test(getattr(item, "obj", None))
+
+
+def _thin_out(item: pytest.Item, choice: Choice) -> None:
+    """Give a property the number of examples that the run tries."""
+    test = getattr(item, "obj")  # noqa: B009 - not every item has one
+    given: settings = getattr(test, _SETTINGS, settings.default)
+    setattr(test, _SETTINGS, settings(given, max_examples=choice.examples(given.max_examples)))
 
 
 @pytest.fixture

@@ -32,7 +32,18 @@ def test_files_and_fixtures_are_listed_slowest_first(tmp_path: Path, workers: st
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner" / "conftest.py").write_text("")  # then pytest calls the other folder's hooks without this one's
     (tmp_path / "inner" / "test_fast.py").write_text("def test_it():\n    pass\n")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.support.durations", "-n", workers]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "tests.support.durations",
+        "-p",
+        "no:schemathesis",
+        "-n",
+        workers,
+    ]
     run = subprocess.run(
         [*command, "--dist", "loadfile", "--rootdir", str(tmp_path), "-c", "/dev/null", str(tmp_path)],
         capture_output=True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from tests.support.tiers import Choice, Share, Tier, in_share
 ROOT = Path(__file__).parents[2]
 TESTS = """
 import pytest
+from hypothesis import given, settings, strategies as st
 
 def test_plain():
     pass
@@ -35,6 +37,12 @@ def test_hours():
 def test_faults(number):
     pass
 
+@pytest.mark.sharded
+@settings(max_examples=80, database=None)
+@given(st.integers())
+def test_property(number):
+    print("example")
+
 def test_loop(sharded):
     print("cases", sharded(range(4)))
 
@@ -48,7 +56,10 @@ def run(folder: Path, *flags: str) -> tuple[set[str], str]:
     (folder / "test_tiers_of.py").write_text(TESTS)
     command = [sys.executable, "-m", "pytest", "-v", "-s", "-p", "tests.support.tiers", "--rootdir", str(folder)]
     given = ["-c", "/dev/null", "-W", "ignore::pytest.PytestUnknownMarkWarning", *flags, str(folder)]
-    done = subprocess.run([*command, *given], capture_output=True, text=True, cwd=ROOT, check=True, timeout=120)
+    alone = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run(
+        [*command, *given], capture_output=True, text=True, cwd=ROOT, env=alone, check=True, timeout=120
+    )
     names = (word for line in done.stdout.splitlines() for word in line.split() if "::" in word)
     return {name.partition("::")[2] for name in names}, done.stdout
 
@@ -57,11 +68,14 @@ def test_the_quick_tier_and_the_rest_have_each_test_once(tmp_path: Path) -> None
     quick, shown = run(tmp_path, "--tier", "test", "--share", "2/4")
     assert "tier: test, of enumerations share 2/4" in shown
     assert "cases [1]" in shown
+    assert shown.count("example") == 80 // 4
     rest, shown = run(tmp_path, "--tier", "rest", "--share", "2/4")
     assert "cases [0, 2, 3]" in shown
+    assert shown.count("example") == 80 - 80 // 4
     assert "cases [0, 1, 2, 3]" in shown
-    full, _ = run(tmp_path, "--tier", "full")
-    assert quick & rest == {"test_loop"}, "a loop has cases for both"
+    full, shown = run(tmp_path, "--tier", "full")
+    assert shown.count("example") == 80
+    assert quick & rest == {"test_loop", "test_property"}, "a loop has cases for both, a property examples"
     assert quick | rest == full
     assert {"test_plain", "test_loop"} <= quick
     assert {"test_long", "test_built_by_go", "test_long_loop"} <= rest
