@@ -15,6 +15,7 @@ from keyfold_compactor.metric_names import FAILURES
 from keyfold_compactor.replica.standing.states import State as ReplicaState
 from keyfold_sink.metrics.names import REPLACED_CAUSES
 from keyfold_sink.status import State as SinkState
+from tests.support.each import each
 from tests.support.promql import Matcher, names_in
 from tests.support.served_metrics import TARGET_LABELS, all_served, served, unserved
 
@@ -59,7 +60,7 @@ def rules() -> Iterator[Rule]:
 
 
 RULES = list(rules())
-each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.alert)
+each_rule = each("rule", {rule.alert: rule for rule in RULES})
 
 
 def test_every_declared_metric_is_in_a_scrape() -> None:

@@ -7,18 +7,17 @@ import re
 from collections import Counter
 from typing import Any
 
-import pytest
-
 from keyfold_compactor import metric_names as compactor_names
 from keyfold_compactor.replica.seen import metric_names as replica_names
 from keyfold_sink.metrics.names import METRICS as SINK_METRICS
+from tests.support.each import each
 from tests.support.grafana_dashboard import COLUMNS, COMMAND, PAGE, text
 from tests.support.promql import names_in
 from tests.support.served_metrics import TARGET_LABELS, all_served
 
 BOARD: dict[str, Any] = json.loads(PAGE.read_text(encoding="utf-8"))
 PANELS = [panel for panel in BOARD["panels"] if panel["type"] != "row"]
-each_panel = pytest.mark.parametrize("panel", PANELS, ids=lambda panel: f"{panel['id']}-{panel['title']}")
+each_panel = each("panel", {f"{panel['id']}-{panel['title']}": panel for panel in PANELS})
 
 # Prometheus makes this one of the rules that it evaluates.
 ALERTS = {"ALERTS": frozenset({"alertname", "alertstate", "severity", "service"})}

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support import iam_scenes as scenes
+from tests.support.each import by_name, each
 from tests.support.iam import POLICIES, Call, Policy, Word, decide
 from tests.support.iam_recorder import KEY_ARN, REGION, IamS3, User
 from tests.support.iam_scenes import TOPIC, TOPICS_DIR, Buckets, Stage, policies
@@ -145,36 +146,38 @@ def allowed(name: str, call: Call, *, by_bucket: bool = True) -> bool:
 
 
 SERVICES = sorted(NAMES - {"bucket"})
+each_service = each("name", by_name(SERVICES))
+with_and_without_the_buckets_policy = each("by_bucket", {"with the bucket's policy": True, "without it": False})
 CREATED = {"if_none_match": "*"}
 SWAPPED = {"if_match": '"etag"'}
 
 
-@pytest.mark.parametrize("name", SERVICES)
-@pytest.mark.parametrize("key", [SEGMENT, CLEANED, INDEX, "_schemas/1.avsc", "_restores/t/t@id/plan.json"])
-@pytest.mark.parametrize("by_bucket", [True, False])
+@each_service
+@each("key", by_name([SEGMENT, CLEANED, INDEX, "_schemas/1.avsc", "_restores/t/t@id/plan.json"]))
+@with_and_without_the_buckets_policy
 def test_nobody_writes_over_what_stands_for_ever(name: str, key: str, by_bucket: bool) -> None:
     assert not allowed(name, put(key), by_bucket=by_bucket)
     assert not allowed(name, put(key, **SWAPPED), by_bucket=by_bucket)
 
 
-@pytest.mark.parametrize("name", SERVICES)
-@pytest.mark.parametrize(
+@each_service
+@each(
     "key",
-    [MANIFEST, FIRST_COPY, "_sinks/users/orders.json", "_sinks/users/workers/a.json", "_replicas/dr.json",
-     "_replica.json", "_replicas/dr/status.json", "_restores/t/t@id/lease.json", "_probe/1"],
+    by_name([MANIFEST, FIRST_COPY, "_sinks/users/orders.json", "_sinks/users/workers/a.json", "_replicas/dr.json",
+     "_replica.json", "_replicas/dr/status.json", "_restores/t/t@id/lease.json", "_probe/1"]),
 )  # fmt: skip
-@pytest.mark.parametrize("by_bucket", [True, False])
+@with_and_without_the_buckets_policy
 def test_nobody_writes_without_a_condition(name: str, key: str, by_bucket: bool) -> None:
     assert not allowed(name, put(key), by_bucket=by_bucket)
 
 
-@pytest.mark.parametrize("key", [SEGMENT, CLEANED, INDEX, MANIFEST, "_schemas/1.avsc", "_sinks/users/orders.json"])
-@pytest.mark.parametrize("name", ["sink", "reader", "restore", "repair", "replica-source"])
+@each("key", by_name([SEGMENT, CLEANED, INDEX, MANIFEST, "_schemas/1.avsc", "_sinks/users/orders.json"]))
+@each("name", by_name(["sink", "reader", "restore", "repair", "replica-source"]))
 def test_who_is_no_collector_deletes_nothing(name: str, key: str) -> None:
     assert not allowed(name, on("s3:DeleteObject", key), by_bucket=False)
 
 
-@pytest.mark.parametrize("name", SERVICES)
+@each_service
 def test_nobody_deletes_a_manifest_or_a_version(name: str) -> None:
     assert not allowed(name, on("s3:DeleteObject", MANIFEST), by_bucket=False)
     for key in (SEGMENT, MANIFEST):
@@ -182,7 +185,7 @@ def test_nobody_deletes_a_manifest_or_a_version(name: str) -> None:
             assert not allowed(name, on(action, key), by_bucket=False)
 
 
-@pytest.mark.parametrize("name", SERVICES)
+@each_service
 def test_nobody_gets_beyond_the_folder(name: str) -> None:
     for key in (f"other/{SEGMENT}", "other/x", f"{TOPICS_DIR}x/{MANIFEST}"):
         for action in ("s3:GetObject", "s3:DeleteObject", "s3:AbortMultipartUpload", "s3:GetObjectVersion"):
@@ -205,7 +208,7 @@ def test_writers_create_under_their_own_letter_alone() -> None:
     assert not allowed("reader", put(SEGMENT, **CREATED))
 
 
-@pytest.mark.parametrize("name", SERVICES)
+@each_service
 def test_the_key_is_used_through_s3_alone(name: str) -> None:
     for action in ("kms:Decrypt", "kms:GenerateDataKey", "kms:Encrypt", "kms:ReEncryptFrom"):
         assert not allowed(name, Call(action, KEY_ARN, {}), by_bucket=False)
@@ -220,8 +223,8 @@ def test_a_policy_for_one_topic_says_nothing_of_the_others() -> None:
         assert decide([reader], [], call).allowed == is_allowed, topic
 
 
-@pytest.mark.parametrize("action", ["s3:DeleteObject", "s3:AbortMultipartUpload"])
-@pytest.mark.parametrize("name", ["compactor", "replica-target", "operator"])
+@each("action", by_name(["s3:DeleteObject", "s3:AbortMultipartUpload"]))
+@each("name", by_name(["compactor", "replica-target", "operator"]))
 def test_collectors_touch_what_is_named_as_keyfold_names_it_alone(name: str, action: str) -> None:
     others = (
         "_manifest.damaged-0123456789abcdef.avro",
@@ -233,7 +236,7 @@ def test_collectors_touch_what_is_named_as_keyfold_names_it_alone(name: str, act
     assert allowed(name, on(action, SEGMENT)) == (name != "operator")
 
 
-@pytest.mark.parametrize("name", SERVICES)
+@each_service
 def test_the_key_serves_objects_of_the_bucket_alone(name: str) -> None:
     action = "kms:Decrypt" if name == "reader" else "kms:GenerateDataKey"
     via = {"kms:viaservice": f"s3.{REGION}.amazonaws.com"}
@@ -260,15 +263,13 @@ def admin(call: Call) -> tuple[str, ...]:
     return tuple(name.rpartition(" ")[2] for name in decision.denied_by)
 
 
-@pytest.mark.parametrize("key", [SEGMENT, CLEANED, INDEX, "_schemas/1.avsc", "_restores/t/t@id/partition=0/1.window"])
+@each("key", by_name([SEGMENT, CLEANED, INDEX, "_schemas/1.avsc", "_restores/t/t@id/partition=0/1.window"]))
 def test_even_an_administrator_does_not_write_over_a_segment(key: str) -> None:
     assert admin(put(key)) == admin(put(key, **SWAPPED)) == ("DenyOverwriting",)
     assert admin(put(key, **CREATED)) == ()
 
 
-@pytest.mark.parametrize(
-    "key", [MANIFEST, FIRST_COPY, "_sinks/users/orders.json", "_replicas/dr.json", "_replica.json"]
-)
+@each("key", by_name([MANIFEST, FIRST_COPY, "_sinks/users/orders.json", "_replicas/dr.json", "_replica.json"]))
 def test_even_an_administrator_swaps_by_condition(key: str) -> None:
     assert admin(put(key)) == ("DenyUnconditionalSwaps",)
     assert admin(put(key, **CREATED)) == admin(put(key, **SWAPPED)) == ()

@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import click
@@ -17,6 +18,7 @@ from starlette.testclient import TestClient
 
 from keyfold.cli.app import cli, run
 from keyfold_sink.rest.app import make_app
+from tests.support.each import each
 from tests.support.fake_service import FakeService, make_backend
 from tests.support.operations_docs import COMMAND, PAGE, page
 
@@ -34,8 +36,8 @@ SPAN = re.compile(r"(?<!`)`(keyfold [a-z][^`]*)`(?!`)")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
-each_page = pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(FOLDER).as_posix())
-each_runbook = pytest.mark.parametrize("path", RUNBOOKS, ids=lambda path: path.stem)
+each_page = each("path", {path.relative_to(FOLDER).as_posix(): path for path in PAGES})
+each_runbook = each("path", {path.stem: path for path in RUNBOOKS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +171,7 @@ def test_lines_can_be_read(path: Path) -> None:
     assert [line for line in lines if len(line) > 130 and not line.lstrip().startswith("|")] == []
 
 
-@pytest.mark.parametrize(
-    "path", [*RUNBOOKS, PAGE, *(FOLDER / f"{name}.md" for name in ABOUT_KEYS)], ids=lambda p: p.stem
-)
+@each("path", {path.stem: path for path in (*RUNBOOKS, PAGE, *(FOLDER / f"{name}.md" for name in ABOUT_KEYS))})
 def test_keys_of_a_configuration_are_keys(path: Path) -> None:
     """Those of keyfold's configuration, of the chart's values, and of a manifest; a few are Kafka's."""
     known = (DOCS / "configuration.md").read_text(encoding="utf-8") + (DOCS / "format.md").read_text(encoding="utf-8")
@@ -184,8 +184,13 @@ def test_keys_of_a_configuration_are_keys(path: Path) -> None:
     assert {key for key in unknown if not is_value_of_chart(key)} == set()
 
 
+@cache
+def values_of_chart() -> object:
+    return yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+
+
 def is_value_of_chart(key: str) -> bool:
-    value: object = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+    value = values_of_chart()
     for word in key.split("."):
         if not isinstance(value, dict) or word not in value:
             return False

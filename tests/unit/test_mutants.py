@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.each import each
 from tests.support.mutants import ROOT, coverage_table, table
 from tests.support.mutants.choice import KINDS, NOT_FOR_MUTANTS, stages
 from tests.support.mutants.import_distance import distances
@@ -33,7 +34,7 @@ module: keyfold.sums
 MODULE = "def add(one, other):\n    return one + other\n"
 
 
-@pytest.mark.parametrize("mutant", load(), ids=lambda mutant: mutant.name)
+@each("mutant", {mutant.name: mutant for mutant in load()})
 def test_every_mutant_fits_its_module(mutant: Mutant) -> None:
     mutant.applied(mutant.path().read_text(encoding="utf-8"))
     assert len(mutant.mistake) <= LINE_MAX

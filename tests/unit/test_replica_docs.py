@@ -7,11 +7,11 @@ import shlex
 from pathlib import Path
 
 import click
-import pytest
 
 from keyfold_compactor.replica.cli import replica
 from keyfold_compactor.replica.desk import rule
 from keyfold_compactor.replica.standing.states import State
+from tests.support.each import by_name, each
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -27,7 +27,7 @@ def commands() -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("line", commands())
+@each("line", by_name(commands()))
 def test_every_command_that_is_shown_can_be_run(line: str) -> None:
     words = shlex.split(re.sub(r"[\[\]]", "", line), comments=True)[2:]
     command = replica.commands[words[0]]
