@@ -26,6 +26,7 @@ def test_no_replica_misses_a_tombstone_without_saying_so(passes: int) -> None:
     assert len(reached) == 3, reached
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize(
     "mistake", ["holds", "cursor_after_commit", "cursor_of_the_commit", "resync_is_noticed", "places_have_cursors"]
 )

@@ -6,6 +6,8 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
+import pytest
+
 from keyfold.log.manifest import Manifest
 from tests.model import truth
 from tests.model.book import GONE
@@ -80,6 +82,7 @@ def missing(counted: Counter[str], *wanted: str) -> list[str]:
     return [w for w in wanted if not any(w in name and count for name, count in counted.items())]
 
 
+@pytest.mark.full
 def test_passes_purge_merge_mark_and_are_collected() -> None:
     world = Watched(bounds=Bounds(compactors=1, passes=3, stored=(1, 2, 4))).explored()
     assert not missing(
@@ -95,6 +98,7 @@ def test_passes_purge_merge_mark_and_are_collected() -> None:
     )
 
 
+@pytest.mark.full
 def test_faults_of_two_sinks_and_what_follows_are_reached() -> None:
     world = Watched(bounds=Bounds(sinks=2, faults=1, reader=False)).explored()
     assert not missing(world.facts, "late commit", "late upload", "late DELETE")
@@ -112,6 +116,7 @@ def test_faults_of_two_sinks_and_what_follows_are_reached() -> None:
     )
 
 
+@pytest.mark.full
 def test_faults_of_two_compactors_are_reached() -> None:
     world = Watched(bounds=Bounds(compactors=2, stored=(1, 4), faults=1, leases=True)).explored()
     assert not missing(
@@ -128,12 +133,14 @@ def test_readers_are_refused_where_nothing_is_waited_for() -> None:
     assert not missing(world.taken, "the reader is refused", "the reader goes on")
 
 
+@pytest.mark.full
 def test_sinks_and_compactors_meet() -> None:
     world = Watched(bounds=Bounds(sinks=1, compactors=1, faults=1, cuts=(2,))).explored()
     assert not missing(world.facts, "both roles have claimed")
     assert not missing(world.taken, "applies its append again", "applies its replace again")
 
 
+@pytest.mark.full
 def test_segments_expire_before_beside_and_behind_passes() -> None:
     world = Watched(
         bounds=Bounds(compactors=2, parts=1, expires=1, stored=(1, 2), timely=False, collector=False)
@@ -148,6 +155,7 @@ def test_segments_expire_before_beside_and_behind_passes() -> None:
     assert not missing(beside.taken, "applies its expire again", "applies its append again")
 
 
+@pytest.mark.full
 def test_logs_are_emptied_and_manifests_lost() -> None:
     emptied = Watched(
         truth.EMPTIED,

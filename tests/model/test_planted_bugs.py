@@ -226,6 +226,7 @@ PLANTED = [
 ]
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda p: p.name)
 def test_the_model_finds(planted: Planted) -> None:
     world = World(planted.kafka, rules=planted.rules, bounds=planted.bounds)
@@ -236,6 +237,7 @@ def test_the_model_finds(planted: Planted) -> None:
     assert result.trace
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda p: p.name)
 def test_the_same_world_holds_without_the_mistake(planted: Planted) -> None:
     result = explore(World(planted.kafka, bounds=planted.bounds), limit=6_000)

@@ -18,6 +18,7 @@ OTHER: Kafka = (("C", 7), ("D", 7), ("C", 8), ("D", None))
 SHORT: Kafka = (("A", 1), ("A", None), ("B", 1))
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize(
     ("kafka", "bounds"),
     [
@@ -85,6 +86,7 @@ PLANTED = [
 ]
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda p: p.name)
 def test_a_mistake_is_found(planted: Planted) -> None:
     world = PromotionWorld(planted.kafka, OTHER, planted.bounds, planted.rules)

@@ -147,6 +147,7 @@ LARGE = [
 ]
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("case", SMALL, ids=lambda c: c.name)
 def test_nothing_goes_wrong(case: Case) -> None:
     result = explore(World(case.kafka, bounds=case.bounds))

@@ -35,6 +35,7 @@ def explored(
     return str(explore(ReplicaWorld(history, bounds, rules), limit=limit))
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize(
     ("history", "bounds", "rules"),
     [
@@ -157,6 +158,7 @@ PLANTED = [
 ]
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda p: p.name)
 def test_a_mistake_is_found(planted: Planted) -> None:
     result = explore(ReplicaWorld(planted.history, planted.bounds, planted.rules), limit=LIMIT_STATES)
@@ -164,6 +166,7 @@ def test_a_mistake_is_found(planted: Planted) -> None:
     assert planted.says in result.violation, str(result)
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda p: p.name)
 def test_without_the_mistake_the_same_world_holds(planted: Planted) -> None:
     result = explore(ReplicaWorld(planted.history, planted.bounds), limit=SHORT_STATES)

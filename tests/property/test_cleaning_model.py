@@ -37,6 +37,7 @@ def live_only(records: list[Record]) -> list[Record]:
     return [r for r in last_per_key(records) if not r.is_tombstone]
 
 
+@pytest.mark.sharded
 @settings(max_examples=120, deadline=None)
 @given(batches(), st.integers(0, 2**32))
 def test_two_passes_without_retention_leave_exactly_the_live_records(log: list[list[Record]], seed: int) -> None:
@@ -50,6 +51,7 @@ def test_two_passes_without_retention_leave_exactly_the_live_records(log: list[l
     assert object_names(store) == load(store).object_names()
 
 
+@pytest.mark.sharded
 @settings(max_examples=120, deadline=None)
 @given(st.data(), st.integers(0, 2**32))
 def test_passes_between_appends_keep_what_the_rules_keep(data: st.DataObject, seed: int) -> None:
@@ -108,6 +110,7 @@ def check(
     assert all(p.committed_at_ms != UNSTAMPED or p.epoch == after.last_pass_epoch for p in after.passes)
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("segment_bytes", [1, 200, 5_000, 10**9])
 def test_merging_ends_and_moves_each_byte_a_few_times(segment_bytes: int) -> None:
     """Sixty-four small segments, each appended and cleaned alone: no pass merges again what did not double."""

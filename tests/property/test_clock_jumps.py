@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from random import Random
 
 import pytest
@@ -35,6 +35,7 @@ from tests.support.cleaning import (
 )
 from tests.support.clocks import BOTH_WAYS, HOUR_MS, JumpingStore, SkewedClock
 from tests.support.log_machine import SpecStore
+from tests.support.tiers import Sharded
 
 WAITS = TopicSettings(
     min_cleanable_dirty_ratio=0.0,
@@ -141,6 +142,7 @@ class Reader:
         assert all(by_offset[r.offset] == r for r in self.seen)
 
 
+@cache
 def calls_of_life(settings: TopicSettings) -> int:
     life = Life(settings)
     life.run()
@@ -149,10 +151,12 @@ def calls_of_life(settings: TopicSettings) -> int:
 
 @pytest.mark.parametrize("by_ms", BOTH_WAYS)
 @pytest.mark.parametrize("whose", WHOSE)
-def test_a_clock_that_jumps_at_a_call_of_sink_compactor_and_readers_breaks_nothing(whose: str, by_ms: int) -> None:
+def test_a_clock_that_jumps_at_a_call_of_sink_compactor_and_readers_breaks_nothing(
+    whose: str, by_ms: int, sharded: Sharded
+) -> None:
     """At a few dozen calls; the next test takes every one."""
     for settings, stride in ((WAITS, 23), (NO_WAITS, 47)):
-        for at in range(1 + WHOSE.index(whose), calls_of_life(settings) + 1, stride):
+        for at in sharded(range(1 + WHOSE.index(whose), calls_of_life(settings) + 1, stride)):
             Life(settings, whose, at, by_ms).run()
 
 
@@ -178,10 +182,10 @@ def test_the_life_has_something_to_wait_for() -> None:
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("name", CASES)
 def test_a_clock_that_jumps_at_any_call_of_a_round_leaves_a_state_of_the_source(
-    name: str, side: str, by_ms: int
+    name: str, side: str, by_ms: int, sharded: Sharded
 ) -> None:
     """The clock of the store that is asked, of the other one, or of the replicator, at every third call in turn."""
-    for number in range(1, len(calls_of(name)[SIDES.index(side)]) + 1):
+    for number in sharded(range(1, len(calls_of(name)[SIDES.index(side)]) + 1)):
         with CASES[name].pair() as pair:
             machine = SkewedClock(pair.source.clock)
             pair.clock = machine

@@ -90,6 +90,7 @@ class FaultyStore(MemoryStore):
         return super().get(key, max_bytes)
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(8))
 def test_every_batch_is_judged_in_the_end_and_no_record_passes_whose_schema_is_not_kept(
     seed: int, monkeypatch: pytest.MonkeyPatch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
@@ -31,6 +32,7 @@ def batch(offset: int, random: Random) -> list[Record]:
     return found
 
 
+@pytest.mark.sharded
 @settings(max_examples=250, deadline=None)
 @given(st.data(), st.integers(0, 2**32))
 def test_no_tombstone_goes_before_its_value_whatever_a_pass_leaves(data: st.DataObject, seed: int) -> None:

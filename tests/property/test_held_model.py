@@ -203,6 +203,7 @@ class World:
             assert not any(r.is_tombstone for r in read_all(self.store)), "nobody holds it any more"
 
 
+@pytest.mark.sharded
 @settings(max_examples=120, deadline=None)
 @given(st.integers(0, 2**32))
 def test_no_replica_misses_a_tombstone_and_no_log_is_cleaned_for_what_is_held(seed: int) -> None:

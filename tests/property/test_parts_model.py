@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
+import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
@@ -44,6 +45,7 @@ def stop_at(call: int) -> Callable[[], bool]:
     return should_stop
 
 
+@pytest.mark.sharded
 @settings(max_examples=200, deadline=None)
 @given(st.data(), st.integers(0, 2**32))
 def test_a_pass_in_parts_keeps_every_promise_wherever_it_ends(data: st.DataObject, seed: int) -> None:
@@ -119,6 +121,7 @@ def some_pass(store: MemoryStore, clock: ManualClock, random: Random) -> bool:
     return topic.segment_min_garbage_ratio > 0
 
 
+@pytest.mark.sharded
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32))
 def test_parts_leave_what_a_whole_pass_leaves(seed: int) -> None:

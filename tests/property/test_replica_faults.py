@@ -18,6 +18,7 @@ from keyfold.store.faulty import Call, Fault, Kind, SimulatedCrash, every_fault,
 from tests.support.cleaning import EAGER, PLACE, load, object_names, record
 from tests.support.replica_oracle import REPLICA_PLACE, differences
 from tests.support.replica_pair import Pair, Process
+from tests.support.tiers import Sharded
 
 BATCHES = [
     [record(0, "a", "1"), record(1, "b", "2"), record(2, None, "x")],
@@ -169,6 +170,7 @@ def check_sent(pair: Pair, name: str, side: str, fault: Fault) -> None:
     assert not twice, f"sent more than once: {twice}"
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize(("name", "side", "fault"), params())
 def test_a_fault_at_any_call_of_a_round_leaves_a_state_of_the_source_and_the_next_process_finishes(
     name: str, side: str, fault: Fault
@@ -180,6 +182,7 @@ def test_a_fault_at_any_call_of_a_round_leaves_a_state_of_the_source_and_the_nex
         check_sent(pair, name, side, fault)
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize(("name", "side", "fault"), params(frozenset({Kind.LATE, Kind.CRASH_LATE})))
 def test_a_request_of_a_replicator_that_lands_after_the_next_process_has_finished_changes_nothing(
     name: str, side: str, fault: Fault
@@ -193,21 +196,26 @@ def test_a_request_of_a_replicator_that_lands_after_the_next_process_has_finishe
 
 
 @pytest.mark.parametrize("name", ["first, pinned", "cleaned", "purged", "littered"])
-def test_a_process_that_only_meets_faults_goes_on_by_itself(name: str) -> None:
+def test_a_process_that_only_meets_faults_goes_on_by_itself(name: str, sharded: Sharded) -> None:
     """No new process: the same one, once the store answers again. Its round may fail, its next ones do not."""
     patient = {Kind.UNAVAILABLE, Kind.LOST_ANSWER, Kind.CONFLICT}
-    for side, calls in zip(SIDES, calls_of(name), strict=True):
-        for call in calls:
-            for kind in patient.intersection(kinds_of(call.operation)):
-                with CASES[name].pair() as pair:
-                    process = broken_round(pair, name, side, Fault(like(call), kind, times=FAULTS_IN_A_ROW))
-                    for _ in range(FAULTS_IN_A_ROW + 1):  # topics are listed once a round, other calls repeated in it
-                        pair.advance(120_000)
-                        summary = process.once()
-                        if summary.is_in_sync and not process.store(side)._plans[0].left:
-                            break
-                    assert summary.is_in_sync, (side, call, kind, summary)
-                    pair.check()
+    cases = [
+        (side, call, kind)
+        for side, calls in zip(SIDES, calls_of(name), strict=True)
+        for call in calls
+        for kind in kinds_of(call.operation)
+        if kind in patient
+    ]
+    for side, call, kind in sharded(cases):
+        with CASES[name].pair() as pair:
+            process = broken_round(pair, name, side, Fault(like(call), kind, times=FAULTS_IN_A_ROW))
+            for _ in range(FAULTS_IN_A_ROW + 1):  # topics are listed once a round, other calls repeated in it
+                pair.advance(120_000)
+                summary = process.once()
+                if summary.is_in_sync and not process.store(side)._plans[0].left:
+                    break
+            assert summary.is_in_sync, (side, call, kind, summary)
+            pair.check()
 
 
 def like(call: Call) -> Callable[[Call], bool]:
@@ -227,9 +235,9 @@ def go_on(pair: Pair) -> None:
 
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("name", CASES)
-def test_a_second_replicator_at_any_call_of_a_round_harms_nothing(name: str, side: str) -> None:
+def test_a_second_replicator_at_any_call_of_a_round_harms_nothing(name: str, side: str, sharded: Sharded) -> None:
     """The first one pauses at a call, a second one does the whole work, then the first one wakes."""
-    for number in range(1, len(calls_of(name)[SIDES.index(side)]) + 1):
+    for number in sharded(range(1, len(calls_of(name)[SIDES.index(side)]) + 1)):
         with CASES[name].pair() as pair:
             process = CASES[name].process(pair)
             process.before(side, number, partial(finish, pair, name))
@@ -240,9 +248,11 @@ def test_a_second_replicator_at_any_call_of_a_round_harms_nothing(name: str, sid
 
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("name", ["first", "cleaned, pinned", "overtaken"])
-def test_a_source_that_is_cleaned_at_any_call_of_a_round_is_planned_again(name: str, side: str) -> None:
+def test_a_source_that_is_cleaned_at_any_call_of_a_round_is_planned_again(
+    name: str, side: str, sharded: Sharded
+) -> None:
     """Passes and deletions, as fast as they can be: what is being copied goes away under the round."""
-    for number in range(1, len(calls_of(name)[SIDES.index(side)]) + 1):
+    for number in sharded(range(1, len(calls_of(name)[SIDES.index(side)]) + 1)):
         with CASES[name].pair() as pair:
             process = CASES[name].process(pair)
             process.before(side, number, partial(go_on, pair))

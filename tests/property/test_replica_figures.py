@@ -12,6 +12,7 @@ from dataclasses import replace
 from random import Random
 from typing import Final
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -49,6 +50,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.sharded
 @settings(
     max_examples=40,
     deadline=None,

@@ -13,6 +13,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -87,6 +88,7 @@ def begun(seed: int, **options: Any) -> tuple[Twins, Random]:
     return twins, random
 
 
+@pytest.mark.sharded
 @settings(max_examples=50, deadline=None, phases=PHASES)
 @given(SEEDS, st.sampled_from([0.0, 0.0, 0.02, 0.08]), st.booleans(), st.sampled_from([0, 30_000]))
 def test_a_replica_only_ever_has_what_its_source_had(seed: int, rate: float, pins: bool, delay_ms: int) -> None:
@@ -95,6 +97,7 @@ def test_a_replica_only_ever_has_what_its_source_had(seed: int, rate: float, pin
     settled(twins)
 
 
+@pytest.mark.sharded
 @settings(max_examples=25, deadline=None, phases=PHASES)
 @given(SEEDS)
 def test_a_round_that_pins_is_never_thrown_back(seed: int) -> None:
@@ -103,6 +106,7 @@ def test_a_round_that_pins_is_never_thrown_back(seed: int) -> None:
     assert twins.thrown_back == 0
 
 
+@pytest.mark.sharded
 @settings(max_examples=25, deadline=None, phases=PHASES)
 @given(SEEDS, st.sampled_from([0.0, 0.05]))
 def test_roles_are_exchanged_while_everybody_works_and_back_again(seed: int, rate: float) -> None:

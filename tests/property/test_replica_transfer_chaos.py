@@ -93,6 +93,7 @@ def test_wherever_a_process_dies_each_byte_arrives_once(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("server", ["", "one server"], ids=["sent", "copied inside a store"])
+@pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(8))
 def test_a_storm_at_both_ends(seed: int, server: str) -> None:
     source, target, jobs = scene(server)

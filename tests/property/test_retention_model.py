@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
@@ -32,6 +33,7 @@ def batch(offset: int, now_ms: int, random: Random) -> list[Record]:
     ]
 
 
+@pytest.mark.sharded
 @settings(max_examples=150, deadline=None)
 @given(st.data(), st.integers(0, 2**32))
 def test_retention_takes_what_is_old_and_nothing_else(data: st.DataObject, seed: int) -> None:

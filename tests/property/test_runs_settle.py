@@ -65,6 +65,7 @@ def _small_units() -> object:
         yield
 
 
+@pytest.mark.sharded
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32))
 def test_a_log_to_which_nothing_comes_is_left_alone_after_a_few_runs(seed: int) -> None:

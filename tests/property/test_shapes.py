@@ -28,12 +28,14 @@ def topic(settings: TopicSettings, _topic: str, _manifest: Manifest) -> TopicSet
     return settings
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("encoding", ENCODINGS.values(), ids=ENCODINGS.keys())
 @pytest.mark.parametrize("batches", LOGS)
 def test_three_passes_leave_what_the_dict_has(batches: Batches, encoding: Encoding) -> None:
     check(batches, replace(EAGER, encoding=encoding))
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("batches", LOGS)
 def test_keyless_records_go_where_the_topic_asks_for_it(batches: Batches) -> None:
     check(batches, replace(EAGER, encoding=Encoding("zstandard", 1, 4096), remove_keyless=True))

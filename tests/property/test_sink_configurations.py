@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -52,6 +53,7 @@ def tame(values: dict[str, str]) -> dict[str, str]:
     return {key: value for key, value in values.items() if key != "topics.regex"}
 
 
+@pytest.mark.sharded
 @settings(max_examples=150)
 @given(st.dictionaries(keys, st.one_of(plain, secret), max_size=12))
 def test_every_configuration_gets_an_answer_without_secrets(values: dict[str, str]) -> None:

@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from keyfold_sink.task.orders import Order
 from tests.support.machines import as_asked, run_machine
 from tests.support.sink_machine import ERRORS, KEYS, TaskMachine
+from tests.support.tiers import Sharded
 
 KEY = st.sampled_from(KEYS)
 
@@ -97,10 +98,11 @@ class SinkTaskMachine(RuleBasedStateMachine):
         self.machine.settle()
 
 
-def test_a_task_keeps_its_promises_whatever_happens_in_whatever_order() -> None:
-    run_machine(SinkTaskMachine, *as_asked(40, 30), [Phase.explicit, Phase.generate])
+def test_a_task_keeps_its_promises_whatever_happens_in_whatever_order(sharded: Sharded) -> None:
+    run_machine(SinkTaskMachine, *as_asked(len(sharded(range(40))), 30), [Phase.explicit, Phase.generate])
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(int(os.environ.get("KEYFOLD_MACHINE_WALKS", "12"))))
 def test_a_long_walk_ends_with_every_record_in_its_log_once(seed: int) -> None:
     machine = TaskMachine()

@@ -166,6 +166,7 @@ def live(make: MakeDesk, steps: list[Step]) -> None:
         world.desk.owner.lane.close()
 
 
+@pytest.mark.sharded
 @settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=st.lists(STEPS, min_size=3, max_size=40))
 def test_every_offset_is_in_one_place(make: MakeDesk, steps: list[Step]) -> None:

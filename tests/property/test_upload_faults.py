@@ -89,6 +89,7 @@ def test_the_cases_are_about_uploads_of_many_parts() -> None:
 
 
 @pytest.mark.parametrize("overlap_bytes_min", [OVERLAP_BYTES_MIN, 0], ids=["one after another", "overlapped"])
+@pytest.mark.sharded
 @pytest.mark.parametrize("fault", CASES)
 def test_a_fault_at_any_call_leaves_the_log_and_the_next_run_finishes(
     fault: Fault, overlap_bytes_min: int, monkeypatch: pytest.MonkeyPatch
@@ -106,6 +107,7 @@ def test_a_fault_at_any_call_leaves_the_log_and_the_next_run_finishes(
     finish(store, clock)
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("fault", [c for c in CASES if "late" in str(c.id)])
 def test_a_request_that_lands_after_the_next_run_changes_nothing(fault: Fault) -> None:
     store, clock = prepared()

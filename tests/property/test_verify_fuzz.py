@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -53,6 +54,7 @@ def verify(data: dict[str, bytes]) -> VerifyReport:
     return verify_partition(store, PLACE, clock=ManualClock(), random=Random(0), rows_at_once=50)
 
 
+@pytest.mark.sharded
 @settings(max_examples=400)
 @given(st.integers(0, 3), st.integers(0, 2**32))
 def test_one_bent_object(seed: int, choices: int) -> None:
@@ -66,6 +68,7 @@ def test_one_bent_object(seed: int, choices: int) -> None:
     assert {f.object for f in report.damage} == ({key} if is_hurt else set())
 
 
+@pytest.mark.sharded
 @settings(max_examples=100)
 @given(st.integers(0, 3), st.integers(0, 2**32))
 def test_several_bent_objects(seed: int, choices: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -55,6 +56,7 @@ def history(made: MadeLog, source: list[Record], random: Random) -> None:
             made.collect()
 
 
+@pytest.mark.sharded
 @settings(max_examples=150)
 @given(SOURCES, SOURCES, st.integers(0, 2**32), st.booleans())
 def test_one_history_has_no_findings(
@@ -77,6 +79,7 @@ def test_one_history_has_no_findings(
         assert [str(f) for f in found if f.kind.is_damage] == []
 
 
+@pytest.mark.sharded
 @settings(max_examples=150)
 @given(SOURCES, st.integers(0, 2**32))
 def test_a_record_that_nothing_superseded_is_missed(rows: list[tuple[str | None, bool, int]], seed: int) -> None:

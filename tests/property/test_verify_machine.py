@@ -17,6 +17,7 @@ from keyfold.read.verify import verify_partition
 from tests.property.test_log_machine import LogMachine
 from tests.support.cleaning import PLACE
 from tests.support.machines import as_asked, run_machine
+from tests.support.tiers import Sharded
 
 
 class VerifiedMachine(LogMachine):
@@ -29,5 +30,5 @@ class VerifiedMachine(LogMachine):
             assert report.is_sound, [str(f) for f in report.damage]
 
 
-def test_a_log_is_sound_after_each_step() -> None:
-    run_machine(VerifiedMachine, *as_asked(15, 20), [Phase.explicit, Phase.generate])
+def test_a_log_is_sound_after_each_step(sharded: Sharded) -> None:
+    run_machine(VerifiedMachine, *as_asked(len(sharded(range(15))), 20), [Phase.explicit, Phase.generate])

@@ -130,6 +130,7 @@ def calls_of_a_clean_run() -> FaultyStore:
 FAULTS = list(every_fault(calls_of_a_clean_run().calls))
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f"{f.at}-{f.kind.value.replace(' ', '-')}")
 def test_an_append_survives_every_fault_at_every_call(fault: Fault) -> None:
     clock = ManualClock()
@@ -146,6 +147,7 @@ def test_an_append_survives_every_fault_at_every_call(fault: Fault) -> None:
 
 
 @pytest.mark.parametrize("rival", [rival_compactor, rival_sink], ids=["compactor", "sink"])
+@pytest.mark.sharded
 @pytest.mark.parametrize("rival_at", range(1, len(calls_of_a_clean_run().calls) + 1))
 def test_an_append_survives_every_fault_with_a_rival_in_between(rival: Rival, rival_at: int) -> None:
     def run(*faults: Fault) -> tuple[FaultyStore, MemoryStore, ManualClock]:
@@ -168,6 +170,7 @@ def test_an_append_survives_every_fault_with_a_rival_in_between(rival: Rival, ri
         assert check(inner).next_offset == RECORDS
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(60))
 def test_sinks_in_turn_on_a_store_that_fails_at_random(seed: int) -> None:
     random = Random(seed)

@@ -165,6 +165,7 @@ def test_what_is_due_for_a_merge_is_merged_however_small_the_tasks_are(monkeypat
     assert clean(store, topic, seed=2).partitions == []
 
 
+@pytest.mark.sharded
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32))
 def test_no_record_outlives_its_time_by_more_than_the_span_nor_goes_before_it(seed: int) -> None:

@@ -29,6 +29,7 @@ def column(keys: Keys) -> pa.ChunkedArray:
     return pa.chunked_array([pa.array(keys, pa.binary())])
 
 
+@pytest.mark.sharded
 @settings(max_examples=200, deadline=None)
 @given(
     st.lists(st.lists(st.one_of(st.none(), st.binary(max_size=3)), max_size=10), max_size=5),
@@ -97,6 +98,7 @@ def test_masks_survive_as_bits(count: int) -> None:
     assert unpacked(packed(keep), count).tolist() == keep.tolist()
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(30))
 def test_a_map_by_buckets_is_the_map_of_one_task(seed: int) -> None:
     """The steps that Spark runs in many tasks, run here one after another, against the whole map."""

@@ -150,6 +150,7 @@ def test_parts_of_a_merge_say_nothing_about_the_first_dirty_offset() -> None:
     assert [p.first_dirty for p in cut(job, chosen, 100)] == [NO_OFFSET, NO_OFFSET]
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(100))
 def test_any_cut_has_each_group_once_in_order_and_keeps_to_the_limit(seed: int) -> None:
     random = Random(seed)

@@ -85,6 +85,7 @@ def test_unit_bytes_split_what_could_be_one_output() -> None:
     assert spans(groups(*[stats(10)] * 6, unit_bytes=200)) == [(0, 1), (2, 3), (4, 5)]
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(200))
 def test_groups_cover_what_changes_once_and_obey_the_limits(seed: int) -> None:
     random = Random(seed)

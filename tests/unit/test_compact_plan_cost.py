@@ -48,6 +48,7 @@ def filled(clock: ManualClock, seed: int, batches: int = 6) -> MemoryStore:
     return memory_log(*found, clock=clock)[0]
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(5))
 def test_no_pass_moves_more_than_the_plan_said(seed: int) -> None:
     clock = ManualClock()

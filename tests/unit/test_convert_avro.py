@@ -182,6 +182,7 @@ def test_a_batch_that_was_dropped_while_it_waited_is_forgotten() -> None:
 
 @pytest.mark.usefixtures("quick_looks")
 @given(st.data())
+@pytest.mark.sharded
 @settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
@@ -225,6 +226,7 @@ def test_deep_values_pass_and_endless_ones_do_not() -> None:
 
 
 @given(st.data())
+@pytest.mark.sharded
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_what_confluents_own_deserializer_takes_is_taken(data: st.DataObject) -> None:
     """And what it refuses is refused, but for what docs/converters.md lists."""

@@ -24,6 +24,7 @@ def accepts(schema: Any, data: bytes) -> bool:
 
 
 @given(st.data())
+@pytest.mark.sharded
 @settings(max_examples=120)
 def test_what_fastavro_writes_is_accounted_for_to_the_last_byte(data: st.DataObject) -> None:
     schema = data.draw(schemas())
@@ -36,6 +37,7 @@ def test_what_fastavro_writes_is_accounted_for_to_the_last_byte(data: st.DataObj
 
 
 @given(st.data())
+@pytest.mark.sharded
 @settings(max_examples=120)
 def test_what_is_accepted_decodes(data: st.DataObject) -> None:
     """Damage that leaves the layout whole is another value; a decoder must agree on that."""

@@ -25,6 +25,7 @@ def bounded() -> Iterator[Bounded]:
         yield process
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("name", TARGETS)
 def test_a_decoder_refuses_what_it_does_not_take_by_name(bounded: Bounded, name: str, tmp_path: Path) -> None:
     tally = Tally()
@@ -33,6 +34,7 @@ def test_a_decoder_refuses_what_it_does_not_take_by_name(bounded: Bounded, name:
     assert tally.accepted >= TARGETS[name].made_count
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("name", TARGETS)
 def test_each_mutator_changes_valid_objects(name: str) -> None:
     target = TARGETS[name]
@@ -42,6 +44,7 @@ def test_each_mutator_changes_valid_objects(name: str) -> None:
         assert not changed <= set(valid)
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("name", TARGETS)
 def test_a_case_is_repeated_by_its_seed_and_number(name: str) -> None:
     numbers = range(len(TARGETS[name].seeds), len(TARGETS[name].seeds) + 20)

@@ -88,6 +88,7 @@ def read(data: bytes, way: str) -> str:
         return f"{type(error).__name__}: {error}"
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.parametrize("way", ["whole", "keys", "parts", "backwards"])
 def test_an_index_that_grows_is_damaged(bounded: Bounded, attack: str, way: str) -> None:
@@ -154,6 +155,7 @@ def test_keys_as_large_as_their_records_are_read() -> None:
     assert Index.parse(data).rows.column("key").to_pylist() == keys
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("end", range(1, 60))
 def test_a_footer_that_is_cut_is_damaged(end: int) -> None:
     data = index_file([b"a"])

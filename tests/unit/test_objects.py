@@ -54,6 +54,7 @@ def test_up_to_one_part_an_object_is_a_single_put(pieces: list[bytes]) -> None:
     assert store.get("object").data == b"".join(pieces)
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(20))
 def test_all_parts_but_the_last_have_one_size_however_the_pieces_come(seed: int) -> None:
     random = Random(seed)

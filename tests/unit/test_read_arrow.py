@@ -48,6 +48,7 @@ def decoded(made: Made, columns: Sequence[str] | None = None) -> pa.RecordBatch:
 
 
 @given(record_lists(), st.sampled_from(CODECS), st.sampled_from([1, 200, 1000, 65536]), st.booleans())
+@pytest.mark.sharded
 @settings(max_examples=60, deadline=None)
 def test_any_records_come_out_as_they_do_one_by_one(
     batch: list[Record], codec: str, block_bytes: int, one_by_one: bool
@@ -60,6 +61,7 @@ def test_any_records_come_out_as_they_do_one_by_one(
 
 
 @given(record_lists(), st.lists(st.sampled_from(COLUMNS), unique=True, min_size=1), st.data())
+@pytest.mark.sharded
 @settings(max_examples=50, deadline=None)
 def test_columns_and_rows_that_are_asked_for_are_those_of_all(
     batch: list[Record], columns: list[str], data: st.DataObject
@@ -72,6 +74,7 @@ def test_columns_and_rows_that_are_asked_for_are_those_of_all(
 
 
 @given(record_lists(max_size=12), st.data())
+@pytest.mark.sharded
 @settings(max_examples=200, deadline=None)
 def test_damage_is_refused_exactly_where_the_slow_decoder_refuses_it(batch: list[Record], data: st.DataObject) -> None:
     made = make(batch, codec="null", block_bytes=10**6)
@@ -109,6 +112,7 @@ def _ends(records: list[Record]) -> list[int]:
 
 
 @given(record_lists(max_size=12), st.data())
+@pytest.mark.sharded
 @settings(max_examples=200, deadline=None)
 def test_an_index_of_other_numbers_is_refused(batch: list[Record], data: st.DataObject) -> None:
     made = make(batch, codec="null", block_bytes=200)
@@ -159,6 +163,7 @@ def test_damage_in_the_second_of_three_blocks_is_named() -> None:
         decode_blocks(blocks, rows_of(made), origin="seg")
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(20))
 def test_many_records_with_headers_of_all_lengths(seed: int) -> None:
     random = Random(seed)

@@ -57,6 +57,7 @@ def random_log(random: Random, segments: int = 8) -> MadeLog:
     return made
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(12))
 def test_batches_are_the_records_of_a_read(seed: int) -> None:
     random = Random(seed)
@@ -73,6 +74,7 @@ def test_batches_are_the_records_of_a_read(seed: int) -> None:
         assert taken(log.batches(from_timestamp=start)) == list(log.read(from_timestamp=start))
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(12))
 def test_a_selection_gives_exactly_the_records_that_match(seed: int) -> None:
     random = Random(100 + seed)
@@ -253,6 +255,7 @@ def test_a_reader_that_still_needed_a_purged_tombstone_is_told() -> None:
         list(found)
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(25))
 def test_whatever_happens_between_two_store_calls_batches_are_a_state_that_existed(
     seed: int, monkeypatch: pytest.MonkeyPatch

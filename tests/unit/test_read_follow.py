@@ -325,6 +325,7 @@ def test_a_store_that_does_not_answer_is_asked_again_for_a_while() -> None:
     assert follower.positions()[0].offset == 3
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(20))
 def test_across_restarts_a_follower_sees_each_retained_record_once_or_is_told(
     seed: int, monkeypatch: pytest.MonkeyPatch

@@ -33,6 +33,7 @@ def state_of(made: MadeLog, chosen: Chosen) -> list[Record]:
     return [r for batch in batches for r in records_of(batch)]
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("memory_bytes", BUDGETS)
 def test_with_any_budget_the_state_is_the_fold_of_a_read(seed: int, memory_bytes: int) -> None:
@@ -131,6 +132,7 @@ def test_a_snapshot_that_has_given_out_a_batch_does_not_mix_versions() -> None:
         list(found)
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(15))
 def test_whatever_happens_between_two_store_calls_the_state_is_one_that_existed(seed: int) -> None:
     random = Random(seed)

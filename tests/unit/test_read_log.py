@@ -100,6 +100,7 @@ def test_latest_leaves_out_deleted_and_keyless_records_and_keeps_offset_order(ma
     assert [(r.key, r.value, r.offset) for r in log.latest()] == [(b"c", b"1", 3), (b"a", b"3", 7), (b"d", b"1", 8)]
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(6))
 def test_latest_of_a_dirty_log_is_the_fold_of_a_read(seed: int) -> None:
     random = Random(seed)

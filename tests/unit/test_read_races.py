@@ -90,6 +90,7 @@ def test_a_snapshot_that_has_given_out_nothing_begins_again() -> None:
     assert [(r.key, r.value) for r in found] == [(b"b", b"1"), (b"a", b"2"), (b"c", b"2")]
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(40))
 def test_whatever_happens_between_two_store_calls_a_read_is_a_state_that_existed(
     seed: int, monkeypatch: pytest.MonkeyPatch

@@ -132,6 +132,7 @@ def test_a_key_that_an_emptied_segment_brings_back_stays_deleted() -> None:
     assert {r.key for r in Log(made.store, "topics", "users").latest()} == {b"x"}
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(60))
 def test_the_latest_state_survives_any_history_of_passes_crashes_and_collections(seed: int) -> None:
     random = Random(seed)

@@ -135,6 +135,7 @@ def test_who_passes_a_record_in_time_must_have_seen_it(history: History) -> None
     assert lag_flaws(history, seen[:-1], end=7, ended_s=7.0, lag_s=2.0) == []
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(20))
 def test_what_a_right_cleaner_leaves_is_sound_and_one_record_less_is_not(seed: int) -> None:
     random = Random(seed)

@@ -216,6 +216,7 @@ def test_versions_that_may_not_be_listed_are_no_reason_to_give_up(made: MadeLog)
     assert any("cannot be listed" in note for note in found.notes)
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(30))
 def test_any_history_comes_back_from_any_of_its_last_versions(seed: int) -> None:
     random = Random(seed)

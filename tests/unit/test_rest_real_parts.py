@@ -61,6 +61,7 @@ keys = (
 
 
 @given(st.dictionaries(keys, values, max_size=6))
+@pytest.mark.sharded
 @settings(max_examples=100, suppress_health_check=list(HealthCheck))
 def test_any_configuration_is_answered_and_never_with_a_fault_of_the_worker(config: dict[str, Any]) -> None:
     for given_config in (config, {**CONFIG, **config}):
@@ -107,6 +108,7 @@ offsets = st.lists(
 
 
 @given(offsets)
+@pytest.mark.sharded
 @settings(max_examples=100, suppress_health_check=list(HealthCheck))
 def test_any_offsets_are_altered_or_refused(entries: list[Mapping[str, Any]]) -> None:
     world = World()

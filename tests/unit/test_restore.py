@@ -73,6 +73,7 @@ def test_everything_lands_once_and_a_rerun_writes_nothing() -> None:
     assert len(topic.log(0)) == 6
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("at", range(1, 7))
 @pytest.mark.parametrize("seed", range(4))
 def test_a_run_that_dies_is_gone_on_from_without_repeating_or_losing(at: int, seed: int) -> None:

@@ -71,6 +71,7 @@ def _survive(fault: Fault, seed: int, *, latest: bool) -> None:
     assert run(log, topic, clock, request(latest=latest), seed=3).results[0].wrote == 0
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(30))
 def test_a_store_that_fails_again_and_again_and_runs_that_die(seed: int) -> None:
     random = Random(seed)

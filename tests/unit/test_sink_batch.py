@@ -21,6 +21,7 @@ def message(topic: str, partition: int, offset: int, *, error: KafkaError | None
     )
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(20))
 def test_every_record_is_in_one_piece_of_its_partition_and_in_order(seed: int) -> None:
     random = Random(seed)

@@ -266,6 +266,7 @@ class Storm:
         return all(self.log(k).create().manifest.next_offset >= self.rig.kafka.end(k) for k in (T0, T1))
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(6))
 def test_partitions_that_come_and_go_in_a_storm_lose_and_repeat_nothing(make: MakeRig, seed: int) -> None:
     inner, random = MemoryStore(), Random(seed)

@@ -320,6 +320,7 @@ class Workers:
         self.faulties[at].on_call = None
 
 
+@pytest.mark.sharded
 @settings(max_examples=200, deadline=None)
 @given(st.lists(STEPS, max_size=20), st.booleans())
 def test_every_worker_ends_up_with_the_newest_orders_and_carries_each_out_once(

@@ -253,6 +253,7 @@ def test_after_another_claim_nothing_is_committed_any_more(make: MakeBench) -> N
     assert bench.in_flight.size_bytes == 0
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(40))
 def test_a_store_that_fails_by_chance_gets_every_record_once(make: MakeBench, seed: int) -> None:
     inner = MemoryStore()

@@ -150,6 +150,7 @@ def no_tables(_partition: int, _entry: SegmentEntry) -> BlockTable:
     raise AssertionError("nothing is cut")
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("at", range(2, 12))
 def test_a_snapshot_goes_on_where_compaction_stayed_inside_it(at: int) -> None:
     """Collected meanwhile, but nothing was removed for a record behind the snapshot's end."""

@@ -259,6 +259,7 @@ def increment(store: ObjectStore, name: str) -> None:
         return
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(20))
 def test_chaos_never_makes_a_conditional_counter_wrong(seed: int) -> None:
     inner = MemoryStore()

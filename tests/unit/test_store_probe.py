@@ -232,6 +232,7 @@ def test_a_single_request_that_is_refused_or_not_answered_ends_no_probe() -> Non
         assert failed.operation == "delete" or fault.kind is Kind.LATE or list(inner.list("")) == []
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(20))
 def test_a_fifth_of_all_requests_may_fail(seed: int) -> None:
     probe(FaultyStore(MemoryStore(), chaos=Chaos(Random(seed), 0.2)), "t", Random(seed))

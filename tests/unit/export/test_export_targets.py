@@ -188,6 +188,7 @@ class Failing(MemoryStore):
         return Ticking()
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("at", range(1, 14))
 @pytest.mark.parametrize("kind", [AccessDenied, StoreUnavailable])
 def test_a_bucket_that_fails_never_shows_a_whole_export_that_is_none(
