@@ -11,9 +11,11 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
+from tests.property import lives
 from tests.property.test_log_machine import CALLS, ROWS, LogMachine, Rows
 from tests.support.clocks import BOTH_WAYS, HOUR_MS, JumpingStore
-from tests.support.machines import as_asked, finds_what_is_wrong, run_machine
+from tests.support.machines import as_asked, finds_what_is_wrong, run_machine, shows
+from tests.support.tiers import Sharded
 
 JUMPS = st.sampled_from(BOTH_WAYS)
 OFF_AT_MOST_MS = 3 * HOUR_MS
@@ -52,13 +54,21 @@ class ClockMachine(LogMachine):
         super().teardown()
 
 
-def test_a_log_is_a_dict_although_the_stores_clock_jumps() -> None:
-    run_machine(ClockMachine, 40, 30)
+def test_a_log_is_a_dict_although_the_stores_clock_jumps(sharded: Sharded) -> None:
+    run_machine(ClockMachine, len(sharded(range(40))), 30)
 
 
+MISTAKE = ("keyfold_compactor.janitor._is_beyond_commit", lambda name, _: name is not None)
+"""The allowance for jumps hides no mistake that has nothing to do with them."""
+
+
+def test_a_life_that_was_recorded_shows() -> None:
+    shows(ClockMachine, [MISTAKE], lives.CLOCKS)
+
+
+@pytest.mark.full
 def test_the_machine_still_finds_what_breaks_a_promise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The allowance for jumps hides no mistake that has nothing to do with them."""
-    monkeypatch.setattr("keyfold_compactor.janitor._is_beyond_commit", lambda name, _: name is not None)
+    monkeypatch.setattr(*MISTAKE)
     finds_what_is_wrong(ClockMachine)
 
 

@@ -25,6 +25,7 @@ from keyfold.read.log import Log
 from keyfold.read.verify import verify_partition
 from keyfold.store.faulty import Call, FaultyStore, SimulatedCrash
 from keyfold_compactor.settings import LONG_MAX, TopicSettings
+from tests.property import lives
 from tests.support.cleaning import (
     EAGER,
     FAST,
@@ -40,7 +41,8 @@ from tests.support.cleaning import (
     record,
 )
 from tests.support.log_machine import Batch, JumpyClock, OneFault, SpecStore, states
-from tests.support.machines import as_asked, finds_what_is_wrong, run_machine
+from tests.support.machines import as_asked, finds_what_is_wrong, run_machine, shows
+from tests.support.tiers import Sharded
 
 KEYS = st.sampled_from([None, b"", b"a", b"b", b"c", b"d", b"long key " * 30])
 VALUES = st.one_of(st.none(), st.binary(max_size=30))
@@ -376,8 +378,8 @@ class LogMachine(RuleBasedStateMachine):
         assert object_names(self.store) == load(self.store).object_names()
 
 
-def test_a_log_is_a_dict_whatever_happens_in_any_order() -> None:
-    run_machine(LogMachine, 60, 30)
+def test_a_log_is_a_dict_whatever_happens_in_any_order(sharded: Sharded) -> None:
+    run_machine(LogMachine, len(sharded(range(60))), 30)
 
 
 SELDOM = "a reader goes on after any purge"  # it takes a tombstone, two passes and a reader asleep: some 20 s
@@ -398,11 +400,16 @@ MISTAKES = {
 }
 
 
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_life_that_was_recorded_shows(mistake: str) -> None:
+    shows(LogMachine, [MISTAKES[mistake]], lives.LOG[mistake])
+
+
 @pytest.mark.parametrize("mistake", [pytest.param(m, marks=pytest.mark.soak if m == SELDOM else ()) for m in MISTAKES])
+@pytest.mark.full
 @pytest.mark.timeout(2400)
 def test_the_machine_finds(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    target, wrong = MISTAKES[mistake]
-    monkeypatch.setattr(target, wrong)
+    monkeypatch.setattr(*MISTAKES[mistake])
     finds_what_is_wrong(LogMachine)
 
 

@@ -25,11 +25,13 @@ from keyfold.read.log import Log
 from keyfold.store.faulty import Fault, FaultyStore, Kind, SimulatedCrash
 from keyfold_compactor.replica.standing.states import State
 from keyfold_compactor.settings import LONG_MAX
+from tests.property import lives
 from tests.property.test_log_machine import CHOICES, ROWS, LogMachine, Reader, Rows
 from tests.support.log_machine import OneFault
-from tests.support.machines import as_asked, finds_what_is_wrong, run_machine
+from tests.support.machines import as_asked, finds_what_is_wrong, run_machine, shows
 from tests.support.replica_oracle import NAME, REPLICA_PLACE, ReplicaStore, SourceStore
 from tests.support.replica_pair import ENABLED, NOT_ENABLED, Pair, Process
+from tests.support.tiers import Sharded
 
 SIDES = st.sampled_from(["source", "replica"])
 CALLS = st.integers(1, 25)
@@ -242,8 +244,8 @@ class ReplicaMachine(LogMachine):
         assert summary.is_in_sync, summary
 
 
-def test_a_replica_is_always_a_state_of_its_source() -> None:
-    run_machine(ReplicaMachine, 40, 30)
+def test_a_replica_is_always_a_state_of_its_source(sharded: Sharded) -> None:
+    run_machine(ReplicaMachine, len(sharded(range(40))), 30)
 
 
 def stamped_as_if_it_were_no_replica(manifest: Manifest, seen_ms: int) -> Manifest:
@@ -263,9 +265,10 @@ def nothing(*_: object, **__: object) -> None:
     return None
 
 
+SELDOM = "readers get no time"  # what goes early goes together with what is due: up to minutes
 MISTAKES: dict[str, list[tuple[str, Any]]] = {
     "tombstones are not held": [("keyfold_compactor.horizon.held_from", lambda *_: LONG_MAX)],
-    "readers get no time": [("keyfold_compactor.replica.rounds.collect.due_names", at_once)],
+    SELDOM: [("keyfold_compactor.replica.rounds.collect.due_names", at_once)],
     "the commit comes before the objects": [("keyfold_compactor.replica.rounds.round.Rounds._send", nothing)],
     "the cursor runs ahead": [("keyfold.log.edits_replica.hold", ahead(edits_replica.hold))],
     "times are those of the replica": [("keyfold.log.commit.stamped", stamped_as_if_it_were_no_replica)],
@@ -278,6 +281,12 @@ MISTAKES: dict[str, list[tuple[str, Any]]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_life_that_was_recorded_shows(mistake: str) -> None:
+    shows(ReplicaMachine, MISTAKES[mistake], lives.REPLICA[mistake])
+
+
+@pytest.mark.parametrize("mistake", [pytest.param(m, marks=pytest.mark.soak if m == SELDOM else ()) for m in MISTAKES])
+@pytest.mark.full
 @pytest.mark.timeout(2400)
 def test_the_machine_finds(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for target, wrong in MISTAKES[mistake]:
