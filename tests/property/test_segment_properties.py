@@ -1,5 +1,6 @@
 """For any records: what is written is what fastavro reads, and rewriting by bytes is filtering records."""
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -28,6 +29,7 @@ def check_index(made: Made, records: list[Record]) -> None:
     assert (made.finished.min_timestamp, made.finished.max_timestamp) == (min(times), max(times))
 
 
+@pytest.mark.sharded
 @relaxed
 @given(record_lists(), codecs, block_sizes)
 def test_the_round_trip_is_the_identity_and_fastavro_agrees(
@@ -39,6 +41,7 @@ def test_the_round_trip_is_the_identity_and_fastavro_agrees(
     check_index(made, records)
 
 
+@pytest.mark.sharded
 @relaxed
 @given(record_lists())
 def test_both_ways_to_encode_give_the_same_bytes(records: list[Record]) -> None:
@@ -51,6 +54,7 @@ def test_both_ways_to_encode_give_the_same_bytes(records: list[Record]) -> None:
     assert many[0].is_tombstone.tolist() == few.is_tombstone.tolist()
 
 
+@pytest.mark.sharded
 @relaxed
 @given(record_lists(max_size=400), st.data(), block_sizes)
 def test_any_split_into_appends_gives_the_same_records(records: list[Record], data: st.DataObject, size: int) -> None:
@@ -60,6 +64,7 @@ def test_any_split_into_appends_gives_the_same_records(records: list[Record], da
     check_index(made, records)
 
 
+@pytest.mark.sharded
 @relaxed
 @given(st.data(), codecs, codecs, block_sizes, block_sizes)
 def test_rewriting_is_filtering(data: st.DataObject, old: str, new: str, old_size: int, new_size: int) -> None:
@@ -78,6 +83,7 @@ def test_rewriting_is_filtering(data: st.DataObject, old: str, new: str, old_siz
     check_index(made, expected)
 
 
+@pytest.mark.sharded
 @relaxed
 @given(st.data(), codecs, block_sizes)
 def test_rewriting_twice_is_rewriting_once_with_both_masks(data: st.DataObject, codec: str, size: int) -> None:

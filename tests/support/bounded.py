@@ -68,6 +68,13 @@ class Bounded:
         return value
 
     def _ask(self, function: Callable[..., Any], args: tuple[object, ...]) -> tuple[str, Any]:
+        try:
+            return self._asked(function, args)
+        except (EOFError, ConnectionError) as error:
+            self.end()
+            raise AssertionError(f"{function.__name__} ended its process") from error
+
+    def _asked(self, function: Callable[..., Any], args: tuple[object, ...]) -> tuple[str, Any]:
         self._calls.send((function, args))
         until_s = time.monotonic() + NET_S
         while not self._calls.poll(0.01):

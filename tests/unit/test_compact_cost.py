@@ -47,6 +47,7 @@ def test_a_head_costs_the_same_above_a_tail_ten_times_as_long() -> None:
     assert large.index_read > small.index_read, "every index is read: that is how a pass knows that nothing is there"
 
 
+@pytest.mark.full
 def test_a_tail_of_segments_that_were_rolled_small_is_not_moved_again_and_again() -> None:
     """Merges cost what they cost once; where a tail ends in a small segment, that one may be merged with the head."""
     small, large = head_pass(2_000, 50), head_pass(20_000, 50)

@@ -207,6 +207,7 @@ def at_once(store: MemoryStore, places: Sequence[Place], count: int, **changes: 
     return rivals
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("batch_logs", [500, 10])
 def test_runs_at_once_share_a_hundred_logs_and_clean_none_twice(batch_logs: int) -> None:
     store, found = MemoryStore(), places(100)

@@ -42,6 +42,7 @@ def test_other_addresses_keep_their_proxy(monkeypatch: pytest.MonkeyPatch) -> No
     assert not urllib.request.proxy_bypass("s3.eu-central-1.amazonaws.com")
 
 
+@pytest.mark.full
 def test_tests_with_local_servers_pass_although_a_proxy_is_set() -> None:
     """Clients of every kind: boto3 and urllib in one process, and a command in another one."""
     dead = f"http://127.0.0.1:{free_port()}"

@@ -26,7 +26,7 @@ def test_two(slow):
 """
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize("workers", ["0", pytest.param("2", marks=pytest.mark.full)])
 def test_files_and_fixtures_are_listed_slowest_first(tmp_path: Path, workers: str) -> None:
     (tmp_path / "test_slow.py").write_text(TESTS)
     (tmp_path / "inner").mkdir()

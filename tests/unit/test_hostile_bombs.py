@@ -187,12 +187,14 @@ def compact(attack: str) -> str:
     return "moved"
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("attack", PAYLOADS)
 @pytest.mark.parametrize("reader", [cat, survey])
 def test_a_block_that_is_a_bomb_is_corrupt(bounded: Bounded, reader: Callable[[str], str], attack: str) -> None:
     assert str(bounded.run(reader, attack)).startswith("Corrupt: users-0: ")
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("attack", PAYLOADS)
 def test_verify_reports_a_block_that_is_a_bomb(bounded: Bounded, attack: str) -> None:
     found = bounded.run(verify, attack)
@@ -233,6 +235,7 @@ def parse_parts(data: bytes) -> str:
         return f"{type(error).__name__}: {error}"
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("attack", INDEXES)
 @pytest.mark.parametrize("reader", [parse, parse_parts])
 def test_an_index_that_is_a_bomb_is_damaged(bounded: Bounded, reader: Callable[[bytes], str], attack: str) -> None:
@@ -258,6 +261,7 @@ def large(codec: str, n_bytes: int) -> int:
     return sum(a == b == c for a, b, c in zip(batch, made.records(), again.records(), strict=True))
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_record_that_is_larger_than_any_block_is_read(codec: str) -> None:
     assert large(codec, 20_000_000) == 5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -40,6 +41,12 @@ from tests.unit.test_hostile_bombs import body_before
 MANY_DIGITS = "9" * 5000
 
 
+@pytest.fixture(scope="module")
+def bounded() -> Iterator[Bounded]:
+    with Bounded() as process:
+        yield process
+
+
 def field(name: object, **more: object) -> dict[str, Any]:
     return {"type": "record", "name": "R", "fields": [{"name": name, "type": "int", **more}]}
 
@@ -60,19 +67,31 @@ def test_a_registration_with_a_pattern_that_does_not_compile_is_refused(regex: s
         registration_of(registration_document(Registration("far", config)), "topics/_replicas/far.json")
 
 
-def test_a_pattern_without_an_end_is_given_up() -> None:
-    registration = Registration("far", {"s3.bucket.name": "far", "topics.regex": "(a+)+$"})
-    registration = registration_of(registration_document(registration), "topics/_replicas/far.json")
-    topics = ["a", "a" * 100 + "!", "b"]
+ENDLESS = {"s3.bucket.name": "far", "topics.regex": "(a+)+$"}
+
+
+def endless_registration() -> Registration:
+    return registration_of(registration_document(Registration("far", ENDLESS)), "topics/_replicas/far.json")
+
+
+@pytest.mark.sharded
+@pytest.mark.parametrize(
+    "match",
+    [
+        lambda topic: endless_registration().covers(topic),
+        lambda topic: endless_registration().choose(["a", topic, "b"]),
+        lambda topic: CompactOptions.parse(ENDLESS).wants(topic),
+    ],
+    ids=["a topic of a replica", "the topics of a replica", "a topic of a compactor"],
+)
+def test_a_pattern_without_an_end_is_given_up(match: Callable[[str], object]) -> None:
     with pytest.raises(ConfigError, match=r"topics\.regex.*after 2 s"):
-        registration.covers(topics[1])
-    with pytest.raises(ConfigError, match=r"topics\.regex.*after 2 s"):
-        registration.choose(topics)
-    options = CompactOptions.parse({"s3.bucket.name": "b", "topics.regex": "(a+)+$"})
-    with pytest.raises(ConfigError, match=r"topics\.regex.*after 2 s"):
-        options.wants(topics[1])
-    assert registration.choose(["b", "aa", "a"]) == ["a", "aa"]
-    assert options.wants("aa")
+        match("a" * 100 + "!")
+
+
+def test_a_pattern_that_could_be_without_an_end_matches_what_it_says() -> None:
+    assert endless_registration().choose(["b", "aa", "a"]) == ["a", "aa"]
+    assert CompactOptions.parse(ENDLESS).wants("aa")
 
 
 SCHEMAS: dict[str, Any] = {
@@ -155,10 +174,9 @@ def column_of_decimals(kind: str, value: bytes, scale: int) -> list[str]:
         *(("json", f"1e{scale}".encode(), 1) for scale in (5, 40, 10**8, 2**40)),
     ],
 )
-def test_a_decimal_of_any_exponent_is_a_misfit(kind: str, value: bytes, scale: int) -> None:
+def test_a_decimal_of_any_exponent_is_a_misfit(bounded: Bounded, kind: str, value: bytes, scale: int) -> None:
     """Arrow rescaled it by a table of powers of ten, read far beyond the table, and the process died of SIGSEGV."""
-    with Bounded() as bounded:
-        (misfit,) = bounded.run(column_of_decimals, kind, value, scale)
+    (misfit,) = bounded.run(column_of_decimals, kind, value, scale)
     assert "no place" in misfit
 
 

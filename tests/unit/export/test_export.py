@@ -226,6 +226,7 @@ def test_a_log_that_is_collected_again_and_again_is_given_up(place: Seen) -> Non
     assert place.names() == []
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("asked", [{}, {"latest": True}, {"value_format": Format.JSON}])
 def test_in_a_storm_every_export_is_a_state_that_existed(asked: dict[str, Any]) -> None:
     made = MadeLog()
