@@ -26,6 +26,7 @@ from keyfold.store.faulty import Call, Fault, FaultyStore, Kind, SimulatedCrash,
 from keyfold.store.memory import MemoryStore
 from keyfold_compactor.replica.carriage.jobs import CopyJob, CopyResult, TransferStopped, Way
 from keyfold_compactor.replica.carriage.transfer import Transfer
+from tests.support.tiers import Sharded
 from tests.support.transfers import BIG, MIB, THERE, copy, is_there, made, transfer
 
 
@@ -135,7 +136,7 @@ def test_bytes_that_came_damaged_are_sent_again(source: MemoryStore, size_bytes:
 
 
 @pytest.mark.parametrize("size_bytes", [1000, BIG])
-def test_any_failure_of_any_call_ends_with_the_object_whole_or_absent(size_bytes: int) -> None:
+def test_any_failure_of_any_call_ends_with_the_object_whole_or_absent(size_bytes: int, sharded: Sharded) -> None:
     """Each call of either side, in each way in which it can fail; then another process does it again."""
     for side in ("source", "target"):
         source = MemoryStore("source", ManualClock())
@@ -145,7 +146,7 @@ def test_any_failure_of_any_call_ends_with_the_object_whole_or_absent(size_bytes
         calls = clean[side == "target"].calls
         faults = list(every_fault(calls))
         assert len(faults) > (1 if side == "source" else 6)
-        for fault in faults:
+        for fault in sharded(faults):
             target = MemoryStore("target", ManualClock())
             stores = [FaultyStore(source), FaultyStore(target)]
             stores[side == "target"].add(fault)

@@ -73,6 +73,7 @@ def excluded(case: Case[Any]) -> list[Any]:
     return []
 
 
+@pytest.mark.full
 @ANYTHING.parametrize()
 @bounded
 def test_every_answer_is_as_the_document_says(case: Case[Any]) -> None:
@@ -85,6 +86,7 @@ def test_every_answer_about_what_is_there_is_as_the_document_says(case: Case[Any
     case.call_and_validate(headers=HOST, excluded_checks=excluded(case))
 
 
+@pytest.mark.full
 @GUARDED.parametrize()
 @bounded
 def test_nothing_that_needs_the_token_is_told_without_it(case: Case[Any]) -> None:

@@ -15,6 +15,7 @@ from keyfold.restore.selection import Selection
 from keyfold.restore.window import Window, in_force
 from keyfold.store.faulty import Call, Chaos, Fault, FaultyStore, SimulatedCrash, every_fault
 from tests.support.fake_topic import FakeTopic
+from tests.support.tiers import Sharded
 from tests.unit.test_restore import bare, made, of_log, run
 
 TEXT = "a=1 b=2 a= c=3 b=4 d=5 e=6"
@@ -33,10 +34,10 @@ def calls_of(*, latest: bool) -> list[Call]:
 
 
 @pytest.mark.parametrize("latest", [False, True])
-def test_every_fault_of_every_call(latest: bool) -> None:
+def test_every_fault_of_every_call(latest: bool, sharded: Sharded) -> None:
     faults = list(every_fault(calls_of(latest=latest)))
     assert len(faults) > 80
-    for number, fault in enumerate(faults):
+    for number, fault in sharded(list(enumerate(faults))):
         _survive(fault, number, latest=latest)
 
 
