@@ -1,9 +1,9 @@
 """Servers for tests, one of each for a pytest process, started when a test first asks for them.
 
-Under xdist every worker has its own, so tests share nothing but the jars and binaries in `.cache`. Buckets and topics
-get fresh names, because a server outlives the test that uses it.
+Under xdist every worker has its own, but for the broker, which all workers of a run share. Buckets and topics get fresh
+names, because a server outlives the test that uses it.
 
-    broker      a real Kafka (marks: `kafka`)
+    broker      a real Kafka (marks: `kafka`); private_broker is one that a test may freeze
     topic       a function that makes a topic with a fresh name
     local_s3    moto behind one lock in a process of its own; faults are cleared after each test
     bucket      a fresh bucket on it
@@ -84,7 +84,16 @@ def _logging_as_found() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def broker() -> Iterator[KafkaBroker]:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    from tests.support.shared_broker import broker_of_run
+
+    with broker_of_run(tmp_path_factory.getbasetemp(), os.environ) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def private_broker() -> Iterator[KafkaBroker]:
+    """A broker that a test may freeze or configure."""
     from tests.support.kafka import KafkaBroker
 
     with KafkaBroker() as running:

@@ -7,13 +7,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from keyfold.errors import KeyfoldError
 from tests.support.kafka import KafkaBroker
+from tests.support.proof import wait_for
+from tests.support.shared_broker import SharedBroker
 
 pytestmark = pytest.mark.kafka
 
@@ -27,6 +28,17 @@ with KafkaBroker(folder=Path(sys.argv[1])) as broker:
 """
 
 
+USER = """
+import sys, time
+from pathlib import Path
+from tests.support.shared_broker import SharedBroker
+with SharedBroker(Path(sys.argv[1])) as broker:
+    print(broker.port, flush=True)
+    time.sleep(600)
+"""
+ROOT = Path(__file__).parents[2]
+
+
 def is_running(pid: int) -> bool:
     try:
         os.kill(pid, 0)
@@ -36,6 +48,25 @@ def is_running(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
+def test_workers_of_a_run_share_a_broker_that_outlives_its_starter_and_ends_with_the_last_of_them(
+    tmp_path: Path,
+) -> None:
+    starter = subprocess.Popen([sys.executable, "-c", USER, str(tmp_path)], stdout=subprocess.PIPE, cwd=ROOT)
+    assert starter.stdout is not None
+    port = int(starter.stdout.readline())
+    with SharedBroker(tmp_path) as broker:
+        starter.kill()
+        starter.wait()
+        starter.stdout.close()
+        assert broker.port == port
+        broker.create_topic("users")
+        folder = broker.folder
+    assert not folder.exists(), "the last user has waited for its end"
+    with pytest.raises(KeyfoldError, match="not running"):
+        _ = broker.admin
+
+
+@pytest.mark.full
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="only where the kernel watches the parent")
 def test_a_broker_dies_with_a_starter_that_is_killed(tmp_path: Path) -> None:
     starter = subprocess.Popen([sys.executable, "-c", STARTER, str(tmp_path)], stdout=subprocess.PIPE)
@@ -45,18 +76,17 @@ def test_a_broker_dies_with_a_starter_that_is_killed(tmp_path: Path) -> None:
     starter.send_signal(signal.SIGKILL)
     starter.wait()
     starter.stdout.close()
-    deadline = time.monotonic() + 30
-    while is_running(pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_for(lambda: not is_running(pid), 60, "the broker ends")
 
 
+@pytest.mark.full
 def test_a_wrong_setting_ends_in_one_error_with_the_brokers_own_words_and_no_files(tmp_path: Path) -> None:
     with pytest.raises(KeyfoldError, match=r"log\.cleaner\.backoff\.ms"):
         KafkaBroker(settings={"log.cleaner.backoff.ms": "soon"}, folder=tmp_path).start()
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.full
 def test_a_stopped_broker_is_gone_with_its_files(tmp_path: Path) -> None:
     broker = KafkaBroker(folder=tmp_path)
     with broker:

@@ -15,11 +15,12 @@ from tests.support.sink_storm import Step, Storm, plan
 SEED = int(os.environ.get("KEYFOLD_SEED", "9"))
 
 
+@pytest.mark.full
 @pytest.mark.kafka
 def test_workers_join_leave_die_and_freeze_and_each_record_is_in_the_log_once(
-    broker: KafkaBroker, local_s3: LocalS3Process, bucket: str, tmp_path: Path
+    private_broker: KafkaBroker, local_s3: LocalS3Process, bucket: str, tmp_path: Path
 ) -> None:
-    rig = Rig(broker, local_s3, bucket, tmp_path)
+    rig = Rig(private_broker, local_s3, bucket, tmp_path)
     print(Storm(rig, local_s3, seed=SEED, seconds=35, per_s=1200, segment_ms=2000).run())
 
 

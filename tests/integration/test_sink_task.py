@@ -16,6 +16,7 @@ from keyfold_sink.status import State
 from keyfold_sink.task import report
 from keyfold_sink.task import sink_task as worker
 from keyfold_sink.task.orders import Order
+from tests.conftest import fresh
 from tests.support.kafka import KafkaBroker, produce_all, synthetic
 from tests.support.live_task import LiveTask, MakeTask, live_tasks
 
@@ -210,21 +211,25 @@ def test_two_members_of_one_name_end_one_of_them_and_say_what_to_do(
     second.until(lambda: second.last.state is State.RUNNING and len(second.keys) == 1)
 
 
+@pytest.mark.full
 def test_a_task_that_the_group_has_forgotten_is_not_running_until_it_is_a_member_again(
-    broker: KafkaBroker, topic: MakeTopic, task: MakeTask
+    private_broker: KafkaBroker,
 ) -> None:
-    name = topic()
-    one = task(topics=name, name=name, consumer__override__session__timeout__ms="6000")
-    one.until(lambda: one.last.state is State.RUNNING and len(one.keys) == 1)
-    os.kill(broker.pid, signal.SIGSTOP)
-    try:
-        one.until(lambda: one.last.state is State.UNASSIGNED, 120, "the session to be over")
-    finally:
-        os.kill(broker.pid, signal.SIGCONT)
-    one.until(lambda: one.last.state is State.RUNNING and len(one.keys) == 1, 60)
-    fill(broker, name, 10)
-    one.until(lambda: one.partition((name, 0)).next_offset == 10)
-    one.until(lambda: one.last.trace == "")
+    name = fresh("topic")
+    private_broker.create_topic(name)
+    quick = {"consumer__override__session__timeout__ms": "3000", "consumer__override__heartbeat__interval__ms": "500"}
+    with live_tasks(private_broker.bootstrap_servers) as task:
+        one = task(topics=name, name=name, **quick)
+        one.until(lambda: one.last.state is State.RUNNING and len(one.keys) == 1)
+        os.kill(private_broker.pid, signal.SIGSTOP)
+        try:
+            one.until(lambda: one.last.state is State.UNASSIGNED, 120, "the session to be over")
+        finally:
+            os.kill(private_broker.pid, signal.SIGCONT)
+        one.until(lambda: one.last.state is State.RUNNING and len(one.keys) == 1)
+        fill(private_broker, name, 10)
+        one.until(lambda: one.partition((name, 0)).next_offset == 10)
+        one.until(lambda: one.last.trace == "")
 
 
 def test_brokers_that_cannot_be_reached_are_named(task: MakeTask) -> None:

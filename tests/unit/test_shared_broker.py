@@ -1,0 +1,81 @@
+"""Who keeps the broker of a test run: it ends when its last user has gone, and not before."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from keyfold.errors import KeyfoldError
+from keyfold_demo.broker import KafkaBroker
+from tests.support.shared_broker import SharedBroker, keep
+
+
+@dataclass(slots=True)
+class Pretended:
+    """What a keeper asks of a broker."""
+
+    port: int
+    folder: Path
+    is_over: threading.Event = field(default_factory=threading.Event)
+
+    def stop(self) -> None:
+        self.is_over.set()
+
+
+@dataclass(slots=True)
+class Kept:
+    broker: Pretended
+    folder: Path
+    keeper: threading.Thread
+
+    def ended(self) -> bool:
+        self.keeper.join(60)
+        return not self.keeper.is_alive() and self.broker.is_over.is_set()
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[Kept]:
+    broker = Pretended(1, tmp_path / "data")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        (tmp_path / "broker.port").write_text(str(listener.getsockname()[1]))
+        keeper = threading.Thread(target=keep, args=(cast("KafkaBroker", broker), listener))
+        keeper.start()
+        yield Kept(broker, tmp_path, keeper)
+        keeper.join(60)
+
+
+def test_users_share_one_and_the_last_one_waits_for_its_end(kept: Kept) -> None:
+    with SharedBroker(kept.folder) as one:
+        with SharedBroker(kept.folder) as two:
+            assert (one.port, one.folder) == (two.port, two.folder) == (1, kept.broker.folder)
+        assert not kept.broker.is_over.is_set()
+        with SharedBroker(kept.folder):
+            pass
+        assert not kept.broker.is_over.is_set()
+    assert kept.broker.is_over.is_set()
+    assert kept.ended()
+
+
+def test_a_user_that_dies_is_no_user(kept: Kept) -> None:
+    with socket.create_connection(("127.0.0.1", int((kept.folder / "broker.port").read_text()))) as line:
+        assert line.recv(1) == b"{"
+        assert not kept.broker.is_over.is_set()
+    assert kept.ended()
+
+
+def test_nobody_can_send_it_a_signal(kept: Kept) -> None:
+    with SharedBroker(kept.folder) as shared, pytest.raises(KeyfoldError, match="private_broker"):
+        _ = shared.pid
+
+
+def test_a_broker_that_nobody_wants_ends(tmp_path: Path) -> None:
+    broker = Pretended(1, tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        keep(cast("KafkaBroker", broker), listener, first_user_timeout_s=0.01)
+    assert broker.is_over.is_set()
