@@ -133,6 +133,7 @@ def _landed(client: Client) -> dict[int, int]:
     return found[-1]
 
 
+@pytest.mark.full
 def test_orders_reach_every_worker_a_hanging_task_is_replaced_and_offsets_are_altered(
     rig: Rig, topic: MakeTopic
 ) -> None:
@@ -140,7 +141,7 @@ def test_orders_reach_every_worker_a_hanging_task_is_replaced_and_offsets_are_al
     with rig.start(rig.config(name, **keys())) as a, rig.start(rig.config(name, **keys())) as b:
         one, two = clients = [Client(a, name), Client(b, name)]
         until_states(clients, "RUNNING", 4)
-        with Flow(rig, name, 20_000, seconds=10):
+        with Flow(rig, name):
             assert one.ask("PUT", "/pause") is None
             print("paused after", until_states(clients, "PAUSED", 4))
             before = _landed(two)
@@ -205,6 +206,7 @@ def _verify(rig: Rig, name: str, skipped: range) -> None:
     ]
 
 
+@pytest.mark.full
 def test_a_worker_that_starts_while_the_sink_is_paused_reads_nothing_and_one_whose_supervisor_dies_ends(
     rig: Rig, topic: MakeTopic
 ) -> None:

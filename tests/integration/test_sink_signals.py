@@ -18,7 +18,7 @@ import pytest
 
 from tests.support.kafka import KafkaBroker, produce_all, synthetic
 from tests.support.moto import Fault, LocalS3Process
-from tests.support.proof import Rig, SinkProcess, wait_for
+from tests.support.proof import SOON_MISSED, Rig, SinkProcess, wait_for
 from tests.support.sink_workers import tree
 from tests.support.terminal import CTRL_C, Terminal
 
@@ -79,6 +79,7 @@ def at_terminal(rig: Rig, config: Path) -> Iterator[tuple[Terminal, SinkProcess]
         yield terminal, sink
 
 
+@pytest.mark.full
 def test_one_ctrl_c_commits_what_was_read_and_ends_well(rig: Rig, topic: MakeTopic) -> None:
     name = topic(partitions=PARTITIONS, config=FOREVER)
     fill(rig, name)
@@ -92,7 +93,7 @@ def test_one_ctrl_c_commits_what_was_read_and_ends_well(rig: Rig, topic: MakeTop
 def test_two_ctrl_c_end_at_once_and_leave_no_task_behind(rig: Rig, topic: MakeTopic, local_s3: LocalS3Process) -> None:
     name = topic(partitions=PARTITIONS, config=FOREVER)
     fill(rig, name)
-    with at_terminal(rig, rig.config(name, **KEYS)) as (terminal, sink):
+    with at_terminal(rig, rig.config(name, **KEYS, **SOON_MISSED)) as (terminal, sink):
         until_read(sink)
         local_s3.set_faults(Fault(r"partition", status=503, times=-1))
         tasks = tree(sink.process.pid)[1:]
@@ -103,10 +104,21 @@ def test_two_ctrl_c_end_at_once_and_leave_no_task_behind(rig: Rig, topic: MakeTo
         assert sink.wait() == 130
         wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in tasks), 60, "the tasks are gone")
     local_s3.set_faults()
-    rig.catch_up(rig.config(name))
+    rig.catch_up(rig.config(name, **SOON_MISSED))
     assert rig.prove(name, PARTITIONS) == RECORDS
 
 
+def test_sigterm_to_the_worker_alone_commits_what_was_read(rig: Rig, topic: MakeTopic) -> None:
+    name = topic(partitions=PARTITIONS, config=FOREVER)
+    fill(rig, name)
+    with rig.start(rig.config(name, **KEYS)) as sink:
+        until_read(sink)
+        assert sink.end() == 0
+        assert "shutdown" in sink.said
+    assert rig.prove(name, PARTITIONS) == RECORDS
+
+
+@pytest.mark.sharded
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_the_group_of_processes_is_one_to_the_worker(
     rig: Rig, topic: MakeTopic, number: signal.Signals
@@ -122,6 +134,7 @@ def test_a_signal_to_the_group_of_processes_is_one_to_the_worker(
     assert rig.prove(name, PARTITIONS) == RECORDS
 
 
+@pytest.mark.full
 def test_a_signal_to_every_process_commits_what_was_read(rig: Rig, topic: MakeTopic) -> None:
     """As systemd sends it to all of a unit, with `KillSignal=SIGINT` and `SendSIGHUP=yes`."""
     name = topic(partitions=PARTITIONS, config=FOREVER)
@@ -135,6 +148,7 @@ def test_a_signal_to_every_process_commits_what_was_read(rig: Rig, topic: MakeTo
     assert rig.prove(name, PARTITIONS) == RECORDS
 
 
+@pytest.mark.full
 def test_a_terminal_that_goes_away_ends_the_sink_and_what_was_read_is_committed(rig: Rig, topic: MakeTopic) -> None:
     name = topic(partitions=PARTITIONS, config=FOREVER)
     fill(rig, name)

@@ -1,7 +1,8 @@
 """Proof that a log is what the topic was: every committed record once, in order, every byte of it.
 
 Both sides are read by means that the sink has no part in: the topic with a plain consumer from the beginning, the log
-through its manifest, object by object, with checksums. `Rig` runs sinks as an operator does, as processes.
+through its manifest, object by object, with checksums. `Rig` runs sinks as an operator does, by the command: as
+processes, or in this one where a single task catches up.
 """
 
 from __future__ import annotations
@@ -34,9 +35,11 @@ from keyfold.log.record import TIMESTAMP_TYPES, Record
 from keyfold.read.verify import verify_partition
 from keyfold.store.api import ObjectStore
 from keyfold.store.s3 import S3Location
+from tests.support.command_here import Ended, run_here, run_task_here
 from tests.support.kafka import KafkaBroker, produce_all, synthetic
 
 TOPICS_DIR = "topics"
+_SINK_IMAGE = str(Path(__file__).with_name("sink_image"))
 SOON_MISSED = {"consumer_override_session_timeout_ms": "3000"}
 """For a sink that is killed or frozen: half as long until its group goes on without it."""
 
@@ -226,8 +229,11 @@ class Rig:
         return path
 
     def start(self, config: Path, *flags: str, environment: Mapping[str, str] | None = None) -> SinkProcess:
+        """Start a sink as a process; its environment is that of the sink's image, where no pandas is installed."""
         self._count += 1
         log_path = self.folder / f"sink-{self._count}.log"
+        given = {**os.environ, **self.s3.environment, **(environment or {})}
+        given["PYTHONPATH"] = os.pathsep.join(filter(None, [given.get("PYTHONPATH"), _SINK_IMAGE]))
         with log_path.open("w") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "keyfold_sink", "run", str(config), "--json", *flags],
@@ -235,17 +241,24 @@ class Rig:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 text=True,
-                env={**os.environ, **self.s3.environment, **(environment or {})},
+                env=given,
                 start_new_session=True,
             )
         return SinkProcess(process, log_path)
 
     def run(self, config: Path, *flags: str, code: int = 0, timeout_s: float = 180) -> str:
-        """Run a sink to its end; what it said."""
+        """Run a sink to its end; what it said. A task that catches up alone needs no process of its own."""
+        is_one_task = json.loads(config.read_text()).get("tasks.max", "1") == "1"
+        if is_one_task and "--until-caught-up" in flags:
+            return _said(run_here(self.s3.environment, "sink", "run", str(config), "--json", *flags), code)
         with self.start(config, *flags) as sink:
             ended = sink.wait(timeout_s)
             assert ended == code, f"exit code {ended}:\n{sink.said[-3000:]}"
             return sink.said
+
+    def fail(self, config: Path) -> str:
+        """Run a sink's task in this process until it fails; what it said, with the error as the command tells it."""
+        return _said(run_task_here(self.s3.environment, config), 1)
 
     def catch_up(self, config: Path, *, timeout_s: float = 180) -> str:
         return self.run(config, "--until-caught-up", timeout_s=timeout_s)
@@ -276,12 +289,20 @@ class Rig:
             store.close()  # type: ignore[attr-defined]
 
 
-class Flow:
-    """Records that keep coming while a test does its worst."""
+def _said(ended: Ended, code: int) -> str:
+    said = ended.err + ended.out
+    assert ended.code == code, f"exit code {ended.code}:\n{said[-3000:]}"
+    return said
 
-    def __init__(self, rig: Rig, topic: str, count: int, seconds: float) -> None:
-        self._arguments = (rig, topic, count, seconds)
+
+class Flow:
+    """Records that keep coming while a test does its worst, until the `with` ends; `count` is then how many."""
+
+    def __init__(self, rig: Rig, topic: str, per_s: int = 2000) -> None:
+        self._arguments = (rig, topic, per_s)
+        self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
+        self.count = 0
         self.error: BaseException | None = None
 
     def __enter__(self) -> Self:
@@ -289,22 +310,23 @@ class Flow:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._over.set()
         self._thread.join(300)
         assert self.error is None
         assert not self._thread.is_alive()
 
     def _run(self) -> None:
-        rig, topic, count, seconds = self._arguments
+        rig, topic, per_s = self._arguments
         begun = time.monotonic()
 
         def rows() -> Iterator[tuple[bytes | None, bytes | None, int | None, int | None]]:
-            for number, row in enumerate(synthetic(count, key_count=1000, tombstone_share=0.05)):
-                if number % 500 == 0:
-                    time.sleep(max(0.0, begun + seconds * number / count - time.monotonic()))
+            for number, row in enumerate(synthetic(sys.maxsize, key_count=1000, tombstone_share=0.05)):
+                if number % 200 == 0 and self._over.wait(max(0.0, begun + number / per_s - time.monotonic())):
+                    return
                 yield row
 
         try:
-            assert produce_all(rig.broker.bootstrap_servers, topic, rows()) == count
+            self.count = produce_all(rig.broker.bootstrap_servers, topic, rows())
         except BaseException as error:  # noqa: BLE001 - the test raises it
             self.error = error
 
