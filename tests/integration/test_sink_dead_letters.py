@@ -177,8 +177,8 @@ def test_a_dead_letter_that_is_too_large_for_its_topic_fails_the_partition(rig: 
     assert rig.manifest(name).next_offset <= 1
 
 
-@pytest.fixture
-def guarded(local_s3: LocalS3Process, bucket: str, tmp_path: Path) -> Iterator[Rig]:
+@pytest.fixture(scope="module")
+def guarded_broker() -> Iterator[KafkaBroker]:
     """A broker that has rights: where a topic has rules, they hold."""
     settings = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -186,7 +186,12 @@ def guarded(local_s3: LocalS3Process, bucket: str, tmp_path: Path) -> Iterator[R
         "early.start.listeners": "CONTROLLER",
     }
     with KafkaBroker(settings=settings) as broker:
-        yield Rig(broker, local_s3, bucket, tmp_path)
+        yield broker
+
+
+@pytest.fixture
+def guarded(guarded_broker: KafkaBroker, local_s3: LocalS3Process, bucket: str, tmp_path: Path) -> Rig:
+    return Rig(guarded_broker, local_s3, bucket, tmp_path)
 
 
 def _allow(rig: Rig, topic: str, *operations: AclOperation) -> None:
@@ -203,6 +208,7 @@ def _allow(rig: Rig, topic: str, *operations: AclOperation) -> None:
     time.sleep(1)
 
 
+@pytest.mark.full
 def test_a_dead_letter_topic_without_rights(guarded: Rig) -> None:
     name = fresh("topic")
     guarded.broker.create_topic(name)
@@ -223,11 +229,12 @@ def test_a_dead_letter_topic_without_rights(guarded: Rig) -> None:
     assert guarded.manifest(name).next_offset <= 1
 
 
+@pytest.mark.full
 def test_a_sink_that_is_killed_again_and_again_loses_no_dead_letter(rig: Rig, topic: MakeTopic) -> None:
     name, letters = topic(), topic()
     path = config(rig, name, letters, segment_ms="300", errors_log_enable="true", **SOON_MISSED)
     values: list[bytes | None] = [b"not JSON" if n % 7 == 3 else b"{}" for n in range(2000)]
-    for _ in range(4):
+    for _ in range(3):
         with rig.start(path) as sink:
             produce(rig, name, values)
             sink.until("segment committed")
@@ -236,6 +243,7 @@ def test_a_sink_that_is_killed_again_and_again_loses_no_dead_letter(rig: Rig, to
     prove(rig, name, letters)
 
 
+@pytest.mark.full
 def test_the_broker_goes_away_and_comes_back_while_letters_wait(guarded: Rig) -> None:
     """Frozen, as a network that drops everything: nothing is committed without its letters, and nothing ends."""
     name, letters = fresh("topic"), fresh("letters")
@@ -258,6 +266,7 @@ def test_the_broker_goes_away_and_comes_back_while_letters_wait(guarded: Rig) ->
     prove(guarded, name, letters)
 
 
+@pytest.mark.full
 def test_a_dead_letter_topic_that_is_deleted_meanwhile_fails_the_partition_and_a_start_makes_it_anew(
     rig: Rig, topic: MakeTopic
 ) -> None:

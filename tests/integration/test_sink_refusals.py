@@ -50,7 +50,6 @@ def content(manifest: Manifest) -> object:
 
 def recreate(rig: Rig, topic: str) -> None:
     rig.broker.delete_topic(topic)
-    time.sleep(1)
     rig.broker.create_topic(topic, 1, FOREVER)
 
 
@@ -61,12 +60,13 @@ def test_a_recreated_topic(rig: Rig, topic: MakeTopic) -> None:
     before = rig.manifest(name)
     recreate(rig, name)
     fill(rig, name, 200)
-    error = error_of(rig.run(rig.config(name), code=1))
+    error = error_of(rig.fail(rig.config(name)))
     assert "made anew" in error
     assert f"{name}-0" in error
     assert content(rig.manifest(name)) == content(before)
 
 
+@pytest.mark.full
 def test_a_topic_recreated_while_the_sink_runs(rig: Rig, topic: MakeTopic) -> None:
     name = topic(config=FOREVER)
     fill(rig, name)
@@ -80,6 +80,7 @@ def test_a_topic_recreated_while_the_sink_runs(rig: Rig, topic: MakeTopic) -> No
     assert rig.manifest(name).next_offset == 100
 
 
+@pytest.mark.full
 def test_a_topic_deleted_while_the_sink_has_nothing_to_write(rig: Rig, topic: MakeTopic) -> None:
     """With the client's own settings, and soon after its start: nothing else happens that would find it out."""
     name, other = topic(config=FOREVER), topic(config=FOREVER)
@@ -104,7 +105,7 @@ def test_records_lost_at_the_source(rig: Rig, topic: MakeTopic, policy: str) -> 
     fill(rig, name)
     delete_records(rig, name, 150)
     if policy == "fail":
-        error = error_of(rig.run(rig.config(name), code=1))
+        error = error_of(rig.fail(rig.config(name)))
         assert "offset 100" in error
         assert "150" in error
         assert content(rig.manifest(name)) == content(before)
@@ -115,6 +116,7 @@ def test_records_lost_at_the_source(rig: Rig, topic: MakeTopic, policy: str) -> 
     assert (after.record_count, after.next_offset) == (150, 200)
 
 
+@pytest.mark.full
 def test_records_lost_while_the_sink_reads_them(rig: Rig, topic: MakeTopic) -> None:
     """The client's position is out of range: what was read before is kept, the gap is recorded."""
     name = topic(config=FOREVER)
@@ -133,17 +135,17 @@ def test_records_lost_while_the_sink_reads_them(rig: Rig, topic: MakeTopic) -> N
 
 
 def test_a_compacted_topic_that_was_left_for_longer_than_delete_retention(rig: Rig, topic: MakeTopic) -> None:
-    name = topic(config={"cleanup.policy": "compact", "delete.retention.ms": "1000", "min.cleanable.dirty.ratio": "1"})
+    name = topic(config={"cleanup.policy": "compact", "delete.retention.ms": "100", "min.cleanable.dirty.ratio": "1"})
     fill(rig, name)
     rig.catch_up(rig.config(name))
-    time.sleep(3)
+    time.sleep(0.5)
     rig.catch_up(rig.config(name))  # nothing is unread: no reason to worry
     produce_all(
         rig.broker.bootstrap_servers,
         name,
         synthetic(10, key_count=5, partition=0, base_timestamp_ms=int(time.time() * 1000) - 60_000),
     )
-    error = error_of(rig.run(rig.config(name), code=1))
+    error = error_of(rig.fail(rig.config(name)))
     assert "delete.retention.ms" in error
     rig.catch_up(rig.config(name, source_gap_policy="record"))
     assert [gap.from_offset for gap in rig.manifest(name).gaps] == [100]
@@ -151,29 +153,29 @@ def test_a_compacted_topic_that_was_left_for_longer_than_delete_retention(rig: R
 
 
 def test_a_quiet_compacted_topic_is_no_false_alarm(rig: Rig, topic: MakeTopic) -> None:
-    name = topic(config={"cleanup.policy": "compact", "delete.retention.ms": "2000"})
+    name = topic(config={"cleanup.policy": "compact", "delete.retention.ms": "100"})
     fill(rig, name)
     rig.catch_up(rig.config(name))
-    time.sleep(4)
+    time.sleep(0.5)
     fill(rig, name, 5, ahead_ms=60_000)  # young, however long a sink takes to start
     rig.catch_up(rig.config(name))
     assert rig.manifest(name).gaps == ()
 
 
 def test_a_missing_bucket(rig: Rig, topic: MakeTopic) -> None:
-    error = error_of(rig.run(rig.config(topic(), s3_bucket_name="no-such-bucket-here"), code=1))
+    error = error_of(rig.fail(rig.config(topic(), s3_bucket_name="no-such-bucket-here")))
     assert "no-such-bucket-here" in error
 
 
 def test_no_rights(rig: Rig, topic: MakeTopic, local_s3: LocalS3Process) -> None:
     local_s3.set_faults(Fault(r"^PUT ", status=403, times=-1))
-    error = error_of(rig.run(rig.config(topic()), code=1))
+    error = error_of(rig.fail(rig.config(topic())))
     assert "denied" in error.lower() or "403" in error
 
 
 def test_a_store_that_refuses_every_condition(rig: Rig, topic: MakeTopic, local_s3: LocalS3Process) -> None:
     local_s3.set_faults(Fault(r"^PUT ", status=412, times=-1))
-    error = error_of(rig.run(rig.config(topic()), code=1))
+    error = error_of(rig.fail(rig.config(topic())))
     assert "If-None-Match" in error
 
 
@@ -190,7 +192,7 @@ def test_a_lost_manifest(rig: Rig, topic: MakeTopic, local_s3: LocalS3Process) -
     client.delete_object(Bucket=rig.bucket, Key=f"topics/{name}/partition=0/_manifest.avro")
     folder = {"Bucket": rig.bucket, "Prefix": f"topics/{name}/"}
     keys = [row["Key"] for row in client.list_objects_v2(**folder)["Contents"]]
-    said = rig.run(rig.config(name), code=1)
+    said = rig.fail(rig.config(name))
     assert "keyfold log repair" in said
     assert [row["Key"] for row in client.list_objects_v2(**folder)["Contents"]] == keys
     client.close()
@@ -204,6 +206,7 @@ def test_a_wrong_key_in_the_configuration(rig: Rig, topic: MakeTopic) -> None:
     assert "flush.size" in said
 
 
+@pytest.mark.full
 def test_a_store_that_is_down_at_the_start_is_waited_for(rig: Rig, topic: MakeTopic, local_s3: LocalS3Process) -> None:
     name = topic(config=FOREVER)
     fill(rig, name)
@@ -216,6 +219,7 @@ def test_a_store_that_is_down_at_the_start_is_waited_for(rig: Rig, topic: MakeTo
         assert sink.end() == 0
 
 
+@pytest.mark.full
 def test_sigterm_while_the_store_is_down_ends_in_time_and_says_so(
     rig: Rig, topic: MakeTopic, local_s3: LocalS3Process
 ) -> None:

@@ -60,6 +60,7 @@ def write(rig: Rig, topic: str, keys: dict[str, str]) -> Path:
     return path
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize(
     "case", ["tls", "mutual", "mutual with a key store", "plain", "scram", "scram over tls", "jaas"]
 )
@@ -100,6 +101,7 @@ def test_a_sink_reads_through_every_kind_of_listener(rig: Rig, broker: SecureBro
     assert STORE_PASSWORD not in said
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize(
     ("listener", "wrong", "says"),
     [
@@ -125,7 +127,7 @@ def test_a_refusal_ends_the_task_and_says_what_to_check(
 ) -> None:
     places = {"other": str(broker.certificates.other_authority), "plain": broker.bootstrap_servers}
     keys = settings(broker, listener, **{key: value.format(**places) for key, value in wrong.items()})
-    said = rig.run(write(rig, topic, keys), code=1, timeout_s=60)
+    said = rig.fail(write(rig, topic, keys))
     for words in says:
         assert words in said
     assert "wr0ng-one" not in said
@@ -134,9 +136,10 @@ def test_a_refusal_ends_the_task_and_says_what_to_check(
     assert said.count("kafka client reports") < 10
 
 
+@pytest.mark.full
 def test_a_refusal_is_found_while_looking_for_the_ends_too(rig: Rig, broker: SecureBroker, topic: str) -> None:
     keys = settings(broker, "LOGIN", **{"sasl.password": "wr0ng-one"})
-    said = rig.run(write(rig, topic, keys), "--until-caught-up", code=1, timeout_s=60)
+    said = rig.run(write(rig, topic, keys), "--until-caught-up", code=1)
     assert "refuses the login" in said
     assert "wr0ng-one" not in said
 
@@ -161,6 +164,7 @@ def test_validate_connects_and_finds_all_in_order(
     assert said.splitlines()[0] == f"ok: sink {topic}, topics {topic}, to s3://{rig.bucket}/topics"
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize(
     ("keys", "key", "says"),
     [
