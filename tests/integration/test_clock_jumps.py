@@ -56,6 +56,7 @@ def world(local_s3: LocalS3Process, capsys: pytest.CaptureFixture[str], tmp_path
         yield made
 
 
+@pytest.mark.full
 @pytest.mark.kafka
 @pytest.mark.spark
 @pytest.mark.timeout(900)

@@ -215,14 +215,25 @@ def test_avro_by_the_tables() -> None:
     )
 
 
-@given(st.data())
-@settings(
-    max_examples=4,
-    deadline=None,
-    phases=[Phase.generate],
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
-)
-def test_avro_at_random(data: st.DataObject) -> None:
+def test_avro_at_random() -> None:
+    cases: list[tuple[Any, bytes]] = []
+
+    @given(st.data())
+    @settings(
+        max_examples=4,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
+    )
+    def collect(data: st.DataObject) -> None:
+        cases.extend(_at_random(data))
+
+    collect()
+    check_avro(cases)  # once: each call starts a JVM
+
+
+def _at_random(data: st.DataObject) -> list[tuple[Any, bytes]]:
+    """Valid, cut, lengthened and damaged encodings of a dozen schemas."""
     cases: list[tuple[Any, bytes]] = []
     random = Random(data.draw(st.integers(0, 1000)))
     for _ in range(12):
@@ -233,7 +244,7 @@ def test_avro_at_random(data: st.DataObject) -> None:
             damaged = bytearray(encoded)
             damaged[random.randrange(len(damaged))] = random.choice([0, 1, 2, 3, 127, 128, 255, random.randrange(256)])
             cases.append((schema, bytes(damaged)))
-    check_avro(cases)
+    return cases
 
 
 def _is_bytes(schema: Any) -> bool:

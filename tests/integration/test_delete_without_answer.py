@@ -76,6 +76,7 @@ def test_a_store_that_never_answers_a_deletion_says_so(store: S3Store, local_s3:
         store.delete("x")
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("times", [1, -1], ids=["one answer lost", "no answer ever"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_pass_whose_deletions_get_no_answer_leaves_the_log_and_the_next_one_finishes(
@@ -89,6 +90,7 @@ def test_a_pass_whose_deletions_get_no_answer_leaves_the_log_and_the_next_one_fi
     finish(store)
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("times", [1, -1], ids=["one answer lost", "no answer ever"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_replicator_whose_deletions_get_no_answer_goes_on_and_deletes_when_it_has_one(

@@ -76,6 +76,7 @@ def newest(records: Sequence[Record], begin: int, end: int) -> int:
     return max(r.timestamp for r in records if begin <= r.offset < end)
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("seed", [1, 2, 4])
 def test_retention_by_time_ends_at_the_same_segment_and_both_go_on_cleaning(broker: KafkaBroker, seed: int) -> None:
     both = Expiring(Lab(broker), seed)
@@ -89,6 +90,7 @@ def test_retention_by_time_ends_at_the_same_segment_and_both_go_on_cleaning(brok
     both.clean()
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("seed", [3, 5])
 def test_retention_by_size_ends_at_the_same_segment_and_both_go_on_cleaning(broker: KafkaBroker, seed: int) -> None:
     both = Expiring(Lab(broker), seed)

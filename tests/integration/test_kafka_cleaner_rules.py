@@ -227,6 +227,7 @@ def test_a_pass_that_finds_only_new_keys_removes_nothing_on_either_side(lab: Lab
     assert both.kafka_cleaned == both.twin.records
 
 
+@pytest.mark.full
 def test_a_map_that_is_too_small_cuts_kafkas_pass_and_loses_tombstones_early_and_keyfolds_is_never_cut() -> None:
     """A cut pass of Kafka stamps the horizon of tombstones whose older values still live in the part it left."""
     tiny_map = {"log.cleaner.io.buffer.load.factor": "0.0002", "log.cleaner.dedupe.buffer.size": str(2**21)}

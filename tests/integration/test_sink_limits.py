@@ -31,11 +31,13 @@ def rig(broker: KafkaBroker, local_s3: LocalS3Process, bucket: str, tmp_path: Pa
     return Rig(broker, local_s3, bucket, tmp_path)
 
 
+@pytest.mark.full
 def test_a_hundred_partitions_stay_within_the_memory_of_one(rig: Rig, topic: MakeTopic) -> None:
     name = topic(partitions=100, config=FOREVER)
     print(many_partitions(rig, name, 100, count=150_000, buffer_memory=24 * MIB))
 
 
+@pytest.mark.full
 def test_idle_partitions_cost_no_requests(rig: Rig, topic: MakeTopic, local_s3: LocalS3Process) -> None:
     hot, idle = topic(config=FOREVER), topic(partitions=100, config=FOREVER)
     print(hot_among_idle(rig, local_s3, hot, idle, 100, seconds=4))
@@ -46,6 +48,7 @@ def test_records_of_twenty_megabytes(rig: Rig, topic: MakeTopic) -> None:
     print(large_records(rig, name, count=4, size_bytes=20_000_000, buffer_memory=128 * MIB))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "fault",
     [
@@ -68,6 +71,7 @@ def test_a_store_in_trouble_is_waited_for(rig: Rig, topic: MakeTopic, local_s3: 
     print(told)
 
 
+@pytest.mark.full
 def test_a_partition_that_is_throttled_without_end_holds_up_no_other(
     rig: Rig, topic: MakeTopic, local_s3: LocalS3Process
 ) -> None:

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.kafka
 
 MakeTopic = Callable[..., str]
 PARTITIONS = 4
-RECORDS = 20_000
+RECORDS = 10_000
 
 
 @pytest.fixture
@@ -138,6 +138,7 @@ def test_what_is_counted_is_what_was_produced_and_what_is_in_the_bucket(
     assert rig.prove(name, PARTITIONS) == RECORDS
 
 
+@pytest.mark.full
 def test_a_restart_that_is_asked_for_loses_no_count_and_rest_serves_the_same(
     rig: Rig, started: tuple[str, SinkProcess, Scrapes]
 ) -> None:
@@ -165,6 +166,7 @@ def test_a_restart_that_is_asked_for_loses_no_count_and_rest_serves_the_same(
     assert rig.prove(name, PARTITIONS) == produced
 
 
+@pytest.mark.full
 def test_counters_go_on_when_a_task_is_killed_and_the_store_s_errors_count_by_its_code(
     rig: Rig, local_s3: LocalS3Process, started: tuple[str, SinkProcess, Scrapes]
 ) -> None:
