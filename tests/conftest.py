@@ -26,6 +26,7 @@ import structlog
 from botocore.loaders import JSONFileLoader
 from hypothesis import settings
 
+from keyfold_demo.java import QUICK_JVM
 from keyfold_demo.loopback import without_proxy
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 
 # Of this process and its children: the servers below are on loopback, where no proxy can reach them.
 os.environ.update(without_proxy(os.environ))
+# Each JVM that Spark starts for a test lives for seconds or minutes, too short for the second compiler to pay.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_JVM)
+os.environ.setdefault("SPARK_LAUNCHER_OPTS", QUICK_JVM)
 
 # A busy machine is no failure, and a failing example can be repeated from what is printed.
 settings.register_profile("keyfold", deadline=None, print_blob=True)
