@@ -1,11 +1,11 @@
 """Format version 1 stays readable, and is still written: golden files against this code and against stock readers."""
 
+from __future__ import annotations
+
 import json
-import os
-import sys
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import fastavro
 import pyarrow.parquet as pq
@@ -17,6 +17,9 @@ from keyfold.log.index import ROWS, Index
 from keyfold.log.record import Record
 from tests.golden.make_golden import MARKS, RECORDS, SYNC, golden_rows, golden_segment
 from tests.support.segments import read_with_fastavro
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 FOLDER = Path(__file__).parent
 
@@ -93,26 +96,12 @@ def test_pyarrow_reads_golden_indexes_as_plain_parquet(codec: str) -> None:
 
 
 @pytest.mark.spark
-def test_stock_spark_reads_golden_segments_and_indexes(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pyspark.sql import SparkSession
-
-    monkeypatch.setitem(os.environ, "PYSPARK_PYTHON", sys.executable)
-    spark = (
-        SparkSession.builder.master("local[1]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
-    )
-    try:
-        for codec in CODECS:
-            assert _with_spark(spark, FOLDER / f"segment-1-{codec}.avro") == expected()
-            index = spark.read.parquet(str(FOLDER / f"segment-1-{codec}.parquet"))
-            found = [(row["offset"], row["key"]) for row in index.orderBy("offset").collect()]
-            assert found == [(r.offset, r.key) for r in RECORDS]
-    finally:
-        spark.stop()
+def test_stock_spark_reads_golden_segments_and_indexes(spark: SparkSession) -> None:
+    for codec in CODECS:
+        assert _with_spark(spark, FOLDER / f"segment-1-{codec}.avro") == expected()
+        index = spark.read.parquet(str(FOLDER / f"segment-1-{codec}.parquet"))
+        found = [(row["offset"], row["key"]) for row in index.orderBy("offset").collect()]
+        assert found == [(r.offset, r.key) for r in RECORDS]
 
 
 def _with_spark(spark: Any, path: Path) -> list[Record]:
