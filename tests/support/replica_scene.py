@@ -23,7 +23,7 @@ from typing import Any, Final, Protocol
 import pytest
 
 from keyfold.cli.app import Surroundings, open_by_url, run
-from keyfold.clock import ManualClock, SystemClock
+from keyfold.clock import Clock, ManualClock, SystemClock
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
 from keyfold.read.verify import verify_partition
@@ -94,6 +94,25 @@ class End:
 
 
 @dataclass
+class GateClock(SystemClock):
+    """The machine's clock, but nobody waits while a gate is shut: it is not opened before the command has ended."""
+
+    gates: tuple[Gate, ...]
+    skipped_s: float = 0.0
+
+    def monotonic_s(self) -> float:
+        """See `Clock.monotonic_s`."""
+        return super().monotonic_s() + self.skipped_s
+
+    def sleep(self, seconds: float) -> None:
+        """See `Clock.sleep`."""
+        if any(gate.is_shut for gate in self.gates):
+            self.skipped_s += seconds
+        else:
+            super().sleep(seconds)
+
+
+@dataclass
 class Scene:
     """Source and replica."""
 
@@ -103,6 +122,11 @@ class Scene:
     folder: Path
     children: list[subprocess.Popen[bytes]] = field(default_factory=list)
     open: dict[S3Location, S3Store] = field(default_factory=dict)
+
+    @property
+    def clock(self) -> Clock:
+        """What commands in this process wait by."""
+        return GateClock((self.source.gate, self.replica.gate))
 
     @property
     def environ(self) -> dict[str, str]:
@@ -137,8 +161,12 @@ class Scene:
         yield self.opened(self.source.direct), self.opened(self.replica.direct)
 
     def opened(self, location: S3Location, pacer: Pacer | None = None) -> S3Store:
-        """A store that stays open as long as the scene: to make a client takes longer than what is asked of it."""
+        """A store that stays open as long as the scene: to make a client takes longer than what is asked of it.
+
+        Its client does not repeat reads of its own: it would wait by the machine's clock.
+        """
         assert pacer is None
+        location = replace(location, read_attempts=1)
         store = self.open.get(location)
         if store is None:
             store = self.open[location] = location.open()
@@ -179,7 +207,7 @@ class Scene:
         with pytest.MonkeyPatch.context() as patch:
             for name, value in self.environ.items():
                 patch.setenv(name, value)
-            ended = run(list(args), Surroundings(open_by_url, SystemClock(), Random(), self.opened))
+            ended = run(list(args), Surroundings(open_by_url, self.clock, Random(), self.opened))
         return ended, self.captured()
 
     def json(self, *args: str, code: int = 0) -> Any:
