@@ -11,6 +11,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -61,12 +62,27 @@ def is_whole(target: S3Store, job: CopyJob) -> bool:
     return hashlib.sha256(target.get(job.key).data).digest() == job.sha256
 
 
-@pytest.fixture(params=["moto", pytest.param("versitygw", marks=pytest.mark.real)])
+@pytest.fixture(scope="module")
+def _moto_servers() -> Iterator[tuple[LocalS3Process, LocalS3Process]]:
+    with LocalS3Process() as one, LocalS3Process() as other:
+        yield one, other
+
+
+@pytest.fixture
+def moto_servers(
+    _moto_servers: tuple[LocalS3Process, LocalS3Process],
+) -> Iterator[tuple[LocalS3Process, LocalS3Process]]:
+    """Two servers that know nothing of each other; faults are cleared after each test."""
+    yield _moto_servers
+    for server in _moto_servers:
+        server.set_faults()
+
+
+@pytest.fixture(scope="module", params=["moto", pytest.param("versitygw", marks=pytest.mark.real)])
 def servers(request: pytest.FixtureRequest) -> Iterator[tuple[Any, Any]]:
-    """Two servers that know nothing of each other."""
+    """Two servers of one kind."""
     if request.param == "moto":
-        with LocalS3Process() as one, LocalS3Process() as other:
-            yield one, other
+        yield request.getfixturevalue("_moto_servers")
     else:
         with Versitygw() as one, Versitygw() as other:
             yield one, other
@@ -118,10 +134,11 @@ CHAOS: Final = [
 ]
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(2))
-def test_two_servers_that_misbehave(seed: int) -> None:
-    with LocalS3Process() as one, LocalS3Process() as other:
-        source, target = store_at(one), store_at(other)
+def test_two_servers_that_misbehave(moto_servers: tuple[LocalS3Process, LocalS3Process], seed: int) -> None:
+    one, other = moto_servers
+    with closing(store_at(one)) as source, closing(store_at(other)) as target:
         jobs = [made(source, f"{n}.avro", 1000 + n) for n in range(40)]
         jobs += [made(source, f"big-{n}.avro", BIG + n) for n in range(3)]
         one.set_faults(*CHAOS, seed=seed)
@@ -142,8 +159,6 @@ def test_two_servers_that_misbehave(seed: int) -> None:
         one.set_faults()
         other.set_faults()
         assert all(is_whole(target, job) for job in jobs)
-        source.close()
-        target.close()
 
 
 ONE_JOB: Final = """
