@@ -1,7 +1,8 @@
-"""The history of Apache Kafka's repository through a real broker, the sink and the compactor, record by record.
+"""The history of a git repository through a real broker, the sink and the compactor, record by record.
 
-98,257 records over one and over eight partitions, in small segments. What the topic holds is read with a plain
-consumer, and a dict says what compaction must leave of it; nothing is taken from what the services report.
+7,768 records in `make test`, the 98,257 of Apache Kafka's own repository in `make test-full`, over one and over eight
+partitions, in small segments. What the topic holds is read with a plain consumer, and a dict says what compaction must
+leave of it; nothing is taken from what the services report.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import subprocess
 import sys
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
@@ -22,17 +25,31 @@ from keyfold.clock import SystemClock
 from keyfold.log.record import Record
 from keyfold.read.log import Log
 from keyfold.read.verify import verify_partition
-from keyfold.store.api import Create, ObjectStore
+from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
+from keyfold.store.s3 import S3Location, S3Store
 from tests.conftest import fresh
-from tests.support.changelog import LARGE, changes, root_tree
+from tests.support.changelog import LARGE, SMALL, Facts, changes, root_tree
+from tests.support.compact_command import here
 from tests.support.kafka import KafkaBroker, produce_changes
 from tests.support.moto import LocalS3Process
 from tests.support.versitygw import Versitygw
 
-FLUSH_SIZE = 1000
-SEGMENT_BYTES = 128 * 1024  # after compaction, so that there are several segments then too
-READS_PER_TOPIC = 200
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A changelog, and how it is cut: the segments of a sink, those of the compactor, and how many reads are tried."""
+
+    facts: Facts
+    flush_size: int
+    segment_bytes: int  # so small that there are several segments after compaction too
+    reads: int
+
+
+IN_FULL = Size(LARGE, flush_size=1000, segment_bytes=128 * 1024, reads=100)
+IN_SHORT = Size(SMALL, flush_size=200, segment_bytes=16 * 1024, reads=20)
 
 Row = tuple[int, int, bytes | None, bytes | None]
 """offset, timestamp in ms, key, value"""
@@ -44,7 +61,7 @@ Rows = dict[int, list[Row]]
 TOPIC_SETTINGS = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "1", "segment.ms": str(2**63 - 1)}
 
 
-def consume(bootstrap_servers: str, topic: str, partitions: int) -> Rows:
+def consume(bootstrap_servers: str, topic: str, partitions: int, count: int) -> Rows:
     """All that is in the topic, by a plain consumer."""
     rows: Rows = {partition: [] for partition in range(partitions)}
     consumer = Consumer(
@@ -52,7 +69,7 @@ def consume(bootstrap_servers: str, topic: str, partitions: int) -> Rows:
     )
     try:
         consumer.assign([TopicPartition(topic, partition, 0) for partition in rows])
-        left = LARGE.record_count
+        left = count
         while left:
             messages = consumer.consume(min(left, 10_000), timeout=30)
             assert messages, f"{left} records are missing"
@@ -148,78 +165,92 @@ def assert_removed_offsets_are_positions(log: Log, sunk: Rows, left: Rows, *, sa
 
 
 def check_changelog(
+    size: Size,
     broker: KafkaBroker,
     topic: Callable[..., str],
     environment: Mapping[str, str],
-    store: ObjectStore,
-    bucket: str,
+    location: S3Location,
     folder: Path,
 ) -> None:
-    partition_counts = {fresh("one"): 1, fresh("eight"): 8}
+    """Sink it, compact it twice, and compare the log with the topic each time. The fixture `spark` has to be there."""
+    with closing(location.open()) as store:
+        _check_changelog(size, broker, topic, environment, store, folder)
+
+
+def _check_changelog(
+    size: Size,
+    broker: KafkaBroker,
+    topic: Callable[..., str],
+    environment: Mapping[str, str],
+    store: S3Store,
+    folder: Path,
+) -> None:
+    facts, partition_counts = size.facts, {fresh("one"): 1, fresh("eight"): 8}
     sunk: dict[str, Rows] = {}
     for name, partitions in partition_counts.items():
         topic(partitions, TOPIC_SETTINGS, name)
-        assert produce_changes(broker.bootstrap_servers, name, changes(LARGE)) == LARGE.record_count
-        sunk[name] = consume(broker.bootstrap_servers, name, partitions)
-    common = {"topics": ",".join(partition_counts), "s3.bucket.name": bucket, "topics.dir": "topics"}
+        assert produce_changes(broker.bootstrap_servers, name, changes(facts)) == facts.record_count
+        sunk[name] = consume(broker.bootstrap_servers, name, partitions, facts.record_count)
+    location = store.location
+    common = {"topics": ",".join(partition_counts), "s3.bucket.name": location.bucket, "topics.dir": "topics"}
     sink = common | {
         "name": fresh("sink"),
         "bootstrap.servers": broker.bootstrap_servers,
-        "flush.size": str(FLUSH_SIZE),
+        "flush.size": str(size.flush_size),
     }
     compact = common | {
         "min.cleanable.dirty.ratio": "0",
         "delete.retention.ms": "0",
         "file.delete.delay.ms": "0",
-        "segment.bytes": str(SEGMENT_BYTES),
-        "spark.master": "local[2]",
+        "segment.bytes": str(size.segment_bytes),
+        "store.url": str(location.endpoint_url),
+        "s3.region": str(location.region),
+        "aws.access.key.id": str(location.access_key_id),
+        "aws.secret.access.key": str(location.secret_access_key),
     }
     logs = {name: Log(store, "topics", name) for name in partition_counts}
 
     keyfold(environment, "sink", "run", write(folder / "sink.json", sink), "--until-caught-up")
     for name, log in logs.items():
-        assert sum(len(log.manifest(p).segments) for p in log.partitions()) >= LARGE.record_count // FLUSH_SIZE
+        assert sum(len(log.manifest(p).segments) for p in log.partitions()) >= facts.record_count // size.flush_size
         assert rows_of(log) == sunk[name]
-        assert tree(log) == LARGE.root_tree
+        assert tree(log) == facts.root_tree
 
     compact_config = write(folder / "compact.json", compact)
     for expected_of, expected_count in (
-        (last_of_each_key, LARGE.key_count),
-        (lambda rows: alive(last_of_each_key(rows)), LARGE.latest_count),
+        (last_of_each_key, facts.key_count),
+        (lambda rows: alive(last_of_each_key(rows)), facts.latest_count),
     ):
-        keyfold(environment, "compact", "run", compact_config, "--once")
+        done = here("compact", "run", compact_config, "--once")
+        assert done.returncode == 0, done.stdout + done.stderr
         for name, log in logs.items():
             expected = expected_of(sunk[name])
             assert count(expected) == expected_count
             assert rows_of(log) == expected
-            assert tree(log) == LARGE.root_tree
+            assert tree(log) == facts.root_tree
             assert_sound(log)
-            assert_removed_offsets_are_positions(log, sunk[name], expected, sample=READS_PER_TOPIC)
+            assert_removed_offsets_are_positions(log, sunk[name], expected, sample=size.reads)
             in_memory = copied(log)
-            assert_removed_offsets_are_positions(in_memory, sunk[name], expected, sample=10 * READS_PER_TOPIC)
+            assert_removed_offsets_are_positions(in_memory, sunk[name], expected, sample=10 * size.reads)
 
 
-@pytest.mark.kafka
-@pytest.mark.spark
-def test_a_large_changelog_keeps_every_promise_on_moto(
-    broker: KafkaBroker, topic: Callable[..., str], local_s3: LocalS3Process, bucket: str, tmp_path: Path
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("size", [IN_SHORT, pytest.param(IN_FULL, marks=pytest.mark.full)], ids=["small", "large"])
+def test_a_changelog_keeps_every_promise_on_moto(
+    size: Size,
+    broker: KafkaBroker,
+    topic: Callable[..., str],
+    local_s3: LocalS3Process,
+    location: S3Location,
+    tmp_path: Path,
 ) -> None:
-    store = local_s3.location(bucket).open()
-    try:
-        check_changelog(broker, topic, local_s3.environment, store, bucket, tmp_path)
-    finally:
-        store.close()
+    check_changelog(size, broker, topic, local_s3.environment, location, tmp_path)
 
 
-@pytest.mark.kafka
-@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
 @pytest.mark.real
 def test_a_large_changelog_keeps_every_promise_on_versitygw(
     broker: KafkaBroker, topic: Callable[..., str], versitygw: Versitygw, tmp_path: Path
 ) -> None:
-    bucket = versitygw.create_bucket(fresh("bucket"))
-    store = versitygw.location(bucket).open()
-    try:
-        check_changelog(broker, topic, versitygw.environment, store, bucket, tmp_path)
-    finally:
-        store.close()
+    location = versitygw.location(versitygw.create_bucket(fresh("bucket")))
+    check_changelog(IN_FULL, broker, topic, versitygw.environment, location, tmp_path)
