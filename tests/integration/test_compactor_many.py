@@ -10,6 +10,7 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -23,7 +24,9 @@ from tests.bench._folder_store import FolderStore
 from tests.support import compact_command
 from tests.support.cleaning import Sink, last_per_key, load, read_all, record
 
-REPOSITORY = Path(__file__).parents[2]
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 PARTITIONS = 300
 COMMAND = """
 import sys
@@ -81,34 +84,34 @@ def test_a_plan_and_a_run_with_nothing_to_do_import_no_spark_and_start_no_jvm(
 
 
 @pytest.mark.spark
-def test_hundreds_of_small_partitions_are_four_jobs_of_spark_and_an_idle_run_is_none(tmp_path: Path) -> None:
+def test_hundreds_of_small_partitions_are_four_jobs_of_spark_and_an_idle_run_is_none(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     from keyfold_compactor.spark_executor import SparkExecutor
-    from keyfold_compactor.spark_session import spark_session
     from keyfold_compactor.spark_tasks import TaskEnvironment
 
     _many.make(tmp_path, PARTITIONS, records=40, segments=4, garbage=0.5)
     store, places = FolderStore(str(tmp_path)), _many.places(PARTITIONS)
     topic = TopicSettings(min_cleanable_dirty_ratio=0.0, file_delete_delay_ms=0)
-    conf = {"spark.master": "local[2]", "spark.executorEnv.PYTHONPATH": str(REPOSITORY)}
-    with spark_session("test", conf) as spark:
-        tracker = spark.sparkContext.statusTracker()
-        executor = SparkExecutor(spark, TaskEnvironment(store, None, 5.0), map_bytes=10**9)
-        jobs = []
-        for _ in range(2):
-            settings = RunSettings(settings_of=lambda *_: topic)
-            before = set(tracker.getJobIdsForGroup(None))
-            report = Run(store, settings, lambda: executor, clock=SystemClock(), random=Random()).clean(places)
-            assert report.exit_code == 0, report.document()
-            found = set(tracker.getJobIdsForGroup(None)) - before
-            stages = [stage for info in map(tracker.getJobInfo, found) if info for stage in info.stageIds]
-            tasks = sum(info.numTasks for info in map(tracker.getStageInfo, stages) if info)
-            jobs.append((len(report.partitions), len(found), tasks))
+    tracker = spark.sparkContext.statusTracker()
+    executor = SparkExecutor(spark, TaskEnvironment(store, None, 5.0), map_bytes=10**9)
+    jobs = []
+    for _ in range(2):
+        settings = RunSettings(settings_of=lambda *_: topic)
+        before = set(tracker.getJobIdsForGroup(None))
+        report = Run(store, settings, lambda: executor, clock=SystemClock(), random=Random()).clean(places)
+        assert report.exit_code == 0, report.document()
+        found = set(tracker.getJobIdsForGroup(None)) - before
+        stages = [stage for info in map(tracker.getJobInfo, found) if info for stage in info.stageIds]
+        tasks = sum(info.numTasks for info in map(tracker.getStageInfo, stages) if info)
+        jobs.append((len(report.partitions), len(found), tasks))
     assert jobs[0][:2] == (PARTITIONS, 4), "a job a batch, and a quarter of so little is one"
     assert 0 < jobs[0][2] <= 2 * 2 * 4, "tasks are as many as the machine keeps busy, however many logs there are"
     assert jobs[1] == (0, 0, 0)
     assert {_many.load(store, place).record_count for place in places} == {20}
 
 
+@pytest.mark.full
 @pytest.mark.spark
 def test_commands_at_once_share_the_partitions_and_all_succeed(tmp_path: Path, location: S3Location) -> None:
     places = fill(location, 40)

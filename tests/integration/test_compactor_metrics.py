@@ -185,6 +185,27 @@ def test_a_gateway_that_is_away_changes_neither_report_nor_exit_code(tmp_path: P
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_a_run_with_spark_reports_what_its_tasks_moved_and_waited(tmp_path: Path, location: S3Location) -> None:
+    for partition in range(3):
+        fill(location, partition=partition)
+    rate = {"min_cleanable_dirty_ratio": "0", "log_cleaner_io_max_bytes_per_second": "10000"}
+    done = compact_command.here("compact", "run", config(tmp_path, location, **rate), "--once", "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    totals, metrics = report["totals"], report["metrics"]
+    assert report["partitions_cleaned"] == sum(p["parts_committed"] for p in report["partitions"]) == 3
+    assert (totals["records_removed"], totals["records_kept"], totals["tombstones_marked"]) == (6, 6, 3)
+    assert totals["throttle_wait_s"] > 0
+    moved_bytes = totals["bytes_read"] + totals["bytes_written"]
+    assert moved_bytes > totals["bytes_freed"] > 0
+    freed_bytes = moved_bytes / metrics["keyfold_compactor_moved_bytes_per_freed_byte"]
+    assert freed_bytes == pytest.approx(totals["bytes_freed"], rel=0.01)
+    assert metrics["kafka_log_logcleaner_cleaner_recopy_percent"] == 0, "first segments go whole, second ones stay"
+
+
+@pytest.mark.full
+@pytest.mark.spark
 def test_a_loop_with_spark_counts_what_its_tasks_moved_and_waited(tmp_path: Path, location: S3Location) -> None:
     for partition in range(3):
         fill(location, partition=partition)

@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -26,9 +27,14 @@ from keyfold_compactor.run import Run, RunSettings
 from keyfold_compactor.settings import Encoding
 from keyfold_compactor.work import Executor, LogJob
 from tests.support.cleaning import EAGER, Sink, last_per_key, load, read_all, record
+from tests.support.compact_command import here
 from tests.support.held import tell
 from tests.support.moto import Fault, LocalS3Process
 from tests.support.pickled import sent
+from tests.support.tiers import Sharded
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.any_spark]
 PARTITIONS = 4
@@ -104,7 +110,9 @@ def live_only(records: Sequence[Record]) -> list[Record]:
     return [r for r in last_per_key(records) if not r.is_tombstone]
 
 
+@pytest.mark.usefixtures("spark")
 def test_two_runs_of_the_command_clean_every_partition(location: S3Location, store: S3Store, tmp_path: Path) -> None:
+    """The first run is a process, with a Spark of its own."""
     places = [Place("topics", "users", p) for p in range(PARTITIONS)]
     appended = {place: fill(store, place, seed=place.partition) for place in places}
     config = write_config(tmp_path / "compact.json", location, log_cleaner_io_max_bytes_per_second="50000000")
@@ -116,25 +124,26 @@ def test_two_runs_of_the_command_clean_every_partition(location: S3Location, sto
     for place in places:
         assert read_all(store, place=place) == last_per_key(appended[place])
     assert report["totals"]["records_removed"] == sum(len(appended[p]) - len(last_per_key(appended[p])) for p in places)
-    second = keyfold("compact", "run", config, "--once")
+    second = here("compact", "run", config, "--once")
     assert second.returncode == 0, second.stderr
     for place in places:
         assert read_all(store, place=place) == live_only(appended[place])
-    third = keyfold("compact", "plan", config)
+    third = here("compact", "plan", config)
     assert third.returncode == 0, third.stderr
     assert third.stdout.count("everything is clean") == PARTITIONS
 
 
+@pytest.mark.usefixtures("spark")
 def test_a_store_that_refuses_some_requests_holds_up_no_run(
     location: S3Location, store: S3Store, tmp_path: Path, server: LocalS3Process
 ) -> None:
-    """5 % of all requests are answered with 503, from the process' first to its last, and some for sure."""
+    """5 % of all requests are answered with 503, from the command's first to its last, and some for sure."""
     place = Place("topics", "users", 0)
     appended = fill(store, place, seed=3)
     config = write_config(tmp_path / "compact.json", location)
     sure = [Fault(r"^PUT .*_probe/"), Fault(r"^PUT .*_manifest", 503), Fault(r"^PUT .*[.]avro", 503, skip=1)]
     server.set_faults(*sure, Fault(r"", 503, times=-1, chance=0.05), seed=1)
-    done = keyfold("compact", "run", config, "--once", "--json")
+    done = here("compact", "run", config, "--once", "--json")
     assert done.returncode == 0, done.stderr
     assert server.struck()[:3] == [1, 1, 1]
     server.set_faults()
@@ -143,41 +152,47 @@ def test_a_store_that_refuses_some_requests_holds_up_no_run(
 
 
 def test_however_a_log_is_mapped_and_its_masks_travel_the_result_is_the_same(
-    location: S3Location, store: S3Store
+    spark: SparkSession, location: S3Location, store: S3Store, sharded: Sharded
 ) -> None:
     """The same records in many partitions: mapped in one task or many, masks through the driver, shuffled, or both.
 
     A replica has received half of them, and holds the tombstones of the other half.
     """
     from keyfold_compactor.spark_executor import SparkExecutor
-    from keyfold_compactor.spark_session import spark_session
     from keyfold_compactor.spark_tasks import TaskEnvironment
 
     whole, split, driver, shuffled = 10**9, 8_000, 10**9, 0
     topic = replace(EAGER, encoding=Encoding("zstandard", 1, 4096), replicas=("eu",))
     places = [Place("topics", "users", p) for p in range(8)]
-    appended = [fill(store, place, seed=7) for place in places]
-    received_to = len(appended[0]) // 2
-    for place in places:
+    half = 5 * 400 // 8 + 2  # masks of one log of a run fit, those of the other do not
+    plain = (whole, driver, places[:1])
+    others = [
+        *((split, driver, places[1:2]), (whole, shuffled, places[2:3]), (split, shuffled, places[3:4])),
+        *((whole, half, places[4:6]), (split, half, places[6:8])),
+    ]
+    ways = [plain, *sharded(others)]
+    cleaned = [place for _, _, logs in ways for place in logs]
+    records = fill(store, cleaned[0], seed=7)
+    for place in cleaned[1:]:
+        assert fill(store, place, seed=7) == records
+    received_to = len(records) // 2
+    for place in cleaned:
         tell(store, "eu", received_to=received_to, place=place)
-    half = len(appended[0]) // 8 + 2  # masks of one log of a run fit, those of the other do not
-    ways = [(whole, driver), (whole, shuffled), (split, driver), (split, shuffled), (whole, half), (split, half)]
-    with spark_session("test", {"spark.master": "local[2]"}) as spark:
-        environment = TaskEnvironment(location, None, 5.0)
-        for number, (map_bytes, masks_bytes) in enumerate(ways):
-            cleaned = [places[number]] if number < 4 else [places[2 * number - 4], places[2 * number - 3]]
-            executor = SparkExecutor(spark, environment, map_bytes=map_bytes, masks_bytes=masks_bytes)
-            settings = RunSettings(settings_of=lambda *_: topic, force=True)
-            for seed in (1, 2):
-                clock, watcher = SystemClock(), Watcher()
-                run = Run(store, settings, partial(_same, executor), clock=clock, random=Random(seed), progress=watcher)
-                report = run.clean(cleaned)
-                assert report.exit_code == 0, report.document()
-                assert watcher.steps == watcher.totals
-    manifests = [load(store, place) for place in places]
-    for manifest, place, records in zip(manifests, places, appended, strict=True):
-        left = [r for r in last_per_key(records) if not r.is_tombstone or r.offset >= received_to]
-        assert read_all(store, manifest, place) == left != live_only(records)
+    environment = TaskEnvironment(location, None, 5.0)
+    for map_bytes, masks_bytes, logs in ways:
+        executor = SparkExecutor(spark, environment, map_bytes=map_bytes, masks_bytes=masks_bytes)
+        settings = RunSettings(settings_of=lambda *_: topic, force=True)
+        for seed in (1, 2):
+            clock, watcher = SystemClock(), Watcher()
+            run = Run(store, settings, partial(_same, executor), clock=clock, random=Random(seed), progress=watcher)
+            report = run.clean(logs)
+            assert report.exit_code == 0, report.document()
+            assert watcher.steps == watcher.totals
+    manifests = [load(store, place) for place in cleaned]
+    left = [r for r in last_per_key(records) if not r.is_tombstone or r.offset >= received_to]
+    assert left != live_only(records)
+    for manifest, place in zip(manifests, cleaned, strict=True):
+        assert read_all(store, manifest, place) == left
         assert [s.record_count for s in manifest.segments] == [s.record_count for s in manifests[0].segments]
         assert (manifest.purged_to, manifest.first_dirty_offset) == (
             manifests[0].purged_to,
@@ -207,6 +222,7 @@ def _same(executor: Executor) -> Executor:
     return executor
 
 
+@pytest.mark.usefixtures("spark")
 def test_a_corrupt_index_fails_its_partition_and_no_other(location: S3Location, store: S3Store, tmp_path: Path) -> None:
     places = [Place("topics", "users", p) for p in range(3)]
     appended = {place: fill(store, place, seed=place.partition, segments=2) for place in places}
@@ -216,7 +232,7 @@ def test_a_corrupt_index_fails_its_partition_and_no_other(location: S3Location, 
     client.put_object(Bucket=location.bucket, Key=places[1].key(broken), Body=blob.data[:-7] + b"garbage")
     client.close()
     before = load(store, places[1]).object_names()
-    done = keyfold("compact", "run", write_config(tmp_path / "c.json", location), "--once", "--json")
+    done = here("compact", "run", write_config(tmp_path / "c.json", location), "--once", "--json")
     assert done.returncode == 1, done.stderr
     report = {p["partition"]: p for p in json.loads(done.stdout)["partitions"]}
     assert [report[p]["outcome"] for p in range(3)] == ["cleaned", "failed", "cleaned"]
@@ -278,6 +294,7 @@ def test_spark_submit_runs_the_script_with_its_own_settings(
     assert '"spark.app.name":"from-submit"' in log
 
 
+@pytest.mark.full
 def test_ctrl_c_ends_a_loop_after_its_run_when_spark_is_there(
     location: S3Location, store: S3Store, tmp_path: Path
 ) -> None:
