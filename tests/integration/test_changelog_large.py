@@ -30,8 +30,8 @@ from keyfold.store.memory import MemoryStore
 from keyfold.store.s3 import S3Location, S3Store
 from tests.conftest import fresh
 from tests.support.changelog import LARGE, SMALL, Facts, changes, root_tree
-from tests.support.compact_command import here
 from tests.support.kafka import KafkaBroker, produce_changes
+from tests.support.keyfold_here import here
 from tests.support.moto import LocalS3Process
 from tests.support.versitygw import Versitygw
 

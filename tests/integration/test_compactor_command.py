@@ -16,6 +16,7 @@ from keyfold.log.names import Place
 from keyfold.store.s3 import S3Location
 from tests.support import compact_command
 from tests.support.cleaning import Sink, object_names, record
+from tests.support.keyfold_here import here
 from tests.support.moto import Fault, LocalS3Process
 
 config = partial(compact_command.config, spark_master=compact_command.NO_SPARK)
@@ -41,10 +42,10 @@ def test_a_plan_says_why_and_why_not(tmp_path: Path, location: S3Location) -> No
     fill(location)
     fill(location, 1)
     settings = {"min.cleanable.dirty.ratio": "0", "min.compaction.lag.ms": "3600000"}
-    done = keyfold("compact", "plan", config(tmp_path, location, min_cleanable_dirty_ratio="0"))
+    done = here("compact", "plan", config(tmp_path, location, min_cleanable_dirty_ratio="0"))
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("clean [0, 3): dirty ratio above min.cleanable.dirty.ratio") == 2
-    done = keyfold("compact", "plan", config(tmp_path, location, **settings), "--json", "--partition", "1")
+    done = here("compact", "plan", config(tmp_path, location, **settings), "--json", "--partition", "1")
     (found,) = json.loads(done.stdout)["partitions"]
     assert (found["will_clean"], found["partition"]) == (False, 1)
     assert "younger than min.compaction.lag.ms" in found["why_not"]
@@ -56,7 +57,7 @@ def test_a_lost_manifest_is_exit_code_one_and_nothing_is_touched(tmp_path: Path,
     store.delete(place.manifest_key)
     names = object_names(store, place)
     for command in (("run", "--once"), ("plan",)):
-        done = keyfold("compact", command[0], config(tmp_path, location), *command[1:])
+        done = here("compact", command[0], config(tmp_path, location), *command[1:])
         assert done.returncode == 1
         assert "keyfold log repair" in done.stdout
     assert object_names(store, place) == names
@@ -83,7 +84,7 @@ def test_a_store_that_refuses_some_requests_ends_no_run(
     busy = Fault(r"", 503, times=-1, chance=0.05)
     for seed in range(5):
         local_s3.set_faults(*(Fault(r"^PUT .*_probe/", 503, skip=n) for n in (1, 4, 9)), busy, seed=seed)
-        done = keyfold("compact", "run", path, "--once")
+        done = here("compact", "run", path, "--once")
         assert done.returncode == 0, done.stderr
         assert local_s3.struck()[:3] == [1, 1, 1]
 
@@ -94,7 +95,7 @@ def test_a_store_without_conditional_writes_is_refused_although_it_refuses_some_
     fill(location)
     # A store that has it the wrong way round: a create of a new name is answered with 412.
     local_s3.set_faults(Fault(r"^PUT .*_probe/", 503, times=2), Fault(r"^PUT .*_probe/", 412, times=-1))
-    done = keyfold("compact", "run", config(tmp_path, location), "--once")
+    done = here("compact", "run", config(tmp_path, location), "--once")
     assert done.returncode != 0
     assert "conditional writes" in done.stderr
     assert local_s3.struck()[0] == 2
@@ -114,14 +115,14 @@ def test_a_store_without_conditional_writes_is_refused_although_it_refuses_some_
 def test_a_wrong_key_is_named_before_anything_happens(
     tmp_path: Path, location: S3Location, key: str, value: str, word: str
 ) -> None:
-    done = keyfold("compact", "run", config(tmp_path, location, **{key: value}), "--once")
+    done = here("compact", "run", config(tmp_path, location, **{key: value}), "--once")
     assert done.returncode == 2
     assert key.replace("_", ".") in done.stderr
     assert word in done.stderr
 
 
 def test_a_topic_that_is_not_configured_is_refused(tmp_path: Path, location: S3Location) -> None:
-    done = keyfold("compact", "run", config(tmp_path, location), "--once", "--topic", "orders")
+    done = here("compact", "run", config(tmp_path, location), "--once", "--topic", "orders")
     assert done.returncode == 2
     assert "does not cover orders" in done.stderr
 

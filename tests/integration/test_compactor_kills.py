@@ -10,8 +10,10 @@ from tests.support.compact_storm import storm
 from tests.support.moto import LocalS3Process
 
 
+@pytest.mark.full
 @pytest.mark.spark
 @pytest.mark.any_spark
+@pytest.mark.usefixtures("spark")
 def test_a_compactor_that_is_killed_three_times_leaves_the_log_whole(tmp_path: Path) -> None:
     with LocalS3Process() as s3:
         s3.create_bucket("storm")

@@ -64,7 +64,7 @@ def without_java(folder: Path) -> dict[str, str]:
 def test_a_plan_and_a_run_with_nothing_to_do_import_no_spark_and_start_no_jvm(
     tmp_path: Path, location: S3Location
 ) -> None:
-    fill(location, 30)
+    fill(location, 10)
     environment, jvm = without_java(tmp_path), tmp_path / "jvm"
 
     def keyfold(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -28,6 +28,7 @@ from keyfold.log.names import Place
 from keyfold.store.s3 import S3Location
 from tests.support import compact_command
 from tests.support.cleaning import Sink, load, record
+from tests.support.keyfold_here import here
 
 COMMAND = [sys.executable, "-c", "from keyfold.cli import main; main()", "compact", "run"]
 
@@ -190,7 +191,7 @@ def test_a_run_with_spark_reports_what_its_tasks_moved_and_waited(tmp_path: Path
     for partition in range(3):
         fill(location, partition=partition)
     rate = {"min_cleanable_dirty_ratio": "0", "log_cleaner_io_max_bytes_per_second": "10000"}
-    done = compact_command.here("compact", "run", config(tmp_path, location, **rate), "--once", "--json")
+    done = here("compact", "run", config(tmp_path, location, **rate), "--once", "--json")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     totals, metrics = report["totals"], report["metrics"]

@@ -27,8 +27,8 @@ from keyfold_compactor.run import Run, RunSettings
 from keyfold_compactor.settings import Encoding
 from keyfold_compactor.work import Executor, LogJob
 from tests.support.cleaning import EAGER, Sink, last_per_key, load, read_all, record
-from tests.support.compact_command import here
 from tests.support.held import tell
+from tests.support.keyfold_here import here
 from tests.support.moto import Fault, LocalS3Process
 from tests.support.pickled import sent
 from tests.support.tiers import Sharded

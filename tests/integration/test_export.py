@@ -28,6 +28,7 @@ from keyfold.store.api import Create
 from keyfold.store.s3 import S3Store
 from keyfold.typed.formats import Format
 from tests.support.exports import Folder, exported, log_of
+from tests.support.keyfold_here import here
 from tests.support.logs import MadeLog, record
 from tests.support.moto import DROP, Fault, LocalS3Process
 
@@ -70,7 +71,7 @@ def command(*args: str) -> list[str]:
 
 
 def run(*args: str, code: int = 0) -> tuple[list[str], list[str]]:
-    done = subprocess.run(command(*args), capture_output=True, text=True, check=False, env=dict(os.environ))
+    done = here("log", "export", *args)
     assert done.returncode == code, done.stderr
     return done.stdout.splitlines(), done.stderr.splitlines()
 

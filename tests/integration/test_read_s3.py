@@ -13,6 +13,7 @@ import pytest
 import keyfold
 from keyfold.errors import AccessDenied, BucketMissing, StoreUnavailable
 from keyfold.store.s3 import S3Store
+from tests.support.keyfold_here import here
 from tests.support.logs import MadeLog, latest_of, record
 from tests.support.moto import DROP, Fault, LocalS3Process
 
@@ -56,9 +57,9 @@ def test_the_command_finds_the_bucket_by_the_usual_variables(made: MadeLog, buck
     url = f"s3://{bucket}/topics"
     rows = [json.loads(line) for line in run("log", "cat", url, "users", "--json").stdout.splitlines()]
     assert [row["offset"] for row in rows] == list(range(300))
-    listed = run("log", "files", url, "users").stdout.splitlines()
+    listed = here("log", "files", url, "users").stdout.splitlines()
     assert listed == [f"s3://{bucket}/{made.place.key(s.name)}" for s in made.manifest.segments]
-    done = run("log", "verify", url, "users")
+    done = here("log", "verify", url, "users")
     assert (done.returncode, done.stdout.splitlines()[-1]) == (
         0, f"users-0: ok, 300 records in 3 segments, version {made.manifest.version}",
     )  # fmt: skip
@@ -69,7 +70,7 @@ def test_a_missing_bucket_is_one_clear_line(store: S3Store) -> None:
     with pytest.raises(BucketMissing):
         keyfold.open_log("s3://nobody-has-this/topics", "users").partitions()
     for command in (["list"], ["cat", "users"], ["verify", "users"]):
-        done = run("log", command[0], "s3://nobody-has-this/topics", *command[1:])
+        done = here("log", command[0], "s3://nobody-has-this/topics", *command[1:])
         assert done.returncode == 1
         assert done.stderr.startswith("error: ")
         assert "nobody-has-this" in done.stderr
@@ -80,7 +81,7 @@ def test_missing_rights_are_one_clear_line(made: MadeLog, bucket: str, local_s3:
     local_s3.set_faults(Fault(r"^GET .*_manifest", status=403, times=-1))
     with keyfold.open_log(f"s3://{bucket}/topics", "users") as log, pytest.raises(AccessDenied):
         log.read()
-    done = run("log", "describe", f"s3://{bucket}/topics", "users")
+    done = here("log", "describe", f"s3://{bucket}/topics", "users")
     assert done.returncode == 1
     assert done.stderr.startswith(f"error: `{made.place.manifest_key}`")
 
@@ -99,11 +100,11 @@ def test_reads_are_repeated_over_a_few_faults_and_end_in_words_over_many(
 
 def test_repair_over_s3(made: MadeLog, store: S3Store, bucket: str) -> None:
     url = f"s3://{bucket}/topics"
-    before = run("log", "cat", url, "users", "--json").stdout
+    before = here("log", "cat", url, "users", "--json").stdout
     store.delete(made.place.manifest_key)
-    done = run("log", "cat", url, "users")
+    done = here("log", "cat", url, "users")
     assert done.returncode == 1
     assert "keyfold log repair" in done.stderr
-    assert run("log", "repair", url, "users", "--partition", "0").returncode == 0
-    assert run("log", "cat", url, "users", "--json").stdout == before
-    assert run("log", "verify", url, "users").returncode == 0
+    assert here("log", "repair", url, "users", "--partition", "0").returncode == 0
+    assert here("log", "cat", url, "users", "--json").stdout == before
+    assert here("log", "verify", url, "users").returncode == 0
