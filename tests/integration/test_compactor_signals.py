@@ -145,6 +145,7 @@ WAYS: list[tuple[str, Stop]] = [
 ]
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("stop", [way for _, way in WAYS], ids=[name for name, _ in WAYS])
 def test_one_signal_to_the_group_ends_a_run_after_the_pass_under_way(
     location: S3Location, store: S3Store, tmp_path: Path, stop: Stop
@@ -161,6 +162,7 @@ def test_one_signal_to_the_group_ends_a_run_after_the_pass_under_way(
     assert load(store, PLACE).compactor.lease_until_ms == 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("stop", [way for _, way in WAYS], ids=[name for name, _ in WAYS])
 def test_one_signal_to_the_group_ends_a_loop_between_two_runs(
     location: S3Location, store: S3Store, tmp_path: Path, stop: Stop
@@ -176,6 +178,7 @@ def test_one_signal_to_the_group_ends_a_loop_between_two_runs(
         assert "Traceback" not in terminal.said
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_two_signals_or_a_kill_end_at_once_and_leave_no_process_behind(
     location: S3Location, store: S3Store, tmp_path: Path, number: signal.Signals

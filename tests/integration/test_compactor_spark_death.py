@@ -24,7 +24,8 @@ from tests.support import compact_command
 from tests.support.cleaning import Sink, last_per_key, load, read_all, record
 from tests.support.spark_cluster import children, command_line, spark_home
 
-pytestmark = [pytest.mark.spark, pytest.mark.any_spark]
+# What a death means is decided in `spark_keeper`, whose unit tests `make test` has.
+pytestmark = [pytest.mark.spark, pytest.mark.any_spark, pytest.mark.full]
 SMALL, BIG = Place("topics", "users", 0), Place("topics", "users", 1)
 PATIENCE_S = 150.0
 config_of = partial(compact_command.config, min_cleanable_dirty_ratio="0", log_cleaner_backoff_ms="200")

@@ -17,6 +17,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "getting-started.md"
 BLOCK = re.compile(r"^```(?P<kind>\w+)(?: file=(?P<file>\S+))?\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
+@pytest.mark.full
 @pytest.mark.kafka
 @pytest.mark.spark
 def test_the_getting_started_page_runs_as_it_is_written(

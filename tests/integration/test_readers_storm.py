@@ -22,9 +22,10 @@ def world_of(s3: LocalS3Process, bucket: str) -> World:
     return World(location)
 
 
+@pytest.mark.full
 @pytest.mark.spark
-def test_what_readers_see_in_a_storm_of_twenty_seconds_existed(
+def test_what_readers_see_in_a_storm_of_ten_seconds_existed(
     local_s3: LocalS3Process, bucket: str, spark: SparkSession, tmp_path: Path
 ) -> None:
-    tally = storm(world_of(local_s3, bucket), seconds=20, seed=1, session=spark, folder=tmp_path)
+    tally = storm(world_of(local_s3, bucket), seconds=10, seed=1, each=4, session=spark, folder=tmp_path)
     assert min(tally.right[name] for name in ("latest", "ordered", "follow", "cache", "near")) > 3

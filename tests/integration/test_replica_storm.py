@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.replica_scene import Scene
 from tests.support.replica_storm import storm
 
 
+@pytest.mark.full
 def test_a_replica_whose_processes_are_killed_at_any_request_is_always_a_state_of_its_source(between: Scene) -> None:
     between.add()
     between.keyfold("replica", "enable-compaction", *between.registered)

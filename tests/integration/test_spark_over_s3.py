@@ -55,6 +55,7 @@ def expected(url: str) -> dict[str, list[list[int]]]:
         }
 
 
+@pytest.mark.full
 def test_a_session_with_s3a_reads_by_it(url: str, tmp_path: Path) -> None:
     program = [sys.executable, "-m", "tests.support.spark_over_s3", str(s3a_jars(default_cache())), str(tmp_path)]
     answer = subprocess.run(

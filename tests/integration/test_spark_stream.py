@@ -93,6 +93,7 @@ def test_limits_hold(spark: SparkSession, log: FolderLog, tmp_path: Path) -> Non
         assert sorted(sink.rows) == sorted(log.records())
 
 
+@pytest.mark.full
 def test_a_parquet_sink_has_each_record_once(spark: SparkSession, log: FolderLog, tmp_path: Path) -> None:
     out, checkpoint = str(tmp_path / "out"), str(tmp_path / "checkpoint")
     for number in range(2):

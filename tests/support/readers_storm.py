@@ -9,6 +9,7 @@ still cleans: what it has then must be the whole.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -25,12 +26,22 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LAST_ATTEMPTS = 8
+PATIENCE_S = 300.0
 
 
 def storm(
-    world: World, *, seconds: float, seed: int, session: SparkSession | None = None, folder: Path | None = None
+    world: World,
+    *,
+    seconds: float,
+    seed: int,
+    each: int = 0,
+    session: SparkSession | None = None,
+    folder: Path | None = None,
 ) -> Tally:
-    """`seconds` of it. Without a session there is no Spark in it."""
+    """`seconds` of it. Without a session there is no Spark in it.
+
+    With `each` it lasts until each reader of Python has been right so often, and one has come too late for an object.
+    """
     tally = Tally()
     with ExitStack() as exits:
         writer, cleaner = Writer(world, seed).open(), Cleaner(world, seed).open()
@@ -44,7 +55,13 @@ def storm(
         loops = [Loop(partial(_turn, reader, tally), tally) for reader in [*beside, near]]
         for loop in loops:
             exits.callback(loop.end)
-        _spark_turns(here, tally, seconds, Random(seed))
+        names = {reader.name for reader in [*beside, near]}
+
+        def is_enough() -> bool:
+            has_read = min(tally.right[name] for name in names) >= each
+            return not each or bool(has_read and cleaner.superseded and cleaner.purged and world.gone)
+
+        _spark_turns(here, tally, seconds, Random(seed), is_enough)
         for loop in [writing, *loops]:
             loop.end()
         _check(tally)
@@ -83,11 +100,14 @@ def _readers(
     return beside, here, NearFollower(world, logs[5], 0)
 
 
-def _spark_turns(readers: list[Reader], tally: Tally, seconds: float, random: Random) -> None:
+def _spark_turns(
+    readers: list[Reader], tally: Tally, seconds: float, random: Random, is_enough: Callable[[], bool]
+) -> None:
     """Spark's readers take turns in this thread, each once at least."""
-    until_s = time.monotonic() + seconds
+    begun_s = time.monotonic()
     turns = list(readers)
-    while not tally.errors and (turns or time.monotonic() < until_s):
+    while not tally.errors and (turns or time.monotonic() < begun_s + seconds or not is_enough()):
+        assert time.monotonic() < begun_s + seconds + PATIENCE_S, f"readers are hardly ever right: {tally}"
         if readers:
             _turn(turns.pop(0) if turns else random.choice(readers), tally)
         else:
