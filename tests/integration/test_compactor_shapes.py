@@ -73,6 +73,7 @@ def test_two_passes_leave_what_the_dict_has_where_a_task_maps_whole_logs(
     assert store.head(place.key(largest.name)).etag.endswith('-4"'), "it went up in parts of 6 MiB"
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("name", SPLIT)
 def test_two_passes_leave_what_the_dict_has_where_many_tasks_map_a_log(
     spark: Any, location: S3Location, store: S3Store, name: str

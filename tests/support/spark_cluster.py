@@ -22,6 +22,7 @@ from typing import Final, Self
 
 from keyfold_compactor.code_zip import write_for_submit
 from keyfold_demo.children import death_with_parent, end, free_port
+from keyfold_demo.java import QUICK_JVM
 
 READY_S: Final = 90.0
 EXECUTOR: Final = "CoarseGrainedExecutorBackend"
@@ -55,6 +56,9 @@ def clean_environment(python: Path, extra: Mapping[str, str] | None = None) -> d
         "SPARK_HOME": str(spark_home()),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_PUBLIC_DNS": "127.0.0.1",
+        "SPARK_DAEMON_JAVA_OPTS": QUICK_JVM,
+        "SPARK_LAUNCHER_OPTS": QUICK_JVM,
+        "SPARK_SUBMIT_OPTS": QUICK_JVM,
         "PYSPARK_PYTHON": str(python),
         "AWS_CONFIG_FILE": "/dev/null",
         "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
@@ -102,6 +106,7 @@ class SparkCluster:
         """spark-submit with the zip and the script; what follows are arguments of `keyfold compact`."""
         settings = {
             "spark.executor.memory": "512m",
+            "spark.executor.extraJavaOptions": QUICK_JVM,
             "spark.driver.memory": "512m",
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
