@@ -71,7 +71,7 @@ def consume(bootstrap_servers: str, topic: str, partitions: int, count: int) -> 
         consumer.assign([TopicPartition(topic, partition, 0) for partition in rows])
         left = count
         while left:
-            messages = consumer.consume(min(left, 10_000), timeout=30)
+            messages = consumer.consume(min(left, 10_000), timeout=120)
             assert messages, f"{left} records are missing"
             for message in messages:
                 assert message.error() is None

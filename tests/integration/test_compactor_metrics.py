@@ -59,7 +59,7 @@ def fill(location: S3Location, *, is_lost: bool = False, partition: int = 0) -> 
 
 def scraped(port: int) -> dict[str, float]:
     """Samples by name, with the values of labels behind it."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         text = answer.read().decode()
     return {
         "/".join([sample.name, *(v for _, v in sorted(sample.labels.items()))]): sample.value
@@ -87,7 +87,7 @@ def loop(path: str) -> Iterator[subprocess.Popen[str]]:
 
 def after_runs(port: int, count: int, process: subprocess.Popen[str]) -> dict[str, float]:
     """What is served once so many runs are over."""
-    deadline_s = time.monotonic() + 60
+    deadline_s = time.monotonic() + 120
     while time.monotonic() < deadline_s:
         assert process.poll() is None, process.communicate()
         try:
@@ -98,7 +98,7 @@ def after_runs(port: int, count: int, process: subprocess.Popen[str]) -> dict[st
         if found["keyfold_compactor_runs_total"] >= count:
             return found
         time.sleep(0.05)
-    raise AssertionError(f"no {count} runs within a minute")
+    raise AssertionError(f"no {count} runs within two minutes")
 
 
 def test_the_loop_serves_what_its_runs_did_until_it_ends(tmp_path: Path, location: S3Location) -> None:
@@ -119,7 +119,7 @@ def test_the_loop_serves_what_its_runs_did_until_it_ends(tmp_path: Path, locatio
         assert later["kafka_log_logcleanermanager_uncleanable_partitions_count"] == 1
         assert later["keyfold_compactor_uncleaned_record_age_seconds"] < 60
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     assert out.count("keyfold log repair") == 1
     with pytest.raises(urllib.error.URLError):
@@ -130,7 +130,7 @@ def test_a_port_that_is_taken_ends_the_process_before_it_touches_anything(tmp_pa
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         path = config(tmp_path, location, metrics_port=str(port))
-        done = subprocess.run([*COMMAND, path, "--once"], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run([*COMMAND, path, "--once"], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2
     assert f"`metrics.port`: cannot listen on 127.0.0.1:{port}" in done.stderr
     assert "Traceback" not in done.stderr
@@ -155,7 +155,7 @@ def test_a_single_run_pushes_what_its_report_says_also_when_a_partition_fails(
         thread.start()
         path = config(tmp_path, location, metrics_push_url=f"http://127.0.0.1:{gateway.server_port}", name="nightly")
         done = subprocess.run(
-            [*COMMAND, path, "--once", "--json"], capture_output=True, text=True, timeout=60, check=False
+            [*COMMAND, path, "--once", "--json"], capture_output=True, text=True, timeout=120, check=False
         )
         gateway.shutdown()
         thread.join()
@@ -179,7 +179,7 @@ def test_a_single_run_pushes_what_its_report_says_also_when_a_partition_fails(
 def test_a_gateway_that_is_away_changes_neither_report_nor_exit_code(tmp_path: Path, location: S3Location) -> None:
     fill(location)
     path = config(tmp_path, location, metrics_push_url=f"http://127.0.0.1:{free_port()}")
-    done = subprocess.run([*COMMAND, path, "--once"], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([*COMMAND, path, "--once"], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0
     assert "metrics were not pushed" in done.stderr
     assert "max dirty 100.0 %" in done.stdout

@@ -113,7 +113,7 @@ def test_the_demo_holds_stays_when_asked_and_leaves_nothing(tmp_path: Path) -> N
     kept = summary["kept"]
     assert kept["pid"] == demo.process.pid
     admin = AdminClient({"bootstrap.servers": kept["bootstrap_servers"]})
-    assert kept["topic"] in admin.list_topics(timeout=10).topics
+    assert kept["topic"] in admin.list_topics(timeout=60).topics
     at = kept["environment"]
     client = boto3.client(
         "s3",

@@ -53,7 +53,7 @@ def run(spark: SparkSession, log: FolderLog, checkpoint: Path, sink: Sink, **opt
     writer = reader.load().writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
     query = writer.trigger(availableNow=True).start()
     try:
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(300)
     finally:
         query.stop()
 
@@ -101,7 +101,7 @@ def test_a_parquet_sink_has_each_record_once(spark: SparkSession, log: FolderLog
         reader = stream(spark, log, startingOffsets="earliest", maxOffsetsPerTrigger=80).load()
         query = reader.writeStream.format("parquet").option("path", out).option("checkpointLocation", checkpoint)
         running = query.trigger(availableNow=True).start()
-        assert running.awaitTermination(60)
+        assert running.awaitTermination(300)
     assert rows(spark.read.parquet(out)) == log.records()
 
 
