@@ -18,16 +18,14 @@ import logging
 import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
 import structlog
-from botocore.loaders import JSONFileLoader
 from hypothesis import settings
 
-from keyfold_demo.java import QUICK_JVM
 from keyfold_demo.loopback import without_proxy
+from tests.support.quick_starts import start_quickly
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,16 +37,11 @@ if TYPE_CHECKING:
 
 # Of this process and its children: the servers below are on loopback, where no proxy can reach them.
 os.environ.update(without_proxy(os.environ))
-# Each JVM that Spark starts for a test lives for seconds or minutes, too short for the second compiler to pay.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_JVM)
-os.environ.setdefault("SPARK_LAUNCHER_OPTS", QUICK_JVM)
+start_quickly()
 
 # A busy machine is no failure, and a failing example can be repeated from what is printed.
 settings.register_profile("keyfold", deadline=None, print_blob=True)
 settings.load_profile("keyfold")
-
-# Each boto3 session parses a megabyte of JSON, and there are thousands of them; the files are always the same.
-JSONFileLoader.load_file = staticmethod(cache(JSONFileLoader().load_file))
 
 MakeTopic = Callable[..., str]
 

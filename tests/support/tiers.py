@@ -167,7 +167,7 @@ def _has_examples(item: pytest.Item) -> bool:
 def _thin_out(item: pytest.Item, choice: Choice) -> None:
     """Give a property the number of examples that the run tries."""
     test = getattr(item, "obj")  # noqa: B009 - not every item has one
-    given: settings = getattr(test, _SETTINGS, settings.default)
+    given: settings = getattr(test, _SETTINGS, None) or settings()
     setattr(test, _SETTINGS, settings(given, max_examples=choice.examples(given.max_examples)))
 
 
