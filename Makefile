@@ -14,7 +14,7 @@ JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 PY := .venv/bin/python
 STAMP := .venv/.installed
 
-# Each pytest worker starts its own broker and Spark; more than one a core does not pay.
+# Each pytest worker starts its own Spark; they share a broker. More than one a core does not pay.
 WORKERS ?= 2
 PYTEST := $(PY) -m pytest
 # `make test ARGS="tests/unit -k roll"`

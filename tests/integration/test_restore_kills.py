@@ -35,7 +35,7 @@ pytestmark = pytest.mark.kafka
 MakeTopic = Callable[..., str]
 FOREVER = {"retention.ms": "-1"}
 RECORDS = 12_000
-KILLED = 30_000
+KILLED = 15_000
 LONG_S = 3600
 """A lease that outlasts the wait of `finish`."""
 # An interrupt is ignored by what is started in the background, unless the program says otherwise.
@@ -114,7 +114,7 @@ def test_a_restore_that_is_killed_again_and_again_repeats_and_loses_nothing(
     random = Random(3)
     for kill in range(3):
         before = end_of(rig, target)
-        process = start(rig, "killed", target, "--max-records-per-second", "4000")
+        process = start(rig, "killed", target, "--max-records-per-second", "2000")
         wait_for(partial(moved, rig, target, before), 60, "records")
         time.sleep(random.random() * 0.4)
         assert process.poll() is None, f"kill {kill}: it was done"

@@ -90,6 +90,7 @@ def test_one_ctrl_c_commits_what_was_read_and_ends_well(rig: Rig, topic: MakeTop
     assert rig.prove(name, PARTITIONS) == RECORDS
 
 
+@pytest.mark.full
 def test_two_ctrl_c_end_at_once_and_leave_no_task_behind(rig: Rig, topic: MakeTopic, local_s3: LocalS3Process) -> None:
     name = topic(partitions=PARTITIONS, config=FOREVER)
     fill(rig, name)

@@ -40,6 +40,7 @@ def fill(rig: Rig, topic: str, count: int, partition: int = 0) -> None:
     produce_all(rig.broker.bootstrap_servers, topic, rows)
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("is_committed", [True, False])
 def test_a_transaction_that_ends_is_waited_for_with_what_lies_behind_it(
     rig: Rig, topic: MakeTopic, is_committed: bool
@@ -58,6 +59,7 @@ def test_a_transaction_that_ends_is_waited_for_with_what_lies_behind_it(
     assert rig.manifest(name).next_offset >= 100
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("tasks", [1, 2])
 def test_a_transaction_that_nobody_ends_is_named_and_has_an_exit_code_of_its_own(
     rig: Rig, topic: MakeTopic, tasks: int
