@@ -54,6 +54,7 @@ class World:
         self.random.choices((self.append, self.compact, lambda: None), (15, 25, 60))[0]()
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(25))
 def test_what_is_read_while_the_compactor_runs_is_a_state_that_existed(seed: int) -> None:
     world = World(seed)
@@ -76,6 +77,7 @@ def test_what_is_read_while_the_compactor_runs_is_a_state_that_existed(seed: int
     assert report.is_sound, report.damage
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(25))
 def test_repair_brings_back_the_state_that_the_compactor_left(seed: int) -> None:
     world = World(seed)

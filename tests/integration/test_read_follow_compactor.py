@@ -38,6 +38,7 @@ class Ticks(Event):
         return self.is_set()
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(15))
 def test_batches_and_states_that_are_read_while_the_compactor_runs_existed(seed: int) -> None:
     world = World(seed)
@@ -71,6 +72,7 @@ def test_batches_and_states_that_are_read_while_the_compactor_runs_existed(seed:
     assert read
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(15))
 def test_a_follower_that_restarts_now_and_then_has_the_state_of_the_log_or_is_told(seed: int) -> None:
     world = World(seed)
