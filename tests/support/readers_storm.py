@@ -58,8 +58,7 @@ def storm(
         names = {reader.name for reader in [*beside, near]}
 
         def is_enough() -> bool:
-            has_read = min(tally.right[name] for name in names) >= each
-            return not each or bool(has_read and cleaner.superseded and cleaner.purged and world.gone)
+            return not each or (min(tally.right[name] for name in names) >= each and bool(world.gone))
 
         _spark_turns(here, tally, seconds, Random(seed), is_enough)
         for loop in [writing, *loops]:
@@ -68,6 +67,7 @@ def storm(
         for reader in [*beside, near, *here]:
             _last(reader, tally)
         _check(tally)
+        _wait_for_purge(cleaner, tally)
         cleaning.end()
         _check(tally)
         print(tally, cleaner, f"{len(world.gone)} objects were gone under readers", near, sep="; ")
@@ -125,6 +125,13 @@ def _last(reader: Reader, tally: Tally) -> None:
             return
         time.sleep(1.0)
     raise AssertionError(f"{reader.name} was overtaken {LAST_ATTEMPTS} times, and nothing is written any more")
+
+
+def _wait_for_purge(cleaner: Cleaner, tally: Tally) -> None:
+    """Tombstones are due a while after the last of them was written."""
+    until_s = time.monotonic() + PATIENCE_S
+    while not cleaner.purged and not tally.errors and time.monotonic() < until_s:
+        time.sleep(0.1)
 
 
 def _check(tally: Tally) -> None:
