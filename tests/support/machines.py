@@ -78,15 +78,28 @@ def _life_in(error: BaseException, machine: type[RuleBasedStateMachine]) -> list
     """The steps that Hypothesis names in its notes to an error, in the words of the machine's module."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    names = {name: value for of in machine.__mro__ for name, value in vars(sys.modules[of.__module__]).items()}
+    names: dict[str, Any] = {
+        name: value for of in machine.__mro__ for name, value in vars(sys.modules[of.__module__]).items()
+    }
     ends = {"teardown", *(invariant.function.__name__ for invariant in machine().invariants)}
     life: list[Step] = []
     for note in error.__notes__:
         call = ast.parse(note, mode="eval").body if note.startswith("state.") else None
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr not in ends:
-            values = {str(k.arg): eval(ast.unparse(k.value), names) for k in call.keywords}  # noqa: S307
-            life.append((call.func.attr, values))
+            life.append((call.func.attr, _arguments(call, names)))
     return life
+
+
+def _arguments(call: ast.Call, names: dict[str, Any]) -> dict[str, Any]:
+    """The values of a call's keywords: literals, or calls of what has one of these names."""
+    found: dict[str, Any] = {}
+    for keyword in call.keywords:
+        value = keyword.value
+        if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
+            found[str(keyword.arg)] = names[value.func.id](**_arguments(value, names))
+        else:
+            found[str(keyword.arg)] = ast.literal_eval(value)
+    return found
 
 
 def _failed_step(machine: type[RuleBasedStateMachine], life: Sequence[Step]) -> int | None:
