@@ -114,7 +114,7 @@ class Registration:
     def location(
         self, environ: Mapping[str, str], allowed: AllowedCredentials, *, max_connections: int = 16
     ) -> S3Location:
-        """Where the replica's bucket is, for who opens it. Raises `ConfigError` as `resolved` does."""
+        """The place of the replica's bucket. Raises `ConfigError` as `resolved` does."""
         return self.resolved(environ, allowed).location(max_connections=max_connections)
 
     def covers(self, topic: str) -> bool:
