@@ -37,7 +37,7 @@ class Drills(threading.Thread):
         self._world = world
         self._random = Random(f"{seed} operator")
         self._asked: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._log = (world.folder / "drills.log").open("a", buffering=1)
+        self._log = world.folder / "drills.log"
         self._begun_s = time.monotonic()
         self._is_over = threading.Event()
         self.error = ""
@@ -53,7 +53,6 @@ class Drills(threading.Thread):
         self._asked.put(None)
         self.join()
         self.check()
-        self._log.close()
 
     def check(self) -> None:
         """Raise what a drill has failed with."""
@@ -275,4 +274,5 @@ class Drills(threading.Thread):
         return done
 
     def _say(self, text: str) -> None:
-        self._log.write(f"{time.monotonic() - self._begun_s:8.2f} s  {text}\n")
+        with self._log.open("a", encoding="utf-8") as log:
+            log.write(f"{time.monotonic() - self._begun_s:8.2f} s  {text}\n")
