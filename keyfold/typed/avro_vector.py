@@ -68,6 +68,8 @@ class _Walk:
             return None if kind is None else pa.array([], kind), at
         match action:
             case ReadLeaf():
+                if kind is not None and _is_null(action):
+                    self._room.take(len(at) * null_bytes(kind))
                 return self._leaves.read(action, kind, at, limits)
             case ReadUnion():
                 return self._union(action, kind, at, limits)

@@ -84,9 +84,21 @@ def a_long_default() -> tuple[Json, Json, list[bytes | None]]:
     return record("Item", at="int"), WITH_DEFAULT, [FRAME + varint(1)] * 20_000
 
 
+def nulls_in_many_arrays() -> tuple[Json, Json, list[bytes | None]]:
+    schema: Json = {"type": "array", "items": ["null", WIDE]}
+    return schema, schema, [FRAME + items(20, varint(0))] * 2_000
+
+
+def nulls_by_a_writer_that_has_no_records() -> tuple[Json, Json, list[bytes | None]]:
+    writer: Json = {"type": "array", "items": "null"}
+    return writer, {"type": "array", "items": ["null", WIDE]}, [FRAME + items(20, b"")] * 2_000
+
+
 PROPER: dict[str, Callable[[], tuple[Json, Json, list[bytes | None]]]] = {
     "nulls for wide records": nulls_for_wide_records,
     "nulls in wide records": nulls_in_wide_records,
+    "nulls in many arrays": nulls_in_many_arrays,
+    "nulls by a writer that has no records": nulls_by_a_writer_that_has_no_records,
     "a long symbol": a_long_symbol,
     "a long default": a_long_default,
 }
