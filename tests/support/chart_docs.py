@@ -29,17 +29,19 @@ _HEAD: Final = """# Helm chart of keyfold
 
 <!-- Printed by `make docs` from values.yaml and ci/; edit those. -->
 
-Sink (StatefulSet), compactor (CronJob or Deployment) and replicator (Deployment) for one bucket. How to install, size,
-secure and look at it: [docs/operations/kubernetes.md](../../../docs/operations/kubernetes.md).
+This chart runs the services of one bucket: the sink (StatefulSet), the compactor (CronJob or Deployment) and the
+replicator (Deployment). [docs/operations/kubernetes.md](../../../docs/operations/kubernetes.md) says how to install,
+size, secure and monitor them.
 
 ```
 helm install keyfold infra/helm/keyfold --namespace keyfold --create-namespace --values my-values.yaml
 helm test keyfold --namespace keyfold --logs
 ```
 
-What must be given: `store.bucket`; for the sink `sink.bootstrapServers`, and `topics` or `topics.regex` in
-`sink.config`. Configurations are flat maps of the keys of [docs/configuration.md](../../../docs/configuration.md); a
-key with dots is one key. A long number that must not lose a digit is written as a string.
+`store.bucket` is required. The sink also requires `sink.bootstrapServers`, and in `sink.config` either `topics` or
+`topics.regex`. The values `sink.config`, `compactor.config` and `replica.config` are flat maps of the keys of
+[docs/configuration.md](../../../docs/configuration.md). A key with dots is one key. Write a long number as a string,
+so that no digit is lost.
 """
 
 
