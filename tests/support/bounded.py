@@ -1,4 +1,4 @@
-"""A process that may grow by 512 MiB and no more: the parent watches it, and ends it when it does.
+"""A process that may grow by 512 MiB, or a given bound, and no more: the parent watches it, and ends it when it does.
 
     with Bounded() as bounded:
         bounded.run(function, *args)      what it returned; a string where it raised an error of keyfold
@@ -44,7 +44,8 @@ def _most_resident_bytes() -> int:
 class Bounded:
     """One such process, for one call after another. It is started again after it was ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, growth_bytes_max: int = GROWTH_BYTES_MAX) -> None:
+        self._growth_bytes_max = growth_bytes_max
         self._context = get_context("spawn")
         self._process: Any = None
         self._calls: Any = None
@@ -79,12 +80,12 @@ class Bounded:
         until_s = time.monotonic() + NET_S
         while not self._calls.poll(0.01):
             grown = self._resident_bytes() - self._idle_bytes if self._idle_bytes else 0
-            if grown > GROWTH_BYTES_MAX or time.monotonic() > until_s:
+            if grown > self._growth_bytes_max or time.monotonic() > until_s:
                 self.end()
                 raise AssertionError(f"{function.__name__} had grown by {grown >> 20} MiB when it was ended")
         kind, value, most_bytes = self._calls.recv()
         grown = most_bytes - self._idle_bytes if self._idle_bytes else 0
-        if grown > GROWTH_BYTES_MAX:
+        if grown > self._growth_bytes_max:
             self.end()
             raise AssertionError(f"{function.__name__} grew by {grown >> 20} MiB")
         return kind, value
