@@ -193,10 +193,11 @@ def test_probes_and_metrics_are_answered_while_all_else_waits_for_the_store(stuc
 def test_it_leaves_signals_and_the_callers_thread_alone() -> None:
     import signal
 
+    threads = set(threading.enumerate())
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     with serving(FakeService()):
         assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
-    assert not any(thread.name == "keyfold-rest" for thread in threading.enumerate())
+    assert not any(thread.name == "keyfold-rest" for thread in set(threading.enumerate()) - threads)
 
 
 def test_requests_are_not_logged_one_by_one(caplog: pytest.LogCaptureFixture) -> None:
