@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from keyfold.errors import Corrupt, UploadLost
-from keyfold.log.assembly import FinishedSegment
+from keyfold.log.assembly import SEGMENT_LIMITS, FinishedSegment, SegmentLimits
 from keyfold.log.avro import SegmentDamaged
 from keyfold.log.index import Index, read_index, read_index_data, remark
 from keyfold.log.manifest import SegmentEntry
@@ -48,6 +48,7 @@ def rewrite_unit(
     patience: Patience,
     *,
     overlap_bytes_min: int = OVERLAP_BYTES_MIN,
+    limits: SegmentLimits = SEGMENT_LIMITS,
 ) -> SegmentEntry:
     """Make and upload what the unit asks for; the new segment as the manifest will name it.
 
@@ -59,7 +60,7 @@ def rewrite_unit(
     is_overlapped = sum(s.entry.size_bytes for s in unit.sources) >= overlap_bytes_min
     for attempts_left in reversed(range(_ATTEMPTS)):
         try:
-            return _rewritten(unit, masks, store, patience, is_overlapped=is_overlapped)
+            return _rewritten(unit, masks, store, patience, limits, is_overlapped=is_overlapped)
         except UploadLost:
             if not attempts_left:
                 raise
@@ -67,17 +68,23 @@ def rewrite_unit(
 
 
 def _rewritten(
-    unit: UnitJob, masks: Mapping[MaskKey, bytes], store: ObjectStore, patience: Patience, *, is_overlapped: bool
+    unit: UnitJob,
+    masks: Mapping[MaskKey, bytes],
+    store: ObjectStore,
+    patience: Patience,
+    limits: SegmentLimits,
+    *,
+    is_overlapped: bool,
 ) -> SegmentEntry:
     name = new_name(unit.base_offset, unit.epoch, Role.COMPACTOR, patience.random)
     stream = ObjectStream(store, unit.place.key(str(name)), patience, part_bytes=unit.encoding.part_bytes)
     try:
         if is_overlapped:
             with SendBehind(stream.write) as sending:
-                finished = _survivors(unit, masks, store, patience, sending.write, is_ahead=True)
+                finished = _survivors(unit, masks, store, patience, sending.write, limits, is_ahead=True)
                 sending.flush()
         else:
-            finished = _survivors(unit, masks, store, patience, stream.write, is_ahead=False)
+            finished = _survivors(unit, masks, store, patience, stream.write, limits, is_ahead=False)
         stream.finish()
     except Exception:
         stream.abandon()
@@ -99,6 +106,7 @@ def _survivors(
     store: ObjectStore,
     patience: Patience,
     take: Callable[[list[bytes]], None],
+    limits: SegmentLimits,
     *,
     is_ahead: bool,
 ) -> FinishedSegment:
@@ -110,6 +118,7 @@ def _survivors(
         level=encoding.level,
         block_bytes=encoding.block_bytes,
         take=take,
+        limits=limits,
     )
     for source in unit.sources:
         key = unit.place.key(source.entry.name)

@@ -21,16 +21,32 @@ from isal.isal_zlib import crc32
 
 from keyfold.log.avro import header_bytes, stored_block
 from keyfold.log.codec import Bytes, open_codec
+from keyfold.log.encode import SLICE_BYTES, SMALL_BINARY_BYTES
 from keyfold.log.index import ROW_GROUP_ROWS, ROWS, BlockTable, IndexWriter
 from keyfold.log.manifest import UNSTAMPED, SegmentEntry
 
 NO_TIMESTAMP_MS: Final = -1
 
-# A row group ends early where its keys have so many bytes, so that what is held of an index does not follow its keys.
-_KEY_BYTES_MAX: Final = 64 * 1024 * 1024
 # Fixed-width bytes of a row as it waits for its row group, and of a block table's row.
 _ROW_BYTES: Final = 38
 _BLOCK_ROW_BYTES: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentLimits:
+    """Sizes at which what is held of a segment in the making is cut. The segment's bytes do not depend on them."""
+
+    row_group_rows: int = ROW_GROUP_ROWS
+    """Rows of a row group of the index. Readers refuse more than `ROW_GROUP_ROWS`."""
+    row_group_key_bytes: int = 64 * 1024 * 1024
+    """Bytes of keys at which a row group ends early, so that memory does not follow the size of keys."""
+    slice_bytes: int = SLICE_BYTES
+    """Bytes of a large batch that are encoded at a time."""
+    small_binary_bytes: int = SMALL_BINARY_BYTES
+    """Bytes of a slice up to which Arrow's 32-bit offsets are used."""
+
+
+SEGMENT_LIMITS: Final = SegmentLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +158,8 @@ class RowCounts:
 class Assembly:
     """One segment and its index in the making."""
 
-    def __init__(self, *, sync_marker: bytes, codec: str, level: int) -> None:
+    def __init__(self, *, sync_marker: bytes, codec: str, level: int, limits: SegmentLimits = SEGMENT_LIMITS) -> None:
+        self._limits = limits
         self.codec = open_codec(codec, level)
         self.sync_marker = sync_marker
         self.counts = RowCounts()
@@ -187,9 +204,9 @@ class Assembly:
         self._rows.append(rows)
         self._row_count += len(rows.offsets)
         self._key_bytes += rows.keys.nbytes
-        if self._row_count >= ROW_GROUP_ROWS:
+        if self._row_count >= self._limits.row_group_rows:
             self._flush_rows(keep_rest=True)
-        if self._key_bytes >= _KEY_BYTES_MAX:
+        if self._key_bytes >= self._limits.row_group_key_bytes:
             self._flush_rows(keep_rest=False)
 
     def drain(self) -> list[bytes]:
@@ -239,9 +256,12 @@ class Assembly:
         if not self._rows:
             return
         table = rows_table(self._rows)
-        count = len(table) - len(table) % ROW_GROUP_ROWS if keep_rest else len(table)
+        row_group_rows = self._limits.row_group_rows
+        count = len(table) - len(table) % row_group_rows if keep_rest else len(table)
         if self._index is None:
-            self._index = IndexWriter(codec=self.codec.name, sync_marker=self.sync_marker)
+            self._index = IndexWriter(
+                codec=self.codec.name, sync_marker=self.sync_marker, row_group_rows=row_group_rows
+            )
         self._index.write(table[:count])
         self._rows = [_rows_of(table[count:])] if count < len(table) else []
         self._row_count = len(table) - count

@@ -35,7 +35,7 @@ FEW_RECORDS: Final = 24
 # Columns are joined in slices of about this many bytes, so that a large batch is not held twice.
 SLICE_BYTES: Final = 4 << 20
 # Arrow's 32-bit offsets serve up to here; a larger slice (one record of more than 1 GiB) takes 64-bit ones.
-_SMALL_BINARY_BYTES: Final = 1 << 30
+SMALL_BINARY_BYTES: Final = 1 << 30
 
 _INT64 = np.int64
 _SHIFTS: Final = np.arange(0, 70, 7, dtype=np.uint64)[:, None]
@@ -110,18 +110,19 @@ class Prepared:
     headers: Any
     epochs: Ints | int
 
-    def slices(self) -> Iterator[EncodedRecords]:
-        """The records encoded, in pieces of about `SLICE_BYTES`."""
+    def slices(
+        self, slice_bytes: int = SLICE_BYTES, small_binary_bytes: int = SMALL_BINARY_BYTES
+    ) -> Iterator[EncodedRecords]:
+        """The records encoded, in pieces of about `slice_bytes`."""
         ends = (_offsets(self.keys) + _offsets(self.values))[1:].astype(_INT64, copy=False)
         if self.headers is not None:
             ends = ends + _offsets(self.headers)[1:]
-        cuts = [0, len(ends)] if ends[-1] <= SLICE_BYTES * 1.5 else _cuts(ends, SLICE_BYTES)
+        cuts = [0, len(ends)] if ends[-1] <= slice_bytes * 1.5 else _cuts(ends, slice_bytes)
         for start, end in pairwise(cuts):
             part = slice(start, end)
-            yield _encode_slice(
-                self if end - start == len(ends) else self._part(part),
-                int(ends[end - 1]) - int(ends[start - 1] if start else 0),
-            )
+            content_bytes = int(ends[end - 1]) - int(ends[start - 1] if start else 0)
+            kind = pa.large_binary() if content_bytes > small_binary_bytes else pa.binary()
+            yield _encode_slice(self if end - start == len(ends) else self._part(part), kind)
 
     def _part(self, part: slice) -> Prepared:
         return Prepared(
@@ -193,10 +194,9 @@ def _cuts(ends: Ints, size_bytes: int) -> list[int]:
     return cuts
 
 
-def _encode_slice(records: Prepared, content_bytes: int) -> EncodedRecords:
+def _encode_slice(records: Prepared, kind: pa.DataType) -> EncodedRecords:
     n = len(records.offsets)
     keys, values = records.keys, records.values
-    kind = pa.large_binary() if content_bytes > _SMALL_BINARY_BYTES else pa.binary()
     if keys.type != kind or values.type != kind:
         keys, values = keys.cast(kind), values.cast(kind)
     prefix = _Ragged(n)

@@ -193,9 +193,9 @@ class Index:
         with _damage_named(origin):
             return _checked_footer(tail, origin)[1].blocks
 
-    def encode(self) -> bytes:
+    def encode(self, row_group_rows: int = ROW_GROUP_ROWS) -> bytes:
         """The Parquet object. The same index always gives the same bytes with the same Arrow release."""
-        writer = IndexWriter(codec=self.codec, sync_marker=self.sync_marker)
+        writer = IndexWriter(codec=self.codec, sync_marker=self.sync_marker, row_group_rows=row_group_rows)
         writer.write(self.rows)
         return writer.finish(self.blocks)
 
@@ -314,7 +314,8 @@ def _one_chunk(column: Any) -> Any:
 class IndexWriter:
     """Writes an index row group by row group, so that rows need not be held until the segment ends."""
 
-    def __init__(self, *, codec: str, sync_marker: bytes) -> None:
+    def __init__(self, *, codec: str, sync_marker: bytes, row_group_rows: int = ROW_GROUP_ROWS) -> None:
+        self._row_group_rows = row_group_rows
         self._sink = BytesIO()
         self._codec = codec
         self._sync_marker = sync_marker
@@ -336,8 +337,8 @@ class IndexWriter:
         return self._sink.tell()
 
     def write(self, rows: pa.Table) -> None:
-        """Append rows, in row groups of `ROW_GROUP_ROWS` (the last of them may be smaller)."""
-        self._writer.write_table(rows, row_group_size=ROW_GROUP_ROWS)
+        """Append rows, in row groups of `row_group_rows` (the last of them may be smaller)."""
+        self._writer.write_table(rows, row_group_size=self._row_group_rows)
 
     def finish(self, blocks: BlockTable) -> bytes:
         """Close the object and give its bytes."""

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from keyfold.log.assembly import Assembly, FinishedSegment, Rows
+from keyfold.log.assembly import SEGMENT_LIMITS, Assembly, FinishedSegment, Rows, SegmentLimits
 from keyfold.log.avro import SegmentDamaged, SegmentHeader, StoredBlock, parse_block
 from keyfold.log.codec import DEFAULT_CODEC, DEFAULT_LEVEL, Bytes, Codec, open_codec
 from keyfold.log.decode import decompress_block
@@ -61,9 +61,10 @@ class SegmentRewriter:
         level: int = DEFAULT_LEVEL,
         block_bytes: int = DEFAULT_BLOCK_BYTES,
         take: Take | None = None,
+        limits: SegmentLimits = SEGMENT_LIMITS,
     ) -> None:
         self._take = take
-        self._assembly = Assembly(sync_marker=sync_marker, codec=codec, level=level)
+        self._assembly = Assembly(sync_marker=sync_marker, codec=codec, level=level, limits=limits)
         self._block_bytes = block_bytes
         self._last_offset = -1
         self._pieces: list[Bytes] = []

@@ -9,17 +9,18 @@ Stored bytes can be taken as they come (`drain`), to be uploaded in parts; check
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any, Final
 
 import numpy as np
 
-from keyfold.log.assembly import Assembly, FinishedSegment, Rows
+from keyfold.log.assembly import SEGMENT_LIMITS, Assembly, FinishedSegment, Rows, SegmentLimits
 from keyfold.log.codec import DEFAULT_CODEC, DEFAULT_LEVEL
 from keyfold.log.encode import (
     FEW_RECORDS,
     EncodedRecords,
+    Prepared,
     check_columns,
     check_sizes,
     content_bytes,
@@ -52,10 +53,12 @@ class SegmentWriter:
         codec: str = DEFAULT_CODEC,
         level: int = DEFAULT_LEVEL,
         block_bytes: int = DEFAULT_BLOCK_BYTES,
+        limits: SegmentLimits = SEGMENT_LIMITS,
     ) -> None:
         if not 0 < block_bytes <= BLOCK_BYTES_MAX:
             raise ValueError(f"blocks of {block_bytes} bytes")
-        self._assembly = Assembly(sync_marker=sync_marker, codec=codec, level=level)
+        self._assembly = Assembly(sync_marker=sync_marker, codec=codec, level=level, limits=limits)
+        self._limits = limits
         self._block_bytes = block_bytes
         self._last_offset = -1
         self._record_count = 0
@@ -75,7 +78,7 @@ class SegmentWriter:
         if count >= MANY_RECORDS:
             prepared = prepare(columns, self._last_offset)
             self._encode_pending()
-            self._cut_all(prepared.slices())
+            self._cut_all(self._slices(prepared))
         else:
             check_columns(columns, self._last_offset)
             self._pending_bytes += content_bytes(columns) + count * _TYPICAL_OVERHEAD_BYTES
@@ -131,9 +134,12 @@ class SegmentWriter:
             return
         columns = RecordColumns(*self._pending)
         few = len(columns) < FEW_RECORDS
-        self._cut_all((encode_few(columns),) if few else prepare(columns, -1).slices())
+        self._cut_all((encode_few(columns),) if few else self._slices(prepare(columns, -1)))
         self._pending = [[] for _ in range(7)]
         self._pending_bytes = 0
+
+    def _slices(self, prepared: Prepared) -> Iterator[EncodedRecords]:
+        return prepared.slices(self._limits.slice_bytes, self._limits.small_binary_bytes)
 
     def _cut_all(self, slices: Iterable[EncodedRecords]) -> None:
         for encoded in slices:

@@ -12,6 +12,7 @@ from random import Random
 
 from keyfold.backoff import Backoff
 from keyfold.clock import Clock, ManualClock
+from keyfold.log.assembly import SEGMENT_LIMITS, SegmentLimits
 from keyfold.log.decode import read_records
 from keyfold.log.index import Index, read_index_data
 from keyfold.log.manifest import Manifest, SegmentEntry, faults
@@ -80,10 +81,20 @@ class Sink:
         return Sink(store, place, clock, random, log.claim_sink())
 
     def append(
-        self, records: Sequence[Record], *, next_offset: int | None = None, block_bytes: int = 256, codec: str = "null"
+        self,
+        records: Sequence[Record],
+        *,
+        next_offset: int | None = None,
+        block_bytes: int = 256,
+        codec: str = "null",
+        limits: SegmentLimits = SEGMENT_LIMITS,
     ) -> Manifest:
         writer = SegmentWriter(
-            sync_marker=self.session.manifest.sync_marker, codec=codec, level=1, block_bytes=block_bytes
+            sync_marker=self.session.manifest.sync_marker,
+            codec=codec,
+            level=1,
+            block_bytes=block_bytes,
+            limits=limits,
         )
         writer.append(columns(records))
         finished = writer.finish()
@@ -96,13 +107,15 @@ class Sink:
         return self.session.append(finished.entry(str(name), str(name.index), base_offset=base, next_offset=end))
 
 
-def memory_log(*batches: Sequence[Record], clock: ManualClock | None = None) -> tuple[MemoryStore, Sink]:
+def memory_log(
+    *batches: Sequence[Record], clock: ManualClock | None = None, limits: SegmentLimits = SEGMENT_LIMITS
+) -> tuple[MemoryStore, Sink]:
     """A log in memory with one segment per batch."""
     clock = clock or ManualClock()
     store = MemoryStore("test", clock)
     sink = Sink.open(store, clock=clock)
     for batch in batches:
-        sink.append(batch)
+        sink.append(batch, limits=limits)
     return store, sink
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from keyfold.clock import Clock, ManualClock
-from keyfold.log.assembly import FinishedSegment
+from keyfold.log.assembly import SEGMENT_LIMITS, FinishedSegment, SegmentLimits
 from keyfold.log.index import Index, read_index
 from keyfold.log.manifest import Manifest, SegmentEntry
 from keyfold.log.names import ObjectName, Place
@@ -78,6 +78,7 @@ class MadeLog:
     random: Random = field(default_factory=lambda: Random(7))
     block_bytes: int = 64
     codec: str = "zstandard"
+    limits: SegmentLimits = SEGMENT_LIMITS
     _sink: SinkSession | None = None
 
     @property
@@ -98,7 +99,10 @@ class MadeLog:
     def append(self, batch: Sequence[Record], *, next_offset: int | None = None) -> SegmentEntry:
         """Commit one segment."""
         writer = SegmentWriter(
-            sync_marker=self.sink.manifest.sync_marker, codec=self.codec, block_bytes=self.block_bytes
+            sync_marker=self.sink.manifest.sync_marker,
+            codec=self.codec,
+            block_bytes=self.block_bytes,
+            limits=self.limits,
         )
         writer.append(columns(batch))
         base = self.sink.refresh().next_offset
@@ -145,7 +149,10 @@ class MadeLog:
         purged: list[tuple[int, int]], *, purge: bool,
     ) -> Swap:  # fmt: skip
         rewriter = SegmentRewriter(
-            sync_marker=session.manifest.sync_marker, codec=self.codec, block_bytes=self.block_bytes
+            sync_marker=session.manifest.sync_marker,
+            codec=self.codec,
+            block_bytes=self.block_bytes,
+            limits=self.limits,
         )
         old = tuple(e for e, _ in group)
         for entry, index in group:

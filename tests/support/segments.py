@@ -14,7 +14,7 @@ import pyarrow as pa
 from fastavro import _read as fastavro_read
 from hypothesis import strategies as st
 
-from keyfold.log.assembly import FinishedSegment
+from keyfold.log.assembly import SEGMENT_LIMITS, FinishedSegment, SegmentLimits
 from keyfold.log.decode import read_records
 from keyfold.log.index import Index
 from keyfold.log.record import TIMESTAMP_TYPES, Record, RecordColumns
@@ -59,10 +59,15 @@ def made(finished: FinishedSegment, *drained: bytes) -> Made:
 
 
 def make(
-    records: Sequence[Record], *, codec: str = "zstandard", block_bytes: int = 65536, cuts: Iterable[int] = ()
+    records: Sequence[Record],
+    *,
+    codec: str = "zstandard",
+    block_bytes: int = 65536,
+    cuts: Iterable[int] = (),
+    limits: SegmentLimits = SEGMENT_LIMITS,
 ) -> Made:
     """A segment of these records, appended in pieces that end at `cuts`, drained now and then."""
-    writer = SegmentWriter(sync_marker=SYNC, codec=codec, block_bytes=block_bytes)
+    writer = SegmentWriter(sync_marker=SYNC, codec=codec, block_bytes=block_bytes, limits=limits)
     bounds = [0, *sorted(cuts), len(records)]
     drained: list[bytes] = []
     for number, (start, end) in enumerate(pairwise(bounds)):

@@ -7,25 +7,23 @@ from random import Random
 
 import numpy as np
 import pyarrow as pa
-import pytest
 
 from keyfold.clock import ManualClock
-from keyfold.log import assembly
-from keyfold.log import index as index_module
+from keyfold.log.assembly import SegmentLimits
 from keyfold_compactor.mapping import packed
 from keyfold_compactor.rewrite import rewrite_unit
 from keyfold_compactor.settings import Encoding
 from keyfold_compactor.work import UnitJob, UnitSource
 from tests.support.cleaning import PLACE, load, memory_log, patience, read_all, record
 
-ROW_GROUP_ROWS = 1_000
+LIMITS = SegmentLimits(row_group_rows=1_000)
 FOREVER_BYTES = 24
 """Of every row of the segment: both indexes as they are stored, the mask, the block table."""
 
 
 def peak_bytes(row_count: int) -> int:
     """Of Arrow, numpy and Python, while a segment of so many small records is rewritten without every third."""
-    store, _ = memory_log([record(n, b"%06d" % n, b"v") for n in range(row_count)])
+    store, _ = memory_log([record(n, b"%06d" % n, b"v") for n in range(row_count)], limits=LIMITS)
     (entry,) = load(store).segments
     keep = np.arange(row_count) % 3 != 0
     unit = UnitJob(
@@ -46,7 +44,7 @@ def peak_bytes(row_count: int) -> int:
     pa.set_memory_pool(pool)
     tracemalloc.start()
     try:
-        made = rewrite_unit(unit, masks, store, patience(ManualClock(), Random(2)))
+        made = rewrite_unit(unit, masks, store, patience(ManualClock(), Random(2)), limits=LIMITS)
         _, traced_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -57,9 +55,7 @@ def peak_bytes(row_count: int) -> int:
     return peak
 
 
-def test_index_rows_are_held_a_row_group_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_module, "ROW_GROUP_ROWS", ROW_GROUP_ROWS)
-    monkeypatch.setattr(assembly, "ROW_GROUP_ROWS", ROW_GROUP_ROWS)
+def test_index_rows_are_held_a_row_group_at_a_time() -> None:
     few, many = 5_000, 40_000
     grown = peak_bytes(many) - peak_bytes(few)
     assert grown < FOREVER_BYTES * (many - few)

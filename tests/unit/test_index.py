@@ -1,13 +1,16 @@
 """Indexes: what is written is read, damage is found, and the manifest's checksum stands above all."""
 
 from dataclasses import replace
+from io import BytesIO
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from keyfold.errors import Corrupt, ObjectNotFound
+from keyfold.log.assembly import SegmentLimits
 from keyfold.log.avro import SegmentDamaged, StoredBlock, read_blocks
 from keyfold.log.codec import CODECS
 from keyfold.log.index import ROWS, BlockTable, Index, IndexWriter, read_index, remark
@@ -83,9 +86,9 @@ def test_a_remarked_index_has_other_marks_and_nothing_else(segment: Made) -> Non
         remark(segment.index, pa.array([1, 2, 3], pa.int32()))
 
 
-def test_large_indexes_have_several_row_groups_and_still_one_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("keyfold.log.index.ROW_GROUP_ROWS", 100)
-    made = make(list(plain_records(1050)))
+def test_large_indexes_have_several_row_groups_and_still_one_chunk() -> None:
+    made = make(list(plain_records(1050)), limits=SegmentLimits(row_group_rows=100))
+    assert pq.ParquetFile(BytesIO(made.finished.index_data)).num_row_groups == 11
     assert made.index.ints("offset").tolist() == list(range(1050))
     assert made.index.rows["key"].num_chunks == 1
 

@@ -9,9 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from keyfold.log import assembly
-from keyfold.log import index as index_module
-from keyfold.log.assembly import FinishedSegment
+from keyfold.log.assembly import FinishedSegment, SegmentLimits
 from keyfold.log.avro import SegmentDamaged
 from keyfold.log.index import BlockTable, Index
 from keyfold.log.record import Record
@@ -25,15 +23,9 @@ def segment() -> Made:
     return make([*plain_records(600), *big, Record(2**60, -1, "NoTimestampType", None, None)], block_bytes=3_000)
 
 
-def encoded(index: Index, row_group_rows: int) -> bytes:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index_module, "ROW_GROUP_ROWS", row_group_rows)
-        return index.encode()
-
-
 @pytest.mark.parametrize("row_group_rows", [1, 2, 7, 60, 300, 603, 10_000])
 def test_parts_are_whole_blocks_and_together_the_index(segment: Made, row_group_rows: int) -> None:
-    parts = list(Index.parts(encoded(segment.index, row_group_rows)))
+    parts = list(Index.parts(segment.index.encode(row_group_rows)))
     assert pa.concat_tables([part.rows for part in parts]).equals(segment.index.rows)
     assert [part.part for part in parts if part.part] == list(zip(firsts(parts), lasts(parts), strict=True))
     assert firsts(parts) == [0, *lasts(parts)[:-1]]
@@ -59,7 +51,7 @@ def test_a_rewrite_by_parts_gives_the_same_bytes(segment: Made, row_group_rows: 
     whole = rewritten(segment, [(segment.index, keep, marks)])
     pieces = []
     row = mark = 0
-    for part in Index.parts(encoded(segment.index, row_group_rows)):
+    for part in Index.parts(segment.index.encode(row_group_rows)):
         kept = keep[row : row + len(part)]
         count = int(kept.sum())
         pieces.append((part, kept, marks[mark : mark + count]))
@@ -75,7 +67,7 @@ def rewritten(segment: Made, pieces: list[tuple[Index, np.ndarray, pa.Array]]) -
 
 
 def test_a_part_whose_rows_are_not_those_of_its_blocks_is_damage(segment: Made) -> None:
-    first, second, *_ = Index.parts(encoded(segment.index, 60))
+    first, second, *_ = Index.parts(segment.index.encode(60))
     for wrong in (replace(first, part=second.part), replace(first, part=None), replace(second, part=first.part)):
         with pytest.raises(SegmentDamaged, match="rows per block"):
             rewritten(segment, [(wrong, np.ones(len(wrong), np.bool_), None)])
@@ -92,7 +84,7 @@ def test_a_block_table_of_other_rows_is_damage(segment: Made) -> None:
 
 
 def test_a_flipped_byte_is_found_or_changes_nothing(segment: Made) -> None:
-    data = encoded(segment.index, 60)
+    data = segment.index.encode(60)
     random = Random(7)
     for at in [*range(0, len(data), 97), *random.sample(range(len(data) - 600, len(data)), 60)]:
         broken = bytearray(data)
@@ -104,10 +96,9 @@ def test_a_flipped_byte_is_found_or_changes_nothing(segment: Made) -> None:
         assert rows.equals(segment.index.rows)
 
 
-def test_large_keys_end_a_row_group_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(assembly, "_KEY_BYTES_MAX", 10_000)
+def test_large_keys_end_a_row_group_early() -> None:
     records = [Record(n, 1, "CreateTime", b"%04d" % n * 100, b"v") for n in range(200)]
-    made = make(records, cuts=range(5, 200, 5), block_bytes=400)
+    made = make(records, cuts=range(5, 200, 5), block_bytes=400, limits=SegmentLimits(row_group_key_bytes=10_000))
     parts = list(Index.parts(made.finished.index_data))
     assert 4 < len(parts) < 40
     assert max(part.rows["key"].nbytes for part in parts) < 30_000

@@ -13,6 +13,7 @@ import pytest
 import keyfold.read.blocks
 from keyfold.errors import Corrupt, OffsetOutOfRange
 from keyfold.log.arrow import RECORDS
+from keyfold.log.assembly import SEGMENT_LIMITS, SegmentLimits
 from keyfold.log.index import Index
 from keyfold.log.record import CREATE_TIME, NO_TIMESTAMP, Record
 from keyfold.read.batches import read_entry_batches
@@ -38,8 +39,9 @@ def taken(batches: Iterable[pa.RecordBatch]) -> list[Record]:
     return found
 
 
-def random_log(random: Random, segments: int = 8) -> MadeLog:
-    made = MadeLog(codec=random.choice(("zstandard", "snappy", "deflate", "null")), block_bytes=random.choice((1, 400)))
+def random_log(random: Random, segments: int = 8, limits: SegmentLimits = SEGMENT_LIMITS) -> MadeLog:
+    codec = random.choice(("zstandard", "snappy", "deflate", "null"))
+    made = MadeLog(codec=codec, block_bytes=random.choice((1, 400)), limits=limits)
     offset = 0
     for _ in range(segments):
         batch = []

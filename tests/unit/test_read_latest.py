@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import keyfold.log.index
 from keyfold.errors import SnapshotLost
+from keyfold.log.assembly import SegmentLimits
 from keyfold.log.record import CREATE_TIME, Record
 from keyfold.read.batches import Wish
 from keyfold.read.key_hash import HASHES, key_hashes
@@ -70,11 +70,10 @@ def test_keys_that_do_not_fit_are_walked_over_about_as_often_as_they_are_too_man
 
 
 def test_an_index_of_many_row_groups_is_judged_from_its_end() -> None:
-    with patch.object(keyfold.log.index, "ROW_GROUP_ROWS", 7):
-        made = random_log(Random(4), segments=5)
-        expected = sorted(latest_of(Log(made.store, "topics", "users").read()).values(), key=lambda r: r.offset)
-        for memory_bytes in BUDGETS:
-            assert state_of(made, choose(made.store, made.place, made.manifest, memory_bytes)) == expected
+    made = random_log(Random(4), segments=5, limits=SegmentLimits(row_group_rows=7))
+    expected = sorted(latest_of(Log(made.store, "topics", "users").read()).values(), key=lambda r: r.offset)
+    for memory_bytes in BUDGETS:
+        assert state_of(made, choose(made.store, made.place, made.manifest, memory_bytes)) == expected
 
 
 def test_the_state_as_batches_with_the_columns_that_are_asked_for() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from keyfold.log.assembly import SegmentLimits
 from keyfold.log.codec import CODECS
 from keyfold.log.index import Index
 from keyfold.log.record import CREATE_TIME, NO_TIMESTAMP, Record, RecordColumns
@@ -159,7 +160,7 @@ def test_finishing_twice_is_refused() -> None:
 
 
 @pytest.mark.parametrize("with_headers", [False, True])
-def test_slices_and_wide_offsets_give_the_same_bytes(monkeypatch: pytest.MonkeyPatch, *, with_headers: bool) -> None:
+def test_slices_and_wide_offsets_give_the_same_bytes(*, with_headers: bool) -> None:
     """What only large batches and records of more than 1 GiB reach, with lower bounds."""
     records = [
         replace(
@@ -172,10 +173,9 @@ def test_slices_and_wide_offsets_give_the_same_bytes(monkeypatch: pytest.MonkeyP
         for r in plain_records(1000)
     ]
     expected = make(records, block_bytes=3000)
-    monkeypatch.setattr("keyfold.log.encode.SLICE_BYTES", 5000)
-    assert make(records, block_bytes=3000).data == expected.data
-    monkeypatch.setattr("keyfold.log.encode._SMALL_BINARY_BYTES", 10)
-    wide = make(records, block_bytes=3000)
+    assert make(records, block_bytes=3000, limits=SegmentLimits(slice_bytes=5000)).data == expected.data
+    limits = SegmentLimits(slice_bytes=5000, small_binary_bytes=10)
+    wide = make(records, block_bytes=3000, limits=limits)
     assert wide.data == expected.data
     assert wide.index.rows.equals(expected.index.rows)
     assert wide.records() == records
@@ -216,11 +216,9 @@ def test_undrained_bytes_count_as_memory() -> None:
     assert before - writer.memory_bytes == gone
 
 
-def test_rows_leave_memory_with_their_row_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("keyfold.log.assembly.ROW_GROUP_ROWS", 1000)
-    monkeypatch.setattr("keyfold.log.index.ROW_GROUP_ROWS", 1000)
+def test_rows_leave_memory_with_their_row_group() -> None:
     records = list(plain_records(5500))
-    writer = SegmentWriter(sync_marker=SYNC, codec="null")
+    writer = SegmentWriter(sync_marker=SYNC, codec="null", limits=SegmentLimits(row_group_rows=1000))
     most = 0
     for start in range(0, len(records), 300):
         writer.append(columns_of(records[start : start + 300]))
