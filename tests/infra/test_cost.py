@@ -234,7 +234,7 @@ def test_an_hour_of_a_replica_idle_and_with_rolls(monkeypatch: pytest.MonkeyPatc
     for asked, expected in zip(idle, bill.following(partitions=2, topics=1), strict=True):
         near(asked * 24, expected, within=0.03)
     published = len(worlds.published)
-    assert published == pytest.approx(2 * HOUR_S / runner.PUBLISH_ANYWAY_S, rel=0.2)
+    assert published == pytest.approx(2 * HOUR_S / runner.RUNNER_TIMINGS.publish_anyway_s, rel=0.2)
 
     def roll() -> None:
         logs[0].append([record(logs[0].manifest.next_offset, "k", "v")])

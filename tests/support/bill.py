@@ -14,7 +14,7 @@ from math import ceil
 from typing import Final
 
 from keyfold_compactor.replica.rounds.glance import REPLICA_LOOK_S
-from keyfold_compactor.replica.rounds.runner import LOOK_S, PUBLISH_ANYWAY_S
+from keyfold_compactor.replica.rounds.runner import RUNNER_TIMINGS
 from keyfold_compactor.replica.rounds.service import LOOK_S as SERVICE_LOOK_S
 from keyfold_sink.running.roll_call import _AT_LEAST_EVERY_S, _AT_MOST_EVERY_S, _SWEEP_EVERY_S
 from keyfold_sink.running.run import _ORDERS_EVERY_S
@@ -92,7 +92,8 @@ def cleaning(segments: int, outputs: int, *, ranges: int) -> Asked:
 def replicator(replicas: int = 1) -> Asked:
     """A day of a process that replicates, at the source: registrations, what is asked of each replica, its status."""
     listed = DAY_S / SERVICE_LOOK_S
-    return Asked(listed + replicas * DAY_S / PUBLISH_ANYWAY_S, replicas * (listed + DAY_S / LOOK_S))
+    published, looked = DAY_S / RUNNER_TIMINGS.publish_anyway_s, DAY_S / RUNNER_TIMINGS.look_s
+    return Asked(listed + replicas * published, replicas * (listed + looked))
 
 
 def following(partitions: int, topics: int, *, poll_s: float = 5, discover_s: float = 30) -> tuple[Asked, Asked]:

@@ -18,7 +18,7 @@ from keyfold.store.faulty import FaultyStore
 from keyfold.store.memory import MemoryStore
 from keyfold_compactor.replica.desk.documents import CompactionEntry, Enablement
 from keyfold_compactor.replica.desk.link import Link, Orders, ReplicaSettings, Side
-from keyfold_compactor.replica.rounds.runner import Runner
+from keyfold_compactor.replica.rounds.runner import RUNNER_TIMINGS, Runner, RunnerTimings
 from keyfold_compactor.replica.standing.retry import Retry
 from keyfold_compactor.replica.standing.states import PartitionState
 from tests.support.cleaning import read_all
@@ -63,11 +63,13 @@ class Worlds:
     desk: Desk = field(default_factory=Desk)
     published: list[tuple[PartitionState, ...]] = field(default_factory=list)
     seed: int = 0
+    timings: RunnerTimings = RUNNER_TIMINGS
 
     @staticmethod
-    def new() -> Worlds:
+    def new(timings: RunnerTimings = RUNNER_TIMINGS) -> Worlds:
         clock, far_clock = ManualClock(), ManualClock(1_500_000_000_000)
-        return Worlds(MemoryStore("source", clock=clock), MemoryStore("replica", clock=far_clock), clock, far_clock)
+        source, replica = MemoryStore("source", clock=clock), MemoryStore("replica", clock=far_clock)
+        return Worlds(source, replica, clock, far_clock, timings=timings)
 
     def log(self, topic: str = "users", partition: int = 0) -> MadeLog:
         self.seed += 1
@@ -87,6 +89,7 @@ class Worlds:
             clock=clock or self.clock,
             random=Random(self.seed),
             publish=lambda states: self.published.append(tuple(states)),
+            timings=self.timings,
         ) as runner:
             yield Running(runner, source, replica)
 

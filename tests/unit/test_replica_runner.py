@@ -19,7 +19,7 @@ from keyfold_compactor.replica.carriage.schemas import SchemaCourier
 from keyfold_compactor.replica.desk.documents import Enablement
 from keyfold_compactor.replica.desk.link import Orders
 from keyfold_compactor.replica.rounds.pins import Pin
-from keyfold_compactor.replica.rounds.runner import Runner
+from keyfold_compactor.replica.rounds.runner import Runner, RunnerTimings
 from keyfold_compactor.replica.rounds.worker import Worker
 from keyfold_compactor.replica.standing.retry import Retry
 from keyfold_compactor.replica.standing.states import State
@@ -51,11 +51,8 @@ def looping(running: Running) -> Iterator[threading.Event]:
 
 
 @pytest.fixture
-def worlds(monkeypatch: pytest.MonkeyPatch) -> Worlds:
-    monkeypatch.setattr("keyfold_compactor.replica.rounds.runner.LOOK_S", 0.02)
-    monkeypatch.setattr("keyfold_compactor.replica.rounds.runner.PUBLISH_S", 0.02)
-    monkeypatch.setattr("keyfold_compactor.replica.rounds.runner.ENABLEMENT_KEPT_S", 0.02)
-    found = Worlds.new()
+def worlds() -> Worlds:
+    found = Worlds.new(RunnerTimings(look_s=0.02, publish_s=0.02, enablement_kept_s=0.02, tick_s=0.01))
     found.log().append(records("a=1"))
     return found
 

@@ -10,6 +10,7 @@ from random import Random
 
 import pytest
 
+from keyfold.backoff import Backoff
 from keyfold.clock import ManualClock, SystemClock
 from keyfold.health import Vitals
 from keyfold.store.api import Bytes, Create, PutMode, PutResult
@@ -19,6 +20,7 @@ from keyfold_compactor.replica.desk.documents import Registration
 from keyfold_compactor.replica.desk.link import ReplicaSettings
 from keyfold_compactor.replica.desk.opening import side
 from keyfold_compactor.replica.desk.registry import Registry
+from keyfold_compactor.replica.rounds.runner import RunnerTimings
 from keyfold_compactor.replica.rounds.service import Means, Replication, quiet_max_s
 from keyfold_compactor.replica.seen.reported import load_reported
 from keyfold_compactor.replica.standing.states import PartitionState, State
@@ -26,6 +28,8 @@ from keyfold_compactor.replica.standing.tally import Tally
 from tests.support.logs import records
 from tests.support.replica_command import Buckets, made_log, read
 
+TIMINGS = RunnerTimings(look_s=0.05, publish_s=0.05, enablement_kept_s=0.05, tick_s=0.01)
+AT_ONCE = Backoff(first_ms=20, cap_ms=100)
 SETTINGS = ReplicaSettings(threads=2, poll_ms=20, discover_ms=50, patience_s=1)
 
 
@@ -54,7 +58,16 @@ def buckets() -> Buckets:
 
 
 def means(buckets: Buckets) -> Means:
-    return Means(SETTINGS, SystemClock(), Random(5), "here:1", opener=buckets.open, environ={})
+    return Means(
+        SETTINGS,
+        SystemClock(),
+        Random(5),
+        "here:1",
+        opener=buckets.open,
+        environ={},
+        timings=TIMINGS,
+        open_again=AT_ONCE,
+    )
 
 
 def replication(buckets: Buckets, *names: str, watch: Seen | None = None) -> Replication:

@@ -33,17 +33,30 @@ from keyfold_compactor.replica.standing.tally import Tally
 
 Publish = Callable[[Sequence[PartitionState]], None]
 
-LOOK_S: Final = 2.0
-PUBLISH_S: Final = 2.0
-PUBLISH_ANYWAY_S: Final = 60.0
-"""States are published so often although nothing has changed: whoever reads them sees that somebody is there."""
-ENABLEMENT_KEPT_S: Final = 1.0
-TICK_S: Final = 0.1
 ROUNDS_PER_THREAD: Final = 8
 
 RULE_CODES: Final = frozenset({CompactionNotEnabled.code, ReplicaFormatTooOld.code})
 
 log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerTimings:
+    """How often a runner does what it does beside the rounds."""
+
+    look_s: float = 2.0
+    """Between two readings of what was asked: whether the replica is paused, and which topics it covers."""
+    publish_s: float = 2.0
+    """The least time between two publications of states that change."""
+    publish_anyway_s: float = 60.0
+    """Between two publications of states that do not change: they show that a replicator is running."""
+    enablement_kept_s: float = 1.0
+    """How long the replica's enablement is taken to be as it was read."""
+    tick_s: float = 0.1
+    """Between two looks at the rounds under way."""
+
+
+RUNNER_TIMINGS: Final = RunnerTimings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +91,8 @@ class RunSummary:
 class Runner:
     """Replicates what a registration covers; close it. After it was told to stop it is of no more use.
 
-    `publish` is given all states: at most every 2 s while some change, and every minute anyway. `transfer` copies;
-    without one the runner makes its own, with `settings.threads` threads.
+    `publish` is given all states, as often as `timings` says. `transfer` copies; without one the runner makes its own,
+    with `settings.threads` threads.
     """
 
     def __init__(
@@ -93,7 +106,9 @@ class Runner:
         transfer: Transfer | None = None,
         tally: Tally | None = None,
         publish: Publish = lambda _states: None,
+        timings: RunnerTimings = RUNNER_TIMINGS,
     ) -> None:
+        self._timings = timings
         self._link = link
         self._desk = desk
         self._settings = settings
@@ -104,7 +119,7 @@ class Runner:
         self.tally = Tally() if tally is None else tally
         self._patience = Patience(clock, Random(random.getrandbits(64)), patience_s=settings.patience_s)
         self._board = Board()
-        self._enablement = _Kept(desk.enablement, clock)
+        self._enablement = _Kept(desk.enablement, clock, timings.enablement_kept_s)
         courier = SchemaCourier(link, self._transfer, self.tally, self._patience)
         turns = Turns(settings.threads)
         self._tools = Tools(turns, self._transfer, courier, self.tally, self._enablement.read, self._is_wanted, clock)
@@ -171,7 +186,7 @@ class Runner:
         rounds = left = {pool.submit(w.run, resync=resync) for w in workers}
         try:
             while left:
-                done, left = wait(left, timeout=TICK_S)
+                done, left = wait(left, timeout=self._timings.tick_s)
                 _require_no_defect(done)
                 self._publish_if_changed()
                 if left and should_stop():
@@ -197,14 +212,14 @@ class Runner:
                     if not self._follow(looking.result()):
                         break
                     looking = None
-                if looking is None and self._clock.monotonic_s() >= self._looked_at_s + LOOK_S:
+                if looking is None and self._clock.monotonic_s() >= self._looked_at_s + self._timings.look_s:
                     self._looked_at_s = self._clock.monotonic_s()
                     looking = lookout.submit(self._look)
                 self._let_go(under_way)
                 for place, worker in self._due(under_way):
                     under_way[place] = pool.submit(worker.run)
                 self._publish_if_changed()
-                stop.wait(TICK_S)
+                stop.wait(self._timings.tick_s)
         finally:
             # Also where the registration was edited: a long copy must not keep its successor waiting.
             self._end(pool, is_cut_short=True)
@@ -336,9 +351,9 @@ class Runner:
 
     def _publish_if_changed(self) -> None:
         now_s = self._clock.monotonic_s()
-        if now_s < self._published_at_s + PUBLISH_S:
+        if now_s < self._published_at_s + self._timings.publish_s:
             return
-        if self._board.take_changes() or now_s >= self._published_at_s + PUBLISH_ANYWAY_S:
+        if self._board.take_changes() or now_s >= self._published_at_s + self._timings.publish_anyway_s:
             self._publish()
 
     def _publish(self) -> None:
@@ -364,9 +379,10 @@ def _transfer(link: Link, settings: ReplicaSettings, clock: Clock, random: Rando
 
 
 class _Kept:
-    """The replica's enablement, read once for all partitions that ask in the same second."""
+    """The replica's enablement, read once for all partitions that ask within `kept_s`."""
 
-    def __init__(self, read: Callable[[], Enablement], clock: Clock) -> None:
+    def __init__(self, read: Callable[[], Enablement], clock: Clock, kept_s: float) -> None:
+        self._kept_s = kept_s
         self._read = read
         self._clock = clock
         self._lock = threading.Lock()
@@ -376,7 +392,7 @@ class _Kept:
     def read(self) -> Enablement:
         """Raises what reading it raises; then the next one asks again."""
         with self._lock:
-            if self._found is None or self._clock.monotonic_s() >= self._read_at_s + ENABLEMENT_KEPT_S:
+            if self._found is None or self._clock.monotonic_s() >= self._read_at_s + self._kept_s:
                 self._found = None
                 self._found = self._read()
                 self._read_at_s = self._clock.monotonic_s()

@@ -41,7 +41,7 @@ from keyfold_compactor.replica.desk.opening import (
     settings,
 )
 from keyfold_compactor.replica.desk.registry import NotRegistered, Registry
-from keyfold_compactor.replica.rounds.runner import PUBLISH_ANYWAY_S, Publish, Runner, RunSummary
+from keyfold_compactor.replica.rounds.runner import RUNNER_TIMINGS, Publish, Runner, RunnerTimings, RunSummary
 from keyfold_compactor.replica.seen.reported import StatusWriter
 from keyfold_compactor.replica.standing.states import PartitionState
 from keyfold_compactor.replica.standing.tally import Tally
@@ -87,6 +87,7 @@ class Means:
     """What a process has to replicate with.
 
     `holder` names the process in the status of the replicas. `allowed` says which credentials registrations may name.
+    `open_again` says after how long a replica is opened again that was edited or could not be opened.
     """
 
     settings: ReplicaSettings
@@ -97,6 +98,8 @@ class Means:
     environ: Mapping[str, str] | None = None
     pacer: Pacer | None = None
     allowed: AllowedCredentials = field(default_factory=AllowedCredentials)
+    timings: RunnerTimings = RUNNER_TIMINGS
+    open_again: Backoff = OPEN_AGAIN
 
     def dice(self) -> Random:
         """A source of chance for one part of it."""
@@ -117,7 +120,7 @@ EVERYTHING: Final = Narrowed()
 
 def quiet_max_s(settings: ReplicaSettings) -> float:
     """How long a loop that works may give no sign of life."""
-    return PUBLISH_ANYWAY_S + REQUESTS_IN_VAIN * settings.patience_s
+    return RUNNER_TIMINGS.publish_anyway_s + REQUESTS_IN_VAIN * settings.patience_s
 
 
 class Replication:
@@ -168,7 +171,7 @@ class Replication:
                 if name in threads or due_s.get(name, 0.0) > self._means.clock.monotonic_s():
                     continue
                 due_s[name] = self._means.clock.monotonic_s() + next(
-                    delays.setdefault(name, OPEN_AGAIN.delays_s(self._means.random))
+                    delays.setdefault(name, self._means.open_again.delays_s(self._means.random))
                 )
                 threads[name] = threading.Thread(
                     target=self._serve, args=(name, stop, delays), name=f"keyfold-replica-{name}"
@@ -308,4 +311,13 @@ def runner_of(
     publish: Publish = lambda _states: None,
 ) -> Runner:
     """A runner with these means; close it."""
-    return Runner(between, desk, going_by, clock=means.clock, random=means.dice(), tally=tally, publish=publish)
+    return Runner(
+        between,
+        desk,
+        going_by,
+        clock=means.clock,
+        random=means.dice(),
+        tally=tally,
+        publish=publish,
+        timings=means.timings,
+    )
