@@ -19,6 +19,7 @@ import pyarrow as pa
 from keyfold.errors import ObjectNotFound
 from keyfold.log.manifest import Manifest, SegmentEntry
 from keyfold.log.names import Place
+from keyfold.read.blocks import READ_LIMITS, ReadLimits
 from keyfold.read.entry import BATCH_BYTES, Taken, Wish, take_entry, take_rows
 from keyfold.read.index_parts import checked_parts
 from keyfold.read.ordered import Load, newer
@@ -50,6 +51,7 @@ def read_batches(
     columns: Sequence[str] | None = None,
     where: Selection | None = None,
     batch_bytes: int = BATCH_BYTES,
+    limits: ReadLimits = READ_LIMITS,
 ) -> Iterator[pa.RecordBatch]:
     """Records from offset `start` to `end` (or the end of the version that is read last), in order.
 
@@ -57,7 +59,7 @@ def read_batches(
     version by the rules of `keyfold.read.position`. Raises `ValueError` now, and while iterating what `read_ordered`
     raises.
     """
-    wish = Wish.of(start, end_offset(manifest, end), columns, where, batch_bytes)
+    wish = Wish.of(start, end_offset(manifest, end), columns, where, batch_bytes, limits)
     return _ordered(store, place, load, manifest, end, wish)
 
 

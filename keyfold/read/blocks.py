@@ -28,6 +28,19 @@ READ_AHEAD_BYTES: Final = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
+class ReadLimits:
+    """How much a reader fetches at a time."""
+
+    read_ahead_bytes: int = READ_AHEAD_BYTES
+    """Bytes of neighbouring blocks that one request fetches; a larger block has a request of its own."""
+    whole_bytes: int = 1024 * 1024
+    """Segments up to here are fetched in one piece: decoding them quicker would save less than a request takes."""
+
+
+READ_LIMITS: Final = ReadLimits()
+
+
+@dataclass(frozen=True, slots=True)
 class BlockSource:
     """A segment and what its index says of its blocks: enough to fetch any of them, without the index's rows."""
 
@@ -71,19 +84,26 @@ def read_blocks_at(store: ObjectStore, place: Place, source: BlockSource, number
 
 
 def raw_blocks_at(
-    store: ObjectStore, place: Place, source: BlockSource, codec: Codec, numbers: Ints
+    store: ObjectStore,
+    place: Place,
+    source: BlockSource,
+    codec: Codec,
+    numbers: Ints,
+    read_ahead_bytes: int = READ_AHEAD_BYTES,
 ) -> Iterator[tuple[int, Bytes]]:
     """Number and decompressed bytes of the blocks `numbers` (ascending). Raises `SegmentDamaged`."""
     key = place.key(source.entry.name)
-    for block in stored_blocks_at(store, place, source, numbers):
+    for block in stored_blocks_at(store, place, source, numbers, read_ahead_bytes):
         yield block.number, decompress_block(block, codec, origin=key)
 
 
-def stored_blocks_at(store: ObjectStore, place: Place, source: BlockSource, numbers: Ints) -> Iterator[StoredBlock]:
+def stored_blocks_at(
+    store: ObjectStore, place: Place, source: BlockSource, numbers: Ints, read_ahead_bytes: int = READ_AHEAD_BYTES
+) -> Iterator[StoredBlock]:
     """The blocks `numbers` (ascending), each compared with the table. Raises `SegmentDamaged`."""
     key = place.key(source.entry.name)
     table = source.blocks
-    for run in _runs(table, numbers):
+    for run in _runs(table, numbers, read_ahead_bytes):
         start = int(table.position[run[0]])
         length = int(table.position[run[-1]] + table.length[run[-1]]) - start
         data = memoryview(_range(store, key, start, length))
@@ -106,12 +126,12 @@ def _range(store: ObjectStore, key: str, start: int, length: int) -> bytes:
         raise
 
 
-def _runs(blocks: BlockTable, numbers: Ints) -> Iterator[list[int]]:
+def _runs(blocks: BlockTable, numbers: Ints, most_bytes: int) -> Iterator[list[int]]:
     """Neighbouring blocks whose bytes fit one request."""
     run: list[int] = []
     for number in numbers.tolist():
         end = int(blocks.position[number] + blocks.length[number])
-        if run and (number != run[-1] + 1 or end - int(blocks.position[run[0]]) > READ_AHEAD_BYTES):
+        if run and (number != run[-1] + 1 or end - int(blocks.position[run[0]]) > most_bytes):
             yield run
             run = []
         run.append(number)

@@ -22,7 +22,7 @@ from keyfold.log.codec import open_codec
 from keyfold.log.index import Index, Ints, read_index_data
 from keyfold.log.manifest import SegmentEntry
 from keyfold.log.names import Place
-from keyfold.read.blocks import BlockSource, damage_named, raw_blocks_at
+from keyfold.read.blocks import READ_LIMITS, BlockSource, ReadLimits, damage_named, raw_blocks_at
 from keyfold.read.index_parts import checked_parts
 from keyfold.read.selection import Selection
 from keyfold.store.api import ObjectStore
@@ -44,14 +44,21 @@ class Wish:
     columns: tuple[str, ...]
     where: Selection = field(default_factory=Selection)
     batch_bytes: int = BATCH_BYTES
+    read_ahead_bytes: int = READ_LIMITS.read_ahead_bytes
 
     @staticmethod
     def of(
-        start: int, end: int, columns: Sequence[str] | None, where: Selection | None, batch_bytes: int = BATCH_BYTES
+        start: int,
+        end: int,
+        columns: Sequence[str] | None,
+        where: Selection | None,
+        batch_bytes: int = BATCH_BYTES,
+        limits: ReadLimits = READ_LIMITS,
     ) -> Wish:
         """A wish with defaults filled in. Raises `ValueError` for an unknown column."""
         names = tuple(schema_of(columns).names)
-        return Wish(start, end, names, where or Selection(), min(max(1, batch_bytes), _MAX_BATCH_BYTES))
+        batch_bytes = min(max(1, batch_bytes), _MAX_BATCH_BYTES)
+        return Wish(start, end, names, where or Selection(), batch_bytes, limits.read_ahead_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +117,7 @@ def take_rows(
     codec = open_codec(source.codec)
     key = place.key(entry.name)
     try:
-        for number, raw in raw_blocks_at(store, place, source, codec, wanted + first):
+        for number, raw in raw_blocks_at(store, place, source, codec, wanted + first, wish.read_ahead_bytes):
             if held and held_bytes + len(raw) > wish.batch_bytes:
                 yield _taken(held, key, part, starts, ends, keep, wish)
                 held, held_bytes = [], 0

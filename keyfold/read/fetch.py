@@ -21,26 +21,33 @@ from keyfold.log.decode import read_records
 from keyfold.log.manifest import SegmentEntry
 from keyfold.log.names import Place
 from keyfold.log.record import Record
-from keyfold.read.blocks import READ_AHEAD_BYTES, BlockSource, damage_named, read_blocks_at, verify_hint
+from keyfold.read.blocks import (
+    READ_AHEAD_BYTES,
+    READ_LIMITS,
+    BlockSource,
+    ReadLimits,
+    damage_named,
+    read_blocks_at,
+    verify_hint,
+)
 from keyfold.read.entry import Wish, take_entry
 from keyfold.read.records import records_of
 from keyfold.store.api import ObjectStore
 
 __all__ = ["READ_AHEAD_BYTES", "BlockSource", "damage_named", "read_blocks_at", "read_segment", "verify_hint"]
 
-WHOLE_BYTES: Final = 1024 * 1024
-"""Segments up to here are fetched in one piece: decoding them quicker would save less than a request takes."""
-
 _BATCH_BYTES: Final = 1024 * 1024
 
 
-def read_segment(store: ObjectStore, place: Place, entry: SegmentEntry, start: int, end: int) -> Iterator[Record]:
+def read_segment(
+    store: ObjectStore, place: Place, entry: SegmentEntry, start: int, end: int, limits: ReadLimits = READ_LIMITS
+) -> Iterator[Record]:
     """Records of `entry` with `start <= offset < end`, in order."""
-    if start <= entry.base_offset and end > entry.last_offset and entry.size_bytes <= WHOLE_BYTES:
+    if start <= entry.base_offset and end > entry.last_offset and entry.size_bytes <= limits.whole_bytes:
         with damage_named(place):
             yield from read_records(_whole(store, place, entry), origin=place.key(entry.name))
         return
-    for taken in take_entry(store, place, entry, Wish.of(start, end, None, None, _BATCH_BYTES)):
+    for taken in take_entry(store, place, entry, Wish.of(start, end, None, None, _BATCH_BYTES, limits)):
         yield from records_of(taken.batch)
 
 

@@ -26,6 +26,7 @@ from keyfold.log.arrow import COLUMNS
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
 from keyfold.log.record import Record
+from keyfold.read.blocks import READ_LIMITS, ReadLimits
 from keyfold.read.entry import BATCH_BYTES, Taken, Wish, take_entry
 from keyfold.read.ordered import newer
 from keyfold.read.position import Anchor, anchor_of, check_resumed, segment_at, start_offset
@@ -147,12 +148,13 @@ class Follower:
         discover: Callable[[], Iterable[Tail]] | None = None,
         polls: Backoff = POLLS,
         patience_s: float = PATIENCE_S,
+        limits: ReadLimits = READ_LIMITS,
     ) -> None:
         self._store = store
         self._tails = dict(tails)
         self._load = load
         self._wait = wait
-        self._wish = Wish.of(0, 0, columns, where, batch_bytes)
+        self._wish = Wish.of(0, 0, columns, where, batch_bytes, limits)
         self._random = random
         self._discover = discover
         self._discover_due_s = wait.clock.monotonic_s() + DISCOVER_S

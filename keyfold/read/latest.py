@@ -27,7 +27,7 @@ from keyfold.log.index import Index, read_index_data
 from keyfold.log.manifest import Manifest, SegmentEntry
 from keyfold.log.names import Place
 from keyfold.log.record import Record
-from keyfold.read.blocks import damage_named
+from keyfold.read.blocks import READ_LIMITS, ReadLimits, damage_named
 from keyfold.read.entry import BATCH_BYTES, Wish, index_columns, take_rows
 from keyfold.read.follow import Position
 from keyfold.read.index_parts import checked_parts
@@ -78,9 +78,16 @@ class Latest(Generic[T]):
         return Position(manifest.next_offset, anchor_of(manifest))
 
 
-def read_latest(store: ObjectStore, place: Place, load: Load, *, memory_bytes: int = MEMORY_BYTES) -> Latest[Record]:
+def read_latest(
+    store: ObjectStore,
+    place: Place,
+    load: Load,
+    *,
+    memory_bytes: int = MEMORY_BYTES,
+    limits: ReadLimits = READ_LIMITS,
+) -> Latest[Record]:
     """The last record of each key, in offset order, of the newest version. Chooses before it returns."""
-    fetched = _fetched(store, place, load, None, memory_bytes)
+    fetched = _fetched(store, place, load, None, memory_bytes, limits=limits)
     return Latest((record for batch in fetched for record in records_of(batch)), lambda: fetched.chosen.manifest)
 
 
@@ -92,9 +99,10 @@ def read_latest_batches(
     columns: Sequence[str] | None = None,
     memory_bytes: int = MEMORY_BYTES,
     batch_bytes: int = BATCH_BYTES,
+    limits: ReadLimits = READ_LIMITS,
 ) -> Latest[pa.RecordBatch]:
     """The same as Arrow batches. Raises `ValueError` for a column that there is not, or too little memory."""
-    fetched = _fetched(store, place, load, columns, memory_bytes, batch_bytes)
+    fetched = _fetched(store, place, load, columns, memory_bytes, batch_bytes, limits)
     return Latest(iter(fetched), lambda: fetched.chosen.manifest)
 
 
@@ -105,10 +113,11 @@ def _fetched(
     columns: Sequence[str] | None,
     memory_bytes: int,
     batch_bytes: int = BATCH_BYTES,
+    limits: ReadLimits = READ_LIMITS,
 ) -> _Fetched:
     if memory_bytes < MEMORY_BYTES_MIN:
         raise ValueError(f"memory_bytes is {memory_bytes}, and must be {MEMORY_BYTES_MIN} or more")
-    wish = Wish.of(0, 2**63 - 1, columns, None, batch_bytes)
+    wish = Wish.of(0, 2**63 - 1, columns, None, batch_bytes, limits)
     return _Fetched(store, place, load, choose_newest(store, place, load, memory_bytes), wish, memory_bytes)
 
 

@@ -28,6 +28,7 @@ from keyfold.log.names import Place, is_topic_name
 from keyfold.log.partition_log import PartitionLog
 from keyfold.log.record import Record
 from keyfold.read.batches import BATCH_BYTES, read_batches
+from keyfold.read.blocks import READ_LIMITS, ReadLimits
 from keyfold.read.follow import Follower, Position, Tail, Wait, tail_of
 from keyfold.read.latest import MEMORY_BYTES, Latest, read_latest, read_latest_batches
 from keyfold.read.ordered import OffsetAndTimestamp, find_time, newer, read_ordered
@@ -63,12 +64,14 @@ class Log:
         clock: Clock | None = None,
         random: Random | None = None,
         on_close: Callable[[], None] = lambda: None,
+        limits: ReadLimits = READ_LIMITS,
     ) -> None:
         if not is_topic_name(topic):
             raise TopicNotFound(topic, "is not a name that Kafka allows for a topic")
         self.store = store
         self.topics_dir = topics_dir
         self.topic = topic
+        self.limits = limits
         self._clock = clock or SystemClock()
         self._random = random or Random()
         self._on_close = on_close
@@ -128,7 +131,13 @@ class Log:
         """
         manifest, position = self._start(partition, from_offset, from_timestamp)
         return read_ordered(
-            self.store, self.place(partition), lambda: self.manifest(partition), manifest, position, to_offset
+            self.store,
+            self.place(partition),
+            lambda: self.manifest(partition),
+            manifest,
+            position,
+            to_offset,
+            self.limits,
         )
 
     def batches(
@@ -159,6 +168,7 @@ class Log:
             columns=columns,
             where=where,
             batch_bytes=batch_bytes,
+            limits=self.limits,
         )
 
     def latest(self, partition: int = 0, *, memory_bytes: int = MEMORY_BYTES) -> Latest[Record]:
@@ -171,7 +181,11 @@ class Log:
         read was replaced and collected; else as `read`.
         """
         return read_latest(
-            self.store, self.place(partition), lambda: self.manifest(partition), memory_bytes=memory_bytes
+            self.store,
+            self.place(partition),
+            lambda: self.manifest(partition),
+            memory_bytes=memory_bytes,
+            limits=self.limits,
         )
 
     def latest_batches(
@@ -190,6 +204,7 @@ class Log:
             columns=columns,
             memory_bytes=memory_bytes,
             batch_bytes=batch_bytes,
+            limits=self.limits,
         )
 
     def follow(
@@ -246,6 +261,7 @@ class Log:
             where=where,
             batch_bytes=batch_bytes,
             discover=discover if partitions is None else None,
+            limits=self.limits,
         )
         return follower
 

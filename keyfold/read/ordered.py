@@ -16,6 +16,7 @@ from keyfold.log.index import read_index
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
 from keyfold.log.record import Record
+from keyfold.read.blocks import READ_LIMITS, ReadLimits
 from keyfold.read.fetch import read_segment, verify_hint
 from keyfold.read.position import anchor_of, check_resumed, end_offset, segments_between, segments_from_time
 from keyfold.store.api import ObjectStore
@@ -25,7 +26,13 @@ Load = Callable[[], Manifest]
 
 
 def read_ordered(
-    store: ObjectStore, place: Place, load: Load, manifest: Manifest, position: int, to_offset: int | None
+    store: ObjectStore,
+    place: Place,
+    load: Load,
+    manifest: Manifest,
+    position: int,
+    to_offset: int | None,
+    limits: ReadLimits = READ_LIMITS,
 ) -> Iterator[Record]:
     """Records from `position` on, up to `to_offset` or the end of the version that is read last."""
     anchor = anchor_of(manifest)
@@ -33,7 +40,7 @@ def read_ordered(
         end = end_offset(manifest, to_offset)
         try:
             for entry in segments_between(manifest, position, end):
-                for record in read_segment(store, place, entry, position, end):
+                for record in read_segment(store, place, entry, position, end, limits):
                     position = record.offset + 1
                     yield record
                 position = max(position, min(entry.next_offset, end))

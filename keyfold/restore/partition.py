@@ -27,7 +27,7 @@ from keyfold.restore.journal import Journal
 from keyfold.restore.lease import Lease
 from keyfold.restore.pace import Pace
 from keyfold.restore.rows import Row
-from keyfold.restore.source import WINDOW_RECORDS, Part, Source
+from keyfold.restore.source import BATCH_BYTES, WINDOW_RECORDS, Part, Source
 from keyfold.restore.target import Channel, Target
 from keyfold.restore.window import NO_OFFSETS, Window
 
@@ -53,6 +53,7 @@ class Settings:
     restamps: bool = False
     append: bool = False
     window_records: int = WINDOW_RECORDS
+    batch_bytes: int = BATCH_BYTES
     patience_s: float = 600.0
 
     def restamping(self) -> Settings:

@@ -294,6 +294,8 @@ class Restore:
             lambda: self._log.manifest(number),
             self._request.selection,
             plan.partitions[number],
+            batch_bytes=self._request.settings.batch_bytes,
+            limits=self._log.limits,
         )
 
     def _partition(self, topic: TargetTopic, plan: Plan, journal: Journal, target: Target, lease: Lease | None,

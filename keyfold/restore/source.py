@@ -28,6 +28,7 @@ from keyfold.log.manifest import NO_OFFSET, Manifest, SegmentEntry
 from keyfold.log.names import Place
 from keyfold.log.record import Record
 from keyfold.read.batches import Wish, take_rows
+from keyfold.read.blocks import READ_LIMITS, ReadLimits
 from keyfold.read.fetch import damage_named
 from keyfold.read.index_parts import checked_parts
 from keyfold.read.latest_keys import RowBits
@@ -41,10 +42,8 @@ from keyfold.restore.selection import Selection
 from keyfold.store.api import ObjectStore
 
 WINDOW_RECORDS: Final = 250_000
+BATCH_BYTES: Final = 4 * 1024 * 1024
 _COLUMNS: Final = ("offset", "timestamp", "position", "length")
-_BATCH_BYTES: Final = 4 * 1024 * 1024
-_ROWS: Final = Wish.of(0, 2**63 - 1, COLUMNS, None, _BATCH_BYTES)
-_ALL: Final = Wish.of(0, 2**63 - 1, None, None, _BATCH_BYTES)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -68,13 +67,23 @@ class Source:
     """One partition, one version at a time. For one thread."""
 
     def __init__(
-        self, store: ObjectStore, place: Place, load: Callable[[], Manifest], selection: Selection, plan: PartitionPlan
+        self,
+        store: ObjectStore,
+        place: Place,
+        load: Callable[[], Manifest],
+        selection: Selection,
+        plan: PartitionPlan,
+        *,
+        batch_bytes: int = BATCH_BYTES,
+        limits: ReadLimits = READ_LIMITS,
     ) -> None:
         self.place = place
         self._store = store
         self._load = load
         self._selection = selection
         self._plan = plan
+        self._rows_wish = Wish.of(0, 2**63 - 1, COLUMNS, None, batch_bytes, limits)
+        self._all_wish = Wish.of(0, 2**63 - 1, None, None, batch_bytes, limits)
         self._anchor = plan.anchor
         self._is_new = False
         self.manifest = load()
@@ -159,12 +168,12 @@ class Source:
 
     def records(self, part: Part) -> Iterator[Record]:
         """The records of a part, all of them and no other. Raises `ObjectNotFound`, `Corrupt`."""
-        for batch in self._batches(part, _ALL):
+        for batch in self._batches(part, self._all_wish):
             yield from records_of(batch)
 
     def rows(self, part: Part) -> Iterator[Row]:
         """The same as rows for a producer."""
-        for batch in self._batches(part, _ROWS):
+        for batch in self._batches(part, self._rows_wish):
             yield from rows_of(batch)
 
     def _batches(self, part: Part, wish: Wish) -> Iterator[pa.RecordBatch]:

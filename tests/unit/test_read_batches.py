@@ -10,13 +10,13 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-import keyfold.read.blocks
 from keyfold.errors import Corrupt, OffsetOutOfRange
 from keyfold.log.arrow import RECORDS
 from keyfold.log.assembly import SEGMENT_LIMITS, SegmentLimits
 from keyfold.log.index import Index
 from keyfold.log.record import CREATE_TIME, NO_TIMESTAMP, Record
 from keyfold.read.batches import read_entry_batches
+from keyfold.read.blocks import ReadLimits
 from keyfold.read.log import Log
 from keyfold.read.records import records_of
 from keyfold.read.selection import Selection
@@ -145,13 +145,15 @@ def test_memory_is_about_a_batch_and_a_long_record_has_one_of_its_own() -> None:
     assert max(b.nbytes for b in batches) > 20 << 20
 
 
-def test_blocks_of_one_record_and_ranges_of_one_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keyfold.read.blocks, "READ_AHEAD_BYTES", 10)
+def test_blocks_of_one_record_and_ranges_of_one_block() -> None:
     made = MadeLog(block_bytes=1)
     batch = [record(o, f"k{o}", "v") for o in range(50)]
     made.append(batch)
-    assert taken(log_of(made).batches()) == batch
-    assert [b.num_rows for b in log_of(made).batches(batch_bytes=1)] == [1] * 50
+    counted = CountedStore(made.store)
+    log = Log(counted, "topics", "users", limits=ReadLimits(read_ahead_bytes=10))
+    assert taken(log.batches()) == batch
+    assert counted.calls["get_range"] == 50
+    assert [b.num_rows for b in log.batches(batch_bytes=1)] == [1] * 50
 
 
 def test_a_segment_from_which_compaction_took_nearly_all() -> None:
@@ -259,11 +261,8 @@ def test_a_reader_that_still_needed_a_purged_tombstone_is_told() -> None:
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(25))
-def test_whatever_happens_between_two_store_calls_batches_are_a_state_that_existed(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whatever_happens_between_two_store_calls_batches_are_a_state_that_existed(seed: int) -> None:
     random = Random(seed)
-    monkeypatch.setattr(keyfold.read.blocks, "READ_AHEAD_BYTES", 100)
     store = MeddlingStore()
     made = MadeLog(store=store, random=Random(seed))
     history: list[Record] = []
@@ -285,10 +284,11 @@ def test_whatever_happens_between_two_store_calls_batches_are_a_state_that_exist
     for _ in range(4):
         append()
     store.meddle = meddle
+    log = Log(store, "topics", "users", limits=ReadLimits(read_ahead_bytes=100))
     outcomes = 0
     for _ in range(10):
         try:
-            state = latest_of(taken(Log(store, "topics", "users").batches(batch_bytes=random.choice((1, 1000)))))
+            state = latest_of(taken(log.batches(batch_bytes=random.choice((1, 1000)))))
         except OffsetOutOfRange:
             continue
         outcomes += 1

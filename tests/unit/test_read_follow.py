@@ -12,11 +12,11 @@ from unittest.mock import patch
 
 import pytest
 
-import keyfold.read.blocks
 from keyfold.clock import ManualClock
 from keyfold.errors import LogNotFound, ManifestLost, OffsetOutOfRange, StoreUnavailable
 from keyfold.log.names import Place
 from keyfold.log.record import Record
+from keyfold.read.blocks import ReadLimits
 from keyfold.read.follow import Follower, Position
 from keyfold.read.log import Log
 from keyfold.read.selection import Selection
@@ -327,12 +327,9 @@ def test_a_store_that_does_not_answer_is_asked_again_for_a_while() -> None:
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(20))
-def test_across_restarts_a_follower_sees_each_retained_record_once_or_is_told(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_across_restarts_a_follower_sees_each_retained_record_once_or_is_told(seed: int) -> None:
     """The model: a dict that is kept by what the follower gives is the log's state whenever it has caught up."""
     random = Random(seed)
-    monkeypatch.setattr(keyfold.read.blocks, "READ_AHEAD_BYTES", 100)
     store = MeddlingStore()
     made = MadeLog(store=store, random=Random(seed), block_bytes=random.choice((1, 64, 500)))
     history: list[Record] = []
@@ -360,7 +357,8 @@ def test_across_restarts_a_follower_sees_each_retained_record_once_or_is_told(
     last, caught_up = -1, 0
     for _ in range(40):
         clock = script(*[step] * random.randrange(4))
-        log = Log(store, "topics", "users", clock=clock, random=Random(seed))
+        limits = ReadLimits(read_ahead_bytes=100)
+        log = Log(store, "topics", "users", clock=clock, random=Random(seed), limits=limits)
         follower = None
         try:
             follower = log.follow(0, start=start, batch_bytes=random.choice((1, 1000)))

@@ -7,10 +7,9 @@ from random import Random
 
 import pytest
 
-import keyfold.read.blocks
-import keyfold.read.fetch
 from keyfold.errors import Corrupt, LogNotFound, ManifestLost, OffsetOutOfRange, TopicNotFound
 from keyfold.log.record import CREATE_TIME, Record
+from keyfold.read.blocks import ReadLimits
 from keyfold.read.log import Log
 from keyfold.store.counted import CountedStore
 from keyfold.store.memory import MemoryStore
@@ -142,13 +141,11 @@ def test_a_part_of_a_segment_is_fetched_by_the_blocks_that_hold_it() -> None:
 
 
 @pytest.mark.parametrize("codec", ["zstandard", "null"])
-def test_a_large_segment_is_streamed_in_ranges(monkeypatch: pytest.MonkeyPatch, codec: str) -> None:
-    monkeypatch.setattr(keyfold.read.fetch, "WHOLE_BYTES", 1000)
-    monkeypatch.setattr(keyfold.read.blocks, "READ_AHEAD_BYTES", 3000)
+def test_a_large_segment_is_streamed_in_ranges(codec: str) -> None:
     made = MadeLog(block_bytes=500, codec=codec)
     batch = [record(o, f"k{o}", os.urandom(100).hex()) for o in range(200)]
     made.append(batch)
-    log = Log(made.store, "topics", "users")
+    log = Log(made.store, "topics", "users", limits=ReadLimits(read_ahead_bytes=3000, whole_bytes=1000))
     assert list(log.read()) == batch
     assert list(log.read(from_offset=77)) == batch[77:]
     assert list(log.latest()) == batch

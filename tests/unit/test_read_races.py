@@ -6,10 +6,9 @@ from random import Random
 
 import pytest
 
-import keyfold.read.blocks
-import keyfold.read.fetch
 from keyfold.errors import OffsetOutOfRange, SnapshotLost
 from keyfold.log.record import Record
+from keyfold.read.blocks import ReadLimits
 from keyfold.read.log import Log
 from tests.support.logs import MadeLog, latest_of, record, records
 from tests.support.meddling import MeddlingStore
@@ -92,12 +91,9 @@ def test_a_snapshot_that_has_given_out_nothing_begins_again() -> None:
 
 @pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(40))
-def test_whatever_happens_between_two_store_calls_a_read_is_a_state_that_existed(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whatever_happens_between_two_store_calls_a_read_is_a_state_that_existed(seed: int) -> None:
     random = Random(seed)
-    monkeypatch.setattr(keyfold.read.blocks, "READ_AHEAD_BYTES", 100)
-    monkeypatch.setattr(keyfold.read.fetch, "WHOLE_BYTES", random.choice((0, 10_000)))
+    limits = ReadLimits(read_ahead_bytes=100, whole_bytes=random.choice((0, 10_000)))
     store = MeddlingStore()
     made = MadeLog(store=store, random=Random(seed))
     history: list[Record] = []
@@ -121,7 +117,7 @@ def test_whatever_happens_between_two_store_calls_a_read_is_a_state_that_existed
     for _ in range(4):
         append()
     store.meddle = meddle
-    log = Log(store, "topics", "users")
+    log = Log(store, "topics", "users", limits=limits)
     outcomes = 0
     for _ in range(10):
         for result in (lambda: latest_of(log.read()), lambda: {r.key: r for r in log.latest()}):

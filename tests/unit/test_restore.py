@@ -11,6 +11,7 @@ from keyfold.clock import ManualClock
 from keyfold.errors import ConfigError, KeyfoldError, OffsetOutOfRange
 from keyfold.log.names import Place
 from keyfold.log.record import Record
+from keyfold.read.blocks import READ_LIMITS, ReadLimits
 from keyfold.read.log import Log
 from keyfold.restore.errors import RestoreBusy, RestoreRefused, TargetMoved
 from keyfold.restore.lease import Lease
@@ -36,14 +37,14 @@ def made(clock: ManualClock, text: str = "a=1 b=2 a= c=3 b=4 d=5", segments: int
 
 
 def restore(log: MadeLog, topic: FakeTopic, clock: ManualClock, request: Request | None = None,
-            store: ObjectStore | None = None, seed: int = 1) -> Restore:  # fmt: skip
-    opened = Log(store or log.store, "topics", "users", clock=clock, random=Random(seed))
+            store: ObjectStore | None = None, seed: int = 1, limits: ReadLimits = READ_LIMITS) -> Restore:  # fmt: skip
+    opened = Log(store or log.store, "topics", "users", clock=clock, random=Random(seed), limits=limits)
     return Restore(opened, topic, request or Request("users"), clock=clock, random=Random(seed), holder=f"run {seed}")
 
 
 def run(log: MadeLog, topic: FakeTopic, clock: ManualClock, request: Request | None = None,
-        store: ObjectStore | None = None, seed: int = 1) -> Outcome:  # fmt: skip
-    one = restore(log, topic, clock, request, store, seed)
+        store: ObjectStore | None = None, seed: int = 1, limits: ReadLimits = READ_LIMITS) -> Outcome:  # fmt: skip
+    one = restore(log, topic, clock, request, store, seed, limits)
     outcome = one.run(one.look())
     for error in outcome.failures.values():
         raise error

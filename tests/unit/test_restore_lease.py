@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from random import Random
 
 import pytest
 
-import keyfold.read.blocks
-import keyfold.restore.source
 from keyfold.clock import ManualClock
 from keyfold.log.names import Place
+from keyfold.read.blocks import ReadLimits
 from keyfold.restore.lease import FRESH_SHARE, RENEW_SHARE, SEND_SHARE, Lease
+from keyfold.restore.partition import Settings
 from keyfold.restore.run import Request
 from keyfold.store.faulty import FaultyStore, SimulatedCrash
 from keyfold.store.memory import MemoryStore
@@ -77,11 +76,7 @@ class Landing(ManualClock):
         self._topic.channels[0].land(count)
 
 
-def test_a_window_whose_segment_goes_away_halfway_is_gone_on_with_where_it_stopped(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(keyfold.restore.source, "_ROWS", replace(keyfold.restore.source._ROWS, batch_bytes=2_000))
-    monkeypatch.setattr(keyfold.read.blocks, "READ_AHEAD_BYTES", 2_000)
+def test_a_window_whose_segment_goes_away_halfway_is_gone_on_with_where_it_stopped() -> None:
     clock, topic = ManualClock(), FakeTopic()
     log = MadeLog(store=MemoryStore(clock=clock), place=Place("topics", "users", 0), clock=clock, codec="null")
     text = " ".join(f"k{n % 1990}={n}" for n in range(2000))
@@ -94,5 +89,6 @@ def test_a_window_whose_segment_goes_away_halfway_is_gone_on_with_where_it_stopp
             log.collect()
 
     topic.on_send = replaced
-    run(log, topic, clock)
+    request = Request("users", settings=Settings(batch_bytes=2_000))
+    run(log, topic, clock, request, limits=ReadLimits(read_ahead_bytes=2_000))
     assert bare(topic.log(0)) == expected
