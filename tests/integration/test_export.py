@@ -125,7 +125,7 @@ def test_a_killed_export_shows_nothing_and_is_replaced(
     big: MadeLog, store: S3Store, bucket: str, local_s3: LocalS3Process
 ) -> None:
     to = ("--to", f"s3://{bucket}/lake/users", "--rows-per-file", "6000")
-    local_s3.set_faults(Fault(r"^PUT .*partNumber=2", status=200, slow_ms=60_000, skip=1, times=-1))
+    local_s3.set_faults(Fault(r"^POST .*lake.*uploadId", status=503, times=-1))  # nothing is completed
     killed = subprocess.Popen(
         command(f"s3://{bucket}/topics", "users", *to), stderr=subprocess.DEVNULL, env=dict(os.environ)
     )
@@ -137,8 +137,8 @@ def test_a_killed_export_shows_nothing_and_is_replaced(
     assert names(store) == ["_exporting.json"]
     killed.send_signal(signal.SIGKILL)
     killed.wait()
-    local_s3.set_faults()
     assert names(store) == ["_exporting.json"]
+    local_s3.set_faults()
     _, errors = run(f"s3://{bucket}/topics", "users", *to, code=2)
     assert re.search(r"is taken: an export into it is at work, or was killed", errors[0])
     run(f"s3://{bucket}/topics", "users", *to, "--overwrite")
