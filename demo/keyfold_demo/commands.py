@@ -21,7 +21,7 @@ from keyfold.errors import KeyfoldError
 from keyfold_demo.children import death_with_parent
 
 _LOOK_EVERY_S: Final = 0.25
-_GROUP_PATIENCE_S: Final = 10.0
+GROUP_PATIENCE_S: Final = 10.0
 _TAIL_LINES: Final = 25
 
 Watch = Callable[[], None]
@@ -39,10 +39,14 @@ class Finished:
 
 
 class Commands:
-    """Starts programs in `folder`, with `environment` on top of ours. Call from the main thread only."""
+    """Starts programs in `folder`, with `environment` on top of ours. Call from the main thread only.
 
-    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+    A program's processes have `patience_s` to end after SIGTERM, before they get SIGKILL.
+    """
+
+    def __init__(self, folder: Path, environment: Mapping[str, str], *, patience_s: float = GROUP_PATIENCE_S) -> None:
         self._folder = folder
+        self._patience_s = patience_s
         self._environment = {**os.environ, **environment}
         self._count = 0
 
@@ -87,14 +91,15 @@ class Commands:
                 env=self._environment,
                 start_new_session=True,
             )
-        return Running(process, base)
+        return Running(process, base, self._patience_s)
 
 
 class Running:
     """A command on its way."""
 
-    def __init__(self, process: subprocess.Popen[bytes], base: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], base: Path, patience_s: float) -> None:
         self._process = process
+        self._patience_s = patience_s
         self._base = base
         self._started_s = time.monotonic()
 
@@ -114,10 +119,10 @@ class Running:
         return Finished(code, out, err, seconds)
 
     def end(self) -> None:
-        """SIGTERM to the whole group, SIGKILL to what is left of it after 10 s. Ending twice is no error."""
+        """SIGTERM to the whole group, SIGKILL later to what is left of it. Ending twice is no error."""
         group = self._process.pid
         _signal_group(group, signal.SIGTERM)
-        deadline = time.monotonic() + _GROUP_PATIENCE_S
+        deadline = time.monotonic() + self._patience_s
         while _is_alive(group) and time.monotonic() < deadline:
             self._process.poll()
             time.sleep(0.02)

@@ -73,10 +73,7 @@ def is_running(pid: int) -> bool:
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
 @pytest.mark.parametrize("is_deaf", [False, True])
-def test_an_interrupted_command_takes_its_own_children_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_deaf: bool
-) -> None:
-    monkeypatch.setattr("keyfold_demo.commands._GROUP_PATIENCE_S", 0.5)
+def test_an_interrupted_command_takes_its_own_children_with_it(tmp_path: Path, *, is_deaf: bool) -> None:
     child = "import time; time.sleep(600)"
     if is_deaf:
         child = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + child
@@ -92,7 +89,7 @@ def test_an_interrupted_command_takes_its_own_children_with_it(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Commands(tmp_path, {}).run("sleep", [PYTHON, "-c", code], watch=interrupt)
+        Commands(tmp_path, {}, patience_s=0.5).run("sleep", [PYTHON, "-c", code], watch=interrupt)
     pid = int(pid_file.read_text())
     deadline = time.monotonic() + 5
     while is_running(pid) and time.monotonic() < deadline:
