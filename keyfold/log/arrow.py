@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from keyfold.log.arrow_headers import HEADERS, Spans, cut, header_list, read_headers
+from keyfold.log.arrow_headers import FEW_RECORDS, HEADERS, Spans, cut, header_list, read_headers
 from keyfold.log.arrow_numbers import PADDING, Flags, Ints, Misplaced, Octets, read_numbers, refuse
 from keyfold.log.avro import SegmentDamaged
 from keyfold.log.codec import Bytes
@@ -104,11 +104,12 @@ def decode_blocks(
     *,
     keep: Flags | None = None,
     origin: str = "",
+    few_records: int = FEW_RECORDS,
 ) -> pa.RecordBatch:
     """The records of some blocks of one segment: those that `keep` (one flag a row) names, or all.
 
     `rows` are the index's rows for exactly these blocks; together they hold less than 2 GiB. Raises `SegmentDamaged`,
-    which names block and record.
+    which names block and record. Headers of fewer than `few_records` records are read one by one.
     """
     schema = schema_of(columns)
     raw, starts, ends = _lay_out(blocks, rows, origin)
@@ -118,7 +119,7 @@ def decode_blocks(
     if not len(starts):
         return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
     try:
-        arrays = _Walk(raw, starts, ends).arrays(offsets, schema.names)
+        arrays = _Walk(raw, starts, ends, few_records).arrays(offsets, schema.names)
     except Misplaced as fault:
         row = fault.row if keep is None else int(np.flatnonzero(keep)[fault.row])
         raise _damaged(blocks, row, fault, origin) from fault
@@ -169,7 +170,8 @@ def _damaged(blocks: Sequence[RawBlock], row: int, fault: Misplaced, origin: str
 class _Walk:
     """All records of some raw bytes, walked through at once. `starts` ascend, and no record ends behind the next's."""
 
-    def __init__(self, raw: bytes, starts: Ints, ends: Ints) -> None:
+    def __init__(self, raw: bytes, starts: Ints, ends: Ints, few_records: int) -> None:
+        self._few_records = few_records
         self._raw = raw
         self._octets: Octets = np.frombuffer(raw, np.uint8)
         self._at = starts
@@ -228,7 +230,9 @@ class _Walk:
         refuse(self._at >= self._ends, "it reaches beyond its end")
         has_headers = self._octets[self._at] != 0
         rows = np.flatnonzero(has_headers)
-        spans = read_headers(self._raw, self._octets, self._at, self._ends, rows) if len(rows) else None
+        spans = None
+        if len(rows):
+            spans = read_headers(self._raw, self._octets, self._at, self._ends, rows, self._few_records)
         at = self._at + 1 if spans is None else np.where(has_headers, 0, self._at + 1)
         if spans is not None:
             at[rows] = spans.ends

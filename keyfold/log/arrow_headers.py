@@ -20,7 +20,7 @@ HEADER: Final = pa.struct([pa.field("name", pa.string(), nullable=False), pa.fie
 HEADERS: Final = pa.list_(HEADER)
 
 # Below this many records a round of numpy costs more than their headers one by one.
-_FEW: Final = 48
+FEW_RECORDS: Final = 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +85,15 @@ def _first_without_text(spans: HeaderSpans, names: pa.Array) -> int:
     return int(spans.rows[0])
 
 
-def read_headers(raw: bytes, octets: Octets, starts: Ints, limits: Ints, rows: Ints) -> HeaderSpans:
+def read_headers(
+    raw: bytes, octets: Octets, starts: Ints, limits: Ints, rows: Ints, few_records: int = FEW_RECORDS
+) -> HeaderSpans:
     """The headers of the records `rows` (of which each has at least one), at `starts`; none reaches beyond `limits`.
 
-    Raises `Misplaced` where they are no headers.
+    Fewer than `few_records` are walked one by one. Raises `Misplaced` where they are no headers.
     """
     try:
-        return _Rounds(raw, octets, rows, starts[rows], limits[rows]).walk()
+        return _Rounds(raw, octets, rows, starts[rows], limits[rows]).walk(few_records)
     except Misplaced as fault:
         raise Misplaced(int(rows[fault.row]), str(fault)) from fault
 
@@ -108,10 +110,10 @@ class _Rounds:
         refuse((self._counts <= 0) | (self._counts > limits - self._at), "a number of headers that is none")
         self._found: list[tuple[Any, ...]] = []
 
-    def walk(self) -> HeaderSpans:
+    def walk(self, few_records: int) -> HeaderSpans:
         active = np.arange(len(self._counts))
         number = 0
-        while len(active) >= _FEW:
+        while len(active) >= few_records:
             self._round(active)
             number += 1
             active = active[self._counts[active] > number]

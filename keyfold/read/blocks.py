@@ -29,12 +29,14 @@ READ_AHEAD_BYTES: Final = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """How much a reader fetches at a time."""
+    """How much a reader fetches at a time, and how little memory it can do with."""
 
     read_ahead_bytes: int = READ_AHEAD_BYTES
     """Bytes of neighbouring blocks that one request fetches; a larger block has a request of its own."""
     whole_bytes: int = 1024 * 1024
     """Segments up to here are fetched in one piece: decoding them quicker would save less than a request takes."""
+    memory_bytes_min: int = 1024 * 1024
+    """The least memory that the keys of a latest state may be given."""
 
 
 READ_LIMITS: Final = ReadLimits()

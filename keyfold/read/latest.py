@@ -32,14 +32,13 @@ from keyfold.read.entry import BATCH_BYTES, Wish, index_columns, take_rows
 from keyfold.read.follow import Position
 from keyfold.read.index_parts import checked_parts
 from keyfold.read.key_hash import HASHES
-from keyfold.read.latest_keys import RowBits, Walk
+from keyfold.read.latest_keys import KEYS_AT_ONCE, RowBits, Walk
 from keyfold.read.ordered import Load, newer
 from keyfold.read.position import anchor_of
 from keyfold.read.records import records_of
 from keyfold.store.api import ObjectStore
 
 MEMORY_BYTES: Final = 512 * 1024 * 1024
-MEMORY_BYTES_MIN: Final = 1024 * 1024
 
 _COLUMNS: Final = ("key", "is_tombstone")
 
@@ -115,8 +114,8 @@ def _fetched(
     batch_bytes: int = BATCH_BYTES,
     limits: ReadLimits = READ_LIMITS,
 ) -> _Fetched:
-    if memory_bytes < MEMORY_BYTES_MIN:
-        raise ValueError(f"memory_bytes is {memory_bytes}, and must be {MEMORY_BYTES_MIN} or more")
+    if memory_bytes < limits.memory_bytes_min:
+        raise ValueError(f"memory_bytes is {memory_bytes}, and must be {limits.memory_bytes_min} or more")
     wish = Wish.of(0, 2**63 - 1, columns, None, batch_bytes, limits)
     return _Fetched(store, place, load, choose_newest(store, place, load, memory_bytes), wish, memory_bytes)
 
@@ -131,10 +130,16 @@ def choose_newest(store: ObjectStore, place: Place, load: Load, memory_bytes: in
             manifest = newer(place, load, error)
 
 
-def choose(store: ObjectStore, place: Place, manifest: Manifest, memory_bytes: int = MEMORY_BYTES) -> Chosen:
+def choose(
+    store: ObjectStore,
+    place: Place,
+    manifest: Manifest,
+    memory_bytes: int = MEMORY_BYTES,
+    keys_at_once: int = KEYS_AT_ONCE,
+) -> Chosen:
     """The latest state of `manifest`, from indexes alone. Raises `Corrupt`, `ObjectNotFound`."""
     rows = tuple(RowBits(entry.record_count) for entry in manifest.segments)
-    walk = Walk(0, HASHES, memory_bytes)
+    walk = Walk(0, HASHES, memory_bytes, keys_at_once)
     count = 1
     while not _walk(store, place, manifest, walk, rows) or walk.high < HASHES:
         walk = walk.narrower() if walk.is_too_wide else walk.next_one()

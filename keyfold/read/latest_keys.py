@@ -30,16 +30,20 @@ KEY_BYTES: Final = 120
 
 _SLICES: Final = 64
 _WIDER: Final = 4
-_KEYS_AT_ONCE: Final = 16 * 1024
+KEYS_AT_ONCE: Final = 16 * 1024
 
 
 class Walk:
-    """The keys of one range of hashes, `[low, high)`, that were met so far. `high` falls where memory runs out."""
+    """The keys of one range of hashes, `[low, high)`, that were met so far. `high` falls where memory runs out.
 
-    def __init__(self, low: int, high: int, memory_bytes: int) -> None:
+    It looks at what memory is left after each `keys_at_once` keys.
+    """
+
+    def __init__(self, low: int, high: int, memory_bytes: int, keys_at_once: int = KEYS_AT_ONCE) -> None:
         self.low = low
         self.high = high
         self.memory_bytes = memory_bytes
+        self._keys_at_once = keys_at_once
         self._width = -(-(self.high - self.low) // _SLICES)
         self._met: list[set[bytes]] = [set() for _ in range(-(-(self.high - self.low) // self._width))]
         self._met_bytes = [0] * len(self._met)
@@ -56,11 +60,12 @@ class Walk:
 
     def narrower(self) -> Walk:
         """A walk over the first slice alone."""
-        return Walk(self.low, self.low + self._width, self.memory_bytes)
+        return Walk(self.low, self.low + self._width, self.memory_bytes, self._keys_at_once)
 
     def next_one(self) -> Walk:
         """A walk over what comes next: wider than this one could be at last, because it narrows by itself."""
-        return Walk(self.high, min(HASHES, self.high + _WIDER * (self.high - self.low)), self.memory_bytes)
+        high = min(HASHES, self.high + _WIDER * (self.high - self.low))
+        return Walk(self.high, high, self.memory_bytes, self._keys_at_once)
 
     def take(self, keys: pa.Array, is_tombstone: Flags) -> Iterator[npt.NDArray[np.int64]]:
         """The rows of these (they are older than all before) that hold a key's last record, and a value."""
@@ -72,9 +77,10 @@ class Walk:
         coded = keys.filter(pa.array(wanted)).dictionary_encode()
         last = np.zeros(len(coded.dictionary), np.int64)
         last[coded.indices.to_numpy()] = wanted_rows  # of several rows the last one stays
-        for start in range(0, len(last), _KEYS_AT_ONCE):
-            rows = last[start : start + _KEYS_AT_ONCE]
-            is_new = self._meet(coded.dictionary[start : start + _KEYS_AT_ONCE])
+        step = self._keys_at_once
+        for start in range(0, len(last), step):
+            rows = last[start : start + step]
+            is_new = self._meet(coded.dictionary[start : start + step])
             yield rows[is_new & ~is_tombstone[rows]]
 
     def _meet(self, different: pa.Array) -> Flags:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from random import Random
 from threading import Event
-from unittest.mock import patch
 
 import pytest
 
 from keyfold.errors import OffsetOutOfRange, SnapshotLost
 from keyfold.log.record import Record
+from keyfold.read.blocks import ReadLimits
 from keyfold.read.follow import Position
 from keyfold.read.latest import read_latest_batches
 from keyfold.read.records import records_of
@@ -54,21 +54,25 @@ def test_batches_and_states_that_are_read_while_the_compactor_runs_existed(seed:
     def snapshot() -> dict[bytes, Record]:
         memory_bytes = random.choice((200, 400, 10**6))
         batches = read_latest_batches(
-            world.store, PLACE, world.log.manifest, memory_bytes=memory_bytes, batch_bytes=random.choice((1, 10_000))
+            world.store,
+            PLACE,
+            world.log.manifest,
+            memory_bytes=memory_bytes,
+            batch_bytes=random.choice((1, 10_000)),
+            limits=ReadLimits(memory_bytes_min=1),
         )
         return {r.key or b"": r for batch in batches for r in records_of(batch)}
 
     read = 0
-    with patch("keyfold.read.latest.MEMORY_BYTES_MIN", 1):
-        for _ in range(8):
-            for result in (ordered, snapshot):
-                begin = world.end
-                try:
-                    state = result()
-                except (OffsetOutOfRange, SnapshotLost):
-                    continue
-                read += 1
-                assert any(state == latest(world.source[:end]) for end in range(begin, world.end + 1))
+    for _ in range(8):
+        for result in (ordered, snapshot):
+            begin = world.end
+            try:
+                state = result()
+            except (OffsetOutOfRange, SnapshotLost):
+                continue
+            read += 1
+            assert any(state == latest(world.source[:end]) for end in range(begin, world.end + 1))
     assert read
 
 

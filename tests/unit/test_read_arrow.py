@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
-from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -12,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keyfold.log import arrow_headers
 from keyfold.log.arrow import COLUMNS, RECORDS, RawBlock, Rows, decode_blocks
+from keyfold.log.arrow_headers import FEW_RECORDS
 from keyfold.log.avro import SegmentDamaged, StoredBlock, read_blocks
 from keyfold.log.codec import CODECS, open_codec
 from keyfold.log.decode import decode_raw, decompress_block
@@ -41,8 +40,8 @@ def records_of(batch: pa.RecordBatch) -> list[Record]:
     ]
 
 
-def decoded(made: Made, columns: Sequence[str] | None = None) -> pa.RecordBatch:
-    batch = decode_blocks(blocks_of(made), rows_of(made), columns)
+def decoded(made: Made, columns: Sequence[str] | None = None, few_records: int = FEW_RECORDS) -> pa.RecordBatch:
+    batch = decode_blocks(blocks_of(made), rows_of(made), columns, few_records=few_records)
     batch.validate(full=True)
     return batch
 
@@ -54,8 +53,7 @@ def test_any_records_come_out_as_they_do_one_by_one(
     batch: list[Record], codec: str, block_bytes: int, one_by_one: bool
 ) -> None:
     made = make(batch, codec=codec, block_bytes=block_bytes)
-    with patch.object(arrow_headers, "_FEW", 1000 if one_by_one else 1):
-        found = decoded(made)
+    found = decoded(made, few_records=1000 if one_by_one else 1)
     assert found.schema == RECORDS
     assert records_of(found) == batch == made.records()
 

@@ -15,6 +15,7 @@ from keyfold.errors import SnapshotLost
 from keyfold.log.assembly import SegmentLimits
 from keyfold.log.record import CREATE_TIME, Record
 from keyfold.read.batches import Wish
+from keyfold.read.blocks import ReadLimits
 from keyfold.read.key_hash import HASHES, key_hashes
 from keyfold.read.latest import Chosen, choose, chosen_batches
 from keyfold.read.latest_keys import KEY_BYTES, RowBits, Walk
@@ -61,8 +62,8 @@ def test_keys_that_do_not_fit_are_walked_over_about_as_often_as_they_are_too_man
             yield rows
 
     most = 8000 * (KEY_BYTES + 8) // 5
-    with patch.object(Walk, "take", watched), patch("keyfold.read.latest_keys._KEYS_AT_ONCE", 100):
-        chosen = choose(made.store, made.place, made.manifest, most)
+    with patch.object(Walk, "take", watched):
+        chosen = choose(made.store, made.place, made.manifest, most, keys_at_once=100)
     assert 5 <= chosen.walk_count <= 8
     assert max(held) <= most
     expected = latest_of(Log(made.store, "topics", "users").read())
@@ -156,14 +157,14 @@ def test_whatever_happens_between_two_store_calls_the_state_is_one_that_existed(
         append()
     store.meddle = meddle
     outcomes = 0
-    with patch("keyfold.read.latest.MEMORY_BYTES_MIN", 1):
-        for _ in range(10):
-            try:
-                found = list(Log(store, "topics", "users").latest(memory_bytes=random.choice((250, 500, 10**6))))
-            except SnapshotLost:
-                continue
-            outcomes += 1
-            assert {r.key: r for r in found} in states
+    log = Log(store, "topics", "users", limits=ReadLimits(memory_bytes_min=1))
+    for _ in range(10):
+        try:
+            found = list(log.latest(memory_bytes=random.choice((250, 500, 10**6))))
+        except SnapshotLost:
+            continue
+        outcomes += 1
+        assert {r.key: r for r in found} in states
     assert outcomes
 
 
