@@ -1,4 +1,8 @@
-"""`keyfold demo` as somebody runs it: what it finds, and that it leaves nothing behind however it ends."""
+"""`keyfold demo` as somebody runs it: what it finds, and that it leaves nothing behind however it ends.
+
+The whole story starts three JVMs of Spark, one after the other. `make test` runs it up to the sink; what the story
+finds, `test_changelog_large` finds of the same changelog by the same means, but for stock Spark.
+"""
 
 from __future__ import annotations
 
@@ -102,6 +106,7 @@ def check_numbers(summary: dict[str, Any]) -> None:
 
 
 @ON_LINUX
+@pytest.mark.full
 @pytest.mark.kafka
 @pytest.mark.spark
 def test_the_demo_holds_stays_when_asked_and_leaves_nothing(tmp_path: Path) -> None:
@@ -158,6 +163,7 @@ def test_the_story_is_told_in_plain_lines_where_no_terminal_is_and_a_proxy_is_se
     [
         ("Find Java", "kafka.Kafka", signal.SIGTERM),  # the broker is starting
         pytest.param("Start a Kafka broker", "", signal.SIGINT, marks=pytest.mark.full),
+        ("Load", "sink run", signal.SIGINT),
         pytest.param("Sink the topic", "org.apache.spark", signal.SIGINT, marks=pytest.mark.full),
     ],
 )
