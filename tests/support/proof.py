@@ -179,11 +179,11 @@ class SinkProcess:
         assert words in self.said, self.said[-3000:]
 
 
-def wait_for(condition: Callable[[], bool], timeout_s: float = 120, what: str = "") -> None:
+def wait_for(condition: Callable[[], bool], timeout_s: float = 120, what: str = "", interval_s: float = 0.05) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
-        time.sleep(0.05)
+        time.sleep(interval_s)
 
 
 @dataclass(slots=True)

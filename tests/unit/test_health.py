@@ -21,7 +21,7 @@ from keyfold.store.api import Create
 from keyfold.store.faulty import Fault, FaultyStore, Kind
 from keyfold.store.heard import HeardStore
 from keyfold.store.memory import MemoryStore
-from tests.support.replica_scene import until
+from tests.support.proof import wait_for
 
 QUIET_MAX_S = 100.0
 
@@ -256,10 +256,21 @@ def test_idle_connections_keep_no_probe_out_and_hold_few_threads(vitals: Vitals)
         serving(CollectorRegistry(), "127.0.0.1", 0, vitals) as port,
         contextlib.ExitStack() as held,
     ):
-        before = threading.active_count()
-        for _ in range(300):
-            held.enter_context(socket.create_connection(("127.0.0.1", port)))
+        before = {*threading.enumerate()}
+
+        def threads() -> int:
+            return len({*threading.enumerate()} - before)
+
+        idle: list[socket.socket] = []
+        for number in range(300):
+            idle.append(held.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60)))
+            # The server accepts each connection before the next one comes. Where its backlog is full, TCP waits for a
+            # second before it tries again.
+            if number < 64:
+                wait_for(lambda most=number: threads() > most, 60, "the connection is served", 0.001)  # type: ignore[misc]
+            else:
+                assert idle[number - 64].recv(1) == b"", "the oldest gives way"
         for _ in range(20):
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/health/live", timeout=60) as answer:
                 assert answer.status == 200
-        until(lambda: threading.active_count() - before <= 65, "threads of connections that gave way have ended")
+        wait_for(lambda: threads() <= 65, 60, "threads of connections that gave way have ended")
