@@ -26,7 +26,7 @@ from keyfold_sink.convert.registry_api import (
     SchemaKey,
     SchemaUnknown,
 )
-from keyfold_sink.convert.schemas import Persistence, Schemas
+from keyfold_sink.convert.schemas import Persistence, Schemas, SchemaTimings
 
 SCHEMAS = 60
 UNKNOWN = 1000
@@ -93,10 +93,8 @@ class FaultyStore(MemoryStore):
 @pytest.mark.sharded
 @pytest.mark.parametrize("seed", range(8))
 def test_every_batch_is_judged_in_the_end_and_no_record_passes_whose_schema_is_not_kept(
-    seed: int, monkeypatch: pytest.MonkeyPatch
+    seed: int,
 ) -> None:
-    monkeypatch.setattr("keyfold_sink.convert.schemas._LOOK_AGAIN_S", 0.001)
-    monkeypatch.setattr("keyfold_sink.convert.schemas._REFUSED_FOR_S", 0.05)
     random, store = Random(seed), FaultyStore(seed)
     schemas = Schemas(
         FaultyRegistry(seed),
@@ -105,6 +103,7 @@ def test_every_batch_is_judged_in_the_end_and_no_record_passes_whose_schema_is_n
         random=Random(seed),
         cache_size=random.choice([1, 5, 200]),
         persistence=Persistence(Backoff(first_ms=1, cap_ms=3)),
+        timings=SchemaTimings(look_again_s=0.001, refused_for_s=0.05),
     )
     check = AvroCheck(schemas, VALUE_HEADER)
     left = {partition: [_batch(random) for _ in range(BATCHES)] for partition in range(PARTITIONS)}

@@ -16,6 +16,7 @@ from keyfold_sink.convert.api import Checks, Rejected, SchemasPending
 from keyfold_sink.convert.checks import checks_of
 from keyfold_sink.convert.registry_api import Registry
 from keyfold_sink.convert.registry_settings import RegistrySettings
+from keyfold_sink.convert.schemas import SchemaTimings
 from tests.support.columns import batch
 
 USER = {
@@ -24,6 +25,7 @@ USER = {
     "namespace": "shop",
     "fields": [{"name": "id", "type": "long"}, {"name": "mail", "type": ["null", "string"], "default": None}],
 }
+QUICK = SchemaTimings(look_again_s=0.02)
 ALICE = {"id": 1, "mail": ("string", "alice@example.org")}
 
 
@@ -35,6 +37,7 @@ def opened(
     key: bool = False,
     open_registry: Callable[[RegistrySettings], Registry] | None = None,
     more: dict[str, str] | None = None,
+    timings: SchemaTimings = QUICK,
 ) -> Iterator[Checks]:
     own = {"schema.registry.url": url, "http.read.timeout.ms": "300", **(more or {})}
     options: Any = SimpleNamespace(
@@ -54,6 +57,7 @@ def opened(
         clock=SystemClock(),
         random=Random(1),
         open_registry=open_registry,
+        schema_timings=timings,
     )
     assert checks is not None
     try:

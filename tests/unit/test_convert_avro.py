@@ -37,7 +37,6 @@ def test_records_of_known_schemas_pass_and_their_schemas_are_kept() -> None:
         assert len(registry.requests) == asked == 2
 
 
-@pytest.mark.usefixtures("quick_looks")
 def test_each_way_to_fail_has_its_cause() -> None:
     with StubRegistry() as registry, opened(registry.url) as checks:
         user = registry.register("users-value", USER)
@@ -119,7 +118,6 @@ def test_references_are_kept_in_one_piece_with_what_refers_to_them() -> None:
         assert encode(kept, {"a": ("geo.Address", {"country": "DE"})}) == b"\x02\x02"
 
 
-@pytest.mark.usefixtures("quick_looks")
 def test_a_schema_id_in_a_header_wins_over_what_is_in_the_value() -> None:
     with StubRegistry() as registry, opened(registry.url, key=True) as checks:
         number = registry.register("users-value", USER)
@@ -153,11 +151,6 @@ def test_a_schema_id_in_a_header_wins_over_what_is_in_the_value() -> None:
         assert found == {index: cause for index, (_, _, cause) in enumerate(cases) if cause}
 
 
-@pytest.fixture
-def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("keyfold_sink.convert.schemas._LOOK_AGAIN_S", 0.0)
-
-
 def test_batches_of_several_partitions_wait_side_by_side() -> None:
     with StubRegistry() as registry, opened(registry.url) as checks:
         numbers = [registry.register(f"s{n}", "int") for n in range(6)]
@@ -180,12 +173,9 @@ def test_a_batch_that_was_dropped_while_it_waited_is_forgotten() -> None:
         assert [r.index for r in checks.judge("users", 0, batch([good, good, bad]))] == [2]
 
 
-@pytest.mark.usefixtures("quick_looks")
 @given(st.data())
 @pytest.mark.sharded
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_batch_is_judged_as_its_records_one_by_one(data: st.DataObject) -> None:
     """However ids, headers, nulls and damage are mixed."""
     client = SchemaRegistryClient.new_client({"url": "mock://batch"})
@@ -207,7 +197,6 @@ def test_a_batch_is_judged_as_its_records_one_by_one(data: st.DataObject) -> Non
     ]
 
 
-@pytest.mark.usefixtures("quick_looks")
 def test_mock_registries_work() -> None:
     client = SchemaRegistryClient.new_client({"url": "mock://here"})
     number = client.register_schema("users-value", Schema(json.dumps(USER), "AVRO"))

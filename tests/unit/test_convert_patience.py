@@ -28,6 +28,7 @@ from keyfold_sink.convert.registry_api import (
 from keyfold_sink.convert.schemas import Known, Persistence, Refused, Schemas, _Outage, persistence
 from keyfold_sink.group.verdict import Verdict, verdict
 from keyfold_sink.status import State
+from tests.support.avro_checks import QUICK
 from tests.support.sink_rig import T0, MakeRig, rigs
 
 DELAYS = Backoff(first_ms=1, cap_ms=3)
@@ -64,6 +65,7 @@ def schemas(registry: AwayRegistry, give_up_after_s: float | None, store: Memory
         random=Random(1),
         cache_size=100,
         persistence=Persistence(DELAYS, give_up_after_s),
+        timings=QUICK,
     )
 
 

@@ -13,6 +13,7 @@ from keyfold.store.memory import MemoryStore
 from keyfold_sink.convert.api import SchemasPending
 from keyfold_sink.convert.kept import SchemaConflict
 from keyfold_sink.convert.registry_api import RegistryRefused
+from keyfold_sink.convert.schemas import SchemaTimings
 from tests.support.avro_cases import framed
 from tests.support.avro_checks import ALICE, USER, causes, judged, names, opened, wait
 from tests.support.columns import batch
@@ -131,10 +132,9 @@ def test_an_address_where_no_registry_is_blames_no_record(status: int, page: byt
             causes(checks, framed(1, USER, ALICE))
 
 
-def test_an_unknown_id_is_believed_at_the_third_look_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("keyfold_sink.convert.schemas._LOOK_AGAIN_S", 0.02)
-    monkeypatch.setattr("keyfold_sink.convert.schemas._REFUSED_FOR_S", 0.3)
-    with StubRegistry() as registry, opened(registry.url) as checks:
+def test_an_unknown_id_is_believed_at_the_third_look_and_not_for_ever() -> None:
+    timings = SchemaTimings(look_again_s=0.02, refused_for_s=0.3)
+    with StubRegistry() as registry, opened(registry.url, timings=timings) as checks:
         value = framed(1, USER, ALICE)
         assert causes(checks, value) == [(0, "unknown schema")]
         assert len(registry.requests) == 3
@@ -145,9 +145,8 @@ def test_an_unknown_id_is_believed_at_the_third_look_and_not_for_ever(monkeypatc
         assert causes(checks, value) == []
 
 
-def test_a_follower_that_lags_costs_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("keyfold_sink.convert.schemas._LOOK_AGAIN_S", 0.1)
-    with StubRegistry() as registry, opened(registry.url) as checks:
+def test_a_follower_that_lags_costs_no_record() -> None:
+    with StubRegistry() as registry, opened(registry.url, timings=SchemaTimings(look_again_s=0.1)) as checks:
         column = batch([framed(1, USER, ALICE)])
         with pytest.raises(SchemasPending):
             checks.judge("users", 0, column)
@@ -240,7 +239,8 @@ def test_an_error_that_no_record_is_to_blame_for_is_raised_once_and_asked_for_an
 
 def test_hundreds_of_ids_that_nobody_knows_do_not_wait_for_each_other() -> None:
     """What was never Avro may begin with a 0 too, and name any id."""
-    with StubRegistry() as registry, opened(registry.url, more={"http.read.timeout.ms": "5000"}) as checks:
+    patient = {"http.read.timeout.ms": "5000"}
+    with StubRegistry() as registry, opened(registry.url, more=patient, timings=SchemaTimings()) as checks:
         number = registry.register("s", "int")
         column = [b"\0" + (n * 7919 + 100).to_bytes(4) + b"x" for n in range(300)]
         begin_s = time.monotonic()

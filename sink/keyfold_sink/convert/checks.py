@@ -25,7 +25,7 @@ from keyfold_sink.convert.json_check import EnvelopeCheck, JsonCheck, NotJson, O
 from keyfold_sink.convert.kept import KeptSchemas
 from keyfold_sink.convert.registry_api import Registry
 from keyfold_sink.convert.registry_settings import RegistrySettings
-from keyfold_sink.convert.schemas import Schemas, persistence
+from keyfold_sink.convert.schemas import Schemas, SchemaTimings, persistence
 from keyfold_sink.convert.settings import (
     AvroConverter,
     Converter,
@@ -115,6 +115,7 @@ def checks_of(
     clock: Clock,
     random: Random,
     open_registry: Callable[[RegistrySettings], Registry] | None = None,
+    schema_timings: SchemaTimings | None = None,
 ) -> Checks | None:
     """The checks of a task, or None where every converter is bytes. Raises `ConfigError`."""
     key = parse_converter("key.converter", options.key_converter, options.key_converter_settings)
@@ -135,6 +136,7 @@ def checks_of(
                 random=random,
                 cache_size=settings.cache_size,
                 persistence=persistence(options.errors_retry_timeout_ms, options.errors_retry_delay_max_ms),
+                timings=schema_timings,
             )
         return asked[same]
 

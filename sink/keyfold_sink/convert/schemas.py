@@ -53,8 +53,6 @@ _FIRST_DELAY_MS: Final = 100
 _DELAY_MAX_MS: Final = 10_000
 _SAY_SO_AFTER_S: Final = 1.0
 _LOOKS: Final = 3
-_LOOK_AGAIN_S: Final = 0.5
-_REFUSED_FOR_S: Final = 60.0
 # Failures that lie further apart than this are not of one outage: nobody has asked in between.
 _OUTAGE_GAP_S: Final = 300.0
 
@@ -95,6 +93,16 @@ def persistence(retry_timeout_ms: int, retry_delay_max_ms: int) -> Persistence:
     return Persistence(delays, None if retry_timeout_ms < 0 else retry_timeout_ms / 1000)
 
 
+@dataclass(frozen=True, slots=True)
+class SchemaTimings:
+    """How long the registry's answer that it does not know a schema is doubted, and believed."""
+
+    look_again_s: float = 0.5
+    """The registry is asked again after this time: a follower may lag."""
+    refused_for_s: float = 60.0
+    """A schema that is refused is asked for again after this time."""
+
+
 class _Closed(Exception):
     """Told to stop while waiting."""
 
@@ -111,8 +119,11 @@ class Schemas:
         random: Random,
         cache_size: int,
         persistence: Persistence | None = None,
+        timings: SchemaTimings | None = None,
     ) -> None:
-        self._asker = _Asker(registry, kept, clock, random, persistence or Persistence())
+        self._timings = timings or SchemaTimings()
+        look_again_s = self._timings.look_again_s
+        self._asker = _Asker(registry, kept, clock, random, persistence or Persistence(), look_again_s)
         self._clock = clock
         self._cache_size = cache_size
         self._answers: OrderedDict[SchemaKey, tuple[Answer, float]] = OrderedDict()
@@ -159,7 +170,7 @@ class Schemas:
             if isinstance(result, KeyfoldError):
                 self._errors[key] = result
             else:
-                self._answers[key] = (result, self._clock.monotonic_s() + _REFUSED_FOR_S)
+                self._answers[key] = (result, self._clock.monotonic_s() + self._timings.refused_for_s)
         while len(self._answers) > self._cache_size:
             self._answers.popitem(last=False)
 
@@ -206,13 +217,20 @@ class _Asker:
     """
 
     def __init__(
-        self, registry: Registry, kept: KeptSchemas, clock: Clock, random: Random, persistence: Persistence
+        self,
+        registry: Registry,
+        kept: KeptSchemas,
+        clock: Clock,
+        random: Random,
+        persistence: Persistence,
+        look_again_s: float,
     ) -> None:
         self._registry = registry
         self._kept = kept
         self._clock = clock
         self._random = random
         self._persistence = persistence
+        self._look_again_s = look_again_s
         self._outage = _Outage(clock)
         self._numbers = count()
         self._questions: PriorityQueue[_Question] = PriorityQueue()
@@ -249,7 +267,7 @@ class _Asker:
                 self._wait(max(0.0, question.due_s - self._clock.monotonic_s()))
                 result = self._answer(question)
                 if result is None:
-                    due_s = self._clock.monotonic_s() + _LOOK_AGAIN_S
+                    due_s = self._clock.monotonic_s() + self._look_again_s
                     self._questions.put(_Question(due_s, next(self._numbers), question.key, question.looks - 1))
                     continue
                 self._results.put((question.key, result))
