@@ -9,7 +9,8 @@ from typing import Any
 
 from keyfold.clock import ManualClock
 from keyfold_sink.config.options import SinkOptions
-from keyfold_sink.rest.backend import Backend
+from keyfold_sink.rest.backend import Backend, Metrics
+from keyfold_sink.rest.protocol import RestLimits
 from keyfold_sink.rest.server import Server, serve
 from keyfold_sink.rest.sockets import listening
 from keyfold_sink.service import NoSuchTask, NotStopped, OffsetRefused
@@ -184,10 +185,17 @@ def make_backend(service: FakeService) -> Backend:
 
 
 @contextlib.contextmanager
-def serving(service: FakeService) -> Iterator[Server]:
+def serving(service: FakeService, limits: RestLimits | None = None, metrics: Metrics = metrics) -> Iterator[Server]:
     """REST on real sockets, as the service's options say; a free port of loopback unless told otherwise."""
     with (
         listening(service.options) as sockets,
-        serve(service, sockets, metrics=metrics, definitions=FakeDefinitions(), clock=ManualClock(NOW_MS)) as server,
+        serve(
+            service,
+            sockets,
+            metrics=metrics,
+            definitions=FakeDefinitions(),
+            clock=ManualClock(NOW_MS),
+            limits=limits,
+        ) as server,
     ):
         yield server

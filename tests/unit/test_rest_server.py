@@ -19,10 +19,11 @@ import requests
 from structlog.testing import capture_logs
 
 from keyfold.errors import ConfigError
-from keyfold_sink.rest.protocol import PatientProtocol, gives_way
+from keyfold_sink.rest.protocol import RestLimits, gives_way
 from keyfold_sink.rest.sockets import listening, worker_id
 from keyfold_sink.status import WorkerStatus
-from tests.support.fake_service import CONFIG, FakeService, make_options, serving
+from tests.support.fake_service import CONFIG, FakeService, make_options, metrics, serving
+from tests.support.proof import wait_for
 
 TOKEN = {"rest.token": "t0p-s3cret"}
 
@@ -212,18 +213,16 @@ def test_it_does_not_tell_what_it_is_made_of() -> None:
 
 
 @pytest.mark.parametrize("begin", [b"", b"GET / HT", b"PUT /connectors/users/config HTTP/1.1\r\nHost: localhost\r\n"])
-def test_a_client_that_does_not_finish_its_request_is_cut_off(monkeypatch: pytest.MonkeyPatch, begin: bytes) -> None:
-    monkeypatch.setattr(PatientProtocol, "request_s", 0.3)
-    with serving(FakeService()) as server, socket.create_connection(("127.0.0.1", port_of(server.addresses[0]))) as raw:
+def test_a_client_that_does_not_finish_its_request_is_cut_off(begin: bytes) -> None:
+    with connected(FakeService(), RestLimits(request_s=0.3)) as raw:
         raw.settimeout(5)
         raw.sendall(begin)
         assert ends(raw)
 
 
-def test_a_client_that_drips_its_body_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PatientProtocol, "request_s", 0.4)
+def test_a_client_that_drips_its_body_is_cut_off() -> None:
     head = b"POST /connectors HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"
-    with serving(FakeService()) as server, socket.create_connection(("127.0.0.1", port_of(server.addresses[0]))) as raw:
+    with connected(FakeService(), RestLimits(request_s=0.4)) as raw:
         raw.settimeout(5)
         raw.sendall(head)
         begun = time.monotonic()
@@ -235,15 +234,32 @@ def test_a_client_that_drips_its_body_is_cut_off(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("more", [b"", b"Connection: close\r\n"])
-def test_a_client_that_does_not_read_its_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch, more: bytes) -> None:
-    monkeypatch.setattr(PatientProtocol, "request_s", 1.0)
-    monkeypatch.setattr(PatientProtocol, "answer_s", 0.5)
-    monkeypatch.setattr("tests.support.fake_service.METRICS", b"# " + b"x" * 30_000_000)
-    with serving(FakeService()) as server, socket.create_connection(("127.0.0.1", port_of(server.addresses[0]))) as raw:
+def test_a_client_that_does_not_read_its_answer_is_cut_off(more: bytes) -> None:
+    asked = threading.Event()
+
+    def large(accept: str = "") -> tuple[bytes, str]:
+        asked.set()
+        return b"# " + b"x" * 30_000_000, metrics(accept)[1]
+
+    with (
+        serving(FakeService(), RestLimits(request_s=1.0, answer_s=0.5), large) as server,
+        socket.create_connection(("127.0.0.1", port_of(server.addresses[0]))) as raw,
+    ):
         raw.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n" + more + b"\r\n")
-        time.sleep(2)
+        assert asked.wait(60)
+        wait_for(lambda: not server._uvicorn.server_state.connections, 60, "the connection to be closed", 0.01)
         raw.settimeout(5)
         assert ends(raw, at_most=29_000_000)
+
+
+@contextlib.contextmanager
+def connected(service: FakeService, limits: RestLimits | None = None) -> Iterator[socket.socket]:
+    """A connection to a server of this service."""
+    with (
+        serving(service, limits) as server,
+        socket.create_connection(("127.0.0.1", port_of(server.addresses[0]))) as raw,
+    ):
+        yield raw
 
 
 def ends(raw: socket.socket, at_most: int = 1_000_000) -> bool:
@@ -267,9 +283,8 @@ def test_idle_connections_keep_no_probe_out() -> None:
             assert get(f"{server.addresses[0]}/health/live").ok
 
 
-def test_the_connection_that_waited_longest_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PatientProtocol, "connections_max", 3)
-    with serving(FakeService()) as server, contextlib.ExitStack() as held:
+def test_the_connection_that_waited_longest_gives_way() -> None:
+    with serving(FakeService(), RestLimits(connections_max=3)) as server, contextlib.ExitStack() as held:
         address = ("127.0.0.1", port_of(server.addresses[0]))
         connections = [held.enter_context(socket.create_connection(address)) for _ in range(4)]
         connections[0].settimeout(60)
@@ -361,11 +376,8 @@ def test_a_name_for_loopback_that_stands_for_another_address_opens_nothing(
         pass
 
 
-def test_a_pipelined_request_has_the_time_of_any_other_for_its_answer(
-    monkeypatch: pytest.MonkeyPatch, stuck: Stuck
-) -> None:
-    monkeypatch.setattr(PatientProtocol, "request_s", 1.0)
-    with serving(stuck) as server, socket.create_connection(("127.0.0.1", port_of(server.addresses[0]))) as raw:
+def test_a_pipelined_request_has_the_time_of_any_other_for_its_answer(stuck: Stuck) -> None:
+    with connected(stuck, RestLimits(request_s=1.0)) as raw:
         raw.settimeout(5)
         raw.sendall(
             b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET /connectors/users HTTP/1.1\r\nHost: localhost\r\n\r\n"

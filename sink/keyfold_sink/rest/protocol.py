@@ -1,8 +1,8 @@
 """Patience with clients, and its end.
 
 uvicorn waits for ever for a client that connects and says nothing, sends half a request, or does not read its answer.
-Here a connection has `REQUEST_S` to send a whole request, counted from its beginning or from the last answer, and
-`ANSWER_S` to have been answered.
+Here a connection has `RestLimits.request_s` to send a whole request, counted from its beginning or from the last
+answer, and `RestLimits.answer_s` to have been answered.
 
 Connections are limited, in all and for each peer. When one too many arrives, a connection that has not sent a whole
 request gives way, never one that is being answered: `gives_way` says which. So idle connections cannot keep a probe
@@ -15,15 +15,25 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Collection
-from typing import Any, Final, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-REQUEST_S: Final = 15.0
-ANSWER_S: Final = 120.0
-CONNECTIONS_MAX: Final = 256
-PEER_CONNECTIONS_MAX: Final = 128
+
+@dataclass(frozen=True, slots=True)
+class RestLimits:
+    """What a client may take of the server."""
+
+    request_s: float = 15.0
+    """A whole request must arrive within this time."""
+    answer_s: float = 120.0
+    """A request must have been answered within this time, and the client have read the answer."""
+    connections_max: int = 256
+    """At most this number of connections is open."""
+    peer_connections_max: int = 128
+    """At most this number of connections from one address is open."""
 
 
 class Connection(Protocol):
@@ -57,13 +67,9 @@ def gives_way(connections: Collection[C], newest: C, connections_max: int, peer_
 class PatientProtocol(H11Protocol):
     """uvicorn's HTTP/1.1 with deadlines."""
 
-    request_s: float = REQUEST_S
-    answer_s: float = ANSWER_S
-    connections_max: int = CONNECTIONS_MAX
-    peer_connections_max: int = PEER_CONNECTIONS_MAX
-
-    def __init__(self, *arguments: Any, **named: Any) -> None:
+    def __init__(self, limits: RestLimits, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
+        self._limits = limits
         self._deadline: asyncio.TimerHandle | None = None
         self._is_lost = False
         self.peer = ""
@@ -74,9 +80,9 @@ class PatientProtocol(H11Protocol):
         super().connection_made(transport)
         self.peer = self.client[0] if self.client else ""
         self.waiting_since_s = self.loop.time()
-        self._within(self.request_s)
+        self._within(self._limits.request_s)
         held = [one for one in self.connections if isinstance(one, PatientProtocol) and not one._is_lost]  # noqa: SLF001
-        too_many = gives_way(held, self, self.connections_max, self.peer_connections_max)
+        too_many = gives_way(held, self, self._limits.connections_max, self._limits.peer_connections_max)
         if too_many is not None:
             too_many._give_up()  # noqa: SLF001 - its own class
 
@@ -94,7 +100,7 @@ class PatientProtocol(H11Protocol):
     def on_response_complete(self) -> None:
         """The next request has as long as the first; it may be here already."""
         self.waiting_since_s = self.loop.time()
-        self._within(self.request_s)
+        self._within(self._limits.request_s)
         super().on_response_complete()
         self._look()
 
@@ -115,7 +121,7 @@ class PatientProtocol(H11Protocol):
         is_whole = self.conn.their_state in {h11.DONE, h11.MUST_CLOSE} and self.conn.our_state is not h11.DONE
         if is_whole and self.waiting_since_s is not None:
             self.waiting_since_s = None
-            self._within(self.answer_s)
+            self._within(self._limits.answer_s)
 
     def _within(self, seconds: float) -> None:
         self._forget()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import socket
 import threading
 from collections.abc import Iterator, Sequence
@@ -27,7 +28,7 @@ from keyfold.clock import Clock
 from keyfold.errors import KeyfoldError
 from keyfold_sink.rest.app import make_app
 from keyfold_sink.rest.backend import Backend, Definitions, Metrics
-from keyfold_sink.rest.protocol import PatientProtocol
+from keyfold_sink.rest.protocol import PatientProtocol, RestLimits
 from keyfold_sink.rest.pulse import Pulse
 from keyfold_sink.rest.sockets import Sockets
 from keyfold_sink.service import Service
@@ -45,11 +46,11 @@ class NotServing(KeyfoldError):
 class Server:
     """REST while it is served."""
 
-    def __init__(self, app: ASGIApp, sockets: Sockets, pulse: Pulse) -> None:
+    def __init__(self, app: ASGIApp, sockets: Sockets, pulse: Pulse, limits: RestLimits) -> None:
         self.addresses = sockets.addresses
         """Where it is reached, such as `http://127.0.0.1:8083`; none where it is off."""
         self._sockets: Sequence[socket.socket] = sockets.listening
-        self._uvicorn = _Quiet(_config(app), pulse)
+        self._uvicorn = _Quiet(_config(app, limits), pulse)
         self._thread = threading.Thread(target=self._run, name="keyfold-rest", daemon=True)
 
     def start(self) -> None:
@@ -91,11 +92,11 @@ class _Quiet(uvicorn.Server):
         self.ready.set()
 
 
-def _config(app: ASGIApp) -> uvicorn.Config:
+def _config(app: ASGIApp, limits: RestLimits) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         loop="asyncio",
-        http=PatientProtocol,
+        http=functools.partial(PatientProtocol, limits),  # type: ignore[arg-type]  # uvicorn calls it, and no more
         ws="none",
         lifespan="off",
         log_config=None,
@@ -111,7 +112,13 @@ def _config(app: ASGIApp) -> uvicorn.Config:
 
 @contextlib.contextmanager
 def serve(
-    service: Service, sockets: Sockets, *, metrics: Metrics, definitions: Definitions, clock: Clock
+    service: Service,
+    sockets: Sockets,
+    *,
+    metrics: Metrics,
+    definitions: Definitions,
+    clock: Clock,
+    limits: RestLimits | None = None,
 ) -> Iterator[Server]:
     """Serve REST on `sockets` until the context ends; nothing where there are none. Raises `NotServing`."""
     options = service.options
@@ -120,7 +127,7 @@ def serve(
     backend = Backend(service=service, definitions=definitions, metrics=metrics, clock=clock)
     pulse = Pulse(clock)
     app = make_app(backend, token=token, own_hosts=() if host is None else (host,), pulse=pulse)
-    server = Server(app, sockets, pulse)
+    server = Server(app, sockets, pulse, limits or RestLimits())
     if not sockets.listening:
         yield server
         return
