@@ -31,13 +31,13 @@ def test_a_sink_is_a_static_member_by_its_pods_name() -> None:
 
 @pytest.mark.parametrize(("flush_ms", "grace_s"), [(None, 55), (90_000, 120), (1_500, 32)])
 def test_a_sink_has_longer_to_end_than_its_tasks_to_flush(flush_ms: int | None, grace_s: int) -> None:
-    from keyfold_sink.running.run import _LEAVE_S, limits
+    from keyfold_sink.running.run import WorkerTimings, limits
 
     given = {} if flush_ms is None else {"task.shutdown.graceful.timeout.ms": flush_ms}
     objects = template(with_values({"sink": {"config": given}}))
     set_grace_s = found_pod(objects, "StatefulSet/kf-keyfold-sink").spec["terminationGracePeriodSeconds"]
     assert set_grace_s == grace_s
-    assert set_grace_s > limits(sink_options(objects)).stop_s + _LEAVE_S
+    assert set_grace_s > limits(sink_options(objects)).stop_s + WorkerTimings().leave_s
 
 
 def test_a_sink_has_the_memory_that_its_tasks_may_take() -> None:

@@ -28,7 +28,7 @@ from keyfold_compactor.report import Outcome
 from keyfold_sink.kafka.source import SourceFacts
 from keyfold_sink.running.orders import OrderBook, sink_folder
 from keyfold_sink.running.roll_call import RollCall
-from keyfold_sink.running.run import _ORDERS_EVERY_S, _ROLL_CALL_EVERY_S
+from keyfold_sink.running.run import WorkerTimings
 from keyfold_sink.status import PartitionStatus, State, TaskStatus, WorkerStatus
 from keyfold_sink.writing.budget import InFlight
 from keyfold_sink.writing.lane import Lane
@@ -70,12 +70,13 @@ def test_an_hour_of_a_worker(is_busy: bool) -> None:
         task = TaskStatus(0, State.RUNNING, partitions=(partition,))
         return WorkerStatus("one", roll_call.slot, 1, "0.1", 0, (task,))
 
-    turns_a_look = round(_ORDERS_EVERY_S / _ROLL_CALL_EVERY_S)
-    for turn in range(round(HOUR_S / _ROLL_CALL_EVERY_S)):
+    every_s = WorkerTimings().roll_call_every_s
+    turns_a_look = round(WorkerTimings().orders_every_s / every_s)
+    for turn in range(round(HOUR_S / every_s)):
         if turn % turns_a_look == 0:
             book.look()
         roll_call.turn(status)
-        clock.advance(round(1000 * _ROLL_CALL_EVERY_S))
+        clock.advance(round(1000 * every_s))
     near(counted(store.calls) * 24, bill.worker(is_busy=is_busy), within=0.02)
 
 

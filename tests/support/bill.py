@@ -17,7 +17,7 @@ from keyfold_compactor.replica.rounds.glance import REPLICA_LOOK_S
 from keyfold_compactor.replica.rounds.runner import RUNNER_TIMINGS
 from keyfold_compactor.replica.rounds.service import LOOK_S as SERVICE_LOOK_S
 from keyfold_sink.running.roll_call import _AT_LEAST_EVERY_S, _AT_MOST_EVERY_S, _SWEEP_EVERY_S
-from keyfold_sink.running.run import _ORDERS_EVERY_S
+from keyfold_sink.running.run import WorkerTimings
 from keyfold_sink.writing.sender import PART_BYTES
 
 DAY_S: Final = 86_400
@@ -60,7 +60,7 @@ def worker(*, is_busy: bool) -> Asked:
     """One worker's day: orders, its status, and a look for those who are gone. Partitions make no difference."""
     sweeps = DAY_S / _SWEEP_EVERY_S
     statuses = DAY_S / (_AT_MOST_EVERY_S if is_busy else _AT_LEAST_EVERY_S)
-    return Asked(statuses + sweeps, DAY_S / _ORDERS_EVERY_S + sweeps)
+    return Asked(statuses + sweeps, DAY_S / WorkerTimings().orders_every_s + sweeps)
 
 
 def roll(size_bytes: int = 0) -> Asked:

@@ -9,11 +9,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from keyfold.backoff import Backoff
 from keyfold.clock import SystemClock
 from keyfold.config_file import Resolved
 from keyfold_sink.running import orders
@@ -26,9 +28,9 @@ from keyfold_sink.status import State, TaskStatus
 from keyfold_sink.task.orders import Order
 from keyfold_sink.wire import encode_order
 
-STOP_S = 2.0
-LONG_S = 20.0
+LONG_S = 60.0
 SHORT_S = 1.5
+QUICK = Limits(LONG_S, LONG_S, stack_grace_s=0.1, delays=Backoff(first_ms=20, cap_ms=100), round_s=0.02)
 COMMAND = [sys.executable, "-m", "tests.support.fake_task"]
 ROOT = Path(__file__).parents[2]
 
@@ -36,7 +38,7 @@ ROOT = Path(__file__).parents[2]
 class Ran:
     """A supervisor that runs in a thread, with tasks of one behaviour."""
 
-    def __init__(self, behaviour: str, tasks: int = 1, hang_s: float = LONG_S) -> None:
+    def __init__(self, behaviour: str, tasks: int, limits: Limits) -> None:
         self.orders = Orders(1)
         self.error: BaseException | None = None
         self.stop = threading.Event()
@@ -44,7 +46,7 @@ class Ran:
         self.supervisor = Supervisor(
             tasks,
             lambda _number, _paused: TaskProcess([*COMMAND, behaviour], first_line({"name": "users"})),
-            Limits(hang_s, STOP_S),
+            limits,
             clock=SystemClock(),
             random=Random(0),
             heard=self.heard.append,
@@ -61,7 +63,7 @@ class Ran:
     def ask(self, change: orders.Change) -> None:
         self.orders = orders._next(self.orders, change(self.orders), "id")
 
-    def until(self, condition: Callable[[TaskStatus | None], bool], timeout_s: float = 10) -> TaskStatus | None:
+    def until(self, condition: Callable[[TaskStatus | None], bool], timeout_s: float = 60) -> TaskStatus | None:
         deadline_s = time.monotonic() + timeout_s
         while True:
             status = self.supervisor.tasks[0] if self.supervisor.tasks else None
@@ -77,7 +79,7 @@ class Ran:
 
     def end(self) -> None:
         self.stop.set()
-        self._thread.join(20)
+        self._thread.join(60)
         assert not self._thread.is_alive()
 
 
@@ -85,8 +87,8 @@ class Ran:
 def ran() -> Iterator[Callable[..., Ran]]:
     made: list[Ran] = []
 
-    def make(behaviour: str, tasks: int = 1, hang_s: float = LONG_S) -> Ran:
-        made.append(Ran(behaviour, tasks, hang_s))
+    def make(behaviour: str, tasks: int = 1, limits: Limits = QUICK) -> Ran:
+        made.append(Ran(behaviour, tasks, limits))
         return made[-1]
 
     yield make
@@ -123,7 +125,7 @@ def test_tasks_run_obey_and_end(ran: Run) -> None:
 
 
 def test_a_task_that_hangs_is_replaced_although_it_is_deaf_to_sigterm(ran: Run) -> None:
-    one = ran("hang", hang_s=SHORT_S)
+    one = ran("hang", limits=replace(QUICK, hang_s=SHORT_S, stop_s=0.1))
     pid = one.until_running()
     one.until(lambda _status: one.supervisor.replaced["hung"] == 1)
     assert not is_alive(pid)
@@ -131,7 +133,7 @@ def test_a_task_that_hangs_is_replaced_although_it_is_deaf_to_sigterm(ran: Run) 
 
 
 def test_a_task_that_was_stopped_by_a_signal_hangs_and_is_replaced(ran: Run) -> None:
-    one = ran("well", hang_s=SHORT_S)
+    one = ran("well", limits=replace(QUICK, hang_s=SHORT_S))
     pid = one.until_running()
     os.kill(pid, signal.SIGSTOP)
     one.until(lambda _status: one.supervisor.replaced["hung"] == 1)
@@ -140,7 +142,7 @@ def test_a_task_that_was_stopped_by_a_signal_hangs_and_is_replaced(ran: Run) -> 
 
 
 def test_a_task_that_was_killed_is_started_again(ran: Run) -> None:
-    one = ran("well")
+    one = ran("well", limits=Limits(LONG_S, LONG_S))  # with the delay in which its state can be seen
     pid = one.until_running()
     os.kill(pid, signal.SIGKILL)
     status = one.until(lambda status: status is not None and status.state is State.RESTARTING)
@@ -176,7 +178,7 @@ def test_tasks_that_open_transactions_hold_up_have_an_exit_code_of_their_own(beh
     supervisor = Supervisor(
         len(behaviours),
         lambda number, _paused: TaskProcess([*COMMAND, behaviours[number]], first_line({})),
-        Limits(LONG_S, STOP_S),
+        QUICK,
         clock=SystemClock(),
         random=Random(0),
         once=True,
@@ -188,8 +190,7 @@ def test_tasks_that_open_transactions_hold_up_have_an_exit_code_of_their_own(beh
 
 def test_nonsense_on_the_line_hides_no_report(ran: Run) -> None:
     one = ran("garbage")
-    one.until_running()
-    time.sleep(1.2)
+    one.until(lambda _status: len(one.heard) >= 10)
     assert one.supervisor.replaced == {"crashed": 0, "hung": 0}
 
 
@@ -200,7 +201,7 @@ def test_a_task_that_is_slow_to_start_is_waited_for(ran: Run) -> None:
 
 
 def test_a_task_that_does_not_stop_is_killed_and_said(ran: Run) -> None:
-    one = ran("stubborn")
+    one = ran("stubborn", limits=replace(QUICK, stop_s=0.1))
     one.until_running()
     one.end()
     assert isinstance(one.error, TasksFailed)
@@ -229,6 +230,7 @@ def test_a_task_that_hangs_when_its_supervisor_is_gone_ends_all_the_same() -> No
     """Nobody is left who could kill it, and a terminal's signals do not reach it."""
     code = """
 import time
+from keyfold.backoff import Backoff
 from keyfold.clock import SystemClock
 from keyfold_sink.running.child import end_by_force
 from keyfold_sink.wire import follow_orders

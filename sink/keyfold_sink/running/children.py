@@ -29,7 +29,6 @@ from keyfold_sink.status import UNKNOWN, State, TaskStatus, load_task
 from keyfold_sink.task.orders import Order
 from keyfold_sink.wire import encode_level, encode_order
 
-STACK_GRACE_S: Final = 1.0
 STOP_SLACK_S: Final = 15.0
 """Beyond the time that a task may flush: until it notices, and until it has left its group."""
 _ROUNDS_IN_SILENCE: Final = 4
@@ -88,10 +87,16 @@ _LISTENING: Final = frozenset({Phase.UP, Phase.HUNG})  # one that hangs may come
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long a task may be silent, and how long it may take to stop."""
+    """How long a task may be silent, how long it may take to stop, and when it is looked at and started again."""
 
     hang_s: float
     stop_s: float
+    stack_grace_s: float = 1.0
+    """A task that hangs has this long to write its stack before it is killed."""
+    delays: Backoff = _DELAYS
+    """The delays before a task that crashed or hung is started again."""
+    round_s: float = 0.1
+    """The supervisor looks at its tasks this often."""
 
 
 Levels = tuple[tuple[str, str], ...]
@@ -245,7 +250,7 @@ class Child:
         )
 
     def _end(self) -> None:
-        patience_s = STACK_GRACE_S if self.phase is Phase.HUNG else self._limits.stop_s
+        patience_s = self._limits.stack_grace_s if self.phase is Phase.HUNG else self._limits.stop_s
         self.phase = Phase.ENDING
         self._act_at_s = self._clock.monotonic_s() + patience_s
         self._tell(Order.STOP)
@@ -273,7 +278,7 @@ class Child:
     def _hangs(self, process: Process, now_s: float) -> None:
         self._events.error("task hangs and is replaced", silent_s=round(self._silent_s, 1), pid=process.pid)
         self.phase = Phase.HUNG
-        self._act_at_s = now_s + STACK_GRACE_S
+        self._act_at_s = now_s + self._limits.stack_grace_s
         process.signal(signal.SIGQUIT)
 
     def _ended(self, process: Process, code: int) -> None:
@@ -309,7 +314,7 @@ class Child:
     def _later(self, what: str, why: Replaced) -> None:
         self.phase = Phase.WAITING
         self.exit_code = None
-        self._delays = self._delays or _DELAYS.delays_s(self._random)
+        self._delays = self._delays or self._limits.delays.delays_s(self._random)
         delay_s = next(self._delays)
         self._act_at_s = self._clock.monotonic_s() + delay_s
         trace = f"{what}; it is started again in {delay_s:.0f} s"

@@ -16,9 +16,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.metadata import version
 from random import Random
-from typing import Final
 
 import structlog
 
@@ -45,10 +45,19 @@ from keyfold_sink.status import UNKNOWN, State, TaskStatus
 from keyfold_sink.writing.access import RenewingStore, location_now
 from keyfold_sink.writing.batch import TopicPartitionKey
 
-_ORDERS_EVERY_S: Final = 2.0
-_ROLL_CALL_EVERY_S: Final = 0.5
-_AFTER_ERROR_S: Final = 5.0
-_LEAVE_S: Final = 5.0
+
+@dataclass(frozen=True, slots=True)
+class WorkerTimings:
+    """The intervals and time-outs of a worker's own threads."""
+
+    orders_every_s: float = 2.0
+    """The sink's orders are read this often."""
+    roll_call_every_s: float = 0.5
+    """The worker looks this often whether its status is to be written."""
+    after_error_s: float = 5.0
+    """A roll call that failed is tried again after this time."""
+    leave_s: float = 5.0
+    """The store has this long to let the worker take itself off the roll."""
 
 
 def run_worker(
@@ -124,9 +133,11 @@ class Worker:
         *,
         proven: threading.Event | None = None,
         renew: Callable[[], None] = lambda: None,
+        timings: WorkerTimings | None = None,
     ) -> None:
         """`proven` is set when a task works for the first time; `renew` looks up credentials anew, and may wait."""
         self._options = options
+        self._timings = timings or WorkerTimings()
         self._proven = proven or threading.Event()
         self._store = store
         self._clock = clock
@@ -216,7 +227,7 @@ class Worker:
             ended.set()
             leaving = threading.Thread(target=self._leave, args=(threads,), name="keyfold-leave", daemon=True)
             leaving.start()
-            leaving.join(_LEAVE_S)
+            leaving.join(self._timings.leave_s)
 
     def _follow_orders(self, stop: threading.Event, ended: threading.Event) -> None:
         trouble = _Trouble("the sink's orders")
@@ -230,7 +241,7 @@ class Worker:
                     self._refused = error
                     stop.set()
                     return
-            ended.wait(_ORDERS_EVERY_S)
+            ended.wait(self._timings.orders_every_s)
 
     def _answer_roll_call(self, ended: threading.Event) -> None:
         trouble = _Trouble("the roll call of workers")
@@ -238,10 +249,10 @@ class Worker:
             try:
                 self._roll_call.turn(self.service.own_status)
                 trouble.over()
-                ended.wait(_ROLL_CALL_EVERY_S)
+                ended.wait(self._timings.roll_call_every_s)
             except Exception as error:  # noqa: BLE001 - as above
                 trouble.met(error)
-                ended.wait(_AFTER_ERROR_S)
+                ended.wait(self._timings.after_error_s)
 
     def _leave(self, threads: Sequence[threading.Thread]) -> None:
         for thread in threads:  # what they write after this worker has left would stay

@@ -21,7 +21,6 @@ from keyfold_sink.running.children import Child, Levels, Limits, Phase, Replaced
 from keyfold_sink.running.orders import Orders, Restart, Scope, to_do
 from keyfold_sink.status import State, TaskStatus
 
-_ROUND_S: Final = 0.1
 _ALIVE_S: Final = 10.0
 _MISCONFIGURED: Final = ConfigError.exit_code
 
@@ -66,6 +65,7 @@ class Supervisor:
         of a task as it comes, `seen` once a round all tasks and `replaced`.
         """
         self._clock = clock
+        self._limits = limits
         self._renew = renew
         self._seen = seen
         self._replaced: Counter[str] = Counter()
@@ -129,7 +129,7 @@ class Supervisor:
                 if orders is not None:
                     self.follow(orders, worker_id())
                 self.step()
-                self._clock.sleep(_ROUND_S)
+                self._clock.sleep(self._limits.round_s)
             self.end()
 
     def run_once(self, stop: threading.Event) -> None:
@@ -139,7 +139,7 @@ class Supervisor:
                 child.run(paused=False)
             while not stop.is_set() and self.has_live_tasks():
                 self.step()
-                self._clock.sleep(_ROUND_S)
+                self._clock.sleep(self._limits.round_s)
             self.end()
 
     def follow(self, orders: Orders, worker_id: str) -> None:
@@ -183,7 +183,7 @@ class Supervisor:
             child.halt()
         while self.has_live_tasks():
             self.step()
-            self._clock.sleep(_ROUND_S)
+            self._clock.sleep(self._limits.round_s)
         failed |= {child.number: child for child in self._children if child.exit_code}
         if failed:
             raise _failure([child for _, child in sorted(failed.items())], len(self._children))
