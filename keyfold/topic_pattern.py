@@ -42,8 +42,8 @@ _PROGRAM: Final = (
 class TopicPattern:
     """A regular expression that must match a whole name. May be used by many threads; remembers what it has matched."""
 
-    def __init__(self, regex: str) -> None:
-        """Raises `ConfigError` for what is no regular expression, or far too long."""
+    def __init__(self, regex: str, known_max: int = _KNOWN_MAX) -> None:
+        """At most `known_max` names are remembered. Raises `ConfigError` where `regex` is invalid or too long."""
         if len(regex) > LENGTH_MAX:
             raise ConfigError(KEY, f"has {len(regex)} characters, more than {LENGTH_MAX}")
         try:
@@ -53,6 +53,7 @@ class TopicPattern:
         except RecursionError as error:
             raise ConfigError(KEY, "is no regular expression: it is nested too deeply") from error
         self._may_be_slow = may_be_slow(regex)
+        self._known_max = known_max
         self._known: dict[str, bool] = {}
         self._lock = threading.Lock()
 
@@ -67,7 +68,7 @@ class TopicPattern:
         names = set(names)
         with self._lock:  # whoever asks for the same waits for its answer
             unknown = [name for name in names if name not in self._known]
-            if len(self._known) + len(unknown) > _KNOWN_MAX:
+            if len(self._known) + len(unknown) > self._known_max:
                 self._known.clear()
                 unknown = list(names)
             if unknown:

@@ -10,21 +10,19 @@ from random import Random
 import pytest
 
 from keyfold.clock import SystemClock
-from keyfold_sink.config import connection_checks
 from keyfold_sink.config.connection_checks import check_connections
 from keyfold_sink.config.options import SinkOptions
-from keyfold_sink.kafka import cluster
 from keyfold_sink.kafka.cluster import AdminSource
 from keyfold_sink.kafka.consumer import admin_config, open_consumer
 from keyfold_sink.kafka.contact import CLIENT_LOG, Contact
 from keyfold_sink.kafka.source import SourceUnavailable
-from keyfold_sink.rejects import producer
 from keyfold_sink.rejects.producer import ensure_topic, open_producer
 from keyfold_sink.writing import budget
 
 # A port at which nobody is; each client then has an error a second to tell, and at this level much more.
 LOUD = {"log_level": "7", "debug": "broker"}
 NOBODY = "127.0.0.1:1"
+IMPATIENT_S = 0.5
 
 
 def options(loud: dict[str, str]) -> SinkOptions:
@@ -50,25 +48,18 @@ def produce(loud: dict[str, str]) -> None:
 
 def make_topic(loud: dict[str, str]) -> None:
     with pytest.raises(SourceUnavailable):
-        ensure_topic(options(loud).admin_settings, "dead", 1, Contact(SystemClock()))
+        ensure_topic(options(loud).admin_settings, "dead", 1, Contact(SystemClock()), IMPATIENT_S)
 
 
 def ask(loud: dict[str, str]) -> None:
-    source = AdminSource(admin_config(options(loud)), SystemClock())
+    source = AdminSource(admin_config(options(loud)), SystemClock(), IMPATIENT_S)
     with pytest.raises(SourceUnavailable):
         source.topics()
 
 
 def check(loud: dict[str, str]) -> None:
-    found = next(check_connections(options(loud), SystemClock(), Random()))
+    found = next(check_connections(options(loud), SystemClock(), Random(), timeout_s=IMPATIENT_S))
     assert found.key == "bootstrap.servers"
-
-
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "_TIMEOUT_S", 0.5)
-    monkeypatch.setattr(producer, "_TIMEOUT_S", 0.5)
-    monkeypatch.setattr(connection_checks, "TIMEOUT_S", 0.5)
 
 
 @pytest.mark.parametrize("client", [consume, produce, make_topic, ask, check])

@@ -27,7 +27,7 @@ from keyfold_sink.convert.registry_api import SchemaUnknown
 from keyfold_sink.convert.settings import AvroConverter, parse_converter
 from keyfold_sink.kafka.contact import CLIENT_LOG, Contact
 
-TIMEOUT_S: Final = 10.0
+_TIMEOUT_S: Final = 10.0
 STORE_PATIENCE_S: Final = 5.0
 _GROUP_LOOKS: Final = 20
 _LOOK_AGAIN_S: Final = 0.5
@@ -45,23 +45,31 @@ Good = Callable[[str], None]
 
 
 def check_connections(
-    options: SinkOptions, clock: Clock, random: Random, *, on_good: Good = lambda _what: None
+    options: SinkOptions,
+    clock: Clock,
+    random: Random,
+    *,
+    on_good: Good = lambda _what: None,
+    timeout_s: float = _TIMEOUT_S,
 ) -> Iterator[ConfigError]:
-    """Try what the sink will need. What is wrong names the key that is to blame; what is right goes to `on_good`."""
-    yield from _kafka(options, clock, on_good)
+    """Try what the sink will need. What is wrong names the key that is to blame; what is right goes to `on_good`.
+
+    `timeout_s` is the time-out of each request to Kafka.
+    """
+    yield from _kafka(options, clock, on_good, timeout_s)
     yield from _store(options, clock, random, on_good)
     yield from _registry(options, on_good)
 
 
-def _kafka(options: SinkOptions, clock: Clock, on_good: Good) -> Iterator[ConfigError]:
+def _kafka(options: SinkOptions, clock: Clock, on_good: Good, timeout_s: float) -> Iterator[ConfigError]:
     contact = Contact(clock)
     settings: dict[str, Any] = {**_SILENT, **options.admin_settings, "error_cb": contact.heard}
     admin = AdminClient(settings)
     try:
-        found = admin.list_topics(timeout=TIMEOUT_S).topics
+        found = admin.list_topics(timeout=timeout_s).topics
     except KafkaException as error:
         admin.poll(0)  # what brokers said is told on this call
-        yield _no_answer(options, error, contact.refusal())
+        yield _no_answer(options, error, contact.refusal(), timeout_s)
         return
     on_good(f"Kafka answers at {options.bootstrap_servers}")
     topics = options.choose_topics(found)
@@ -71,18 +79,21 @@ def _kafka(options: SinkOptions, clock: Clock, on_good: Good) -> Iterator[Config
     for topic in topics:
         if topic not in there:
             yield _topic_mistake(topic, found[topic].error if topic in found else None)
-    yield from _reading(options, {topic: min(numbers) for topic, numbers in there.items() if numbers}, on_good)
+    firsts = {topic: min(numbers) for topic, numbers in there.items() if numbers}
+    yield from _reading(options, firsts, on_good, timeout_s)
     dead_letters = options.dead_letter_topic
     if dead_letters:
         on_good(f"the dead letter topic {dead_letters} {'exists' if dead_letters in found else 'does not exist yet'}")
 
 
-def _no_answer(options: SinkOptions, error: KafkaException, refusal: KeyfoldError | None) -> ConfigError:
+def _no_answer(
+    options: SinkOptions, error: KafkaException, refusal: KeyfoldError | None, timeout_s: float
+) -> ConfigError:
     if refusal is not None:
         return ConfigError("bootstrap.servers", refusal.message, hint=refusal.hint)
     return ConfigError(
         "bootstrap.servers",
-        f"no broker of {options.bootstrap_servers} answers within {TIMEOUT_S:g} s: {error.args[0].str()}",
+        f"no broker of {options.bootstrap_servers} answers within {timeout_s:g} s: {error.args[0].str()}",
         hint="check hosts and ports, that security.protocol is their listener's, that this machine may reach them, and "
         "the brokers' advertised.listeners",
     )
@@ -98,21 +109,21 @@ def _topic_mistake(topic: str, error: KafkaError | None) -> ConfigError:
     )
 
 
-def _ask_group(consumer: Consumer, places: list[TopicPartition]) -> None:
+def _ask_group(consumer: Consumer, places: list[TopicPartition], timeout_s: float) -> None:
     """Ask for a group's offsets. A coordinator that is only being found, or moves, is asked again for a while."""
     for _ in range(_GROUP_LOOKS - 1):
         try:
-            consumer.committed(places, timeout=TIMEOUT_S)
+            consumer.committed(places, timeout=timeout_s)
         except KafkaException as error:
             if error.args[0].code() not in _COORDINATOR_MOVES:
                 raise
             consumer.poll(_LOOK_AGAIN_S)  # nothing is assigned: it waits
         else:
             return
-    consumer.committed(places, timeout=TIMEOUT_S)
+    consumer.committed(places, timeout=timeout_s)
 
 
-def _reading(options: SinkOptions, firsts: dict[str, int], on_good: Good) -> Iterator[ConfigError]:
+def _reading(options: SinkOptions, firsts: dict[str, int], on_good: Good, timeout_s: float) -> Iterator[ConfigError]:
     """Ask for the group's offsets and fetch at the end of one partition of each topic: needs what reading needs."""
     settings: dict[str, Any] = {**_SILENT, **options.consumer_settings, "group.id": options.group_id}
     settings |= {"enable.auto.commit": False, "enable.partition.eof": True, "auto.offset.reset": "latest"}
@@ -123,7 +134,7 @@ def _reading(options: SinkOptions, firsts: dict[str, int], on_good: Good) -> Ite
     consumer = Consumer(settings)
     try:
         try:
-            _ask_group(consumer, places)
+            _ask_group(consumer, places, timeout_s)
         except KafkaException as error:
             yield ConfigError(
                 "name",

@@ -35,7 +35,7 @@ from keyfold_sink.writing.batch import TopicPartitionKey
 
 T = TypeVar("T")
 
-_TIMEOUT_S: Final = 15.0
+REQUEST_TIMEOUT_S: Final = 15.0
 _TOPIC_ID_AGE_S: Final = 1.0
 _SETTINGS_AGE_S: Final = 60.0
 _INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
@@ -65,7 +65,8 @@ FORBIDDEN: Final = frozenset(
 class AdminSource:
     """`Source` over an `AdminClient`; may be used by many threads."""
 
-    def __init__(self, config: Mapping[str, str], clock: Clock) -> None:
+    def __init__(self, config: Mapping[str, str], clock: Clock, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+        """`timeout_s` is the time-out of each request."""
         self._contact = Contact(clock)
         settings: dict[str, Any] = {**QUIET, **config, "error_cb": self._contact.heard}
         try:
@@ -73,6 +74,7 @@ class AdminSource:
         except KafkaException as error:
             raise client_refusal("admin.override.", config, error.args[0].str()) from error
         self._clock = clock
+        self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._kept: dict[tuple[str, str], tuple[float, Any]] = {}
         self._asking: dict[tuple[str, str], Future[None]] = {}
@@ -94,8 +96,8 @@ class AdminSource:
         topic_id = self.topic_id(topic)
         here = TopicPartition(topic, partition)
         # Both are asked in one go: a difference between them would be taken for lost records.
-        earliest = self._admin.list_offsets({here: _EARLIEST}, request_timeout=_TIMEOUT_S)[here]
-        end = self._admin.list_offsets({here: _LATEST}, request_timeout=_TIMEOUT_S)[here]
+        earliest = self._admin.list_offsets({here: _EARLIEST}, request_timeout=self._timeout_s)[here]
+        end = self._admin.list_offsets({here: _LATEST}, request_timeout=self._timeout_s)[here]
         return SourceFacts(
             topic_id=topic_id,
             cluster_id=self.cluster_id(),
@@ -146,30 +148,30 @@ class AdminSource:
     ) -> Iterator[tuple[TopicPartitionKey, Any]]:
         asked = {TopicPartition(*key): _LATEST for key in keys}
         if asked:
-            futures = self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=_TIMEOUT_S)
+            futures = self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=self._timeout_s)
             yield from (((place.topic, place.partition), future) for place, future in futures.items())
 
     def _metadata(self) -> Any:
         try:
-            found = self._admin.list_topics(timeout=_TIMEOUT_S)
+            found = self._admin.list_topics(timeout=self._timeout_s)
         except KafkaException as error:
             raise self._unanswered(translate(error.args[0], "the list of topics")) from error
         self._contact.answered()
         return found
 
     def _topic_id(self, topic: str) -> str:
-        future = self._admin.describe_topics(TopicCollection([topic]), request_timeout=_TIMEOUT_S)[topic]
+        future = self._admin.describe_topics(TopicCollection([topic]), request_timeout=self._timeout_s)[topic]
         # Kafka prints ids in the URL-safe alphabet, the client in the other one.
         return str(self._answer(f"topic {topic}", future).topic_id).replace("+", "-").replace("/", "_")
 
     def _cluster_id(self) -> str:
         return str(
-            self._answer("the cluster", self._admin.describe_cluster(request_timeout=_TIMEOUT_S)).cluster_id or ""
+            self._answer("the cluster", self._admin.describe_cluster(request_timeout=self._timeout_s)).cluster_id or ""
         )
 
     def _settings(self, topic: str) -> Mapping[str, str]:
         resource = ConfigResource(ResourceType.TOPIC, topic)
-        future = self._admin.describe_configs([resource], request_timeout=_TIMEOUT_S)[resource]
+        future = self._admin.describe_configs([resource], request_timeout=self._timeout_s)[resource]
         try:
             entries = self._answer(f"the settings of topic {topic}", future)
         except SourceForbidden:
@@ -178,11 +180,11 @@ class AdminSource:
 
     def _answer(self, what: str, future: Any) -> Any:
         try:
-            found = future.result(_TIMEOUT_S * 2)
+            found = future.result(self._timeout_s * 2)
         except KafkaException as error:
             raise self._unanswered(translate(error.args[0], what)) from error
         except FutureTimeout as error:
-            late = SourceUnavailable(f"Kafka did not answer about {what} within {_TIMEOUT_S * 2:g} s")
+            late = SourceUnavailable(f"Kafka did not answer about {what} within {self._timeout_s * 2:g} s")
             raise self._unanswered(late) from error
         self._admin.poll(0)  # what the client has heard meanwhile is over, and would pile up
         self._contact.answered()
@@ -193,7 +195,7 @@ class AdminSource:
         if not isinstance(error, SourceUnavailable):
             return error
         self._admin.poll(0)  # what the client has heard is told on this call
-        return self._contact.believed_refusal(waited_s=_TIMEOUT_S) or error
+        return self._contact.believed_refusal(waited_s=self._timeout_s) or error
 
     def _fresh(self, key: tuple[str, str], age_s: float, ask: Callable[[], T]) -> T:
         """The answer, at most `age_s` old. One asks; the others wait for its answer, or fail with it.

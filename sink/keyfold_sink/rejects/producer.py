@@ -13,12 +13,11 @@ from confluent_kafka.cimpl import NewTopic
 from keyfold.errors import ConfigError, KeyfoldError
 from keyfold_sink.config.client_checks import client_refusal
 from keyfold_sink.config.options import SinkOptions
-from keyfold_sink.kafka.cluster import FORBIDDEN, GONE
+from keyfold_sink.kafka.cluster import FORBIDDEN, GONE, REQUEST_TIMEOUT_S
 from keyfold_sink.kafka.contact import QUIET, Contact
 from keyfold_sink.kafka.source import SourceUnavailable
 from keyfold_sink.rejects.dead_letters import Producer
 
-_TIMEOUT_S: Final = 15.0
 # The largest that the client allows: the broker decides what is too large.
 _LARGEST_MESSAGE_BYTES: Final = 1_000_000_000
 _NAME_KEY: Final = "errors.deadletterqueue.topic.name"
@@ -52,8 +51,16 @@ def open_producer(options: SinkOptions, on_error: Callable[[KafkaError], None]) 
     return cast("Producer", producer)
 
 
-def ensure_topic(admin_config: Mapping[str, str], topic: str, replication_factor: int, contact: Contact) -> bool:
+def ensure_topic(
+    admin_config: Mapping[str, str],
+    topic: str,
+    replication_factor: int,
+    contact: Contact,
+    timeout_s: float = REQUEST_TIMEOUT_S,
+) -> bool:
     """Make the dead letter topic, with one partition as Connect does, unless it is there. Returns whether it was made.
+
+    `timeout_s` is the time-out of each request.
 
     Raises `SourceUnavailable` (ask again), `SourceForbidden`, `LetterTopicRefused`, and `ConfigError` for a replication
     factor that the cluster cannot have.
@@ -64,23 +71,23 @@ def ensure_topic(admin_config: Mapping[str, str], topic: str, replication_factor
     except KafkaException as error:
         raise client_refusal("admin.override.", admin_config, error.args[0].str()) from error
     try:
-        return _ensure(admin, topic, replication_factor)
+        return _ensure(admin, topic, replication_factor, timeout_s)
     except SourceUnavailable as error:
         admin.poll(0)  # what brokers have against us is told on this call
-        refusal = contact.believed_refusal(waited_s=_TIMEOUT_S)
+        refusal = contact.believed_refusal(waited_s=timeout_s)
         if refusal is None:
             raise
         raise refusal from error
 
 
-def _ensure(admin: AdminClient, topic: str, replication_factor: int) -> bool:
-    found = _asked(lambda: admin.describe_topics(TopicCollection([topic]), request_timeout=_TIMEOUT_S)[topic])
+def _ensure(admin: AdminClient, topic: str, replication_factor: int, timeout_s: float) -> bool:
+    found = _asked(lambda: admin.describe_topics(TopicCollection([topic]), request_timeout=timeout_s)[topic], timeout_s)
     if found is None:
         return False
     if found.code() not in GONE:
         raise _translated(topic, "tell about", found)
     wanted = NewTopic(topic, num_partitions=1, replication_factor=replication_factor)
-    refused = _asked(lambda: admin.create_topics([wanted], operation_timeout=_TIMEOUT_S)[topic])
+    refused = _asked(lambda: admin.create_topics([wanted], operation_timeout=timeout_s)[topic], timeout_s)
     if refused is None:
         return True
     if refused.code() == KafkaError.TOPIC_ALREADY_EXISTS:
@@ -94,9 +101,9 @@ def _ensure(admin: AdminClient, topic: str, replication_factor: int) -> bool:
     raise _translated(topic, "make", refused)
 
 
-def _asked(ask: Callable[[], Any]) -> KafkaError | None:
+def _asked(ask: Callable[[], Any], timeout_s: float) -> KafkaError | None:
     try:
-        ask().result(_TIMEOUT_S * 2)
+        ask().result(timeout_s * 2)
     except KafkaException as error:
         return cast("KafkaError", error.args[0])
     except TimeoutError as error:
