@@ -13,9 +13,8 @@ from confluent_kafka.cimpl import NewPartitions
 
 from keyfold_sink.kafka.source import SourceForbidden
 from keyfold_sink.status import State
-from keyfold_sink.task import report
-from keyfold_sink.task import sink_task as worker
 from keyfold_sink.task.orders import Order
+from keyfold_sink.task.timings import TaskTimings
 from tests.conftest import fresh
 from tests.support.kafka import KafkaBroker, produce_all, synthetic
 from tests.support.live_task import LiveTask, MakeTask, live_tasks
@@ -80,14 +79,11 @@ def test_nothing_is_read_while_paused_whatever_the_group_does_meanwhile(
     assert first.offsets((name, 1)) == list(range(200))
 
 
-def test_the_lag_is_seen_while_nothing_is_read(
-    broker: KafkaBroker, topic: MakeTopic, task: MakeTask, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_lag_is_seen_while_nothing_is_read(broker: KafkaBroker, topic: MakeTopic, task: MakeTask) -> None:
     """The client's watermarks stand still while it does not fetch; then the cluster is asked."""
-    monkeypatch.setattr(worker, "_ENDS_INTERVAL_S", 0.3)
     name = topic()
     fill(broker, name, 100)
-    one = task(topics=name, name=name)
+    one = task(topics=name, name=name, timings=TaskTimings(ends_interval_s=0.3))
     one.until(lambda: one.partition((name, 0)).next_offset == 100)
     one.until(lambda: one.partition((name, 0)).end_offset == 100)
     one.orders.give(Order.PAUSE)
@@ -112,12 +108,11 @@ def test_a_flush_that_was_asked_for_commits_before_the_segment_is_due(
 
 
 def test_a_transaction_holds_a_partition_up_only_while_it_is_open_and_leaves_no_lag(
-    broker: KafkaBroker, topic: MakeTopic, task: MakeTask, monkeypatch: pytest.MonkeyPatch
+    broker: KafkaBroker, topic: MakeTopic, task: MakeTask
 ) -> None:
     """Its marker is an offset that no reader gets; the log's end moves over it all the same."""
-    monkeypatch.setattr(report, "_TRANSACTION_MS", 500)
     name = topic()
-    one = task(topics=name, name=name)
+    one = task(topics=name, name=name, timings=TaskTimings(transaction_ms=500))
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": name})
     producer.init_transactions(30)
     producer.begin_transaction()
@@ -145,11 +140,10 @@ def test_new_partitions_are_read_from_their_first_record(broker: KafkaBroker, to
 
 
 def test_topics_that_match_are_found_while_the_task_runs_and_lost_ones_do_no_harm(
-    broker: KafkaBroker, topic: MakeTopic, task: MakeTask, monkeypatch: pytest.MonkeyPatch
+    broker: KafkaBroker, topic: MakeTopic, task: MakeTask
 ) -> None:
-    monkeypatch.setattr(worker, "_TOPICS_INTERVAL_S", 0.5)
     base = topic()
-    one = task(topics__regex=f"{base}-.*", name=base)
+    one = task(topics__regex=f"{base}-.*", name=base, timings=TaskTimings(topics_interval_s=0.5))
     one.rests()
     assert one.last.state is State.UNASSIGNED
     assert "topics.regex" in one.last.trace

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from random import Random
-from typing import Self
+from typing import Any, Self
 
 from keyfold.clock import SystemClock
 from keyfold.store.memory import MemoryStore
@@ -19,6 +19,7 @@ from keyfold_sink.status import PartitionStatus, State, TaskStatus
 from keyfold_sink.task.orders import Order, TaskOrders
 from keyfold_sink.task.report import Voice
 from keyfold_sink.task.sink_task import SinkTask
+from keyfold_sink.task.timings import TaskTimings
 from keyfold_sink.writing import budget
 from tests.support.fake_group import Key
 from tests.support.proof import read_segments, wait_for
@@ -34,7 +35,15 @@ _QUICK = {
 class LiveTask:
     """One member of a group."""
 
-    def __init__(self, bootstrap_servers: str, store: MemoryStore, *, pause: bool = False, **config: str) -> None:
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        store: MemoryStore,
+        *,
+        pause: bool = False,
+        timings: TaskTimings | None = None,
+        **config: str,
+    ) -> None:
         values = {"name": "live", "bootstrap.servers": bootstrap_servers, "s3.bucket.name": "b", "topics.dir": "topics"}
         options = SinkOptions.parse({**values, **_QUICK, **{key.replace("__", "."): v for key, v in config.items()}})
         self.store = store
@@ -52,6 +61,7 @@ class LiveTask:
             random=Random(),
             orders=self.orders,
             voice=Voice(0, clock, self.statuses.append, interval_s=0.05),
+            timings=timings,
         )
         self._thread = threading.Thread(target=self._run)
 
@@ -114,8 +124,8 @@ def live_tasks(bootstrap_servers: str) -> Iterator[MakeTask]:
     store = MemoryStore()
     made: list[LiveTask] = []
 
-    def build(**config: str | bool) -> LiveTask:
-        made.append(LiveTask(bootstrap_servers, store, **config).start())  # type: ignore[arg-type]
+    def build(**config: Any) -> LiveTask:
+        made.append(LiveTask(bootstrap_servers, store, **config).start())
         return made[-1]
 
     try:

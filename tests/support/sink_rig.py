@@ -24,6 +24,7 @@ from keyfold_sink.status import PartitionStatus, State, TaskStatus
 from keyfold_sink.task.orders import Order, TaskOrders
 from keyfold_sink.task.report import Voice
 from keyfold_sink.task.sink_task import SinkTask
+from keyfold_sink.task.timings import TaskTimings
 from tests.support.fake_group import FakeConsumer, FakeSource, Key
 
 T0: Key = ("t", 0)
@@ -43,9 +44,11 @@ class Rig:
         checks: Checks | None = None,
         open_producer: OpenProducer | None = None,
         clock: Clock | None = None,
+        timings: TaskTimings | None = None,
         **changes: str,
     ) -> None:
         values = {"name": "s", "bootstrap.servers": "x", "topics": "t", "s3.bucket.name": "b", "topics.dir": "topics"}
+        values["offset.flush.interval.ms"] = "50"
         values |= {key.replace("__", "."): value for key, value in changes.items()}
         self.store = store
         self.orders = TaskOrders(threading.Event(), pause=pause)
@@ -65,6 +68,7 @@ class Rig:
             transaction_timeout_s=transaction_timeout_s,
             checks=checks,
             open_producer=open_producer,
+            timings=timings,
         )
         self._thread = threading.Thread(target=self._run)
 
@@ -129,12 +133,12 @@ MakeRig = Callable[..., Rig]
 
 
 @contextmanager
-def rigs() -> Iterator[MakeRig]:
-    """Makes rigs that run, and ends them."""
+def rigs(timings: TaskTimings | None = None) -> Iterator[MakeRig]:
+    """Makes rigs that run, and ends them. `timings` are those of rigs that are given none."""
     made: list[Rig] = []
 
     def build(store: ObjectStore | None = None, *, wait: bool = True, **changes: Any) -> Rig:
-        made.append(Rig(store or MemoryStore(), **changes))
+        made.append(Rig(store or MemoryStore(), **{"timings": timings, **changes}))
         made[-1].start(wait=wait)
         return made[-1]
 

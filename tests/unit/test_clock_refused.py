@@ -17,7 +17,7 @@ from keyfold.store.s3 import S3Location
 from keyfold.store.s3_errors import translate
 from keyfold_compactor.report import Outcome
 from keyfold_sink.status import State
-from keyfold_sink.task import sink_task
+from keyfold_sink.task.timings import TaskTimings
 from keyfold_sink.writing.access import RenewingStore
 from tests.support.cleaning import EAGER, clean, last_per_key, memory_log, read_all, record
 from tests.support.replica_rounds import Worlds
@@ -44,9 +44,8 @@ class Strict(FaultyStore):
 
 
 @pytest.fixture
-def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeRig]:
-    monkeypatch.setattr(sink_task, "_COMMIT_PATIENCE_S", 0.1)
-    with rigs() as build:
+def make() -> Iterator[MakeRig]:
+    with rigs(TaskTimings(commit_patience_s=0.1)) as build:
         yield build
 
 

@@ -17,7 +17,7 @@ from keyfold.store.probe import probe
 from keyfold.store.s3 import S3Location
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.status import State
-from keyfold_sink.task import sink_task
+from keyfold_sink.task.timings import TaskTimings
 from keyfold_sink.writing.access import RENEW_EVERY_S, AccessRefused, RenewingStore, is_refusal, location_now
 from tests.support.sink_rig import T0, T1, MakeRig, rigs
 
@@ -187,9 +187,8 @@ def test_credentials_that_stand_in_the_configuration_stay(tmp_path: Path) -> Non
 
 
 @pytest.fixture
-def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeRig]:
-    monkeypatch.setattr(sink_task, "_COMMIT_PATIENCE_S", 0.1)
-    with rigs() as build:
+def make() -> Iterator[MakeRig]:
+    with rigs(TaskTimings(commit_patience_s=0.1)) as build:
         yield build
 
 

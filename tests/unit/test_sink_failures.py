@@ -33,6 +33,7 @@ from keyfold_sink.kafka.source import SourceFacts, SourceForbidden, TopicForbidd
 from keyfold_sink.status import State
 from keyfold_sink.task.orders import Order
 from keyfold_sink.task.sink_task import ClientBroke, ClientFailed, PartitionsFailed
+from keyfold_sink.task.timings import TaskTimings
 from tests.support.fake_group import FakeSource, Key
 from tests.support.proof import read_segments
 from tests.support.sink_rig import T0, T1, MakeRig, Rig, rigs
@@ -40,7 +41,7 @@ from tests.support.sink_rig import T0, T1, MakeRig, Rig, rigs
 
 @pytest.fixture
 def make() -> Iterator[MakeRig]:
-    with rigs() as build:
+    with rigs(TaskTimings(look_again_s=0.01)) as build:
         yield build
 
 

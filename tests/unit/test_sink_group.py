@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from queue import SimpleQueue
 from random import Random
 from typing import Any, cast
 
@@ -21,8 +22,8 @@ from keyfold.store.memory import MemoryStore
 from keyfold_sink.group import group
 from keyfold_sink.group.assignment import Stage
 from keyfold_sink.status import State
-from keyfold_sink.task import sink_task as worker
 from keyfold_sink.task.orders import Order
+from keyfold_sink.task.timings import TaskTimings
 from tests.support.fake_group import Key
 from tests.support.proof import read_segments
 from tests.support.sink_rig import T0, T1, MakeRig, Rig, rigs
@@ -129,10 +130,9 @@ def test_who_polled_too_late_is_no_member_until_partitions_are_given_again(make:
 
 
 def test_topics_that_match_later_are_subscribed_to_and_a_name_that_does_not_is_left(
-    make: MakeRig, monkeypatch: pytest.MonkeyPatch
+    make: MakeRig,
 ) -> None:
-    monkeypatch.setattr(worker, "_TOPICS_INTERVAL_S", 0.02)
-    rig = make(wait=False, topics="", topics__regex="t.*")
+    rig = make(wait=False, topics="", topics__regex="t.*", timings=TaskTimings(topics_interval_s=0.02))
     rig.until(lambda: rig.says(State.UNASSIGNED) and "topics.regex" in rig.statuses[-1].trace)
     rig.kafka.produce(("other", 0), range(3))
     rig.kafka.produce(("t2", 0), range(3))
@@ -178,10 +178,14 @@ def test_group_offsets_that_were_refused_are_committed_again(make: MakeRig) -> N
 
 def test_a_task_ends_although_kafka_does_not_let_it_go(make: MakeRig, monkeypatch: pytest.MonkeyPatch) -> None:
     """A frozen broker holds up the client's commit and close for minutes (seen with librdkafka 2.16)."""
-    monkeypatch.setattr(worker, "_LEAVE_WAIT_S", 0.2)
-    thawed = threading.Event()
-    rig = make(segment__ms="100")
-    monkeypatch.setattr(rig.kafka, "close", lambda: thawed.wait(30))
+    thawed, leaving = threading.Event(), SimpleQueue[threading.Thread]()
+    rig = make(segment__ms="100", timings=TaskTimings(leave_wait_s=0.2))
+
+    def close() -> None:
+        leaving.put(threading.current_thread())
+        thawed.wait(60)
+
+    monkeypatch.setattr(rig.kafka, "close", close)
     rig.kafka.tell("on_assign", T0)
     rig.until(rig.runs)
     began_s = time.monotonic()
@@ -189,6 +193,7 @@ def test_a_task_ends_although_kafka_does_not_let_it_go(make: MakeRig, monkeypatc
     assert rig.error is None
     assert time.monotonic() - began_s < 10
     thawed.set()
+    leaving.get(timeout=60).join(60)
 
 
 def test_a_task_ends_at_every_stage_when_it_is_told_to(make: MakeRig) -> None:

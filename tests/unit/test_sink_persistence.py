@@ -12,7 +12,6 @@ import pytest
 from keyfold.clock import SystemClock
 from keyfold.errors import AccessDenied, StoreUnavailable
 from keyfold_sink.status import State, TaskStatus
-from keyfold_sink.task import persistence
 from keyfold_sink.task.persistence import Persistence, Stopped
 from keyfold_sink.task.report import Voice
 
@@ -67,8 +66,8 @@ def test_a_request_that_hangs_holds_up_neither_the_signs_of_life_nor_the_order_t
     assert len(asking.said) >= 3
 
 
-def test_a_call_that_hangs_beyond_all_time_outs_is_silent(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(persistence, "_HANGS_AFTER_S", 0.3)
+def test_a_call_that_hangs_beyond_all_time_outs_is_silent(asking: Asking) -> None:
+    asking.persist.hangs_after_s = 0.3
     threading.Timer(1.0, asking.let_go.set).start()
     assert asking.persist(asking.hang) == "answer"
     assert time.time() * 1000 - asking.said[-1].reported_ms > 400

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from random import Random
 from typing import Any, cast
 
@@ -19,18 +20,18 @@ from keyfold.store.memory import MemoryStore
 from keyfold_sink.group import group
 from keyfold_sink.group.troubles import Troubles
 from keyfold_sink.status import UNKNOWN, PartitionStatus, State, TaskStatus, dump, load_task, standstill
-from keyfold_sink.task import flushing, report
-from keyfold_sink.task import sink_task as worker
 from keyfold_sink.task.report import Voice
+from keyfold_sink.task.timings import TaskTimings
 from keyfold_sink.writing.health import Health
 from tests.support.clocks import BOTH_WAYS, SkewedClock
 from tests.support.sink_rig import T0, T1, MakeRig, rigs
 
+QUICK = TaskTimings(commit_patience_s=0.1)
+
 
 @pytest.fixture
-def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeRig]:
-    monkeypatch.setattr(worker, "_COMMIT_PATIENCE_S", 0.1)
-    with rigs() as build:
+def make() -> Iterator[MakeRig]:
+    with rigs(QUICK) as build:
         yield build
 
 
@@ -154,11 +155,11 @@ def test_a_topic_that_does_not_exist_is_named_in_the_trace(make: MakeRig) -> Non
     rig.until(lambda: rig.says(State.RUNNING) and rig.statuses[-1].trace != "")
 
 
-def test_a_task_that_is_shut_down_reports_while_it_flushes(make: MakeRig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_that_is_shut_down_reports_while_it_flushes(make: MakeRig) -> None:
     """A report is a sign of life: the longest wait of the main loop must not look as if it hung."""
-    monkeypatch.setattr(flushing, "INTERVAL_S", 0.05)
     store = FaultyStore(MemoryStore())
-    rig = make(store, offset__flush__timeout__ms="1000", task__shutdown__graceful__timeout__ms="1000")
+    limits = {"offset__flush__timeout__ms": "1000", "task__shutdown__graceful__timeout__ms": "1000"}
+    rig = make(store, timings=replace(QUICK, report_interval_s=0.05), **limits)
     rig.kafka.produce(T0, range(5))
     rig.kafka.tell("on_assign", T0)
     rig.until(lambda: rig.kafka.fetched.get(T0) == 5)
@@ -287,12 +288,9 @@ def test_a_partition_that_is_set_back_counts_as_blocked_until_it_is_claimed_agai
     rig.until(lambda: (status := rig.status()) is not None and status.blocked_ms == UNKNOWN)
 
 
-def test_a_transaction_that_nobody_ends_is_named_as_what_holds_a_partition_up(
-    make: MakeRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_transaction_that_nobody_ends_is_named_as_what_holds_a_partition_up(make: MakeRig) -> None:
     """Kafka has more, a reader of committed records does not get it, and nothing is wrong with the sink."""
-    monkeypatch.setattr(report, "_TRANSACTION_MS", 200)
-    rig = make(segment__ms="100")
+    rig = make(segment__ms="100", timings=replace(QUICK, transaction_ms=200))
     rig.kafka.produce(T0, range(5))
     rig.kafka.tell("on_assign", T0)
     rig.until(lambda: (status := rig.status()) is not None and status.next_offset == 5)

@@ -40,7 +40,7 @@ from keyfold_sink.writing.health import Health
 from keyfold_sink.writing.lane import Lane
 from keyfold_sink.writing.partition import Committed, PartitionWriter
 from keyfold_sink.writing.rolling import RollReason
-from keyfold_sink.writing.sender import Retry
+from keyfold_sink.writing.sender import LOOK_AGAIN_S, Retry
 
 Event = Loaded | Claimed | Stopped | Committed
 
@@ -69,6 +69,7 @@ class Group:
         on_committed: Callable[[Committed], None],
         one_failed_ends_all: bool,
         meter: TaskMeter | None = None,
+        look_again_s: float = LOOK_AGAIN_S,
     ) -> None:
         self.assigned: dict[TopicPartitionKey, Assigned] = {}
         self.log_ends: dict[TopicPartitionKey, int] = {}
@@ -86,6 +87,7 @@ class Group:
         self._before_revoke = before_revoke
         self._on_committed = on_committed
         self._one_failed_ends_all = one_failed_ends_all
+        self._look_again_s = look_again_s
         self._meter = meter or TaskMeter(clock)
         self._offsets = GroupOffsets(self._meter)
         self._membership = Membership(
@@ -230,7 +232,8 @@ class Group:
             health,
             on_retry=lambda: self._meter.count(names.RETRIES),
         )
-        owner = Assigned(key, lane, Retry(lane, self._random), self._open_log(key), health)
+        retry = Retry(lane, self._random, look_again_s=self._look_again_s)
+        owner = Assigned(key, lane, retry, self._open_log(key), health)
         if before is not None:
             owner.set_backs, owner.fences = before.set_backs + 1, before.fences
             owner.committed_ms = before.committed_ms

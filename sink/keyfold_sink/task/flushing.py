@@ -13,7 +13,6 @@ from keyfold.clock import Clock
 from keyfold.errors import Fenced, OffsetMoved
 from keyfold_sink.group.assignment import Assigned
 from keyfold_sink.group.verdict import PositionLost
-from keyfold_sink.task.report import INTERVAL_S
 from keyfold_sink.writing.lane import Lane
 from keyfold_sink.writing.rolling import RollReason
 
@@ -34,9 +33,17 @@ class Unflushed:
 
 
 def flush(
-    owners: Sequence[Assigned], reason: RollReason, within_s: float, clock: Clock, meanwhile: Callable[[], None]
+    owners: Sequence[Assigned],
+    reason: RollReason,
+    within_s: float,
+    clock: Clock,
+    meanwhile: Callable[[], None],
+    interval_s: float,
 ) -> Unflushed:
-    """Finish and commit what was read of these partitions; return those of which some could not be committed."""
+    """Finish and commit what was read of these partitions; return those of which some could not be committed.
+
+    `meanwhile` is called every `interval_s`.
+    """
     deadline_s = clock.monotonic_s() + within_s
     for owner in owners:
         if owner.writer is not None:
@@ -47,19 +54,19 @@ def flush(
         if owner.writer is None:
             continue
         name = "{}-{}".format(*owner.key)
-        if not _wait_idle(owner.lane, deadline_s, clock, meanwhile):
+        if not _wait_idle(owner.lane, deadline_s, clock, meanwhile, interval_s):
             late.append(name)
         elif not _is_settled(owner):
             refused.append(f"{name}: {owner.lane.crash}")
     return Unflushed(tuple(late), tuple(refused))
 
 
-def _wait_idle(lane: Lane, deadline_s: float, clock: Clock, meanwhile: Callable[[], None]) -> bool:
+def _wait_idle(lane: Lane, deadline_s: float, clock: Clock, meanwhile: Callable[[], None], interval_s: float) -> bool:
     while True:
         left_s = max(0.0, deadline_s - clock.monotonic_s())
-        if lane.wait_idle(min(left_s, INTERVAL_S)):
+        if lane.wait_idle(min(left_s, interval_s)):
             return True
-        if left_s <= INTERVAL_S:
+        if left_s <= interval_s:
             return False
         meanwhile()
 

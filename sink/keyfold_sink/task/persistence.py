@@ -26,7 +26,6 @@ T = TypeVar("T")
 
 _DELAYS: Final = Backoff(first_ms=200, cap_ms=10_000)
 _LOOK_S: Final = 0.1
-_HANGS_AFTER_S: Final = 600.0
 
 
 class Stopped(Exception):
@@ -41,6 +40,8 @@ class Persistence:
     voice: Voice
     clock: Clock
     random: Random
+    hangs_after_s: float = 600.0
+    """A call that takes longer than this hangs; no time-out of a client explains it."""
     _words: str = ""
     _caller: Senders = field(default_factory=lambda: Senders(1))
 
@@ -64,7 +65,7 @@ class Persistence:
         self._caller.shutdown(wait=False)
 
     def _answer(self, call: Callable[[], T]) -> T:
-        hangs_at_s = self.clock.monotonic_s() + _HANGS_AFTER_S
+        hangs_at_s = self.clock.monotonic_s() + self.hangs_after_s
         future = self._caller.submit(call)
         while True:
             try:

@@ -16,12 +16,10 @@ from keyfold.clock import Clock, Moment
 from keyfold_sink.group.assignment import Assigned, PauseReason, Stage
 from keyfold_sink.group.group import Group
 from keyfold_sink.status import UNKNOWN, PartitionStatus, State, TaskStatus
+from keyfold_sink.task.timings import REPORT_INTERVAL_S
 from keyfold_sink.writing.batch import TopicPartitionKey
 
-INTERVAL_S: Final = 1.0
 _NAMED_FAILURES: Final = 10
-# A transaction lasts for a moment; the one that nobody ends holds up all readers of committed records.
-_TRANSACTION_MS: Final = 10_000
 
 Send = Callable[[TaskStatus], None]
 Values = Callable[[], Mapping[str, float]]
@@ -36,7 +34,13 @@ class Voice:
     """Sends a task's statuses: who it is, and when it last said something. `values` gives the metrics to be told."""
 
     def __init__(
-        self, number: int, clock: Clock, send: Send, values: Values = no_values, *, interval_s: float = INTERVAL_S
+        self,
+        number: int,
+        clock: Clock,
+        send: Send,
+        values: Values = no_values,
+        *,
+        interval_s: float = REPORT_INTERVAL_S,
     ) -> None:
         self.number = number
         self._interval_s = interval_s
@@ -77,12 +81,17 @@ class Voice:
 
 
 class Report:
-    """Reads a task's state off its group. `ends` are end offsets of partitions that the client does not fetch."""
+    """Reads a task's state off its group. `ends` are end offsets of partitions that the client does not fetch.
 
-    def __init__(self, group: Group, voice: Voice) -> None:
+    A transaction lasts for a moment. One that is open for longer than `transaction_ms` is reported: it blocks all
+    readers of committed records.
+    """
+
+    def __init__(self, group: Group, voice: Voice, transaction_ms: int) -> None:
         self.ends: Mapping[TopicPartitionKey, int] = {}
         self._group = group
         self._voice = voice
+        self._transaction_ms = transaction_ms
 
     def tick(self) -> None:
         """Report if it is time to. Cheap enough to be called at every turn of a loop that waits."""
@@ -177,7 +186,7 @@ class Report:
             return UNKNOWN
         if owner.waits_since is None:
             owner.waits_since = self._voice.moment()
-        return owner.waits_since.wall_ms if owner.waits_since.age_ms >= _TRANSACTION_MS else UNKNOWN
+        return owner.waits_since.wall_ms if owner.waits_since.age_ms >= self._transaction_ms else UNKNOWN
 
     def _state(self, owner: Assigned) -> State:
         if owner.stage is Stage.FAILED:

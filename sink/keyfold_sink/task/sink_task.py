@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from queue import SimpleQueue
 from random import Random
-from typing import Any, Final
+from typing import Any
 
 import structlog
 from confluent_kafka import KafkaException
@@ -46,24 +46,12 @@ from keyfold_sink.task.orders import TaskOrders
 from keyfold_sink.task.reading import Reading
 from keyfold_sink.task.relief import Relief
 from keyfold_sink.task.report import Report, Voice
+from keyfold_sink.task.timings import TaskTimings
 from keyfold_sink.writing import budget
 from keyfold_sink.writing.batch import TopicPartitionKey
 from keyfold_sink.writing.partition import Committed, PartitionWriter, Tools
 from keyfold_sink.writing.rolling import RollReason
 from keyfold_sink.writing.senders import Senders
-
-_POLL_S: Final = 0.1
-# For limits of time; those of size and count are looked at with each batch.
-_ROLL_INTERVAL_S: Final = 0.05
-_FOLLOW_INTERVAL_S: Final = 60.0
-_TOPICS_INTERVAL_S: Final = 15.0
-_ENDS_INTERVAL_S: Final = 10.0
-# A commit that stays unknown for this long is asked for again; shutdown looks in between.
-_COMMIT_PATIENCE_S: Final = 10.0
-_LEAVE_WAIT_S: Final = 5.0
-_LITTER_INTERVAL_S: Final = 1.0
-# What has been sent already may still land; who starts next would find it, but need not read it again.
-_LAST_CALLS_S: Final = 5.0
 
 OpenConsumer = Callable[[Callable[[Any, Any], None], Callable[[Any], None]], GroupConsumer]
 """(what to call with the answers to commits, and with what the client has to say of itself) -> a consumer."""
@@ -110,9 +98,11 @@ class SinkTask:
         transaction_timeout_s: float = 0.0,
         on_committed: Callable[[Committed], None] = lambda _event: None,
         renew: Callable[[], None] = lambda: None,
+        timings: TaskTimings | None = None,
     ) -> None:
         """`renew` looks up credentials again; it may wait. `transaction_timeout_s` is for `catch_up` alone."""
         self._options = options
+        self._timings = timings or TaskTimings()
         self._renew = renew
         self._store = store
         self._source = source
@@ -155,7 +145,7 @@ class SinkTask:
             lambda: self._intake.kept_bytes,
             lambda: self._reading.large_record_bytes,
         )
-        self._report = Report(self._group, voice)
+        self._report = Report(self._group, voice, self._timings.transaction_ms)
         voice.values = Gauges(
             meter, self._group, self._in_flight, self._plan.segments_bytes, lambda: self._intake.kept_bytes
         ).values
@@ -182,10 +172,10 @@ class SinkTask:
                 raise PartitionsFailed(self._report.trace())
         finally:
             try:
-                if not self._group.leave(consumer, _LEAVE_WAIT_S):
+                if not self._group.leave(consumer, self._timings.leave_wait_s):
                     self._events.warning("Kafka did not let the task leave its group in time; it goes all the same")
             finally:
-                if not self._pool.end(self._clock.monotonic_s() + _LAST_CALLS_S, self._clock.monotonic_s):
+                if not self._pool.end(self._clock.monotonic_s() + self._timings.last_calls_s, self._clock.monotonic_s):
                     self._events.warning("a request still hangs; the task ends without its answer")
 
     # The loop
@@ -199,7 +189,7 @@ class SinkTask:
 
     def turn(self, consumer: GroupConsumer) -> None:
         """Once around."""
-        messages = consumer.consume(self._plan.batch_records(self._reading.expected_record_bytes), _POLL_S)
+        messages = consumer.consume(self._plan.batch_records(self._reading.expected_record_bytes), self._timings.poll_s)
         if messages:
             self._reading.take(messages)
         self._obey()
@@ -209,7 +199,7 @@ class SinkTask:
         self._relief.step(self._orders.stop)
         self._follow(consumer)
         self._report.tick()
-        if self._timers.due("litter", _LITTER_INTERVAL_S):
+        if self._timers.due("litter", self._timings.litter_interval_s):
             collect_litter()
 
     def _obey(self) -> None:
@@ -230,7 +220,7 @@ class SinkTask:
                 writer.roll(RollReason.REQUEST)
 
     def _roll(self) -> None:
-        if self._timers.due("roll", _ROLL_INTERVAL_S):
+        if self._timers.due("roll", self._timings.roll_interval_s):
             for writer in self._writers():
                 writer.roll_if_due()
         if self._timers.due("lag", self._options.offset_flush_interval_ms / 1000):
@@ -245,17 +235,17 @@ class SinkTask:
         if self._group.doubts_topics:  # the client's word alone ends nothing
             self._group.doubts_topics = False
             self._timers.hurry("follow")
-        if self._timers.due("follow", _FOLLOW_INTERVAL_S):
+        if self._timers.due("follow", self._timings.follow_interval_s):
             for writer in self._writers():
                 writer.follow()
         if self._options.topics_regex is not None:
-            if self._timers.due("topics", _TOPICS_INTERVAL_S):
+            if self._timers.due("topics", self._timings.topics_interval_s):
                 self._background.begin("topics", lambda: self._options.choose_topics(self._source.topics()))
             topics = self._background.finished("topics")
             if topics and topics != self._topics:
                 self._topics = topics
                 self._group.join(consumer, topics)
-        if self._timers.due("ends", _ENDS_INTERVAL_S) and (unread := self._report.unread()):
+        if self._timers.due("ends", self._timings.ends_interval_s) and (unread := self._report.unread()):
             self._background.begin("ends", lambda: self._source.end_offsets(unread))
         self._report.ends = self._background.finished("ends") or self._report.ends
 
@@ -294,7 +284,7 @@ class SinkTask:
 
     def _flush(self, owners: Sequence[Assigned], reason: RollReason, timeout_ms: int) -> Unflushed:
         """Finish and commit what was read of these partitions; return what could not be committed."""
-        left = flush(owners, reason, timeout_ms / 1000, self._clock, self._report.tick)
+        left = flush(owners, reason, timeout_ms / 1000, self._clock, self._report.tick, self._timings.report_interval_s)
         self._group.take_reports()
         return left
 
@@ -322,11 +312,13 @@ class SinkTask:
             on_committed=on_committed,
             one_failed_ends_all=one_failed_ends_all,
             meter=meter,
+            look_again_s=self._timings.look_again_s,
         )
 
     def _open_log(self, key: TopicPartitionKey) -> PartitionLog:
         place = Place(self._options.topics_dir, *key)
-        return PartitionLog(self._store, place, clock=self._clock, random=self._random, patience_s=_COMMIT_PATIENCE_S)
+        patience_s = self._timings.commit_patience_s
+        return PartitionLog(self._store, place, clock=self._clock, random=self._random, patience_s=patience_s)
 
     def _open_writer(self, owner: Assigned, event: Claimed) -> PartitionWriter:
         policy = self._options.roll_policy(owner.key[0])

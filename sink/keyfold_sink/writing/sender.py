@@ -30,7 +30,7 @@ T = TypeVar("T")
 PART_BYTES: Final = 8 * 1024 * 1024
 _DELAYS: Final = Backoff(first_ms=100, cap_ms=10_000)
 _LOOKS: Final = 3
-_LOOK_AGAIN_S: Final = 0.5
+LOOK_AGAIN_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,7 @@ class Retry:
     lane: Lane
     random: Random
     backoff: Backoff = _DELAYS
+    look_again_s: float = LOOK_AGAIN_S
 
     def __call__(self, call: Callable[[], T]) -> T:
         """See `Lane.retry`."""
@@ -50,7 +51,7 @@ class Retry:
         for _ in range(looks - 1):
             with contextlib.suppress(error):
                 return self(call)
-            self.lane.wait(_LOOK_AGAIN_S)
+            self.lane.wait(self.look_again_s)
         return self(call)
 
 
