@@ -12,6 +12,7 @@ import pytest
 
 from keyfold.cli.app import run
 from tests.conftest import fresh
+from tests.support.clocks import HurriedClock
 from tests.support.kafka import produce_all, synthetic
 from tests.support.moto import LocalS3Process
 from tests.support.proof import Rig
@@ -127,7 +128,7 @@ def test_a_refusal_ends_the_task_and_says_what_to_check(
 ) -> None:
     places = {"other": str(broker.certificates.other_authority), "plain": broker.bootstrap_servers}
     keys = settings(broker, listener, **{key: value.format(**places) for key, value in wrong.items()})
-    said = rig.fail(write(rig, topic, keys))
+    said = rig.fail(write(rig, topic, keys), HurriedClock(10))  # a refusal is believed after ten seconds
     for words in says:
         assert words in said
     assert "wr0ng-one" not in said

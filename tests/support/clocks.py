@@ -6,6 +6,7 @@
     JumpingStore(store, [clock], at=7, by_ms=...)  clocks jump right before the store's 7th call
     SkewedProcesses(folder).environment        real processes, whose time of day a test moves while they run
     ServerTime().jump(-3600)                   what an S3 server says of its time, for `tests.support.s3_gate`
+    HurriedClock(10)                           time passes ten times as fast, for waits whose length is not tested
 
 A `SkewedClock` never moves its monotonic time by a jump, as no kernel does.
 """
@@ -22,12 +23,31 @@ from email.utils import format_datetime, parsedate_to_datetime
 from pathlib import Path
 from typing import Final
 
-from keyfold.clock import Clock, ManualClock
+from keyfold.clock import Clock, ManualClock, SystemClock
 from keyfold.store.api import ObjectStore
 from keyfold.store.faulty import Call, Fault, FaultyStore
 
 HOUR_MS: Final = 3_600_000
 BOTH_WAYS: Final = (HOUR_MS, -HOUR_MS)
+
+
+@dataclass(frozen=True, slots=True)
+class HurriedClock:
+    """A clock of the system whose monotonic time passes `times` as fast."""
+
+    times: float
+
+    def now_ms(self) -> int:
+        """See `Clock.now_ms`."""
+        return SystemClock().now_ms()
+
+    def monotonic_s(self) -> float:
+        """See `Clock.monotonic_s`."""
+        return SystemClock().monotonic_s() * self.times
+
+    def sleep(self, seconds: float) -> None:
+        """See `Clock.sleep`."""
+        SystemClock().sleep(seconds / self.times)
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ from unittest.mock import patch
 
 from keyfold import logs
 from keyfold.cli.app import run
-from keyfold.clock import SystemClock
+from keyfold.clock import Clock
 from keyfold.errors import KeyfoldError
 from keyfold.options import read_config
 from keyfold_sink.config.examine import options_of
@@ -50,9 +50,9 @@ def run_here(environment: Mapping[str, str], *arguments: str) -> Ended:
     return Ended(code, out.getvalue(), err.getvalue())
 
 
-def run_task_here(environment: Mapping[str, str], config: Path) -> Ended:
+def run_task_here(environment: Mapping[str, str], config: Path, clock: Clock) -> Ended:
     """Run the task of `keyfold sink run CONFIG` until it fails; without REST, its worker would end then too."""
-    err, stop, clock = StringIO(), threading.Event(), SystemClock()
+    err, stop = StringIO(), threading.Event()
 
     def stop_a_failed_one(status: TaskStatus) -> None:
         if status.state is State.FAILED:

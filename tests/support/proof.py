@@ -25,7 +25,7 @@ from typing import Any, Protocol, Self
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from keyfold.clock import SystemClock
+from keyfold.clock import Clock, SystemClock
 from keyfold.log.decode import read_records
 from keyfold.log.index import Index
 from keyfold.log.manifest import Manifest, faults
@@ -256,9 +256,9 @@ class Rig:
             assert ended == code, f"exit code {ended}:\n{sink.said[-3000:]}"
             return sink.said
 
-    def fail(self, config: Path) -> str:
+    def fail(self, config: Path, clock: Clock | None = None) -> str:
         """Run a sink's task in this process until it fails; what it said, with the error as the command tells it."""
-        return _said(run_task_here(self.s3.environment, config), 1)
+        return _said(run_task_here(self.s3.environment, config, clock or SystemClock()), 1)
 
     def catch_up(self, config: Path, *, timeout_s: float = 180) -> str:
         return self.run(config, "--until-caught-up", timeout_s=timeout_s)
