@@ -54,7 +54,7 @@ def test_those_who_wait_for_an_answer_share_it_and_share_its_failure() -> None:
 
 def test_a_topic_is_gone_only_when_three_looks_say_so() -> None:
     with ThreadPoolExecutor(1) as pool:
-        retry = Retry(Lane(pool, lambda _: None), Random(0), Backoff(1, 2))
+        retry = Retry(Lane(pool, lambda _: None), Random(0), Backoff(1, 2), look_again_s=0.001)
         answers: Iterator[TopicGone | str] = iter([TopicGone("t"), TopicGone("t"), "id"])
 
         def topic_id() -> str:
