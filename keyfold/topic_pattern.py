@@ -42,8 +42,11 @@ _PROGRAM: Final = (
 class TopicPattern:
     """A regular expression that must match a whole name. May be used by many threads; remembers what it has matched."""
 
-    def __init__(self, regex: str, known_max: int = _KNOWN_MAX) -> None:
-        """At most `known_max` names are remembered. Raises `ConfigError` where `regex` is invalid or too long."""
+    def __init__(self, regex: str, known_max: int = _KNOWN_MAX, within_s: float = WITHIN_S) -> None:
+        """Remember at most `known_max` names. An expression that may be slow is given up after `within_s`.
+
+        Raises `ConfigError` where `regex` is invalid or too long.
+        """
         if len(regex) > LENGTH_MAX:
             raise ConfigError(KEY, f"has {len(regex)} characters, more than {LENGTH_MAX}")
         try:
@@ -54,6 +57,7 @@ class TopicPattern:
             raise ConfigError(KEY, "is no regular expression: it is nested too deeply") from error
         self._may_be_slow = may_be_slow(regex)
         self._known_max = known_max
+        self._within_s = within_s
         self._known: dict[str, bool] = {}
         self._lock = threading.Lock()
 
@@ -72,7 +76,8 @@ class TopicPattern:
                 self._known.clear()
                 unknown = list(names)
             if unknown:
-                self._known.update(zip(unknown, _matched_elsewhere(self._compiled.pattern, unknown), strict=True))
+                matched = _matched_elsewhere(self._compiled.pattern, unknown, self._within_s)
+                self._known.update(zip(unknown, matched, strict=True))
             return sorted(name for name in names if self._known[name])
 
 
@@ -93,20 +98,20 @@ def may_be_slow(regex: str) -> bool:
     )
 
 
-def _matched_elsewhere(regex: str, names: Sequence[str]) -> list[bool]:
+def _matched_elsewhere(regex: str, names: Sequence[str], within_s: float) -> list[bool]:
     try:
         ended = subprocess.run(  # noqa: S603 - this very Python
             [sys.executable, "-I", "-S", "-c", _PROGRAM],
             input=json.dumps([regex, names]),
             capture_output=True,
             text=True,
-            timeout=WITHIN_S,
+            timeout=within_s,
             check=True,
         )
     except subprocess.TimeoutExpired as error:
         raise ConfigError(
             KEY,
-            f"has not been matched with {len(names)} topics, such as {names[0]}, after {WITHIN_S:g} s",
+            f"has not been matched with {len(names)} topics, such as {names[0]}, after {within_s:g} s",
             hint="write it so that nothing is repeated which itself repeats or branches in more ways than one, as "
             "(a+)+ and (a|a)* do",
         ) from error
