@@ -23,6 +23,7 @@ pytestmark = pytest.mark.kafka
 
 MakeTopic = Callable[..., str]
 TOKEN = "t0p-s3cret"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
 HOUR_MS = 3_600_000
 
 
@@ -71,6 +72,8 @@ def test_a_client_of_connect_runs_a_sink_from_its_first_record_to_its_end(rig: R
         assert client.restart_connector(name, include_tasks=True)["connector"]["state"] == "RESTARTING"
         wait_for(lambda: len(_tasks(worker) - before) == 2, 120, "two other processes")
         wait_for(lambda: _states(client, name) == ["RUNNING"] * 3, 120, "they run")
+        # A task that is told to leave its group while that is rebalanced may need all the time that it has for leaving.
+        wait_for(lambda: _tasks_at_work(url, name) == {0, 1}, 120, "each has a partition")
         client.stop_connector(name)
         wait_for(lambda: _states(client, name) == ["STOPPED"], 120, "it is stopped")
         assert get(f"{url}/health/ready").ok
@@ -85,18 +88,24 @@ def _states(client: KafkaConnect, name: str) -> list[str]:
     return [found["connector"]["state"], *(task["state"] for task in found["tasks"])]
 
 
+def _partitions(url: str, name: str) -> list[dict[str, Any]]:
+    return list(get(f"{url}/connectors/{name}/partitions", headers=BEARER).json()["partitions"])
+
+
+def _tasks_at_work(url: str, name: str) -> set[int]:
+    return {row["task"] for row in _partitions(url, name) if row["state"] == "RUNNING"}
+
+
 def _flush_and_look(url: str, name: str, records: int) -> None:
     """Nothing is due for an hour; asked for, it is durable at once."""
-    bearer = {"Authorization": f"Bearer {TOKEN}"}
 
     def total(field: str) -> int:
-        rows = get(f"{url}/connectors/{name}/partitions", headers=bearer).json()["partitions"]
-        return sum(row[field] or 0 for row in rows)
+        return sum(row[field] or 0 for row in _partitions(url, name))
 
     wait_for(lambda: total("position") == records, 120, "all is read")
     assert 0 < total("lag") == records - total("next_offset")  # a rebalance may have flushed some
     assert total("oldest_record_age_ms") > 0
-    assert requests.post(f"{url}/connectors/{name}/flush", headers=bearer, timeout=30).status_code == 202
+    assert requests.post(f"{url}/connectors/{name}/flush", headers=BEARER, timeout=30).status_code == 202
     wait_for(lambda: total("next_offset") == records, 120, "all is durable")
     assert (total("lag"), total("oldest_record_age_ms")) == (0, 0)
 

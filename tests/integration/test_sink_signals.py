@@ -5,6 +5,7 @@ Nothing is committed before the end here (`segment.ms` is ten minutes), so what 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -55,19 +56,22 @@ def fill(rig: Rig, topic: str) -> None:
     produce_all(rig.broker.bootstrap_servers, topic, synthetic(RECORDS, key_count=100))
 
 
-def until_read(sink: SinkProcess) -> None:
-    """Wait until the tasks have put every record into a segment."""
+def until_read(sink: SinkProcess, topic: str) -> None:
+    """Wait until each task has a partition and has put every record of it into a segment.
+
+    A task that is told to leave its group while that is rebalanced may need all the time that it has for leaving.
+    """
     sink.until('"addresses"')
     found = ADDRESS.search(sink.said)
     assert found is not None, sink.said
-    metric = "kafka_connect_sink_task_metrics_sink_record_send_total"
 
-    def sent() -> float:
-        with urllib.request.urlopen(f"{found[1]}/metrics", timeout=60) as answer:
-            rows = answer.read().decode().splitlines()
-        return sum(float(row.rsplit(" ", 1)[1]) for row in rows if row.startswith(metric))
+    def has_read() -> bool:
+        with urllib.request.urlopen(f"{found[1]}/connectors/{topic}/partitions", timeout=60) as answer:
+            rows = json.loads(answer.read())["partitions"]
+        is_all = sum(row["position"] or 0 for row in rows) == RECORDS
+        return is_all and {row["task"] for row in rows if row["state"] == "RUNNING"} == {0, 1}
 
-    wait_for(lambda: sent() == RECORDS, 120, "every record is read")
+    wait_for(has_read, 120, "every record is read")
 
 
 @contextmanager
@@ -84,7 +88,7 @@ def test_one_ctrl_c_commits_what_was_read_and_ends_well(rig: Rig, topic: MakeTop
     name = topic(partitions=PARTITIONS, config=FOREVER)
     fill(rig, name)
     with at_terminal(rig, rig.config(name, **KEYS)) as (terminal, sink):
-        until_read(sink)
+        until_read(sink, name)
         terminal.press(CTRL_C)
         assert sink.wait() == 0
     assert rig.prove(name, PARTITIONS) == RECORDS
@@ -95,7 +99,7 @@ def test_two_ctrl_c_end_at_once_and_leave_no_task_behind(rig: Rig, topic: MakeTo
     name = topic(partitions=PARTITIONS, config=FOREVER)
     fill(rig, name)
     with at_terminal(rig, rig.config(name, **KEYS, **SOON_MISSED)) as (terminal, sink):
-        until_read(sink)
+        until_read(sink, name)
         local_s3.set_faults(Fault(r"partition", status=503, times=-1))
         tasks = tree(sink.process.pid)[1:]
         assert len(tasks) == 2
@@ -113,7 +117,7 @@ def test_sigterm_to_the_worker_alone_commits_what_was_read(rig: Rig, topic: Make
     name = topic(partitions=PARTITIONS, config=FOREVER)
     fill(rig, name)
     with rig.start(rig.config(name, **KEYS)) as sink:
-        until_read(sink)
+        until_read(sink, name)
         assert sink.end() == 0
         assert "shutdown" in sink.said
     assert rig.prove(name, PARTITIONS) == RECORDS
@@ -128,7 +132,7 @@ def test_a_signal_to_the_group_of_processes_is_one_to_the_worker(
     name = topic(partitions=PARTITIONS, config=FOREVER)
     fill(rig, name)
     with rig.start(rig.config(name, **KEYS)) as sink:
-        until_read(sink)
+        until_read(sink, name)
         os.killpg(sink.process.pid, number)
         assert sink.wait() == 0
         assert "task is started again" not in sink.said
@@ -141,7 +145,7 @@ def test_a_signal_to_every_process_commits_what_was_read(rig: Rig, topic: MakeTo
     name = topic(partitions=PARTITIONS, config=FOREVER)
     fill(rig, name)
     with rig.start(rig.config(name, **KEYS)) as sink:
-        until_read(sink)
+        until_read(sink, name)
         for pid in reversed(tree(sink.process.pid)):
             for number in (signal.SIGINT, signal.SIGHUP):
                 os.kill(pid, number)
@@ -154,7 +158,7 @@ def test_a_terminal_that_goes_away_ends_the_sink_and_what_was_read_is_committed(
     name = topic(partitions=PARTITIONS, config=FOREVER)
     fill(rig, name)
     with at_terminal(rig, rig.config(name, **KEYS)) as (terminal, sink):
-        until_read(sink)
+        until_read(sink, name)
         terminal.hang_up()
         assert sink.wait() == 0
     assert rig.prove(name, PARTITIONS) == RECORDS
