@@ -102,7 +102,7 @@ def test_a_registry_that_is_away_holds_up_its_own_partitions_alone(
     name = topic(partitions=2)
     first, second = registry.register("a", OLD), registry.register("b", "string")
     produce(rig, name, [framed(first, OLD, {"id": n}) for n in range(100)], partition=0)
-    with rig.start(config(rig, name, registry)) as sink:
+    with rig.start(config(rig, name, registry, errors_retry_delay_max_ms="500")) as sink:
         wait_for(lambda: next_offset(rig, name, 0) == 100, 60, "the first records")
         registry.answer = 503
         produce(rig, name, [framed(second, "string", "x")] * 100, partition=1)
