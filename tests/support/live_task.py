@@ -26,6 +26,7 @@ from tests.support.proof import read_segments, wait_for
 
 _QUICK = {
     "segment.ms": "300",
+    "consumer.override.heartbeat.interval.ms": "500",
     "consumer.override.topic.metadata.refresh.interval.ms": "500",
     "consumer.override.fetch.wait.max.ms": "50",
     "consumer.override.reconnect.backoff.max.ms": "500",
