@@ -67,6 +67,7 @@ def read_topics(bootstrap_servers: str, keys: Iterable[tuple[str, int]]) -> dict
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
             "fetch.queue.backoff.ms": 5,
+            "fetch.wait.max.ms": 10,  # or the broker holds back for half a second that a partition has ended
         }
     )
     found: dict[tuple[str, int], list[Record]] = {key: [] for key in keys}
@@ -75,7 +76,7 @@ def read_topics(bootstrap_servers: str, keys: Iterable[tuple[str, int]]) -> dict
         consumer.assign([TopicPartition(*key, 0) for key in found])
         deadline = time.monotonic() + 120
         while left and time.monotonic() < deadline:
-            for message in consumer.consume(10_000, 0.2):
+            for message in consumer.consume(10_000, 0.05):
                 key = (message.topic() or "", message.partition() or 0)
                 error = message.error()
                 if error is None:
@@ -267,9 +268,10 @@ class Rig:
         """The log holds what the topic holds. Returns how many records that is."""
         store = self.store()
         count = 0
+        kept = read_topics(self.broker.bootstrap_servers, [(topic, partition) for partition in range(partitions)])
         try:
             for partition in range(partitions):
-                expected = read_topic(self.broker.bootstrap_servers, topic, partition)
+                expected = kept[topic, partition]
                 found = read_segments(store, topic, partition)
                 assert len(found) == len(expected), difference(expected, found)
                 assert found == expected
