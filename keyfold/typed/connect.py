@@ -201,7 +201,10 @@ def _decimal(schema: Mapping[str, Any]) -> tuple[Convert, Type] | None:
 
     def convert(payload: Any) -> Decimal:
         if type(payload) is str:
-            return exact_decimal(int.from_bytes(_base64(payload), "big", signed=True), scale)
+            try:
+                return exact_decimal(_base64(payload), scale)
+            except ValueError as error:
+                raise Misfit(f"has a payload with {error}") from error
         if type(payload) in {int, Decimal}:
             return Decimal(payload)
         if type(payload) is float:

@@ -32,10 +32,18 @@ EPOCH_LOCAL: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - a local time has no 
 EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
 PER_SECOND: Final = {"millis": 10**3, "micros": 10**6, "nanos": 10**9}
 DAY_SECONDS: Final = 86_400
+DECIMAL_BYTES_MAX: Final = 1_785
+"""How long a decimal may be: 4,299 digits. To find the digits takes quadratic time, so Python itself refuses 4,301."""
 
 
-def exact_decimal(unscaled: int, scale: int) -> Decimal:
-    """`unscaled` / 10**`scale`, with every digit."""
+def exact_decimal(data: bytes, scale: int) -> Decimal:
+    """Return the decimal whose unscaled value is `data`, big-endian in two's complement, with every digit.
+
+    Raise `ValueError` if `data` is longer than `DECIMAL_BYTES_MAX`.
+    """
+    if len(data) > DECIMAL_BYTES_MAX:
+        raise ValueError(f"a decimal of {len(data)} bytes is longer than {DECIMAL_BYTES_MAX}")
+    unscaled = int.from_bytes(data, "big", signed=True)
     sign, digits = (1, str(-unscaled)) if unscaled < 0 else (0, str(unscaled))
     return Decimal((sign, tuple(map(int, digits)), -scale))
 
@@ -93,7 +101,7 @@ def _rescaled(written: Logical | None, target: Logical) -> Convert | None:
 
 def _raw(logical: Logical) -> Convert | None:
     if logical.name == "decimal":
-        return lambda data: exact_decimal(int.from_bytes(data, "big", signed=True), logical.scale)
+        return lambda data: exact_decimal(data, logical.scale)
     if logical.name == "uuid":
         return uuid_text
     return None

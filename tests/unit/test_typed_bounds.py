@@ -7,7 +7,9 @@ import json
 import subprocess
 import sys
 import textwrap
+from base64 import b64encode
 from collections.abc import Callable
+from decimal import Context
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from keyfold.store.memory import MemoryStore
 from keyfold.typed.avro_schema import NotAvro, avro_type, parse_avro
 from keyfold.typed.decoder import Decoder
 from keyfold.typed.kept import KeptSchemas, SchemaUnusable
+from keyfold.typed.logical import DECIMAL_BYTES_MAX
 from keyfold.typed.misfit import Misfit
 from keyfold.typed.schema_bounds import (
     SCHEMA_BYTES_MAX,
@@ -115,6 +118,35 @@ def test_an_envelope_and_a_document_of_any_depth_are_read_or_refused(depth: int)
     for text in (f'{{"schema":{schema_text},"payload":{payload}}}', payload):
         with contextlib.suppress(Misfit):
             decoder._value.value(text.encode(), ())
+
+
+def decimal_decoders() -> dict[str, Callable[[bytes], Any]]:
+    """What reads an unscaled value with two digits behind the point, by the format that carries it."""
+    store = MemoryStore()
+    schema = {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 2}
+    store.put("topics/_schemas/7.avsc", json.dumps(schema).encode(), Create())
+    avro = Decoder(value_format="avro", schemas=KeptSchemas(store, "topics"))
+    connect = {"type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "parameters": {"scale": "2"}}
+
+    def avro_value(unscaled: bytes) -> Any:
+        return avro._value.value(b"\0\0\0\0\x07" + unscaled, ())
+
+    def json_value(unscaled: bytes) -> Any:
+        document = {"schema": connect, "payload": b64encode(unscaled).decode()}
+        return Decoder(value_format="json")._value.value(json.dumps(document).encode(), ())
+
+    return {"avro": avro_value, "json": json_value}
+
+
+@pytest.mark.parametrize("form", ["avro", "json"])
+def test_a_decimal_is_read_with_all_its_digits_or_refused_by_its_length(form: str) -> None:
+    decode = decimal_decoders()[form]
+    longest = b"\x80" + bytes(DECIMAL_BYTES_MAX - 1)
+    value = decode(longest)
+    assert value.as_tuple().exponent == -2
+    assert value.scaleb(2, Context(prec=5_000)) == -(2 ** (DECIMAL_BYTES_MAX * 8 - 1))
+    with pytest.raises(Misfit, match=f"a decimal of {DECIMAL_BYTES_MAX + 1} bytes"):
+        decode(longest + b"\0")
 
 
 _IN_A_SMALL_PROCESS = textwrap.dedent(
