@@ -270,6 +270,14 @@ def nodes(schema: Type) -> Iterator[Type]:
                 waiting += [each.type for each in node.fields]
 
 
+def has_decimals(schema: Type) -> bool:
+    """Whether a decimal is in a schema."""
+    return any(
+        isinstance(node, Primitive | Fixed) and node.logical is not None and node.logical.name == "decimal"
+        for node in nodes(schema)
+    )
+
+
 def short_name(name: str) -> str:
     """A full name without its namespace."""
     return name.rpartition(".")[2]

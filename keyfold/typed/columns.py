@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from keyfold.typed.arrow_types import arrow_type
 from keyfold.typed.avro_read import Into
-from keyfold.typed.avro_schema import Logical, Primitive, Type, nodes
+from keyfold.typed.avro_schema import Type, has_decimals
 from keyfold.typed.avro_vector import Misplaced, Unsuited, read_arrow
 from keyfold.typed.formats import Part
 from keyfold.typed.frames import Frame, Raw, find_frames, named_headers
@@ -78,7 +78,7 @@ class JsonColumn:
     def __init__(self, schema: Type) -> None:
         """Raises `NoArrowType`."""
         self.type = arrow_type(schema)
-        self._values = JsonValues(exact=_has_decimals(schema))
+        self._values = JsonValues(exact=has_decimals(schema))
         self._fit = compile_json(schema)
 
     def decode(self, data: pa.Array, headers: pa.Array | None) -> Decoded:  # noqa: ARG002
@@ -91,13 +91,6 @@ class JsonColumn:
             return None if value is None else self._fit(value)
         except RecursionError as error:
             raise Misfit("is nested too deeply") from error
-
-
-def _has_decimals(schema: Type) -> bool:
-    return any(
-        isinstance(node, Primitive) and isinstance(node.logical, Logical) and node.logical.name == "decimal"
-        for node in nodes(schema)
-    )
 
 
 class AvroColumn:

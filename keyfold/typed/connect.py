@@ -10,6 +10,7 @@ name are let be; a null takes the schema's default.
 from __future__ import annotations
 
 import binascii
+import math
 from collections.abc import Callable, Mapping
 from datetime import date, timedelta
 from decimal import Decimal
@@ -25,6 +26,7 @@ from keyfold.typed.avro_schema import (
     RecordType,
     Type,
     Union,
+    has_decimals,
 )
 from keyfold.typed.logical import DAY_SECONDS, EPOCH, EPOCH_DAY, EPOCH_LOCAL, exact_decimal
 from keyfold.typed.misfit import Misfit
@@ -52,10 +54,14 @@ def is_envelope(document: Any) -> bool:
 
 
 class Envelope:
-    """What one of Connect's schemas means: `convert` a payload, and the `type` of the result (None: no schema)."""
+    """What one of Connect's schemas means: `convert` a payload, and the `type` of the result (None: no schema).
+
+    Where the type `has_decimals`, numbers of a payload are parsed as `Decimal`: a float would lose their digits.
+    """
 
     def __init__(self, schema: Any) -> None:
         self.convert, self.type = _compile(schema)
+        self.has_decimals = self.type is not None and has_decimals(self.type)
 
 
 def _compile(schema: Any, level: int = 0) -> tuple[Convert, Type | None]:
@@ -119,7 +125,7 @@ def _simple(kind: str) -> Convert:
                 return int(payload)
         elif kind in {"float", "double"}:
             if type(payload) in {int, float, Decimal} or payload in {"NaN", "Infinity", "-Infinity"}:
-                return float(payload)
+                return _float(payload)
         elif type(payload) is _TYPES.get(kind):
             return payload
         elif kind == "bytes" and type(payload) is str:
@@ -127,6 +133,14 @@ def _simple(kind: str) -> Convert:
         raise _wrong(payload, kind)
 
     return convert
+
+
+def _float(number: Any) -> float:
+    """The nearest float; infinity where the number is beyond all of them, as in Java."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
 
 
 def _base64(text: str) -> bytes:
@@ -207,7 +221,7 @@ def _decimal(schema: Mapping[str, Any]) -> tuple[Convert, Type] | None:
                 raise Misfit(f"has a payload with {error}") from error
         if type(payload) in {int, Decimal}:
             return Decimal(payload)
-        if type(payload) is float:
+        if type(payload) is float and math.isfinite(payload):  # a default: the schema is parsed before it is known
             return Decimal(repr(payload))
         raise _wrong(payload, "a decimal")
 

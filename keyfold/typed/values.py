@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Sequence
-from decimal import Decimal
+from collections.abc import Callable, Sequence
+from decimal import Decimal, InvalidOperation
 from threading import Lock
 from typing import Any, Final, NoReturn, Protocol
 
@@ -68,10 +68,10 @@ class JsonValues:
     """JSON. Nothing but white space is null, as for Connect."""
 
     def __init__(self, *, exact: bool = False) -> None:
-        """With `exact` numbers with a point are `Decimal`."""
+        """With `exact` numbers with a point are `Decimal`; without it only those of an envelope with decimals are."""
         # Made once: `json.loads` makes a decoder in each call that has such arguments.
-        parse_float = Decimal if exact else None
-        self._parse = json.JSONDecoder(parse_constant=_no_constant, parse_float=parse_float).decode
+        self._parse_exact = json.JSONDecoder(parse_constant=_no_constant, parse_float=_decimal).decode
+        self._parse = self._parse_exact if exact else json.JSONDecoder(parse_constant=_no_constant).decode
         self._envelopes = Envelopes()
         self._prefixes: tuple[tuple[bytes, Envelope], ...] = ()
 
@@ -88,15 +88,18 @@ class JsonValues:
         """
         for prefix, envelope in self._prefixes:
             if data.startswith(prefix) and data.endswith(b"}"):
+                parse = self._parse_exact if envelope.has_decimals else self._parse
                 try:
-                    return envelope, self._parse(data[len(prefix) : -1].decode())
+                    return envelope, parse(data[len(prefix) : -1].decode())
                 except (ValueError, RecursionError):
                     break  # something else follows the payload, or it is wrong
-        document = self._document(data)
+        document = self._document(data, self._parse)
         if not is_envelope(document):
             return None, document
         found = self._envelopes.of(document["schema"])
         self._learn(data, document["schema"], found)
+        if found.has_decimals and self._parse is not self._parse_exact:
+            document = self._document(data, self._parse_exact)
         return found, document["payload"]
 
     def _learn(self, data: bytes, schema: Any, envelope: Envelope) -> None:
@@ -110,10 +113,10 @@ class JsonValues:
             return  # the words were found inside the schema
         self._prefixes = ((data[: end + len(_PAYLOAD)], envelope), *self._prefixes[: _PREFIXES - 1])
 
-    def _document(self, data: bytes) -> Any:
+    def _document(self, data: bytes, parse: Callable[[str], Any]) -> Any:
         """The document as it stands. Raises `Misfit`."""
         try:
-            return self._parse(data.removeprefix(_BOM).decode())
+            return parse(data.removeprefix(_BOM).decode())
         except UnicodeDecodeError as error:
             raise Misfit(f"is not UTF-8: {error.reason} at byte {error.start}") from error
         except RecursionError as error:
@@ -126,6 +129,13 @@ class JsonValues:
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON")
+
+
+def _decimal(text: str) -> Decimal:
+    try:
+        return Decimal(text)
+    except InvalidOperation as error:
+        raise ValueError(f"{text[:40]} has more digits in its exponent than a decimal") from error
 
 
 class Envelopes:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import subprocess
 import sys
 import textwrap
 from base64 import b64encode
 from collections.abc import Callable
-from decimal import Context
+from decimal import Context, Decimal
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
 from keyfold.typed.avro_schema import NotAvro, avro_type, parse_avro
+from keyfold.typed.choose import column_for
 from keyfold.typed.decoder import Decoder
+from keyfold.typed.formats import Format, Part
 from keyfold.typed.kept import KeptSchemas, SchemaUnusable
 from keyfold.typed.logical import DECIMAL_BYTES_MAX
 from keyfold.typed.misfit import Misfit
@@ -147,6 +151,37 @@ def test_a_decimal_is_read_with_all_its_digits_or_refused_by_its_length(form: st
     assert value.scaleb(2, Context(prec=5_000)) == -(2 ** (DECIMAL_BYTES_MAX * 8 - 1))
     with pytest.raises(Misfit, match=f"a decimal of {DECIMAL_BYTES_MAX + 1} bytes"):
         decode(longest + b"\0")
+
+
+DIGITS = "1234567890" * 40
+NUMBERS = {
+    "a long integer as a double": ("double", DIGITS, math.inf),
+    "a long negative integer as a float": ("float", "-" + DIGITS, -math.inf),
+    "a decimal with more digits than a float": ("decimal", "0." + DIGITS, Decimal("0." + DIGITS)),
+    "a decimal beyond every float": ("decimal", "1e400", Decimal("1e400")),
+    "an exponent beyond every decimal": ("decimal", "1e9999999999999999999", None),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_number_of_an_envelope_is_exact_or_as_in_java_or_refused(name: str) -> None:
+    kind, text, wanted = NUMBERS[name]
+    decimal = {"type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "parameters": {"scale": "2"}}
+    schema = json.dumps(decimal if kind == "decimal" else {"type": kind})
+    decoder = Decoder(value_format="json")
+    for _ in range(2):  # the second time the envelope is known
+        with pytest.raises(Misfit) if wanted is None else contextlib.nullcontext():
+            found = decoder._value.value(f'{{"schema":{schema},"payload":{text}}}'.encode(), ())
+            assert found == wanted
+
+
+@pytest.mark.parametrize("schema", ["double", {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}])
+@pytest.mark.parametrize("text", [DIGITS, "1e9999999999999999999", "1e-9999999999999999999"])
+def test_a_column_is_made_beside_any_number(schema: Json, text: str) -> None:
+    column = column_for(Part.VALUE, Format.JSON, KeptSchemas(MemoryStore(), "topics"), avro_type(schema))
+    decoded = column.decode(pa.array([b"1", text.encode()], pa.binary()), None)
+    assert decoded.array[0].as_py() == 1
+    assert decoded.misfits or schema == "double"
 
 
 _IN_A_SMALL_PROCESS = textwrap.dedent(

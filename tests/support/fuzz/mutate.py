@@ -26,7 +26,8 @@ _TEXTS: Final = (
     "Infinity", "1970-01-01", "decimal",
 )  # fmt: skip
 # Texts of JSON that no tree of values stands for.
-_RAW_JSON: Final = ("1e999", "-1e999", "NaN", "Infinity", "-Infinity", "1" * 5000, "[" * 3000 + "]" * 3000, "01", "",
+_RAW_JSON: Final = ("1e999", "-1e999", "NaN", "Infinity", "-Infinity", "1" * 400, "1" * 5000,
+                    "1e9999999999999999999", "[" * 3000 + "]" * 3000, "01", "",
                     '"\\ud800"', "{", '{"a":1,"a":2}', "-0", "1.0", "1e2", "0.1e-400")  # fmt: skip
 
 

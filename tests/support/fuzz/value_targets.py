@@ -183,7 +183,8 @@ def _envelopes() -> list[bytes]:
     decimal = {"type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "parameters": {"scale": "2"}}
     date = {"type": "int32", "name": "org.apache.kafka.connect.data.Date", "optional": True, "default": 7}
     return [envelope(USER, user), envelope(MAP, {"a": 1}), envelope(PAIRS, [[1, "a"]]), envelope(ARRAY, [1, 2]),
-            envelope(decimal, "AQI="), envelope(date, None)]  # fmt: skip
+            envelope(decimal, "AQI="), envelope(decimal, 1.5), envelope({"type": "double"}, 1.5),
+            envelope(date, None)]  # fmt: skip
 
 
 def decode_json(data: bytes) -> None:
