@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 NOT_IN_MAP: Final = -1
 # A pyarrow `binary` array addresses 2 GiB of values; beyond half of it keys move to 64-bit addresses.
-_BINARY_LIMIT_BYTES: Final = 2**30
+BINARY_BYTES_MAX: Final = 2**30
 
 Offsets = npt.NDArray[np.int64]
 Column: TypeAlias = Any
@@ -48,13 +48,20 @@ class OffsetMap:
         return found_offsets
 
 
-def build(keys: Sequence[Column], offsets: Sequence[Offsets], first_dirty: int) -> tuple[OffsetMap, list[Offsets]]:
+def build(
+    keys: Sequence[Column],
+    offsets: Sequence[Offsets],
+    first_dirty: int,
+    *,
+    binary_bytes_max: int = BINARY_BYTES_MAX,
+) -> tuple[OffsetMap, list[Offsets]]:
     """The map of a dirty range, and per segment what `OffsetMap.probe` would say about its rows.
 
     `keys` and `offsets` are the columns of the range's segments in log order. Rows below `first_dirty` (a range may
-    begin inside a segment) put nothing into the map, but are judged by it.
+    begin inside a segment) put nothing into the map, but are judged by it. If the keys have more than
+    `binary_bytes_max` bytes in all, they get 64-bit addresses.
     """
-    column = _concatenated(keys)
+    column = _concatenated(keys, binary_bytes_max)
     encoded = column.dictionary_encode().combine_chunks() if len(column) else None
     if encoded is None:
         return OffsetMap(pa.array([], column.type), np.empty(0, np.int64)), [np.empty(0, np.int64) for _ in keys]
@@ -73,9 +80,9 @@ def build(keys: Sequence[Column], offsets: Sequence[Offsets], first_dirty: int) 
     return OffsetMap(distinct, last[:-1][known]), np.split(per_row, ends)
 
 
-def _concatenated(keys: Sequence[Column]) -> Column:
+def _concatenated(keys: Sequence[Column], binary_bytes_max: int) -> Column:
     chunks = [chunk for column in keys for chunk in column.chunks]
     kind = chunks[0].type if chunks else pa.binary()
-    if kind != pa.large_binary() and sum(c.nbytes for c in chunks) > _BINARY_LIMIT_BYTES:
+    if kind != pa.large_binary() and sum(c.nbytes for c in chunks) > binary_bytes_max:
         kind = pa.large_binary()
     return pa.chunked_array([c.cast(kind) if c.type != kind else c for c in chunks], kind)

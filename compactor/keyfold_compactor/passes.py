@@ -77,6 +77,8 @@ class Passes:
         executor: Executor,
         *,
         max_bytes: int,
+        unit_bytes_min: int,
+        task_bytes_min: int,
         settled: Settled,
         report: RunReport,
         progress: Progress,
@@ -89,6 +91,8 @@ class Passes:
         self._why_stop = why_stop
         self._clock = clock
         self._max_bytes = max_bytes
+        self._unit_bytes_min = unit_bytes_min
+        self._task_bytes_min = task_bytes_min
         self._settled = settled
         self._report = report
         self._progress = progress
@@ -113,7 +117,7 @@ class Passes:
     def _map(self, claims: Sequence[Claim]) -> list[_Pass]:
         begun_s = self._clock.monotonic_s()
         total_bytes = sum(c.job.size_bytes for c in claims)
-        unit_bytes = max(UNIT_BYTES_MIN, total_bytes // (2 * self._executor.slots))
+        unit_bytes = max(self._unit_bytes_min, total_bytes // (2 * self._executor.slots))
         for claim in claims:
             if not claim.verdict.is_merge and claim.job.size_bytes <= AT_ONCE_SHARE * unit_bytes:
                 claim.job = replace(claim.job, at_once=self._limits(claim, claim.job.size_bytes))
@@ -170,7 +174,7 @@ class Passes:
                     if unit.group < len(groups)
                     else 2 * unit.sources[0].entry.index_size_bytes
                 )
-        tasks = plan.tasks_for(costs, self._executor.slots, least_bytes=plan.TASK_BYTES_MIN)
+        tasks = plan.tasks_for(costs, self._executor.slots, least_bytes=self._task_bytes_min)
         hands = [[jobs[at] for at in hand] for hand in plan.deal(costs, tasks)]
         self._progress.begin("rewriting", len(jobs))
         for answer in self._executor.rewrite(hands, self._progress.step):

@@ -35,7 +35,8 @@ from keyfold_compactor.claims import Claim, LeaseKeeper
 from keyfold_compactor.floor import Settled
 from keyfold_compactor.horizon import purge_of
 from keyfold_compactor.janitor import Swept, sweep
-from keyfold_compactor.passes import Passes, release
+from keyfold_compactor.passes import UNIT_BYTES_MIN, Passes, release
+from keyfold_compactor.plan import TASK_BYTES_MIN
 from keyfold_compactor.policy import Chore, Verdict, forecast, judge
 from keyfold_compactor.progress import FIRST_STAGE, NoProgress, Progress
 from keyfold_compactor.report import Expired, LogSize, Outcome, PartitionReport, RunReport, log_size
@@ -55,8 +56,9 @@ class RunSettings:
     """What a run goes by apart from the topics' settings, in stored bytes.
 
     `batch_bytes` and `batch_logs` are claimed at once at the most, and one of `shares` parts of what is due;
-    `pass_bytes` is what one part of a pass may move. `settled` is what earlier runs of this process have found not
-    worth cleaning, `rate` how fast they have cleaned.
+    `pass_bytes` is what one part of a pass may move. A log that is dealt to several tasks is cut into units of at least
+    `unit_bytes_min`, and a rewriting task has at least `task_bytes_min` where there is enough for each slot. `settled`
+    is what earlier runs of this process have found not worth cleaning, `rate` how fast they have cleaned.
     """
 
     settings_of: Callable[[str, Manifest], TopicSettings]
@@ -67,6 +69,8 @@ class RunSettings:
     shares: int = SHARES
     io_bytes_per_second: float | None = None
     pass_bytes: int = PASS_BYTES_MAX
+    unit_bytes_min: int = UNIT_BYTES_MIN
+    task_bytes_min: int = TASK_BYTES_MIN
     threads: int = 16
     force: bool = False
     collect_orphans: bool = False
@@ -363,6 +367,8 @@ class Run:
         Passes(
             self._executor,
             max_bytes=self._settings.pass_bytes,
+            unit_bytes_min=self._settings.unit_bytes_min,
+            task_bytes_min=self._settings.task_bytes_min,
             settled=self._settings.settled,
             report=self._report,
             progress=self._progress,

@@ -35,7 +35,7 @@ from keyfold.spark.typed import typed
 from keyfold.store.api import ObjectStore
 
 BROADCAST_HEAD_RECORDS: Final = 1_000_000
-"""A head of at most so many records is broadcast to the tail's indexes: some 100 MB. A larger one is joined by keys."""
+"""A million keys take some 100 MB in each executor."""
 
 _WORD_SHIFT: Final = 6  # 64 offsets a row
 
@@ -54,22 +54,28 @@ def latest_state(
     engine: EngineName = "auto",
     root: str | None = None,
     store: ObjectStore | None = None,
+    broadcast_head_records: int = BROADCAST_HEAD_RECORDS,
 ) -> DataFrame:
     """The last record of each key of each partition, of one moment of the log, in no promised order.
 
-    Keys whose last record is a tombstone, and records without a key, are left out. Columns, arguments and errors are
-    those of `read_log`.
+    Keys whose last record is a tombstone, and records without a key, are left out. Columns, errors and the other
+    arguments are those of `read_log`. A dirty head of at most `broadcast_head_records` records is broadcast to the
+    tail's indexes; a larger one is joined with them by key.
     """
     key = Typing("key", key_format, key_reader_schema, mode)
     value = Typing("value", value_format, reader_schema, mode)
     wanted = None if partitions is None else list(partitions)
     with open_log(url, topic, store=store) as log:
         chosen = engine_for(spark, url, log, engine, root)
-        frame = at_one_moment(lambda: pin_log(log, wanted), lambda pins: _latest(spark, chosen, pins))
+
+        def make(pins: tuple[Pin, ...]) -> DataFrame:
+            return _latest(spark, chosen, pins, broadcast_head_records)
+
+        frame = at_one_moment(lambda: pin_log(log, wanted), make)
         return typed(frame, log, (key, value), wanted)
 
 
-def _latest(spark: SparkSession, engine: Engine, pins: Sequence[Pin]) -> DataFrame:
+def _latest(spark: SparkSession, engine: Engine, pins: Sequence[Pin], broadcast_head_records: int) -> DataFrame:
     heads, tails = head_and_tail(pins)
     if not heads:
         return _valued(scan_records(spark, engine, tails))
@@ -81,7 +87,9 @@ def _latest(spark: SparkSession, engine: Engine, pins: Sequence[Pin]) -> DataFra
         return head
     dirty = {pin.place.partition for pin in heads}
     index = scan_index(spark, engine, [pin for pin in tails if pin.place.partition in dirty])
-    dropped = words.of(_superseded(index, last, heads))
+    if sum(pin.record_count for pin in heads) <= broadcast_head_records:
+        last = fn.broadcast(last)
+    dropped = words.of(_superseded(index, last))
     return words.drop(_valued(scan_records(spark, engine, tails)), dropped).unionByName(head)
 
 
@@ -105,14 +113,12 @@ def _last_by_key(index: DataFrame) -> DataFrame:
     )
 
 
-def _superseded(tail: DataFrame, last: DataFrame, heads: Sequence[Pin]) -> DataFrame:
+def _superseded(tail: DataFrame, last: DataFrame) -> DataFrame:
     """partition, offset of the tail's values whose key the head has.
 
     That the head's record is newer goes without saying. It is said so that Spark needs the offsets here too: then the
     head is aggregated once for both sides, and not a second time for its keys alone.
     """
-    if sum(pin.record_count for pin in heads) <= BROADCAST_HEAD_RECORDS:
-        last = fn.broadcast(last)
     values = tail.where(fn.col("key").isNotNull() & ~fn.col("is_tombstone")).alias("tail")
     same_key = fn.expr("tail.partition = last.partition AND tail.key = last.key AND tail.offset < last.offset")
     return values.join(last.alias("last"), same_key, "left_semi").select("partition", "offset")

@@ -15,18 +15,21 @@ from keyfold.log.names import Place
 from keyfold.read.fetch import damage_named
 from keyfold.store.api import ObjectStore
 
-_TAIL_BYTES: Final = 64 * 1024
+TAIL_BYTES: Final = 64 * 1024
+"""The footer of an index is rarely larger."""
 _END: Final = struct.Struct("<I4s")
 
 
-def read_block_table(store: ObjectStore, place: Place, entry: SegmentEntry) -> BlockTable:
-    """Where the blocks of a segment are, by one request, or two where it has many.
+def read_block_table(
+    store: ObjectStore, place: Place, entry: SegmentEntry, *, tail_bytes: int = TAIL_BYTES
+) -> BlockTable:
+    """Where the blocks of a segment are, by one request for `tail_bytes`, or two where the footer is larger.
 
     Raises `Corrupt`, and the errors of `ObjectStore.get_range`.
     """
     key = place.key(entry.index_name)
     with damage_named(place):
-        tail = _tail(store, key, entry.index_size_bytes, _TAIL_BYTES)
+        tail = _tail(store, key, entry.index_size_bytes, tail_bytes)
         length, magic = _END.unpack(tail[-_END.size :]) if len(tail) >= _END.size else (0, b"")
         wanted = length + _END.size
         if magic != b"PAR1" or wanted > entry.index_size_bytes:

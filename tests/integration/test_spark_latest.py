@@ -42,15 +42,11 @@ def test_the_state_is_the_python_readers_whatever_is_clean(spark: SparkSession, 
     assert rows(latest(spark, log, engine=engine, partitions=[3, 7])) == [r for r in log.latest() if r[0] in {3, 7}]
 
 
-def test_a_large_head_is_joined_instead_of_broadcast(
-    spark: SparkSession, log: FolderLog, jvm: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # The package's name `latest_state` is the function.
-    monkeypatch.setattr(import_module("keyfold.spark.latest_state"), "BROADCAST_HEAD_RECORDS", 0)
+def test_a_large_head_is_joined_instead_of_broadcast(spark: SparkSession, log: FolderLog, jvm: str) -> None:
     log.fill(0)
     log.clean()
     log.fill(0, segments=2)
-    assert rows(latest(spark, log, engine=jvm)) == log.latest()
+    assert rows(latest(spark, log, engine=jvm, broadcast_head_records=0)) == log.latest()
 
 
 def test_offsets_far_apart_and_high_partitions_do_not_collide(spark: SparkSession, log: FolderLog, jvm: str) -> None:
@@ -74,7 +70,7 @@ def test_the_first_dirty_offset_may_lie_inside_a_segment(
     made = log.made(0)
     made.append([Record(at, 1, "CreateTime", keys[at], values[at]) for at in range(30)])
     made.append([Record(at, 1, "CreateTime", keys[at], values[at]) for at in range(30, 60)])
-    module = import_module("keyfold.spark.latest_state")
+    module = import_module("keyfold.spark.latest_state")  # the package's own name `latest_state` is the function
 
     def pinned(*given: Any) -> tuple[Any, ...]:
         # Up to offset 20 no key comes twice, so this is a version that a compactor might have left.

@@ -21,7 +21,6 @@ from keyfold.log.manifest import Manifest
 from keyfold.log.record import Record
 from keyfold.store.faulty import Fault, FaultyStore, Kind, SimulatedCrash, kinds_of
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor import passes
 from keyfold_compactor.floor import Settled
 from keyfold_compactor.settings import TopicSettings
 from tests.support.cleaning import PLACE, clean, latest, load, memory_log, new_run, read_all, record
@@ -31,13 +30,6 @@ KEYS = ["a", "b", "c", "d"]
 RETENTION_MS = 2_000
 HOLD_MS = 60_000
 RUNS_MAX = 8
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _small_units() -> object:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(passes, "UNIT_BYTES_MIN", 1)
-        yield
 
 
 @dataclass
@@ -124,7 +116,8 @@ class World:
         held_from = min((max(0, r.received_to) for r in self.replicas), default=1 << 60)
         marks = tombstone_marks(self.store, before)
         whole = replace(self.topic, replicas=self.names)
-        values = {"settled": self.settled, "pass_bytes": self.random.choice([1, 1 << 40]), "lease_ms": 1_000}
+        pass_bytes = self.random.choice([1, 1 << 40])
+        values = {"settled": self.settled, "pass_bytes": pass_bytes, "unit_bytes_min": 1, "lease_ms": 1_000}
         if may_die and self.random.random() < 0.3:
             self.die(whole, values)
             self.check(before, load(self.store), marks, held_from)

@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 
 from keyfold.clock import ManualClock
 from keyfold.log.record import Record
-from keyfold_compactor import passes
 from keyfold_compactor.floor import Settled
 from keyfold_compactor.settings import LONG_MAX, TopicSettings
 from tests.support.cleaning import PLACE, clean, latest, load, memory_log, new_run, read_all, record
 
 RUNS_MAX = 8
+UNIT_BYTES_MIN = 1
+"""Outputs are made from as little as they may be, so that small logs meet this limit too."""
 KEYS = [b"a", b"b", b"c"]
 
 
@@ -57,14 +58,6 @@ def topic(random: Random) -> TopicSettings:
     )
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _small_units() -> object:
-    """Outputs are made from as little as they may be, so that this limit is met by small logs too."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(passes, "UNIT_BYTES_MIN", 1)
-        yield
-
-
 @pytest.mark.sharded
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32))
@@ -80,15 +73,16 @@ def test_a_log_to_which_nothing_comes_is_left_alone_after_a_few_runs(seed: int) 
             appended += records
             clock.advance(random.choice([10, 700]))
         answers = iter([False] * random.randrange(1, 4))
-        stopping = new_run(store, topic(random), clock=clock, seed=random.getrandbits(32), pass_bytes=1)
+        in_parts = {"pass_bytes": 1, "unit_bytes_min": UNIT_BYTES_MIN}
+        stopping = new_run(store, topic(random), clock=clock, seed=random.getrandbits(32), **in_parts)
         assert stopping.clean([PLACE], lambda: next(answers, True)).exit_code == 0  # noqa: B023
         clock.advance(random.choice([10, 3_000]))
     last = topic(random)
-    settled = Settled()
     pass_bytes = random.choice([1, 1 << 40])
+    limits: dict[str, object] = {"settled": Settled(), "pass_bytes": pass_bytes, "unit_bytes_min": UNIT_BYTES_MIN}
     for run in range(RUNS_MAX):
         clock.advance(20_000 if run == 0 else 2_500)  # every wait is over
-        report = clean(store, last, clock=clock, seed=run, settled=settled, pass_bytes=pass_bytes)
+        report = clean(store, last, clock=clock, seed=run, **limits)
         assert report.exit_code == 0
         if not report.partitions:
             event(f"settled after {run} runs")

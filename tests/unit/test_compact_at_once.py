@@ -6,13 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
-import pytest
-
 from keyfold.clock import ManualClock
 from keyfold.log.names import Place
 from keyfold.store.faulty import FaultyStore
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor import passes
 from keyfold_compactor.executor import LocalExecutor
 from keyfold_compactor.report import Outcome, PartitionReport, RunReport
 from keyfold_compactor.run import Run, RunSettings
@@ -86,11 +83,10 @@ def test_one_go_leaves_what_two_stages_leave() -> None:
         assert [e.index_checksum for e in entries[0]] == [e.index_checksum for e in entries[1]]
 
 
-def test_a_log_that_is_large_beside_its_batch_is_dealt_in_units(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passes, "UNIT_BYTES_MIN", 1)
+def test_a_log_that_is_large_beside_its_batch_is_dealt_in_units() -> None:
     store = filled((4_000, 40, 40))
     executor = Stages(store, is_at_once=True, slots=2)
-    assert run(store, executor, shares=1).exit_code == 0
+    assert run(store, executor, shares=1, unit_bytes_min=1).exit_code == 0
     assert executor.allowed == [False, True, True]
     assert {unit.place for unit in executor.dealt} == {PLACES[0]}
 

@@ -106,10 +106,10 @@ def test_small_logs_of_a_batch_wait_for_the_first_part_of_a_larger_one_and_no_lo
     assert set(executor.clean_before[1:]) == {30}
 
 
-def test_the_tasks_of_a_batch_move_about_the_same_bytes_though_one_log_is_huge(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("keyfold_compactor.plan.TASK_BYTES_MIN", 1)  # so little is one task a slot otherwise
+def test_the_tasks_of_a_batch_move_about_the_same_bytes_though_one_log_is_huge() -> None:
     store, executor = with_a_huge_one(100)
-    assert new_run(store, executor, shares=1).clean([HUGE, *places(100)]).exit_code == 0
+    run = new_run(store, executor, shares=1, task_bytes_min=1)  # so little is one task a slot otherwise
+    assert run.clean([HUGE, *places(100)]).exit_code == 0
     (hands,) = executor.hands
     moved = [[_moved_bytes(unit) for unit in hand] for hand in hands]
     loads = [sum(hand) for hand in moved]

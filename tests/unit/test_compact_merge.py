@@ -16,7 +16,6 @@ from keyfold.log.manifest import UNSTAMPED, Manifest
 from keyfold.log.partition_log import PartitionLog
 from keyfold.read.verify import verify_partition
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor import passes
 from keyfold_compactor.merge import SEGMENTS_MIN, merges
 from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.policy import Reason, judge
@@ -154,15 +153,14 @@ def test_a_merge_changes_no_record_no_mark_and_no_offset() -> None:
     assert verify_partition(store, PLACE, clock=ManualClock(), random=Random(0)).is_sound
 
 
-def test_what_is_due_for_a_merge_is_merged_however_small_the_tasks_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_due_for_a_merge_is_merged_however_small_the_tasks_are() -> None:
     """A log that is due, and whose pass then finds nothing to do, would be claimed in every run for ever."""
-    monkeypatch.setattr(passes, "UNIT_BYTES_MIN", 1)
     store, _ = memory_log(*[[record(i, f"k{i}", "v" * 500)] for i in range(3)])
     topic = replace(DELETE, segment_bytes=load(store).size_bytes + 100)
-    (part,) = clean(store, topic).partitions
+    (part,) = clean(store, topic, unit_bytes_min=1).partitions
     assert part.outcome is Outcome.CLEANED
     assert len(load(store).segments) == 1
-    assert clean(store, topic, seed=2).partitions == []
+    assert clean(store, topic, seed=2, unit_bytes_min=1).partitions == []
 
 
 @pytest.mark.sharded

@@ -49,9 +49,9 @@ def test_the_map_says_what_a_dict_says(dirty: list[Keys], clean: Keys, first_dir
     assert known.probe(column(clean)).tolist() == [-1 if k is None else expected.get(k, -1) for k in clean]
 
 
-def test_keys_beyond_two_gigabytes_of_addresses_move_to_larger_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offset_map, "_BINARY_LIMIT_BYTES", 10)
-    known, (rows,) = offset_map.build([column([b"aa", b"bb", b"aa", None] * 3)], [np.arange(12, dtype=np.int64)], 0)
+def test_keys_beyond_two_gigabytes_of_addresses_move_to_larger_ones() -> None:
+    keys, offsets = column([b"aa", b"bb", b"aa", None] * 3), np.arange(12, dtype=np.int64)
+    known, (rows,) = offset_map.build([keys], [offsets], 0, binary_bytes_max=10)
     assert known.keys.type == pa.large_binary()
     assert rows.tolist() == [10, 9, 10, -1] * 3
     assert known.probe(column([b"bb", None])).tolist() == [9, -1]

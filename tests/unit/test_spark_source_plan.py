@@ -17,7 +17,6 @@ from keyfold.log.index import BlockTable, read_index
 from keyfold.log.manifest import Manifest, SegmentEntry
 from keyfold.log.record import Record
 from keyfold.read.position import anchor_of
-from keyfold.spark import source_blocks
 from keyfold.spark.source_admission import Amount, backlog, reach, shares
 from keyfold.spark.source_blocks import read_block_table
 from keyfold.spark.source_plan import Slice, span_of, tasks_of
@@ -166,17 +165,16 @@ def test_small_segments_share_a_task_and_their_tables_are_not_read() -> None:
     assert tables.asked == []
 
 
-def test_a_block_table_comes_off_the_end_of_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_table_comes_off_the_end_of_the_index() -> None:
     store, manifest, _ = sparse_log()
     for entry in manifest.segments:
         whole = read_index(store, PLACE, entry).blocks
         for tail_bytes in (64 * 1024, 100, 8, 3):
-            monkeypatch.setattr(source_blocks, "_TAIL_BYTES", tail_bytes)
             if tail_bytes < 8:
                 with pytest.raises(Corrupt, match="does not end as a Parquet file"):
-                    read_block_table(store, PLACE, entry)
+                    read_block_table(store, PLACE, entry, tail_bytes=tail_bytes)
                 continue
-            table = read_block_table(store, PLACE, entry)
+            table = read_block_table(store, PLACE, entry, tail_bytes=tail_bytes)
             for name in ("position", "length", "record_count", "first_offset", "crc32"):
                 assert np.array_equal(getattr(table, name), getattr(whole, name))
 
