@@ -112,12 +112,11 @@ def live_only(records: Sequence[Record]) -> list[Record]:
 
 @pytest.mark.usefixtures("spark")
 def test_two_runs_of_the_command_clean_every_partition(location: S3Location, store: S3Store, tmp_path: Path) -> None:
-    """The first run is a process, with a Spark of its own."""
     places = [Place("topics", "users", p) for p in range(PARTITIONS)]
     appended = {place: fill(store, place, seed=place.partition) for place in places}
     config = write_config(tmp_path / "compact.json", location, log_cleaner_io_max_bytes_per_second="50000000")
 
-    first = keyfold("compact", "run", config, "--once", "--json")
+    first = here("compact", "run", config, "--once", "--json")
     assert first.returncode == 0, first.stderr
     report = json.loads(first.stdout)
     assert report["partitions_cleaned"] == PARTITIONS
