@@ -18,6 +18,7 @@ from tests.support import compact_command
 from tests.support.cleaning import Sink, object_names, record
 from tests.support.keyfold_here import here
 from tests.support.moto import Fault, LocalS3Process
+from tests.support.tiers import Sharded
 
 config = partial(compact_command.config, spark_master=compact_command.NO_SPARK)
 
@@ -76,13 +77,13 @@ def test_an_idle_run_starts_no_spark_and_ends_within_a_second_of_work(tmp_path: 
 
 
 def test_a_store_that_refuses_some_requests_ends_no_run(
-    tmp_path: Path, location: S3Location, local_s3: LocalS3Process
+    tmp_path: Path, location: S3Location, local_s3: LocalS3Process, sharded: Sharded
 ) -> None:
     """One refused write of each stage of the probe, and 5 % of everything."""
     fill(location)
     path = config(tmp_path, location, min_cleanable_dirty_ratio="1")
     busy = Fault(r"", 503, times=-1, chance=0.05)
-    for seed in range(5):
+    for seed in sharded(range(5)):
         local_s3.set_faults(*(Fault(r"^PUT .*_probe/", 503, skip=n) for n in (1, 4, 9)), busy, seed=seed)
         done = here("compact", "run", path, "--once")
         assert done.returncode == 0, done.stderr

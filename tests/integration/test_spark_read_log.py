@@ -20,6 +20,7 @@ from keyfold.log.record import Record
 from keyfold.store.api import Blob, Create
 from tests.bench._folder_store import FolderStore
 from tests.support.spark_logs import FolderLog, rows
+from tests.support.tiers import Sharded
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -310,15 +311,16 @@ def test_bytes_by_a_schema_of_their_own_have_no_length(spark: SparkSession, log:
     assert [r["value"] for r in text.collect()] == ["", "\2a", "abc"]
 
 
-def test_avro_that_does_not_fit_is_an_error_or_null(spark: SparkSession, log: FolderLog) -> None:
+def test_avro_that_does_not_fit_is_an_error_or_null(spark: SparkSession, log: FolderLog, sharded: Sharded) -> None:
     keep(log)
     ada = b"\0\0\0\0\1" + avro(1, {"name": "ada"})
-    made = log.made(0)
-    made.append([Record(0, 1, "CreateTime", b"k", ada)])
-    for offset, bad in enumerate([b"\0\0\0\0\7xx", b"", b"\0\0\0\0\1\x40a", b"plain"], 1):
-        made.append([Record(offset, 1, "CreateTime", b"k", bad)])
+    bad = [b"\0\0\0\0\7xx", b"", b"\0\0\0\0\1\x40a", b"plain"]
+    for offset, value in enumerate([ada, *bad]):
+        log.made(0).append([Record(offset, 1, "CreateTime", b"k", value)])
+    for offset in sharded(range(1, 5)):
+        one = {"from_offset": offset, "to_offset": offset + 1}
         with pytest.raises(Exception, match=rf"users-0.*offset {offset}|MALFORMED_AVRO|Malformed"):
-            read(spark, log, value_format="avro", reader_schema=json.dumps(SCHEMAS[1]), from_offset=offset).collect()
+            read(spark, log, value_format="avro", reader_schema=json.dumps(SCHEMAS[1]), **one).collect()
     lenient = read(spark, log, value_format="avro", reader_schema=SCHEMAS[1], mode="PERMISSIVE").orderBy("offset")
     assert [r["value"] for r in lenient.collect()] == [("ada",), None, None, None, None]
     with pytest.raises(ConfigError, match=r"value_format.*offset 4"):

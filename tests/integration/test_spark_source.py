@@ -12,6 +12,7 @@ from tests.support.cleaning import Sink, record
 from tests.support.moto import ACCESS_KEY_ID, PASS, REGION, SECRET_ACCESS_KEY, Fault, LocalS3Process
 from tests.support.spark_logs import FolderLog, rows
 from tests.support.spark_source import read
+from tests.support.tiers import Sharded
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -72,6 +73,7 @@ def test_fewer_columns_are_as_good(spark: SparkSession, log: FolderLog) -> None:
     assert read(spark, log, columns="partition").load().count() == len(pairs)
 
 
+@pytest.mark.sharded
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -87,9 +89,10 @@ def test_a_mistake_is_said_in_words(spark: SparkSession, log: FolderLog, options
         read(spark, log, **options).load().collect()
 
 
-def test_a_schema_of_something_else_is_refused(spark: SparkSession, log: FolderLog) -> None:
+def test_a_schema_of_something_else_is_refused(spark: SparkSession, log: FolderLog, sharded: Sharded) -> None:
     log.fill(0)
-    for schema, said in (("colour STRING", "no column `colour`"), ("offset INT", "column `offset` is bigint, not int")):
+    schemas = [("colour STRING", "no column `colour`"), ("offset INT", "column `offset` is bigint, not int")]
+    for schema, said in sharded(schemas):
         with pytest.raises(Exception, match=said):
             read(spark, log).schema(schema).load().collect()
 

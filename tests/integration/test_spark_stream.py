@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.spark_logs import FolderLog, rows
 from tests.support.spark_source import stream
+from tests.support.tiers import Sharded
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -80,12 +81,12 @@ def test_each_retained_record_comes_once_across_restarts_compaction_and_collecti
     assert {row[:2]: row for row in sink.rows} == {row[:2]: row for row in [*first, *before, *log.records()]}
 
 
-def test_limits_hold(spark: SparkSession, log: FolderLog, tmp_path: Path) -> None:
+def test_limits_hold(spark: SparkSession, log: FolderLog, tmp_path: Path, sharded: Sharded) -> None:
     if not has_admission():
         pytest.skip("Spark has no admission control for Python sources before 4.2")
     for partition in (0, 1):
         log.fill(partition, segments=2, records=40)
-    for limit in ({"maxOffsetsPerTrigger": 40}, {"maxBytesPerTrigger": log.log.manifest(0).size_bytes}):
+    for limit in sharded([{"maxOffsetsPerTrigger": 40}, {"maxBytesPerTrigger": log.log.manifest(0).size_bytes}]):
         sink = Sink()
         run(spark, log, tmp_path / f"{next(iter(limit))}", sink, **limit)
         assert 2 <= len(sink.batches) <= 8
