@@ -66,6 +66,7 @@ class _Limited(ThreadingMixIn, WSGIServer):
     """A thread a connection, and at most `_CONNECTIONS_MAX` of them: the oldest is cut off for a new one."""
 
     daemon_threads = True  # a scraper that went away must not keep the process
+    request_queue_size = 128  # with the default of 5 a probe in a burst waits a second for TCP to try again
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         self._lock = threading.Lock()
