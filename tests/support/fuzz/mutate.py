@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import Any, Final
 
@@ -133,16 +133,33 @@ def _other_value(value: Json, random: Random) -> Json:
     return random.choice(any_value)
 
 
-def _places(tree: Json, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    found = [path]
-    inner: list[tuple[Any, Json]] = []
+def _inner(tree: Json) -> Iterable[tuple[Any, Json]]:
     if isinstance(tree, dict):
-        inner = list(tree.items())
-    elif isinstance(tree, list):
-        inner = list(enumerate(tree))
-    for key, value in inner:
-        found += _places(value, (*path, key))
-    return found
+        return tree.items()
+    return enumerate(tree) if isinstance(tree, list) else ()
+
+
+def _place(tree: Json, random: Random) -> tuple[Any, ...]:
+    """Choose one place of a tree, each as likely as the others.
+
+    No list of all paths is made: a deep tree with many leaves has gigabytes of them.
+    """
+    count, waiting = 0, [tree]
+    while waiting:
+        count += 1
+        waiting += [value for _, value in _inner(waiting.pop())]
+    before = random.randrange(count)
+    reached: list[tuple[Json, Any]] = [(tree, None)]  # each with its key and how the tree above it was reached
+    while True:
+        value, link = reached.pop()
+        if not before:
+            path = []
+            while link is not None:
+                link, key = link
+                path.append(key)
+            return tuple(reversed(path))
+        before -= 1
+        reached += reversed([(each, (link, key)) for key, each in _inner(value)])
 
 
 def _changed_at(tree: Json, path: tuple[Any, ...], change: Callable[[Json], Json]) -> Json:
@@ -169,7 +186,7 @@ def json_tree(tree: Json, others: Sequence[Json], random: Random) -> Json:
             return random.choice((value[1:], value * 2, value[::-1], [*value, random.choice(value)], value[:1] * 50))
         if choice == 3 and others:
             other = random.choice(others)
-            return _at(other, random.choice(_places(other)))
+            return _at(other, _place(other, random))
         if choice == 4:
             levels = random.choice((1, 2, 70, 400))
             for _ in range(levels):
@@ -177,7 +194,7 @@ def json_tree(tree: Json, others: Sequence[Json], random: Random) -> Json:
             return value
         return _other_value(value, random)
 
-    return _changed_at(tree, random.choice(_places(tree)), change)
+    return _changed_at(tree, _place(tree, random), change)
 
 
 def _at(tree: Json, path: tuple[Any, ...]) -> Json:
@@ -199,7 +216,7 @@ def json_document(data: bytes, others: Sequence[bytes], random: Random) -> bytes
     is_raw = random.randrange(8) == 0
     try:
         if is_raw:
-            tree = _changed_at(tree, random.choice(_places(tree)), lambda _: mark)
+            tree = _changed_at(tree, _place(tree, random), lambda _: mark)
         text = json.dumps(tree, ensure_ascii=bool(random.randrange(2)))
     except RecursionError:
         return data
