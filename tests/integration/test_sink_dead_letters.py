@@ -204,7 +204,7 @@ def _allow(rig: Rig, topic: str, *operations: AclOperation) -> None:
         for user, operation in rules
     ]
     for future in rig.broker.admin.create_acls(bindings).values():
-        future.result(30)
+        future.result(60)
     time.sleep(1)
 
 

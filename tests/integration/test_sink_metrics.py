@@ -49,7 +49,7 @@ class Scrapes:
     found: dict[tuple[str, frozenset[tuple[str, str]]], float] = field(default_factory=dict)
 
     def now(self) -> None:
-        with urllib.request.urlopen(self.url, timeout=10) as answer:
+        with urllib.request.urlopen(self.url, timeout=60) as answer:
             text = answer.read().decode()
         fresh = {
             (sample.name, frozenset(sample.labels.items())): sample.value
@@ -150,7 +150,7 @@ def test_a_restart_that_is_asked_for_loses_no_count_and_rest_serves_the_same(
         rows = synthetic(RECORDS, key_count=1_000, seed=starts)
         produced += produce_all(rig.broker.bootstrap_servers, name, rows)
         restart = f"{address[1]}/connectors/{name}/restart?includeTasks=true"
-        with urllib.request.urlopen(urllib.request.Request(restart, method="POST"), timeout=10) as answer:
+        with urllib.request.urlopen(urllib.request.Request(restart, method="POST"), timeout=60) as answer:
             assert answer.status == 202
         # Those of before flush first; who is restarted before it has joined has not started.
         scrapes.until(lambda starts=starts: scrapes.total(names.TASK_STARTED) == starts)  # type: ignore[misc]

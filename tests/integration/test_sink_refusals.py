@@ -41,7 +41,7 @@ def fill(rig: Rig, topic: str, count: int = 100, *, ahead_ms: int = 0) -> None:
 
 def delete_records(rig: Rig, topic: str, before: int) -> None:
     place = TopicPartition(topic, 0, before)
-    rig.broker.admin.delete_records([place])[place].result(30)
+    rig.broker.admin.delete_records([place])[place].result(60)
 
 
 def content(manifest: Manifest) -> object:

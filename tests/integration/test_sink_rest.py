@@ -48,7 +48,7 @@ def addresses(worker: SinkProcess) -> list[str]:
 
 
 def get(url: str, **more: Any) -> requests.Response:
-    return requests.get(url, timeout=30, **more)
+    return requests.get(url, timeout=60, **more)
 
 
 def test_a_client_of_connect_runs_a_sink_from_its_first_record_to_its_end(rig: Rig, topic: MakeTopic) -> None:
@@ -105,7 +105,7 @@ def _flush_and_look(url: str, name: str, records: int) -> None:
     wait_for(lambda: total("position") == records, 120, "all is read")
     assert 0 < total("lag") == records - total("next_offset")  # a rebalance may have flushed some
     assert total("oldest_record_age_ms") > 0
-    assert requests.post(f"{url}/connectors/{name}/flush", headers=BEARER, timeout=30).status_code == 202
+    assert requests.post(f"{url}/connectors/{name}/flush", headers=BEARER, timeout=60).status_code == 202
     wait_for(lambda: total("next_offset") == records, 120, "all is durable")
     assert (total("lag"), total("oldest_record_age_ms")) == (0, 0)
 

@@ -72,7 +72,7 @@ class Client:
 
     def metric(self, name: str) -> float:
         """The sum over a metric's samples."""
-        with urllib.request.urlopen(f"{self._root}/metrics", timeout=30) as answer:
+        with urllib.request.urlopen(f"{self._root}/metrics", timeout=60) as answer:
             lines = answer.read().decode().splitlines()
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
 

@@ -132,7 +132,7 @@ def test_new_partitions_are_read_from_their_first_record(broker: KafkaBroker, to
     fill(broker, name, 100)
     one = task(topics=name, name=name)
     one.until(lambda: one.partition((name, 0)).next_offset == 100)
-    broker.admin.create_partitions([NewPartitions(name, 3)])[name].result(30)
+    broker.admin.create_partitions([NewPartitions(name, 3)])[name].result(60)
     time.sleep(0.5)
     fill(broker, name, 40, partition=2)
     one.until(lambda: one.partition((name, 2)).next_offset == 40)

@@ -20,7 +20,7 @@ def consume(broker: KafkaBroker, topic: str, partition: int, count: int) -> list
     consumer.assign([TopicPartition(topic, partition, 0)])
     rows: list[Any] = []
     while len(rows) < count:
-        got = consumer.consume(count - len(rows), timeout=20)  # waits for that many
+        got = consumer.consume(count - len(rows), timeout=60)  # waits for that many
         assert got
         rows += got
     consumer.close()

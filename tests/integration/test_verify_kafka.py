@@ -135,7 +135,7 @@ def test_the_command_and_a_topic_that_is_not_there(
     assert (report["compared"], report["ok"]) == (50, True)
     assert reports()[0]["compared"] is None
     reports("--sample", "0.5", code=2)
-    broker.admin.delete_topics([name])[name].result(30)
+    broker.admin.delete_topics([name])[name].result(60)
     with pytest.raises(KafkaTopicMissing), KafkaTopic({"bootstrap.servers": broker.bootstrap_servers}, "not-there"):
         pass
 
@@ -144,7 +144,7 @@ def test_a_topic_that_was_made_anew(broker: KafkaBroker, topic: MakeTopic) -> No
     name = topic(config=FOREVER)
     produce_all(broker.bootstrap_servers, name, synthetic(20, key_count=50, partition=0))
     made = log_of(broker, name)
-    broker.admin.delete_topics([name])[name].result(30)
+    broker.admin.delete_topics([name])[name].result(60)
     again = fresh("again")
     broker.create_topic(again, 1, FOREVER)
     produce_all(broker.bootstrap_servers, again, synthetic(30, key_count=50, partition=0))

@@ -66,7 +66,7 @@ def opened(
         checks.close()
 
 
-def wait(checks: Checks, timeout_s: float = 10.0) -> None:
+def wait(checks: Checks, timeout_s: float = 60) -> None:
     deadline_s = time.monotonic() + timeout_s
     while checks.pending():
         assert time.monotonic() < deadline_s, "the registry's answer does not come"

@@ -365,7 +365,7 @@ class KubeApiserver:
 
     def _resource(self, api: str, kind: str) -> tuple[str, bool]:
         """The plural of a kind, and whether it lives in namespaces: the server says so itself."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while (api, kind) not in self._resources:  # what was defined a moment ago is listed a moment later
             found = self.get(f"/apis/{api}" if "/" in api else f"/api/{api}")
             for each in found.body.get("resources", ()):

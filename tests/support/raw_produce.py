@@ -23,7 +23,7 @@ def raw_produce(bootstrap_servers: str, topic: str, partition: int, records: Seq
     body = struct.pack(">hii", -1, 30_000, 1) + _string(topic) + struct.pack(">iii", 1, partition, len(batch)) + batch
     # Before it in the request's body: a null transactional id.
     request = struct.pack(">hhi", _PRODUCE, _VERSION, 1) + _string("raw") + struct.pack(">h", -1) + body
-    with socket.create_connection((host, int(port)), timeout=30) as connection:
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
         connection.sendall(struct.pack(">i", len(request)) + request)
         answer = _receive(connection, struct.unpack(">i", _receive(connection, 4))[0])
     # Correlation id, one topic with its name, one partition: its number, the error, the base offset.

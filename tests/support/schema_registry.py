@@ -130,7 +130,7 @@ class StubRegistry:
 
     def respond(self, path: str, authorization: str | None) -> tuple[int, bytes, str]:
         self.requests.append(path)
-        self._open.wait(20)
+        self._open.wait(60)
         if self.page is not None:
             return self.answer or 200, self.page, "text/html"
         if self.answer:

@@ -100,7 +100,7 @@ class SecureBroker(KafkaBroker):
                 for user, password in PASSWORDS.items()
             ]
             for answer in self.admin.alter_user_scram_credentials(wanted, request_timeout=30).values():
-                answer.result(30)
+                answer.result(60)
 
     def _write_properties(self, controller_port: int) -> Path:
         path = super()._write_properties(controller_port)

@@ -286,7 +286,7 @@ class Storm:
             f"connect-{self.topics[0].name}", [TopicPartition(*key) for key in self.keys]
         )
         (future,) = self._rig.broker.admin.list_consumer_group_offsets([asked]).values()
-        return {(place.topic, place.partition): place.offset for place in future.result(30).topic_partitions}
+        return {(place.topic, place.partition): place.offset for place in future.result(60).topic_partitions}
 
     def _change_weather(self, what: str) -> None:
         os.kill(self._store.pid, signal.SIGCONT)

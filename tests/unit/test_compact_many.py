@@ -136,7 +136,7 @@ def test_bins_differ_by_no_more_than_a_small_log_where_there_are_thousands() -> 
 
 
 def test_a_task_does_large_things_one_by_one_and_small_ones_some_at_once() -> None:
-    lock, barrier = threading.Lock(), threading.Barrier(4, timeout=30)
+    lock, barrier = threading.Lock(), threading.Barrier(4, timeout=60)
     busy: list[int] = []
     seen: list[tuple[int, int]] = []
 

@@ -54,7 +54,7 @@ def parsed(text: str) -> Samples:
 
 
 def scraped(port: int, path: str = "/metrics") -> Samples:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
         assert answer.status == 200
         return parsed(answer.read().decode())
 
@@ -97,7 +97,7 @@ def test_what_is_served_is_what_the_runs_did(clock: ManualClock) -> None:
 def test_every_metric_is_served_with_its_kind_and_help_and_can_be_asked_for_by_name(clock: ManualClock) -> None:
     meter = Meter(clock)
     with serving(meter.registry, "127.0.0.1", 0) as port:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
             text = answer.read().decode()
         for metric in METRICS:
             assert f"# TYPE {metric.name} {metric.kind}" in text

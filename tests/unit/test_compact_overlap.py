@@ -33,7 +33,7 @@ def test_the_next_range_is_under_way_while_one_is_used() -> None:
 
     with FetchAhead(fetch, [(number, MAX_FETCH_BYTES) for number in range(3)]) as ahead:
         assert ahead(0, MAX_FETCH_BYTES) == bytes(MAX_FETCH_BYTES)
-        assert begun[1].wait(10), "nobody has asked for it yet"
+        assert begun[1].wait(60), "nobody has asked for it yet"
         assert not begun[2].wait(0.05), "more is held than one large range"
         assert ahead(1, MAX_FETCH_BYTES) == bytes([1]) * MAX_FETCH_BYTES
         assert ahead(2, MAX_FETCH_BYTES) == bytes([2]) * MAX_FETCH_BYTES
@@ -43,7 +43,7 @@ def test_small_ranges_are_fetched_some_at_a_time() -> None:
     together = threading.Barrier(FETCH_THREADS)
 
     def fetch(start: int, length: int) -> bytes:
-        together.wait(10)
+        together.wait(60)
         return bytes([start]) * length
 
     ranges = [(number, 5) for number in range(3 * FETCH_THREADS)]
@@ -65,14 +65,14 @@ def test_a_fetch_that_is_under_way_has_ended_when_the_task_goes_on() -> None:
     def fetch(start: int, length: int) -> bytes:
         if start:
             begun.set()
-            release.wait(10)
+            release.wait(60)
         ended.append(start)
         return b""
 
     size = MAX_FETCH_BYTES
     with FetchAhead(fetch, [(0, size), (1, size), (2, size)]) as ahead:
         ahead(0, size)
-        assert begun.wait(10)
+        assert begun.wait(60)
         threading.Timer(0.05, release.set).start()
     assert ended == [0, 1]
 

@@ -359,18 +359,18 @@ def test_a_renewal_that_hangs_lets_no_other_lease_run_out() -> None:
 
         def renew(self, lease_ms: int) -> None:
             if self.name == "slow":
-                goes_on.wait(30)
+                goes_on.wait(60)
             renewed.append(self.name)
 
     keeper = LeaseKeeper([Claim(Session(n), None, None, None) for n in ("slow", "fine")], 60_000)  # type: ignore[arg-type]
     try:
         for turn in (1, 2, 3):
             slow, fine = keeper.begin()
-            fine.result(30)
+            fine.result(60)
             assert (renewed, slow.done()) == (["fine"] * turn, False)
     finally:
         goes_on.set()
-    slow.result(30)
+    slow.result(60)
     assert renewed.count("slow") == 1, "not twice at once: a session is one thread's"
     keeper.renew()
     assert renewed.count("slow") == 2

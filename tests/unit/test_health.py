@@ -209,7 +209,7 @@ def test_a_bucket_that_is_not_there_does_not_answer() -> None:
 
 def asked(port: int, path: str) -> tuple[int, dict[str, Any]]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
             assert answer.headers["Content-Type"] == "application/json"
             return answer.status, json.loads(answer.read())
     except urllib.error.HTTPError as error:
@@ -225,7 +225,7 @@ def test_probes_are_answered_beside_metrics(vitals: Vitals) -> None:
         vitals.answered()
         assert asked(port, "/health/ready?verbose=1") == (200, {"status": "ready", "message": "the store answers"})
         for path in ("/metrics", "/", "/health/ready/"):
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
                 assert answer.headers["Content-Type"].startswith("text/plain")
 
 
@@ -235,7 +235,7 @@ def test_a_probe_waits_for_no_scrape(vitals: Vitals) -> None:
     class Slow:
         def collect(self) -> Any:
             begun.set()
-            may_end.wait(30)
+            may_end.wait(60)
             return ()
 
     registry = CollectorRegistry()
@@ -245,7 +245,7 @@ def test_a_probe_waits_for_no_scrape(vitals: Vitals) -> None:
             target=lambda: urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60).close()
         )
         scrape.start()
-        assert begun.wait(30)
+        assert begun.wait(60)
         assert asked(port, "/health/live")[0] == 200
         may_end.set()
         scrape.join()

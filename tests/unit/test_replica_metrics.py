@@ -166,7 +166,7 @@ def test_a_process_for_two_replicas_shows_the_one_that_works_and_the_one_that_it
 
 
 def _scraped(port: int) -> dict[tuple[str, frozenset[str]], float]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         text = answer.read().decode()
     return {
         (sample.name, frozenset(sample.labels.values())): sample.value

@@ -31,7 +31,7 @@ QUICK = replace(SETTINGS, poll_ms=20, discover_ms=20, patience_s=0.05)
 
 
 def until(condition: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + 30
+    deadline_s = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline_s
         time.sleep(0.01)
@@ -46,7 +46,7 @@ def looping(running: Running) -> Iterator[threading.Event]:
         yield stop
     finally:
         stop.set()
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()
 
 
@@ -108,7 +108,7 @@ def test_a_loop_ends_when_the_registration_is_gone(worlds: Worlds) -> None:
         thread.start()
         until(lambda: states(running) == {State.IN_SYNC})
         worlds.desk.orders_ = None
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()
 
 
@@ -211,7 +211,7 @@ def test_a_removed_replica_does_not_wait_for_a_long_copy(worlds: Worlds) -> None
         thread.start()
         until(worlds.folder)
         worlds.desk.orders_ = None
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()
     assert len(worlds.folder()) < 80
 
@@ -295,7 +295,7 @@ def test_a_defect_that_comes_while_a_loop_ends_is_not_lost(worlds: Worlds, monke
             return stop.is_set()
 
         def end() -> None:
-            assert begun.wait(30)
+            assert begun.wait(60)
             stop.set()
 
         breaking(monkeypatch, is_stopping)
@@ -303,7 +303,7 @@ def test_a_defect_that_comes_while_a_loop_ends_is_not_lost(worlds: Worlds, monke
         telling.start()
         with pytest.raises(Defect):
             running.runner.loop(stop)
-        telling.join(30)
+        telling.join(60)
 
 
 # Pins

@@ -91,11 +91,11 @@ def running(one: Replication) -> Iterator[None]:
         yield
     finally:
         stop.set()
-        thread.join(timeout=30)
+        thread.join(timeout=60)
         assert not thread.is_alive()
 
 
-def until(is_so: Callable[[], bool], within_s: float = 30) -> None:
+def until(is_so: Callable[[], bool], within_s: float = 60) -> None:
     deadline_s = time.monotonic() + within_s
     while not is_so():
         assert time.monotonic() < deadline_s

@@ -276,7 +276,7 @@ class Gate:
     def __call__(self, call: Call) -> None:
         if call.operation == self.operation:
             self.reached.set()
-            assert self.open.wait(10)
+            assert self.open.wait(60)
 
 
 def test_closing_stops_what_is_under_way_and_keeps_its_parts(source: MemoryStore, target: MemoryStore) -> None:
@@ -293,14 +293,14 @@ def test_closing_stops_what_is_under_way_and_keeps_its_parts(source: MemoryStore
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert gate.reached.wait(10)
+    assert gate.reached.wait(60)
     closing = threading.Thread(target=carrying.close)
     closing.start()
     while not carrying._stopping.is_set():
         pass
     gate.open.set()
-    closing.join(10)
-    thread.join(10)
+    closing.join(60)
+    thread.join(60)
     assert [type(error) for error in errors] == [TransferStopped]
     assert not is_there(target, job)
     assert len(list(target.list_uploads(""))) == 1
@@ -377,7 +377,7 @@ def test_waiting_for_a_store_that_is_away_ends_when_it_is_closed(source: MemoryS
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert gate.wait(10)
+    assert gate.wait(60)
     carrying.close()
-    thread.join(10)
+    thread.join(60)
     assert [type(error) for error in errors] == [TransferStopped]

@@ -94,7 +94,7 @@ def test_kafka_connect_api_works_with_connectors_and_tasks_as_objects(url: str, 
 
 def test_kafka_connect_api_sets_log_levels(url: str, service: FakeService) -> None:
     cluster = Cluster(Api(url=url))
-    requests.put(f"{url}/admin/loggers/keyfold.clients", json={"level": "INFO"}, timeout=5)
+    requests.put(f"{url}/admin/loggers/keyfold.clients", json={"level": "INFO"}, timeout=60)
     assert cluster.set_logger_log_level("keyfold.clients", "CRITICAL") == ["keyfold.clients"]
     assert cluster.loggers["keyfold.clients"]["level"] == "FATAL"
     assert service.calls == [("level", "keyfold.clients", "INFO"), ("level", "keyfold.clients", "FATAL")]

@@ -135,7 +135,7 @@ def test_a_frozen_process_does_not_carry_out_what_it_finds_in_its_socket() -> No
                 asked.put(f"{url}/connectors/users/stop", timeout=0.6)
         time.sleep(0.3)
         process.send_signal(signal.SIGCONT)
-        while requests.put(f"{url}/connectors/users/pause", timeout=10).status_code != 202:
+        while requests.put(f"{url}/connectors/users/pause", timeout=60).status_code != 202:
             time.sleep(0.2)  # refused for a moment, as all is that would change something
         process.stdin.write("\n")
         process.stdin.flush()

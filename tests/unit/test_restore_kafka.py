@@ -27,7 +27,7 @@ def mock() -> Producer:
 
 @pytest.fixture
 def servers(mock: Producer) -> str:
-    return ",".join(f"{b.host}:{b.port}" for b in mock.list_topics("t", timeout=10).brokers.values())
+    return ",".join(f"{b.host}:{b.port}" for b in mock.list_topics("t", timeout=60).brokers.values())
 
 
 def target_of(servers: str, *, send_s: float = 10, **settings: str) -> KafkaTarget:

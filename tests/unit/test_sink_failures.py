@@ -180,7 +180,7 @@ def test_what_concerns_the_whole_task_ends_it(make: MakeRig, error: KeyfoldError
 
     rig.task._tools.source.facts = refuse  # type: ignore[method-assign,assignment]
     rig.kafka.tell("on_assign", T0)
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + 60
     while rig.error is None and time.monotonic() < deadline_s:
         time.sleep(0.005)
     assert rig.error is error
@@ -321,7 +321,7 @@ def test_with_until_caught_up_a_partition_s_error_ends_the_task(make: MakeRig) -
     rig.kafka.produce(T0, range(5))
     rig.kafka.produce(T1, range(5))
     rig.kafka.tell("on_assign", T0, T1)
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + 60
     while rig.error is None and time.monotonic() < deadline_s:
         time.sleep(0.005)
     assert isinstance(rig.error, ManifestLost)
@@ -355,7 +355,7 @@ def test_a_client_that_refuses_a_call_ends_the_task_for_good_only_when_it_says_s
     rig.kafka.tell("on_assign", T0)
     rig.until(rig.runs)
     rig.orders.give(Order.PAUSE)
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + 60
     while rig.error is None and time.monotonic() < deadline_s:
         time.sleep(0.005)
     assert isinstance(rig.error, expected)
@@ -368,7 +368,7 @@ def test_a_client_that_is_finished_ends_the_task_also_where_only_the_code_says_s
     rig.until(rig.runs)
     error = KafkaError(KafkaError._FATAL, "Static consumer fenced by other consumer with same group.instance.id")
     rig.kafka.inject(("", 0), KafkaError._FATAL, error)
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + 60
     while rig.error is None and time.monotonic() < deadline_s:
         time.sleep(0.005)
     assert isinstance(rig.error, SourceForbidden)
@@ -385,7 +385,7 @@ def test_what_ended_the_task_is_not_lost_over_a_client_that_refuses_to_let_go(ma
 
     rig.kafka.incremental_unassign = refuse  # type: ignore[method-assign,assignment]
     rig.kafka.inject(("", 0), KafkaError.GROUP_AUTHORIZATION_FAILED)
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + 60
     while rig.error is None and time.monotonic() < deadline_s:
         time.sleep(0.005)
     assert isinstance(rig.error, SourceForbidden)

@@ -31,7 +31,7 @@ def test_those_who_wait_for_an_answer_share_it_and_share_its_failure() -> None:
 
         def ask(error: Exception | None = error, asked: list[int] = asked, answer: threading.Event = answer) -> str:
             asked[0] += 1
-            assert answer.wait(10)
+            assert answer.wait(60)
             if error is not None:
                 raise error
             return "id"
@@ -46,7 +46,7 @@ def test_those_who_wait_for_an_answer_share_it_and_share_its_failure() -> None:
             threading.Event().wait(0.05)  # the others have come to wait by now
             answer.set()
             if error is None:
-                assert [c.result(10) for c in calls] == ["id"] * 6
+                assert [c.result(60) for c in calls] == ["id"] * 6
             else:
                 assert [type(c.exception(10)) for c in calls] == [SourceUnavailable] * 6
         assert asked == [1]

@@ -53,7 +53,7 @@ def test_a_job_that_raises_closes_its_lane_and_drops_the_rest(pool: ThreadPoolEx
     hold = threading.Event()
 
     def fail() -> None:
-        hold.wait(10)
+        hold.wait(60)
         raise AccessDenied("key", "no")
 
     lane.submit(fail, at_end=lambda: ended.append(0))
@@ -101,7 +101,7 @@ def test_closing_a_lane_wakes_a_retry_and_is_no_crash(pool: ThreadPoolExecutor) 
         raise StoreUnavailable("k", "busy")
 
     lane.submit(lambda: lane.retry(call, Backoff(first_ms=60_000), Random(0)))
-    assert began.wait(10)
+    assert began.wait(60)
     lane.close()
     assert lane.wait_idle(10)
     assert crashes == []

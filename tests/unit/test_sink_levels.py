@@ -143,7 +143,7 @@ def test_a_task_sets_the_level_and_goes_on_following_orders() -> None:
         )
     finally:
         os.close(ours)
-    assert ended.wait(5)
+    assert ended.wait(60)
     os.close(orders_fd)
     assert given == [Order.FLUSH, Order.STOP]
     assert logging.getLogger(f"{LOGGER}.child").getEffectiveLevel() == logging.ERROR

@@ -306,7 +306,7 @@ def test_a_port_of_its_own_serves_the_same(make: Callable[..., SinkMetrics], clo
         port = probe.getsockname()[1]
     with (
         own_port(metrics, "127.0.0.1", port),
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer,
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer,
     ):
         served = answer.read().decode()
     assert sample_names(parse_plain(served)) == sample_names(families(metrics).values())

@@ -25,7 +25,7 @@ class Asking:
         self.let_go = threading.Event()
 
     def hang(self) -> str:
-        self.let_go.wait(30)
+        self.let_go.wait(60)
         return "answer"
 
 

@@ -79,12 +79,12 @@ class Ran:
         self.join()
 
     def join(self) -> None:
-        self._thread.join(20)
+        self._thread.join(60)
         assert not self._thread.is_alive()
 
     def ask(self, method: str, path: str) -> Any:
         request = urllib.request.Request(f"{self.address}{path}", method=method)
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             text = answer.read()
         return json.loads(text) if text else None
 

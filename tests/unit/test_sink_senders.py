@@ -16,10 +16,10 @@ from keyfold_sink.writing.senders import Senders
 
 def test_what_is_submitted_is_done_and_its_result_or_error_is_there() -> None:
     senders = Senders(2)
-    assert senders.submit(lambda: 3).result(10) == 3
+    assert senders.submit(lambda: 3).result(60) == 3
     with pytest.raises(ZeroDivisionError):
-        senders.submit(lambda: 1 // 0).result(10)
-    assert senders.end(time.monotonic() + 10, time.monotonic)
+        senders.submit(lambda: 1 // 0).result(60)
+    assert senders.end(time.monotonic() + 60, time.monotonic)
 
 
 def test_no_more_calls_than_senders_are_under_way() -> None:
@@ -38,9 +38,9 @@ def test_no_more_calls_than_senders_are_under_way() -> None:
             inside -= 1
 
     for future in [senders.submit(call) for _ in range(60)]:
-        future.result(10)
+        future.result(60)
     assert 1 < most <= 3
-    assert senders.end(time.monotonic() + 10, time.monotonic)
+    assert senders.end(time.monotonic() + 60, time.monotonic)
 
 
 def test_lanes_that_wait_for_another_try_hold_up_no_other() -> None:
@@ -55,11 +55,11 @@ def test_lanes_that_wait_for_another_try_hold_up_no_other() -> None:
         lane.submit(lambda lane=lane: lane.retry(away, slow, Random(0)))  # type: ignore[misc]
     done = threading.Event()
     Lane(senders, lambda _: None).submit(done.set)
-    assert done.wait(10)
+    assert done.wait(60)
     for lane in stuck:
         lane.close()
     assert all(lane.wait_idle(10) for lane in stuck)
-    assert senders.end(time.monotonic() + 10, time.monotonic)
+    assert senders.end(time.monotonic() + 60, time.monotonic)
 
 
 def test_threads_have_an_end() -> None:
@@ -67,14 +67,14 @@ def test_threads_have_an_end() -> None:
 
     def wait() -> None:
         with senders.waiting():
-            over.wait(10)
+            over.wait(60)
 
     futures = [senders.submit(wait) for _ in range(30)]
     over.set()
     for future in futures:
-        future.result(10)
+        future.result(60)
     assert len(senders._threads) <= 5
-    assert senders.end(time.monotonic() + 10, time.monotonic)
+    assert senders.end(time.monotonic() + 60, time.monotonic)
 
 
 def test_a_call_that_hangs_is_left_behind() -> None:

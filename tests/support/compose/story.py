@@ -180,7 +180,7 @@ def when(stamp: str) -> datetime:
 
 
 def ask(url: str) -> Any:
-    with urlopen(url, timeout=30) as answer:
+    with urlopen(url, timeout=60) as answer:
         return json.load(answer)
 
 
@@ -190,7 +190,7 @@ def is_ready(port: int) -> bool:
 
 def status(url: str) -> int:
     try:
-        with urlopen(Request(url), timeout=10) as answer:
+        with urlopen(Request(url), timeout=60) as answer:
             return int(answer.status)
     except (URLError, ConnectionError) as error:
         return int(getattr(error, "code", 0))

@@ -121,7 +121,7 @@ def until(what: str, is_so: Callable[[], bool], process: subprocess.Popen[bytes]
 
 def status(url: str) -> int:
     try:
-        with urlopen(url, timeout=10) as answer:
+        with urlopen(url, timeout=60) as answer:
             return int(answer.status)
     except URLError as error:
         return int(getattr(error, "code", 0))
