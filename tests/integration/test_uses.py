@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -57,16 +58,26 @@ class Reader:
         return answer.stdout
 
 
-@pytest.fixture(scope="module")
-def s3() -> Iterator[LocalS3Process]:
+@contextmanager
+def own_s3() -> Iterator[LocalS3Process]:
     """One of its own: the bucket's name is in the pages."""
     with LocalS3Process() as running:
         running.create_bucket("keyfold-demo")
         yield running
 
 
+@pytest.fixture(scope="module")
+def s3() -> Iterator[LocalS3Process]:
+    with own_s3() as running:
+        yield running
+
+
 @pytest.fixture
 def reader(broker: KafkaBroker, s3: LocalS3Process, tmp_path: Path) -> Reader:
+    return reader_of(broker, s3, tmp_path)
+
+
+def reader_of(broker: KafkaBroker, s3: LocalS3Process, tmp_path: Path) -> Reader:
     environment = {
         **os.environ,
         **s3.environment,
@@ -145,8 +156,9 @@ def test_a_page_does_what_it_promises(reader: Reader, page: str) -> None:
 @pytest.mark.full  # two streams of Spark take as long as all else; `test_spark_stream` has them in `make test`
 @pytest.mark.kafka
 @pytest.mark.spark
-def test_the_whole_page_of_a_search_index_does_what_it_promises(reader: Reader) -> None:
-    PROMISES["search-index"](reader)
+def test_the_whole_page_of_a_search_index_does_what_it_promises(private_broker: KafkaBroker, tmp_path: Path) -> None:
+    with own_s3() as s3:  # the topic and the bucket of the shorter test have the same names
+        PROMISES["search-index"](reader_of(private_broker, s3, tmp_path))
 
 
 def test_each_page_has_a_test_and_its_links_lead_somewhere() -> None:
