@@ -195,7 +195,7 @@ def entrypoint(tmp_path: Path) -> Path:
 def run(script: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {"PATH": os.environ["PATH"], **variables}
     return subprocess.run(
-        ["bash", script, *words], env=environment, capture_output=True, text=True, check=False, timeout=30
+        ["bash", script, *words], env=environment, capture_output=True, text=True, check=False, timeout=60
     )
 
 

@@ -94,7 +94,7 @@ class World:
         self.store.add(Fault(at, kind))
         self.desk.commit_later()
         if not self.topic.is_away:
-            self.desk.owner.lane.wait_idle(20)
+            self.desk.owner.lane.wait_idle(60)
         self._begin_anew()
 
     def do_set_back(self) -> None:
@@ -102,7 +102,7 @@ class World:
 
     def _begin_anew(self) -> None:
         self.desk.owner.lane.close()
-        assert self.desk.owner.lane.wait_idle(20)
+        assert self.desk.owner.lane.wait_idle(60)
         self.store.land()
         self.store = FaultyStore(self.inner)
         self.desk.store = self.store

@@ -99,7 +99,7 @@ class SecureBroker(KafkaBroker):
                 UserScramCredentialUpsertion(user, ScramCredentialInfo(mechanism, 4096), password.encode())
                 for user, password in PASSWORDS.items()
             ]
-            for answer in self.admin.alter_user_scram_credentials(wanted, request_timeout=30).values():
+            for answer in self.admin.alter_user_scram_credentials(wanted, request_timeout=60).values():
                 answer.result(60)
 
     def _write_properties(self, controller_port: int) -> Path:

@@ -234,7 +234,7 @@ class Desk:
         self.writer.roll(RollReason.REQUEST)
 
     def settle(self) -> Manifest:
-        assert self.owner.lane.wait_idle(20)
+        assert self.owner.lane.wait_idle(60)
         return self.session.refresh()
 
     def count(self, name: str) -> float:

@@ -127,7 +127,7 @@ def test_a_frozen_process_does_not_carry_out_what_it_finds_in_its_socket() -> No
         while not (url := process.stdout.readline().strip()).startswith("http"):
             assert process.poll() is None
         kept = requests.Session()
-        assert kept.get(f"{url}/connectors", timeout=10).ok
+        assert kept.get(f"{url}/connectors", timeout=60).ok
         process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)  # until its last thread stands still
         for asked in (requests.Session(), kept):  # a connection that waits to be accepted, and one that is open

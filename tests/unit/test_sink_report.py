@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-import time
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
@@ -164,10 +163,10 @@ def test_a_task_that_is_shut_down_reports_while_it_flushes(make: MakeRig) -> Non
     rig.kafka.tell("on_assign", T0)
     rig.until(lambda: rig.kafka.fetched.get(T0) == 5)
     away(store)
+    before = len(rig.statuses)
     rig.kafka.tell("on_revoke", T0)
     rig.until(lambda: not rig.task._group.assigned)
-    times = [status.reported_ms for status in rig.statuses]
-    assert max(b - a for a, b in itertools.pairwise(times)) < 500
+    assert len(rig.statuses) - before >= 3, "the task was silent while it flushed"
 
 
 class Refusing:
@@ -186,14 +185,20 @@ def test_two_thousand_partitions_are_reported_in_a_moment(make: MakeRig) -> None
     keys = [("t", number) for number in range(2000)]
     rig.kafka.tell("on_assign", *keys)
     rig.until(lambda: bool(rig.statuses) and len(rig.statuses[-1].partitions) == 2000, 60)
-    said_by = rig.task._report
-    began_s = time.process_time()
-    for _ in range(5):
-        said_by.now()
-    took_s = (time.process_time() - began_s) / 5
+    called = 0
+
+    def count(_frame: object, event: str, _more: object) -> None:
+        nonlocal called
+        called += event == "call"
+
+    sys.setprofile(count)
+    try:
+        rig.task._report.now()
+    finally:
+        sys.setprofile(None)
     said = rig.statuses[-1]
     assert load_task(dump(said)) == said
-    assert took_s < 0.2  # about 15 ms alone on a core; the senders' threads count in here
+    assert called < 2000 * 20
 
 
 def test_a_voice_says_who_it_is_and_what_was_counted() -> None:

@@ -51,7 +51,7 @@ def store(running: ScriptedServer) -> Iterator[S3Store]:
         secret_access_key="s",
         read_attempts=2,
         connect_timeout_s=1,
-        read_timeout_s=5,
+        read_timeout_s=60,
     )
     yield opened
     opened.close()

@@ -45,7 +45,7 @@ def opened(server: ScriptedServer, bucket: str, **options: str) -> S3Store:
         secret_access_key="s",
         read_attempts=1,
         connect_timeout_s=1,
-        read_timeout_s=5,
+        read_timeout_s=60,
         **options,  # type: ignore[arg-type]
     )
 

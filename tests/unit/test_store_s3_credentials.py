@@ -41,7 +41,7 @@ def test_a_store_goes_on_by_credentials_that_are_looked_up_anew(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(credentials))
     write("old")
-    opened = S3Store("bkt", endpoint_url=server.url, region="us-east-1", read_timeout_s=5)
+    opened = S3Store("bkt", endpoint_url=server.url, region="us-east-1", read_timeout_s=60)
     upload_id = b"<R><Bucket>bkt</Bucket><Key>u</Key><UploadId>id</UploadId></R>"
     server.answers[:] = [Answer(200, upload_id), REFUSED]
     upload = opened.start_upload("u")
