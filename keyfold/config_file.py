@@ -4,11 +4,11 @@
     {"name": "users", "topics": "users", "flush.size": 3000}                    the flat map
     topics=users                                                                .properties, Java's rules
 
-Values may hold `${env:VARIABLE}` and `${file:/path/to.properties:key}`, Kafka's configuration providers under the short
-names of their kind; so no secret needs to stand in the file. What was filled in is a `Resolved`: a string like any
-other that error messages do not repeat. A key that is given twice is an error, not a guess.
+Values may contain the placeholders `${env:VARIABLE}` and `${file:/path/to.properties:key}`, which are Kafka's
+configuration providers, so that a file needs no secrets. A value that was filled in is a `Resolved`: a string that
+error messages do not repeat. A key that is given twice with different values is an error.
 
-`shown` and `without_secrets` are what any output about a configuration goes through.
+Every output about a configuration goes through `shown` or `without_secrets`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, Final, Self
 from keyfold.errors import ConfigError
 
 _PLACEHOLDER: Final = re.compile(r"\$\{(?P<provider>[A-Za-z][A-Za-z0-9_-]*):(?P<rest>[^}]*)\}")
-# Its beginning is enough to tell one, and is found in one go through a value, however long that is.
+# The beginning is enough to recognise a placeholder, and a search for it takes linear time.
 _PLACEHOLDER_BEGINS: Final = re.compile(r"\$\{[^}:${]*:")
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _REST_FORM_KEYS: Final = {
@@ -31,26 +31,26 @@ _REST_FORM_KEYS: Final = {
     "config",
     "tasks",
     "type",
-}  # `tasks` and `type` are in what Connect's REST API gives back
+}  # Connect's REST API adds `tasks` and `type` to its answers
 
 
 HIDDEN: Final = "[hidden]"
-"""What stands for a secret where a configuration is shown, as with Kafka."""
-# Keys that are passed on to clients are theirs, so only their names tell which hold a secret.
+"""The text that replaces a secret where a configuration is shown, as in Kafka."""
+# Keys that are passed on to clients are not declared here, so only their names tell which values are secrets.
 _SECRET_WORDS: Final = re.compile(
     r"passw|passphrase|secret|token|credential|jaas|user\.?info|license|oauthbearer\.config|"
     r"(?:\.|^)key(?:\.pem)?$"
 )
 _NO_SECRETS: Final = (".location", ".url", ".source", ".class", ".type")
 _USER_IN_URL: Final = re.compile(r"(?<=://)[^/?#@\s]*@")
-# Shorter than this, a value is as likely a part of another word.
+# A shorter value may well be a part of another word.
 _REPEATED_LENGTH: Final = 4
 
 
 class Resolved(str):
-    """A value that came from a provider: perhaps a secret, so it is not repeated in messages.
+    """A value that a provider filled in. It may be a secret, so messages do not repeat it.
 
-    `written` is what the file has in its place.
+    `written` is the placeholder in the file.
     """
 
     __slots__ = ("written",)
@@ -58,19 +58,19 @@ class Resolved(str):
     written: str
 
     def __new__(cls, value: str, written: str = "${...}") -> Self:
-        """A filled-in `value` for `written`."""
+        """Make a value that was filled in for the placeholder `written`."""
         made = super().__new__(cls, value)
         made.written = written
         return made
 
 
 def is_secret_key(key: str) -> bool:
-    """Whether a key's name says that its value is a secret; `ssl.key.location` names a file and is none."""
+    """Return whether a key's name says that its value is a secret. `ssl.key.location` names a file and is not one."""
     return _SECRET_WORDS.search(key.lower()) is not None and not key.lower().endswith(_NO_SECRETS)
 
 
 def shown(value: str, *, is_secret: bool) -> str:
-    """A value for others to see: a secret hidden, a placeholder as it is written, no password in a URL."""
+    """Return a value as others may see it: secrets hidden, placeholders as they are written, no password in a URL."""
     if isinstance(value, Resolved):
         return value.written
     return HIDDEN if is_secret else _USER_IN_URL.sub(f"{HIDDEN}@", value)
@@ -88,7 +88,7 @@ def placeholders(value: str) -> Iterator[tuple[str, str]]:
 
 
 def without_secrets(text: str, values: Mapping[str, str]) -> str:
-    """A message with what may be a secret of this configuration taken out, wherever it was picked up."""
+    """Return a message without any value that may be a secret of this configuration."""
     for key, value in values.items():
         if isinstance(value, Resolved) or is_secret_key(key):
             for part in sorted({str(value), *map(str.strip, value.split(","))}, key=len, reverse=True):
@@ -102,14 +102,14 @@ def without_secrets(text: str, values: Mapping[str, str]) -> str:
 def read_config(path: Path | str, *, environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """Read a JSON or .properties file and fill in its placeholders.
 
-    `environ` is what `${env:...}` sees: the process's own environment unless given. Raises `ConfigError` that names the
-    key, or the file where it cannot be read at all.
+    `environ` is the environment for `${env:...}`, by default that of the process. Raise `ConfigError` that names the
+    key, or the file if it cannot be read.
     """
     return resolve(read_written(path), os.environ if environ is None else environ)
 
 
 def read_written(path: Path | str) -> dict[str, str]:
-    """A JSON or .properties file as it is written, placeholders and all. Raises `ConfigError`."""
+    """Read a JSON or .properties file without filling in its placeholders. Raise `ConfigError` if that fails."""
     path = Path(path)
     text = _read_text(path, key=str(path))
     is_json = path.suffix == ".json" or (path.suffix != ".properties" and text.lstrip().startswith("{"))
@@ -117,17 +117,19 @@ def read_written(path: Path | str) -> dict[str, str]:
 
 
 def parse_json(text: str, source: str) -> dict[str, str]:
-    """Both JSON forms; numbers and booleans become their text. `source` names the file in messages."""
+    """Parse either JSON form; numbers and booleans become text. `source` names the file in messages."""
     try:
         document = json.loads(text, object_pairs_hook=_object)
     except json.JSONDecodeError as error:
-        raise ConfigError(source, f"is no JSON: {error.msg} in line {error.lineno}, column {error.colno}") from None
+        raise ConfigError(
+            source, f"is not valid JSON: {error.msg} in line {error.lineno}, column {error.colno}"
+        ) from None
     except RecursionError:
-        raise ConfigError(source, "is nested too deep") from None
+        raise ConfigError(source, "is nested too deeply") from None
     except ValueError as error:
-        raise ConfigError(source, f"holds a number with too many digits: {error}") from None
+        raise ConfigError(source, f"contains a number with too many digits: {error}") from None
     if not isinstance(document, dict):
-        raise ConfigError(source, "must hold one JSON object")
+        raise ConfigError(source, "must be one JSON object")
     if isinstance(document.get("config"), dict):
         document = _flatten(document)
     return {key: _text(key, value) for key, value in document.items()}
@@ -144,10 +146,10 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _flatten(document: dict[str, Any]) -> dict[str, Any]:
     for key in document:
         if key not in _REST_FORM_KEYS:
-            raise ConfigError(key, 'stands beside `"config"`', hint="move it into `config`")
+            raise ConfigError(key, "is outside of `config`", hint="move it into `config`")
     config: dict[str, Any] = document["config"]
     if "name" in document and config.setdefault("name", document["name"]) != document["name"]:
-        raise ConfigError("name", f"is {document['name']!r} outside of `config` and {config['name']!r} inside")
+        raise ConfigError("name", f"is {document['name']!r} outside of `config`, but {config['name']!r} in it")
     return config
 
 
@@ -164,7 +166,7 @@ def _text(key: str, value: object) -> str:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Java's .properties: comments, continued lines, `=`, `:` or blanks after the key, backslash escapes."""
+    """Parse Java's .properties: comments, continued lines, `=`, `:` or blanks after the key, backslash escapes."""
     found: dict[str, str] = {}
     for line in _logical_lines(text):
         end = _end_of_key(line)
@@ -179,7 +181,7 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """Lines without comments and blanks, continued ones joined."""
+    """Yield the lines without comments and empty lines; continued lines are joined."""
     pending = ""
     for raw in re.split(r"\r\n|\n|\r", text):
         line = raw.lstrip(" \t\f")
@@ -211,12 +213,12 @@ def _unescape(text: str) -> str:
 
 
 def resolve(values: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Fill in every placeholder, once: what a provider gives is not looked through again."""
+    """Fill in every placeholder. A filled-in value is not searched for placeholders again."""
     return {key: _resolve_one(key, value, environ) for key, value in values.items()}
 
 
 def resolve_all(values: Mapping[str, str], environ: Mapping[str, str]) -> tuple[dict[str, str], list[ConfigError]]:
-    """The same, and the mistakes of all the keys that cannot be filled in; these are left out."""
+    """Fill in placeholders as `resolve` does; return the values, and a mistake for each key where that fails."""
     found: dict[str, str] = {}
     mistakes: list[ConfigError] = []
     for key, value in values.items():
@@ -237,7 +239,7 @@ def _resolve_one(key: str, value: str, environ: Mapping[str, str]) -> str:
             return _from_environment(key, rest, environ)
         if provider == "file":
             return _from_file(key, rest)
-        raise ConfigError(key, f"`{match[0]}` asks for the provider `{provider}`", hint="there are `env` and `file`")
+        raise ConfigError(key, f"unknown provider `{provider}` in `{match[0]}`", hint="use `env` or `file`")
 
     return Resolved(_PLACEHOLDER.sub(fill, value), value)
 
@@ -251,12 +253,12 @@ def _from_environment(key: str, name: str, environ: Mapping[str, str]) -> str:
 def _from_file(key: str, rest: str) -> str:
     path, colon, name = rest.rpartition(":")
     if not colon or not path or not name:
-        raise ConfigError(key, f"`${{file:{rest}}}` names no key", hint="write ${file:/path/to.properties:key}")
+        raise ConfigError(key, f"`${{file:{rest}}}` does not name a key", hint="write ${file:/path/to.properties:key}")
     if Path(path).exists() and not Path(path).is_file():
-        raise ConfigError(key, f"`{path}` is no file")  # a device may have no end
+        raise ConfigError(key, f"`{path}` is not a regular file")  # a device may have no end
     found = parse_properties(_read_text(Path(path), key=key))
     if name not in found:
-        raise ConfigError(key, f"`{path}` holds no key `{name}`")
+        raise ConfigError(key, f"`{path}` has no key `{name}`")
     return found[name]
 
 

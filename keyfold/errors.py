@@ -76,12 +76,15 @@ def _revived(kind: type[KeyfoldError], args: tuple[object, ...], state: dict[str
 
 
 class ConfigError(KeyfoldError):
-    """A configuration key is unknown, has a wrong value, or contradicts another; `key` names it."""
+    """A configuration key is unknown, has a wrong value, or contradicts another; `key` names it.
+
+    A message that does not name the key is put behind it.
+    """
 
     exit_code = 2
 
     def __init__(self, key: str, message: str, *, hint: str | None = None) -> None:
-        super().__init__(f"`{key}`: {message}", hint=hint)
+        super().__init__(message if f"`{key}`" in message else f"`{key}`: {message}", hint=hint)
         self.key = key
 
 

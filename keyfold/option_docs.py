@@ -1,4 +1,4 @@
-"""The table of options as Markdown, for the documentation."""
+"""A model's options as a Markdown table, for the documentation."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _TYPES: Final = {
 
 
 def markdown_table(model: type[BaseModel]) -> str:
-    """The model's options: by group as declared, in each the important ones first, then by name."""
+    """Return the model's options by group as declared; in a group the important ones come first, then by name."""
     rank = {name: place for place, name in enumerate(get_args(Importance))}
-    groups: dict[str, list[Entry]] = {"": []}  # those of no group stand first, for they have no heading
+    groups: dict[str, list[Entry]] = {"": []}  # options without a group come first: they have no heading
     for entry in entries(model):
         groups.setdefault(entry.group, []).append(entry)
     parts: list[str] = []
@@ -43,7 +43,7 @@ def _row(entry: Entry) -> str:
 
 def _default(entry: Entry) -> str:
     if entry.is_required:
-        return "(must be given)"
+        return "(required)"
     return f"`{entry.default}`" if entry.default else ""
 
 

@@ -1,7 +1,7 @@
-"""How one option is declared: `option()`, the types of options, and `Entry`, which tells all about one.
+"""The declaration of an option: `option()`, the types of options, and `Entry`, which describes one.
 
-An option is a field of a pydantic model (`keyfold.options.Options`); what Kafka's `ConfigDef` has of a key and pydantic
-does not know (importance, group, display name, ...) is kept beside it and read back by `entries`.
+An option is a field of a pydantic model (`keyfold.options.Options`). The attributes of Kafka's `ConfigDef` that
+pydantic does not have (importance, group, display name, ...) are kept with the field, and `entries` returns them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ACRONYMS: Final = {"s3": "S3", "aws": "AWS", "ms": "(ms)", "url": "URL", "id": 
 
 
 class Overrides(dict[str, str]):
-    """Keys that are passed on as they are. May hold passwords, so only the keys are ever shown."""
+    """Keys that are passed on unchanged. Values may be passwords, so only the keys are ever shown."""
 
     def __repr__(self) -> str:
         return f"Overrides({', '.join(sorted(self))})"
@@ -39,7 +39,7 @@ class Overrides(dict[str, str]):
 
 
 class Refused(ValueError):
-    """A validator's answer in words of its own, with what to do; the value is not added to it."""
+    """A validator's own error message, with what to do. The value is not appended to it."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -47,7 +47,7 @@ class Refused(ValueError):
 
 
 def _flag(value: object) -> object:
-    """Kafka's booleans are `true` and `false`, and nothing else."""
+    """Parse one of Kafka's booleans, `true` or `false`."""
     if isinstance(value, str):
         if value.strip().lower() not in {"true", "false"}:
             raise ValueError("must be true or false")
@@ -56,7 +56,7 @@ def _flag(value: object) -> object:
 
 
 def split_names(value: object) -> object:
-    """A list as Kafka writes it: names separated by commas."""
+    """Parse a list as Kafka writes it: names separated by commas."""
     if isinstance(value, str):
         return tuple(name.strip() for name in value.split(",") if name.strip())
     return value
@@ -68,7 +68,7 @@ Count = Annotated[int, Field(ge=0)]
 Millis = Annotated[int, Field(ge=0)]
 Port = Annotated[int, Field(ge=0, le=65_535)]
 Codec = Literal["zstandard", "snappy", "deflate", "null"]
-"""`keyfold.log.codec.CODECS`, spelled out: importing that room costs pyarrow, which an idle run does not need."""
+"""`keyfold.log.codec.CODECS`, repeated because that module imports pyarrow, which an idle run does not need."""
 
 
 def option(
@@ -87,13 +87,12 @@ def option(
     missing: str = "",
     **constraints: Any,
 ) -> Any:
-    """Declare an option: its key, default (none: it must be given), what it does and what it trades.
+    """Declare an option: its key, its default, and its documentation. An option without a default is required.
 
-    `per_topic` allows `topic.<name>.<key>`; `followed` takes the topic's own setting in Kafka where the configuration
-    is silent. `group`, `display` (a name for people), `dependents` (keys that this one decides about), `recommended`
-    values and `kind` are what Connect's user interfaces ask for; `kind`, values and name follow from the field where
-    they are left out. `missing` is a hint for who leaves out what must be given. `constraints` are pydantic's (`ge`,
-    `le`, `min_length`, ...).
+    `per_topic` allows `topic.<name>.<key>`; `followed` defaults to the topic's own setting in Kafka. Connect's user
+    interfaces show `group`, `display` (the name of the option), `dependents` (keys that depend on this one),
+    `recommended` values and `kind`; by default name, values and kind follow from the field. `missing` is the hint of
+    the error about a required option that is not given. `constraints` are pydantic's (`ge`, `le`, `min_length`, ...).
     """
     extra: dict[str, Any] = {
         "importance": importance,
@@ -113,25 +112,25 @@ def option(
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """All that is declared about one option."""
+    """The declaration of one option."""
 
     field: str
     info: FieldInfo
 
     @property
     def key(self) -> str:
-        """The key in the file; ends in `.*` where it gathers all keys with that prefix."""
+        """The key in the file. It ends in `.*` if the option gathers all keys with that prefix."""
         assert self.info.alias is not None, "every option is declared with option()"
         return self.info.alias
 
     @property
     def is_prefix(self) -> bool:
-        """Whether this gathers keys."""
+        """Whether the option gathers all keys with a prefix."""
         return self.key.endswith(".*")
 
     @property
     def doc(self) -> str:
-        """What it does, on one line."""
+        """The documentation, on one line."""
         return " ".join((self.info.description or "").split())
 
     @property
@@ -147,32 +146,32 @@ class Entry:
 
     @property
     def followed(self) -> bool:
-        """Whether the topic's own setting counts where the configuration is silent."""
+        """Whether the option defaults to the topic's own setting in Kafka."""
         return bool(self._extra["followed"])
 
     @property
     def group(self) -> str:
-        """Under which heading it stands."""
+        """The heading of the option in the documentation."""
         return str(self._extra["group"])
 
     @property
     def display(self) -> str:
-        """A name for people."""
+        """The name of the option in user interfaces."""
         return str(self._extra["display"])
 
     @property
     def dependents(self) -> list[str]:
-        """Keys that this one decides about."""
+        """The keys that depend on this one."""
         return [*self._extra["dependents"]]
 
     @property
     def recommended(self) -> list[str]:
-        """Values to offer: those declared, or all that there are."""
+        """The values to offer: the declared ones, or all possible values."""
         return [*self._extra["recommended"]] or self.choices
 
     @property
     def choices(self) -> list[str]:
-        """All values there are, where these are few."""
+        """All possible values of an enumeration; empty for other types."""
         leaf = self.leaves[0]
         if get_origin(leaf) is Literal:
             return [str(choice) for choice in get_args(leaf) if choice]
@@ -182,39 +181,39 @@ class Entry:
 
     @property
     def missing(self) -> str:
-        """A hint for who has left it out."""
+        """The hint of the error if the option is required and not given."""
         return str(self._extra["missing"])
 
     @property
     def is_required(self) -> bool:
-        """Whether it must be given."""
+        """Whether the option must be given."""
         return self.info.is_required()
 
     @property
     def default(self) -> str | None:
-        """The default as text; None where there is none."""
+        """The default as text; None if there is no default."""
         return (
             None if self.is_required else as_text(self.info.get_default(call_default_factory=True, validated_data={}))
         )
 
     @property
     def is_secret(self) -> bool:
-        """Whether its value is never shown."""
+        """Whether the value is never shown."""
         return SecretStr in self.leaves
 
     @property
     def is_list(self) -> bool:
-        """Whether it holds names separated by commas."""
+        """Whether the value is a list of names separated by commas."""
         return get_origin(self.info.annotation) is tuple
 
     @property
     def leaves(self) -> list[Any]:
-        """The plain types of the field: what is inside unions and Annotated."""
+        """The plain types of the field, without unions and Annotated."""
         return [leaf for leaf in _leaves(self.info.annotation) if leaf not in {type(None), Ellipsis}]
 
     @property
     def kind(self) -> Kind:
-        """Kafka's type."""
+        """Kafka's type of the value."""
         declared: Kind | None = self._extra["kind"]
         if declared is not None:
             return declared
@@ -236,13 +235,13 @@ class Entry:
 
 
 def entries(model: type[BaseModel]) -> Iterator[Entry]:
-    """The options of a model, as they are declared."""
+    """Yield the options of a model in the order of their declaration."""
     for field, info in model.model_fields.items():
         yield Entry(field, info)
 
 
 def as_text(value: object) -> str | None:
-    """A value as it would stand in a file; None for none."""
+    """Return a value as a file would have it, or None for None."""
     if value is None:
         return None
     if isinstance(value, bool):

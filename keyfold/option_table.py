@@ -1,4 +1,4 @@
-"""A model's options by key: which keys it knows, what a key of a topic means, and mistakes in an operator's words."""
+"""A model's options by key: which keys it knows, what a per-topic key means, and its mistakes as error messages."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ class OptionTable:
         self._per_topic = sorted((key for key, entry in self.entries.items() if entry.per_topic), key=len, reverse=True)
 
     def knows(self, key: str) -> bool:
-        """Whether this is a key of the model, or begins with one of its prefixes."""
+        """Return whether this is a key of the model, or begins with one of its prefixes."""
         return (key in self.entries and not key.endswith("*")) or self._prefix_of(key) is not None
 
     def _prefix_of(self, key: str) -> str | None:
-        """The longest prefix with something behind it."""
+        """Return the longest of the model's prefixes that the key begins with and is longer than."""
         fitting = [prefix for prefix in self._prefixes if key.startswith(prefix) and len(key) > len(prefix)]
         return max(fitting, key=len, default=None)
 
     def hides(self, key: str) -> bool:
-        """Whether the value of a key, known or not, must not be shown."""
+        """Return whether the value of a key must not be shown. The key may be unknown."""
         entry = self.entries.get(key)
         return (entry is not None and entry.is_secret) or is_secret_key(key)
 
     def gather(self, values: Mapping[str, str]) -> dict[str, Any]:
-        """What pydantic is given: prefixed keys together under their option."""
+        """Return the values as pydantic takes them: keys with a prefix are together under their option."""
         gathered: dict[str, Any] = {}
         for key, value in values.items():
             prefix = None if key in self.entries else self._prefix_of(key)
@@ -51,7 +51,7 @@ class OptionTable:
         return gathered
 
     def split_topic_key(self, key: str, listed: Iterable[str]) -> tuple[str, str]:
-        """Topic and option of `topic.<name>.<key>`. Raises `ConfigError` where no reading is right."""
+        """Return topic and option of `topic.<name>.<key>`. Raise `ConfigError` if there is none, or more than one."""
         rest = key.removeprefix(TOPIC_PREFIX)
         readings = [(rest[: -len(own) - 1], own) for own in self._per_topic if rest.endswith("." + own)]
         readings = [reading for reading in readings if reading[0]]
@@ -61,33 +61,35 @@ class OptionTable:
         known = [reading for reading in readings if reading[0] in named]
         if len(known) > 1:
             both = " or ".join(f"`{own}` of the topic `{topic}`" for topic, own in known)
-            raise ConfigError(key, f"may mean {both}", hint="give these topics a configuration each")
+            raise ConfigError(
+                key, f"is ambiguous: it may mean {both}", hint="use a separate configuration for each of these topics"
+            )
         return known[0] if known else readings[0]
 
     def _no_reading(self, key: str, rest: str) -> ConfigError:
         for known in sorted(self.entries, key=len, reverse=True):
             if rest.endswith("." + known):
-                return ConfigError(key, f"`{known}` holds for all topics", hint=f"set `{known}` without a topic")
+                return ConfigError(key, f"`{known}` cannot be set per topic", hint=f"set `{known}` without a topic")
         parts = rest.split(".")
         ends = [".".join(parts[at:]) for at in range(1, len(parts))]
         ranked = [(SequenceMatcher(None, end, own).ratio(), own, end) for end in ends for own in self._per_topic]
         score, own, end = max(ranked, default=(0.0, "", ""))
         hint = f"did you mean `{key.removesuffix(end)}{own}`?" if score >= 0.7 else None
-        return ConfigError(key, "ends in no key that can be set for a single topic", hint=hint)
+        return ConfigError(key, "does not end with a key that can be set per topic", hint=hint)
 
     def unknown(self, key: str) -> ConfigError:
-        """The mistake of a key that there is not, with the nearest one that there is."""
+        """Return the mistake of an unknown key, with the nearest known key as the hint."""
         close = get_close_matches(key, [known for known in self.entries if not known.endswith("*")], n=1, cutoff=0.7)
         for prefix in self._prefixes:
             if not close and SequenceMatcher(None, key[: len(prefix)], prefix).ratio() >= 0.8:
                 close = [f"{prefix}..."]
         hint = f"did you mean `{close[0]}`?" if close else None
-        return ConfigError(key, "is no key that this configuration knows", hint=hint)
+        return ConfigError(key, f"unknown key `{key}`", hint=hint)
 
     def mistake(self, error: ErrorDetails, values: Mapping[str, str]) -> ConfigError:
-        """What pydantic found about one key."""
+        """Return what pydantic found about one key as a mistake."""
         key = str(error["loc"][0]) if error["loc"] else "configuration"
-        message = _say(error)
+        message = _message(key, error)
         value = values.get(key)
         refused = error.get("ctx", {}).get("error")
         hint = refused.hint if isinstance(refused, Refused) else None
@@ -103,15 +105,15 @@ class OptionTable:
 
 @cache
 def option_table(model: type[BaseModel]) -> OptionTable:
-    """The table of a model, made once."""
+    """Return the table of a model. It is made once."""
     return OptionTable(model)
 
 
-def _say(error: ErrorDetails) -> str:
-    """What pydantic found, in an operator's words."""
+def _message(key: str, error: ErrorDetails) -> str:
+    """Return what pydantic found as an error message for operators."""
     context = error.get("ctx", {})
     texts = {
-        "missing": "is missing",
+        "missing": f"missing required key `{key}`",
         "int_parsing": "must be a whole number",
         "int_from_float": "must be a whole number",
         "int_parsing_size": "must be a whole number of a reasonable size",

@@ -3,20 +3,20 @@
 A service declares its options as fields of an `Options` model:
 
     class SinkOptions(StoreOptions):
-        flush_size: Count = option("flush.size", 0, doc="Roll after this many records; 0: never.", per_topic=True)
+        flush_size: Count = option("flush.size", 0, doc="Roll after N records. 0: never.", per_topic=True)
         consumer: Overrides = option("consumer.override.*", Overrides(), doc="Passed to the Kafka client.")
 
     options = SinkOptions.parse(read_config("sink.json"))
     options.for_topic("users").flush_size
 
-Names are Kafka's and Connect's. A key ending in `.*` gathers all keys with that prefix, the prefix taken off. A
-per-topic value is `topic.<name>.<key>`; topic names may hold dots, so the longest key that ends the name is meant,
-unless only another reading names a topic of `topics`. Who wins: the topic's own value, the general value, what is
-followed from Kafka, the default. Every mistake is a `ConfigError` that names the key; no message holds a secret.
+Names are Kafka's and Connect's. A key ending in `.*` gathers all keys with that prefix, without the prefix. A
+per-topic value is `topic.<name>.<key>`. Topic names may contain dots, so the longest key that ends the name is meant,
+unless only another reading names a topic of `topics`. Precedence: the topic's own value, the general value, the value
+followed from Kafka, the default. Every mistake is a `ConfigError` that names the key; no message contains a secret.
 
-`parse` is for who runs, and raises; `examine` is for who asks, and finds all mistakes. What one field cannot know is in
-`contradictions`. A service that understands other names translates them in `rewrite`. The same table is printed by
-`keyfold.option_docs` and served to Connect's user interfaces.
+`parse` raises on the first mistake; `examine` lists them all. Checks that need several fields are in `contradictions`.
+A service that accepts other names translates them in `rewrite`. `keyfold.option_docs` prints the same table, and the
+REST API serves it to Connect's user interfaces.
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ O = TypeVar("O", bound="Options")  # noqa: E741
 
 _store = partial(option, group="Store")
 
-# Stands for what is missing while the rest is looked through; any option that must be given takes a string.
+# Stands for a missing value while the others are checked; every required option takes a string.
 _STAND_IN: Final = "missing"
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What is to be known about a key that was accepted."""
+    """A note about a key that was accepted."""
 
     key: str
     text: str
@@ -91,7 +91,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """A configuration in this model's keys; `shown_as` has the key that was given, where it was another one."""
+    """A configuration in this model's keys. `shown_as` maps a key to the one that was given in its place."""
 
     values: Mapping[str, str]
     shown_as: Mapping[str, str] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class Rewritten:
 
 @dataclass(frozen=True, slots=True)
 class Examined(Generic[O]):
-    """What a configuration comes to: options, or mistakes; and what is to be known about keys that were accepted."""
+    """The options of a configuration, or its mistakes; and notes about keys that were accepted."""
 
     options: O | None
     mistakes: tuple[ConfigError, ...]
@@ -124,9 +124,9 @@ class Options(BaseModel):
 
     @classmethod
     def parse(cls, values: Mapping[str, str]) -> Self:
-        """Check a configuration as `read_config` gives it, the per-topic values included. Raises `ConfigError`.
+        """Check a configuration as `read_config` returns it, the per-topic values included.
 
-        The error is the first mistake; the keys of others are in its hint.
+        Raise the first mistake as `ConfigError`; its hint names the keys of the others.
         """
         found = cls.examine(values)
         if found.options is None:
@@ -135,7 +135,7 @@ class Options(BaseModel):
 
     @classmethod
     def examine(cls, values: Mapping[str, str]) -> Examined[Self]:
-        """The options of a configuration, or everything that is wrong with it."""
+        """Return the options of a configuration, or all its mistakes."""
         table = option_table(cls)
         rewritten = cls.rewrite(values)
         mistakes = [*rewritten.mistakes]
@@ -167,15 +167,15 @@ class Options(BaseModel):
 
     @classmethod
     def rewrite(cls, values: Mapping[str, str]) -> Rewritten:
-        """A configuration in this model's keys, where the model understands others as well."""
+        """Translate a configuration into this model's keys, if the model accepts others as well."""
         return Rewritten(values)
 
     def contradictions(self) -> Iterator[ConfigError]:
-        """Mistakes that no field can see by itself. Models add theirs to those of `super()`."""
+        """Yield the mistakes that need more than one field. Models add theirs to those of `super()`."""
         return iter(())
 
     def model_post_init(self, context: Any, /) -> None:
-        """Look for contradictions: the first is raised, unless `context` is a list that takes them all."""
+        """Look for contradictions. Raise the first, or append all of them to `context` if it is a list."""
         super().model_post_init(context)
         for mistake in self.contradictions():
             if context is None:
@@ -183,7 +183,7 @@ class Options(BaseModel):
             context.append(mistake)
 
     def for_topic(self, topic: str, followed: Mapping[str, str] | None = None) -> Self:
-        """These options as they are for one topic. `followed` is what Kafka says; other keys in it are ignored."""
+        """Return these options for one topic. `followed` has the topic's settings in Kafka; other keys are ignored."""
         own = self._by_topic.get(topic, {})
         keys = self.followed_keys()
         from_kafka = {key: value for key, value in (followed or {}).items() if key in keys}
@@ -197,20 +197,20 @@ class Options(BaseModel):
         return found
 
     def shown(self) -> dict[str, str]:
-        """The configuration as it was given, for others to see.
+        """Return the configuration as it was given, for others to see.
 
-        Secrets are `HIDDEN`, so are users and passwords in URLs; what a provider filled in is its placeholder again.
+        Secrets, and users and passwords in URLs, are `HIDDEN`; values that a provider filled in are placeholders again.
         """
         table = option_table(type(self))
         return {key: shown(value, is_secret=table.hides(key)) for key, value in self._given.items()}
 
     def unhidden(self, shown: Mapping[str, str]) -> dict[str, str]:
-        """A configuration with what `shown` hides of this one in its place again."""
+        """Return a configuration in which the values that `shown` hides are those of this one."""
         given, known = self._given, self.shown()
         return {key: given[key] if known.get(key) == value else value for key, value in shown.items()}
 
     def means_the_same(self, shown: Mapping[str, str]) -> bool:
-        """Whether a configuration, as `shown` would have it, says what this one says."""
+        """Return whether a configuration in the form of `shown` has the same meaning as this one."""
         try:
             other = self.parse(self.unhidden(shown))
         except ConfigError:
@@ -219,16 +219,16 @@ class Options(BaseModel):
 
     @property
     def topics_with_own_values(self) -> tuple[str, ...]:
-        """Topics that have a `topic.<name>.<key>`."""
+        """The topics with a `topic.<name>.<key>`."""
         return tuple(self._by_topic)
 
     def is_set(self, field: str) -> bool:
-        """Whether a field's value was given, or followed, rather than being the default."""
+        """Return whether a field's value was given or followed, and is not the default."""
         return field in self.model_fields_set
 
     @classmethod
     def followed_keys(cls) -> frozenset[str]:
-        """The keys that are taken from the topic's settings in Kafka where the configuration is silent."""
+        """Return the keys that default to the topic's settings in Kafka."""
         return frozenset(entry.key for entry in entries(cls) if entry.followed)
 
     def _remember(self, general: dict[str, str], by_topic: dict[str, dict[str, str]], given: Mapping[str, str]) -> None:
@@ -236,9 +236,9 @@ class Options(BaseModel):
 
     @classmethod
     def _checked(cls, values: Mapping[str, str]) -> tuple[Self | None, list[ConfigError]]:
-        """The options of these values, and what is wrong with them.
+        """Return the options of these values, and their mistakes.
 
-        Values that are wrong are left out for a second look, so that contradictions among the others are found too.
+        A second check leaves out wrong values, so that contradictions between the others are found, too.
         """
         table = option_table(cls)
         left = dict(values)
@@ -264,13 +264,13 @@ class Options(BaseModel):
 
 
 class StoreOptions(Options):
-    """Where the log is. What is left out comes from the usual AWS variables and profiles."""
+    """Where the log is. Values that are not given come from the usual AWS variables and profiles."""
 
-    bucket: str = _store("s3.bucket.name", doc="The bucket of the log.", importance="high", min_length=1)
+    bucket: str = _store("s3.bucket.name", doc="Bucket of the log.", importance="high", min_length=1)
     topics_dir: str = _store(
         "topics.dir",
         "topics",
-        doc="Folder of the log in the bucket. May hold slashes, may be empty.",
+        doc="Folder of the log in the bucket. It may contain slashes and may be empty.",
         importance="high",
     )
     region: str | None = _store("s3.region", None, doc="Region of the bucket. Default: AWS_REGION or the profile's.")
@@ -282,27 +282,29 @@ class StoreOptions(Options):
     path_style: Flag | None = _store(
         "s3.path.style.access.enabled",
         None,
-        doc="Whether the bucket stands in the path of requests rather than in the host's name. Default: only with an "
-        "endpoint that is not AWS's.",
+        doc="Whether requests have the bucket in the path instead of the host name. Default: true if an endpoint is "
+        "set.",
         importance="low",
     )
     access_key_id: str | None = _store(
-        "aws.access.key.id", None, doc="Access key. Better left to the environment, the profile or the instance's role."
+        "aws.access.key.id",
+        None,
+        doc="Access key. Default, and preferable: credentials of the environment, the profile or the instance's role.",
     )
     secret_access_key: SecretStr | None = _store(
-        "aws.secret.access.key", None, doc="Secret key; write it as ${env:...} or ${file:...}, not in the file."
+        "aws.secret.access.key", None, doc="Secret key. Write it as ${env:...} or ${file:...}, not as plain text."
     )
     encryption: Literal["AES256", "aws:kms", "aws:kms:dsse", ""] = _store(
         "s3.ssea.name",
         "",
-        doc="Encryption by the store that each object is written with. Default: what the bucket does by itself.",
+        doc="Server-side encryption of each object that is written. Default: the bucket's default encryption.",
         importance="low",
         dependents=("s3.sse.kms.key.id",),
     )
     kms_key_id: str = _store(
         "s3.sse.kms.key.id",
         "",
-        doc="Key of the store's key management for aws:kms. Default: the account's own. Readers need kms:Decrypt.",
+        doc="KMS key for aws:kms. Default: the account's own key. Readers need kms:Decrypt.",
         importance="low",
     )
 
@@ -318,17 +320,19 @@ class StoreOptions(Options):
             given, missing = ("aws.access.key.id", "aws.secret.access.key")
             if self.access_key_id is None:
                 given, missing = missing, given
-            yield ConfigError(missing, f"is missing, and `{given}` is given", hint="give both or none")
+            yield ConfigError(missing, f"`{missing}` is required because `{given}` is set", hint="set both or neither")
         if self.topics_dir.startswith("/") or self.topics_dir.endswith("/"):
-            yield ConfigError("topics.dir", "must neither begin nor end with a slash")
+            yield ConfigError("topics.dir", "must not begin or end with a slash")
         if self.kms_key_id and not self.encryption.startswith("aws:kms"):
             yield ConfigError(
-                "s3.sse.kms.key.id", "needs `s3.ssea.name` to be aws:kms", hint="set it, or leave this out"
+                "s3.sse.kms.key.id",
+                "requires `s3.ssea.name` to be aws:kms or aws:kms:dsse",
+                hint="set `s3.ssea.name`, or omit this key",
             )
 
 
 def _each_once(mistakes: list[ConfigError]) -> Iterator[ConfigError]:
-    """The mistakes in order, none of them twice."""
+    """Yield the mistakes in order, each of them once."""
     seen: set[tuple[str, str]] = set()
     for mistake in mistakes:
         if (mistake.key, mistake.message) not in seen:
@@ -337,7 +341,7 @@ def _each_once(mistakes: list[ConfigError]) -> Iterator[ConfigError]:
 
 
 def with_others(mistakes: Sequence[ConfigError]) -> ConfigError:
-    """The first mistake; the keys of the others are in the hint."""
+    """Return the first mistake; its hint names the keys of the others."""
     first = mistakes[0]
     others = ", ".join(f"`{key}`" for key in dict.fromkeys(mistake.key for mistake in mistakes) if key != first.key)
     if others:
@@ -350,7 +354,7 @@ def _topic_keys(topic: str, own: Iterable[str]) -> dict[str, str]:
 
 
 def _shown_as(mistake: ConfigError, shown_as: Mapping[str, str]) -> ConfigError:
-    """The same mistake under the key that was given."""
+    """Return the same mistake under the key that was given."""
     shown = shown_as.get(mistake.key, mistake.key)
     if shown == mistake.key:
         return mistake

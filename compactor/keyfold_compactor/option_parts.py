@@ -1,6 +1,6 @@
-"""What the configurations of this room's processes have in common.
+"""Options that the compactor and the replicator share.
 
-How they are watched, which topics are meant, and which credentials a replica's registration may name.
+These are metrics and logging, the choice of topics, and the credentials that a replica's registration may name.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ _DEFAULTS: Final = AllowedCredentials()
 
 
 class RegistrationOptions(StoreOptions):
-    """A process that opens replicas by their registrations, which others may have written."""
+    """A process that opens replicas according to their registrations, which others may have written."""
 
     allowed_variables: str = option(
         VARIABLES_KEY,
         _DEFAULTS.variables,
-        doc="Regular expression over whole names of the environment variables that a replica's registration may name "
-        "as ${env:...}. Whoever may write registrations can have their values sent to an endpoint of their choice, so "
-        "allow nothing but the credentials of replicas. Empty: none.",
+        doc="Environment variables that a replica's registration may name as ${env:...}: a regular expression that "
+        "must match the whole name. A person who may write registrations can have these values sent to any endpoint, "
+        "so allow nothing but credentials of replicas. Empty: none.",
     )
     allowed_paths: Names = option(
         PATHS_KEY,
         _DEFAULTS.paths,
-        doc="Files, and folders of files, that a replica's registration may name as ${file:...}: absolute paths, by "
-        "comma. A link that leads out of them is not followed. Default: none.",
+        doc="Files, and folders of files, that a replica's registration may name as ${file:...}: absolute paths, "
+        "separated by commas. A link that leads out of an allowed folder is refused. Default: none.",
     )
     allowed_profiles: str = option(
         PROFILES_KEY,
         _DEFAULTS.profiles,
-        doc="Regular expression over whole names of the profiles of the AWS files that a replica's registration may "
-        "name in aws.profile. Empty: none.",
+        doc="Profiles of the AWS files that a replica's registration may name in `aws.profile`: a regular expression "
+        "that must match the whole name. Empty: none.",
     )
 
     def contradictions(self) -> Iterator[ConfigError]:
@@ -47,38 +47,38 @@ class RegistrationOptions(StoreOptions):
             try:
                 re.compile(pattern)
             except (re.error, OverflowError, RecursionError) as error:
-                yield ConfigError(key, f"is no regular expression: {error}")
+                yield ConfigError(key, f"is not a valid regular expression: {error}")
         if not all(path.startswith("/") for path in self.allowed_paths):
             yield ConfigError(PATHS_KEY, f"must be absolute paths, not {', '.join(self.allowed_paths)!r}")
 
     @property
     def allowed_credentials(self) -> AllowedCredentials:
-        """Which credentials of this process registrations may name."""
+        """The credentials of this process that registrations may name."""
         return AllowedCredentials(self.allowed_variables, self.allowed_paths, self.allowed_profiles)
 
 
 class ProcessOptions(RegistrationOptions):
-    """A process that works on one bucket, as operators watch it."""
+    """A process that works on one bucket: its metrics and its log."""
 
     metrics_port: Port = option(
-        "metrics.port", 0, doc="Serve metrics for Prometheus on this port while the process lives; 0: not."
+        "metrics.port", 0, doc="Port that serves metrics for Prometheus while the process runs. 0: none."
     )
     metrics_host: str = option(
         "metrics.host",
         "127.0.0.1",
-        doc="Address to serve metrics on; 0.0.0.0 for a scrape from elsewhere. There is no password.",
+        doc="Address of `metrics.port`. 0.0.0.0: other machines can connect. There is no password.",
         importance="low",
         min_length=1,
     )
     log_level: Literal["debug", "info", "warning", "error"] = option(
-        "log.level", "info", doc="What is logged on standard error.", importance="low"
+        "log.level", "info", doc="Lowest level of events that are logged on standard error.", importance="low"
     )
 
 
 def topic_mistakes(topics: Sequence[str], regex: str) -> Iterator[ConfigError]:
-    """What is wrong with a choice of topics: by name, or by a regular expression, or neither for all of them."""
+    """Yield the mistakes of a choice of topics: by name, by a regular expression, or neither, which means all."""
     if topics and regex:
-        yield ConfigError("topics.regex", "is given beside `topics`", hint="give one of them")
+        yield ConfigError("topics.regex", "`topics` and `topics.regex` are both set", hint="set one of them")
     try:
         topic_pattern(regex)
     except ConfigError as error:

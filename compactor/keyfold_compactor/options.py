@@ -1,7 +1,7 @@
-"""The compactor's configuration: one table, Kafka's names for what Kafka has.
+"""The compactor's configuration: one table, with Kafka's names for Kafka's settings.
 
-Per-topic values (`topic.<name>.<key>`) win over general ones, which win over what the sink followed from Kafka into
-the manifest, which wins over the default.
+Precedence: the per-topic value (`topic.<name>.<key>`), the general value, the topic's setting that the sink followed
+from Kafka into the manifest, the default.
 """
 
 from __future__ import annotations
@@ -23,24 +23,31 @@ MIB = 1024 * 1024
 
 
 class CompactOptions(ProcessOptions):
-    """What `keyfold compact` reads from its configuration file."""
+    """The configuration file of `keyfold compact`."""
 
-    name: str = option("name", "keyfold-compactor", doc="Name of this compactor; stands in the leases it takes.")
-    topics: Names = option("topics", (), doc="Topics to clean. Neither this nor topics.regex: all.", importance="high")
-    topics_regex: str = option("topics.regex", "", doc="Regular expression over whole topic names.")
+    name: str = option("name", "keyfold-compactor", doc="Name of this compactor, which is written into its leases.")
+    topics: Names = option(
+        "topics",
+        (),
+        doc="Topics to clean, separated by commas. Without this and `topics.regex`: all.",
+        importance="high",
+    )
+    topics_regex: str = option(
+        "topics.regex", "", doc="Topics to clean: a regular expression that must match the whole name."
+    )
 
     cleanup_policy: str = option(
         "cleanup.policy",
         "delete",
-        doc="`compact`, `delete` or both, by comma. Only logs with `compact` are cleaned. The sink follows it. "
-        "`delete` counts only where it is set here: by the topic's own settings nothing is ever deleted.",
+        doc="`compact`, `delete` or both, separated by a comma. Only logs with `compact` are cleaned. `delete` applies "
+        "only if it is set here: the topic's own settings never delete anything.",
         importance="high",
         followed=True,
     )
     min_cleanable_dirty_ratio: float = option(
         "min.cleanable.dirty.ratio",
         0.5,
-        doc="Clean a log when more than this share of its bytes is dirty. Low: less space, more bytes moved.",
+        doc="Clean a log when more than this share of its bytes is dirty. Lower: less storage, more bytes moved.",
         importance="high",
         followed=True,
         ge=0,
@@ -49,53 +56,58 @@ class CompactOptions(ProcessOptions):
     min_compaction_lag_ms: Millis = option(
         "min.compaction.lag.ms",
         0,
-        doc="Records appended less than this ago are not cleaned: who reads within it sees every record.",
+        doc="Records that were appended more recently than this are not cleaned. A reader that keeps up within this "
+        "time sees every record.",
         followed=True,
     )
     max_compaction_lag_ms: int = option(
         "max.compaction.lag.ms",
         LONG_MAX,
-        doc="A record appended longer ago than this is cleaned whatever the ratio, before all other logs.",
+        doc="Clean a log with a dirty record that was appended longer ago than this, whatever its dirty ratio, and "
+        "before all other logs.",
         followed=True,
         ge=1,
     )
     delete_retention_ms: Millis = option(
         "delete.retention.ms",
         86_400_000,
-        doc="A tombstone stays readable this long after the pass that removed what it deletes.",
+        doc="A tombstone stays readable for this long after the pass that removed the records that it deletes.",
         followed=True,
     )
     retention_ms: int = option(
         "retention.ms",
         -1,
-        doc="Segments appended, or with their newest record, longer ago than this go, whole and oldest first, where "
-        "`cleanup.policy` is set here and holds `delete`. -1: never. Not taken from the topic.",
+        doc="Delete segments that were appended longer ago than this, or whose newest record is older. Whole segments "
+        "are deleted, the oldest first, and only if `cleanup.policy` is set here with `delete`. -1: never. Not taken "
+        "from the topic.",
         per_topic=True,
         ge=-1,
     )
     retention_bytes: int = option(
         "retention.bytes",
         -1,
-        doc="The oldest segments of a partition go while the rest has this many stored bytes, under the same "
-        "condition. -1: no limit. Not taken from the topic.",
+        doc="Delete the oldest segments of a partition while the others still have this many stored bytes, only if "
+        "`cleanup.policy` is set here with `delete`. -1: no limit. Not taken from the topic.",
         per_topic=True,
         ge=-1,
     )
     segment_bytes: int = option(
-        "segment.bytes", 128 * MIB, doc="Neighbouring segments are merged up to this size.", per_topic=True, ge=1
+        "segment.bytes", 128 * MIB, doc="Merge neighbouring segments up to this size.", per_topic=True, ge=1
     )
     segment_merge_span_ms: Millis = option(
         "segment.merge.span.ms",
         86_400_000,
-        doc="In logs that are only `delete`, small neighbours whose ages are counted from the same span of this length "
-        "are merged. Retention takes whole segments, so a record may stay this much longer. 0: nothing is merged.",
+        doc="Length of a time span. In logs with only `delete`, small neighbouring segments whose ages count from the "
+        "same span are merged. Retention deletes whole segments, so a record may stay longer by less than this. 0: "
+        "segments are not merged.",
         per_topic=True,
     )
     segment_min_garbage_ratio: float = option(
         "segment.min.garbage.ratio",
         0.0,
-        doc="A segment of which cleaning would free a smaller share of bytes is left as it is: fewer bytes moved, more "
-        "kept, deleted keys included, until more of it is garbage, `max.compaction.lag.ms` or `--force`. 0: as Kafka.",
+        doc="Do not rewrite a segment if cleaning would free a smaller share of its bytes. Higher: fewer bytes moved, "
+        "but more garbage is kept, deleted keys included. It stays until the share grows, `max.compaction.lag.ms` has "
+        "passed, or a run has `--force`. 0: as in Kafka.",
         per_topic=True,
         ge=0,
         le=1,
@@ -103,86 +115,96 @@ class CompactOptions(ProcessOptions):
     file_delete_delay_ms: Millis = option(
         "file.delete.delay.ms",
         3_600_000,
-        doc="Replaced objects stay this long for readers that still use them.",
+        doc="Replaced objects are kept for this long, for readers that still use them.",
         per_topic=True,
     )
     replica_hold_max_ms: Millis = option(
         "replica.hold.max.ms",
         604_800_000,
-        doc="A tombstone past its delete horizon stays this much longer at most for a registered replica that has not "
-        "received it; a replica that is later than that needs a resync. 0: nothing waits for replicas.",
+        doc="Longest time that a tombstone stays past its delete horizon for a registered replica that has not "
+        "received it. A replica that is further behind needs a resync. 0: tombstones do not wait for replicas.",
         per_topic=True,
     )
     keyless_records: Literal["keep", "remove"] = option(
-        "keyless.records", "keep", doc="Records without a key in a compacted log; Kafka removes them.", per_topic=True
+        "keyless.records",
+        "keep",
+        doc="Keep or remove records without a key in a compacted log. Kafka removes them.",
+        per_topic=True,
     )
-    avro_codec: Codec = option("avro.codec", "zstandard", doc="Compression of what is rewritten.", per_topic=True)
+    avro_codec: Codec = option("avro.codec", "zstandard", doc="Compression of rewritten segments.", per_topic=True)
 
     io_max_bytes_per_second: float | None = option(
         "log.cleaner.io.max.bytes.per.second",
         None,
-        doc="Bytes read and written a second, over all tasks together, indexes included. No second has more than 1.3 "
-        "times the rate, for rates of 200000 and more. Default: no limit.",
+        doc="Maximum bytes read and written per second, over all tasks and including indexes. For rates of 200000 and "
+        "more, no second exceeds 1.3 times the rate. Default: no limit.",
         importance="high",
         gt=0,
     )
-    backoff_ms: Millis = option("log.cleaner.backoff.ms", 15_000, doc="Pause between two runs (not with --once).")
+    backoff_ms: Millis = option("log.cleaner.backoff.ms", 15_000, doc="Pause between two runs (not with `--once`).")
     lease_ms: int = option(
         "log.cleaner.lease.ms",
         60_000,
-        doc="How long other compactors leave a claimed partition alone; long passes renew it.",
+        doc="How long other compactors leave a claimed partition alone. Long passes renew the lease.",
         importance="low",
         ge=1000,
     )
     batch_bytes: int = option(
         "log.cleaner.batch.bytes",
         4 * 1024 * MIB,
-        doc="Stored bytes of the logs that are claimed and cleaned together, at most. A batch is what the compactor "
-        "cleans in about a minute, so that several compactors share a backlog.",
+        doc="Maximum stored bytes of the logs that are claimed and cleaned together. A batch is what the compactor "
+        "cleans in about a minute, so that several compactors can share a backlog.",
         importance="low",
         ge=1,
     )
     pass_max_bytes: int = option(
         "log.cleaner.pass.max.bytes",
         16 * 1024 * MIB,
-        doc="Stored bytes that one commit of a pass may move; what moves more is cut into parts, oldest first.",
+        doc="Maximum stored bytes that one commit of a pass moves. A pass that moves more is split into parts, the "
+        "oldest segments first.",
         importance="low",
         ge=1,
     )
     map_bytes: int = option(
         "log.cleaner.map.bytes",
         64 * MIB,
-        doc="Index bytes that one task maps; a larger log is mapped by many. Memory is about 25 times this; with long "
-        "keys that are mostly alike it is more (300 bytes: 100 times), since an index stores what they share once.",
+        doc="Maximum index bytes that one task maps. Several tasks map a larger log. A task needs about 25 times this "
+        "memory, and more if keys are long and similar (300 bytes: 100 times), because an index stores shared parts of "
+        "keys once.",
         importance="low",
         ge=1,
     )
     collect_runs: Count = option(
         "log.cleaner.collect.runs",
         0,
-        doc="Look for orphans in every partition each so many runs of the loop; 0: only where a run cleans.",
+        doc="Search every partition for orphans once in this many runs of the loop. 0: search only partitions that a "
+        "run cleans.",
         importance="low",
     )
     threads: int = option(
-        "log.cleaner.driver.threads", 16, doc="Manifests read and committed at once.", importance="low", ge=1
+        "log.cleaner.driver.threads",
+        16,
+        doc="Number of manifests that are read and committed at the same time.",
+        importance="low",
+        ge=1,
     )
     replicas_run: Flag = option(
         "replicas.run",
         False,
-        doc="After each run carry what is new to all registered replicas, within the same rate. Not beside "
-        "`keyfold replica run`, which does it all the time.",
+        doc="Replicate to all registered replicas after each run, within the same byte rate. Do not set it if "
+        "`keyfold replica run` runs, which replicates continuously.",
     )
     metrics_push_url: str = option(
         "metrics.push.url",
         "",
-        doc="Pushgateway, such as http://host:9091, that is sent the metrics at the end of a run with --once, as job "
-        "<name>. A push that fails is a warning.",
+        doc="Pushgateway, such as http://host:9091, that receives the metrics at the end of a run with `--once`, as "
+        "job <name>. A push that fails is logged as a warning.",
     )
-    spark: Overrides = option("spark.*", Overrides(), doc="Passed to Spark as it is, `spark.master` for one.")
+    spark: Overrides = option("spark.*", Overrides(), doc="Passed to Spark unchanged, for example `spark.master`.")
 
     @classmethod
     def parse(cls, values: Mapping[str, str]) -> Self:
-        """See `Options.parse`; a retention that nothing in this configuration turns on is a mistake, too."""
+        """See `Options.parse`. A retention without `delete` in this configuration is a mistake, too."""
         parsed = super().parse(values)
         own = {topic: parsed.for_topic(topic) for topic in parsed.topics_with_own_values}
         deleting = {topic for topic, options in own.items() if options.deletes}
@@ -196,11 +218,11 @@ class CompactOptions(ProcessOptions):
 
     @property
     def deletes(self) -> bool:
-        """Whether `cleanup.policy` was given, and holds `delete`. The default, Kafka's, deletes nothing here."""
+        """Whether `cleanup.policy` was given and has `delete`. The default, which is Kafka's, deletes nothing here."""
         return self.is_set("cleanup_policy") and self.holds("delete")
 
     def has_retention(self, topic: str) -> bool:
-        """Whether segments of a topic may expire; nothing that is followed from Kafka can change that."""
+        """Return whether segments of a topic may expire. Settings that are followed from Kafka cannot change that."""
         own = self.for_topic(topic)
         return own.deletes and (own.retention_ms >= 0 or own.retention_bytes >= 0)
 
@@ -212,16 +234,16 @@ class CompactOptions(ProcessOptions):
         if not {word.strip() for word in self.cleanup_policy.split(",")} <= {"compact", "delete", ""}:
             yield ConfigError("cleanup.policy", f"must be compact, delete or both, not {self.cleanup_policy!r}")
         if self.metrics_push_url and not _is_gateway(self.metrics_push_url):
-            # Not shown: where somebody put a password into it, it would be in the log.
-            yield ConfigError("metrics.push.url", "must be http://host:port or https://host:port, and hold no password")
+            # The value is not shown: if it contains a password, that would be in the log.
+            yield ConfigError("metrics.push.url", "must be http://host:port or https://host:port, without a password")
         if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
-            yield ConfigError("min.compaction.lag.ms", "must not exceed max.compaction.lag.ms")
+            yield ConfigError("min.compaction.lag.ms", "must not exceed `max.compaction.lag.ms`")
 
     def settings_of(self, topic: str, followed: Mapping[str, str]) -> TopicSettings:
-        """One topic's settings, given what its manifest followed from Kafka. Raises `ConfigError`."""
+        """Return a topic's settings; `followed` are those in its manifest. Raise `ConfigError` if they are invalid."""
         own = self.for_topic(topic, followed)
         return TopicSettings(
-            delete=self.for_topic(topic).deletes,  # without what is followed: that never deletes
+            delete=self.for_topic(topic).deletes,  # without followed settings, which never delete
             retention_ms=own.retention_ms,
             retention_bytes=own.retention_bytes,
             compact=own.holds("compact"),
@@ -239,11 +261,11 @@ class CompactOptions(ProcessOptions):
         )
 
     def holds(self, policy: str) -> bool:
-        """Whether `cleanup.policy` holds `compact` or `delete`."""
+        """Return whether `cleanup.policy` contains `policy`: `compact` or `delete`."""
         return policy in {word.strip() for word in self.cleanup_policy.split(",")}
 
     def wants(self, topic: str) -> bool:
-        """Whether this configuration covers a topic. Raises `ConfigError` where that cannot be told in time."""
+        """Return whether this configuration covers a topic. Raise `ConfigError` if matching takes too long."""
         if self.topics:
             return topic in self.topics
         return not self.topics_regex or topic_pattern(self.topics_regex).matches(topic)
@@ -266,6 +288,7 @@ def _is_gateway(url: str) -> bool:
 def _idle_retention(key: str, policy: str) -> ConfigError:
     return ConfigError(
         key,
-        "deletes nothing: `cleanup.policy` is not set to hold delete here, and the topic's own is not asked for that",
-        hint=f"set `{policy}` to delete or compact,delete, or leave out `{key}`",
+        "has no effect: `cleanup.policy` is not set here with delete, and the topic's own policy does not apply to "
+        "retention",
+        hint=f"set `{policy}` to delete or compact,delete, or omit `{key}`",
     )

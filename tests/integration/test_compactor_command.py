@@ -110,7 +110,7 @@ def test_a_store_without_conditional_writes_is_refused_although_it_refuses_some_
         ("cleanup_policy", "shred", "compact, delete or both"),
         ("min_compaction_lag_ms", "-1", "at least"),
         ("log_cleaner_io_max_bytes_per_second", "0", "more than"),
-        ("topics_regex", ".*", "beside"),
+        ("topics_regex", ".*", "are both set"),
     ],
 )
 def test_a_wrong_key_is_named_before_anything_happens(

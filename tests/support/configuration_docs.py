@@ -29,7 +29,7 @@ _SERVICES: Final = (
         "A replica",
         "keyfold_compactor.replica.desk.options",
         "ReplicaOptions",
-        "`keyfold replica add SOURCE NAME --to URL --set KEY=VALUE`; kept in the source's bucket, secrets never",
+        "`keyfold replica add SOURCE NAME --to URL --set KEY=VALUE`; stored in the source's bucket, without secrets",
     ),
 )
 
@@ -37,17 +37,18 @@ _HEAD: Final = f"""# Configuration
 
 <!-- Printed from the code by `{COMMAND}`; edit the models, not this page. -->
 
-A configuration is Kafka Connect's: JSON (`{{"name": ..., "config": {{...}}}}`, or the flat map) or `.properties`. Names
-are Connect's, and Kafka's for what the log does. An unknown key, a wrong type or a contradiction is an error that names
-the key.
+A configuration file has the form of Kafka Connect's: JSON (`{{"name": ..., "config": {{...}}}}`, or the flat map) or
+`.properties`. Keys have Connect's names, and Kafka's for the settings of a log. An unknown key, a wrong type or a
+contradiction is an error that names the key.
 
-* **Secrets**: `${{env:VARIABLE}}` and `${{file:/path/to.properties:key}}` are filled in at the start; messages do not
-  repeat them.
+* **Secrets**: `${{env:VARIABLE}}` and `${{file:/path/to.properties:key}}` are filled in at the start. Messages do not
+  repeat their values.
 * **One topic**: keys marked *per topic* may be given as `topic.<name>.<key>`.
-* **Who wins**: the topic's own value, the general value, what is *followed* from the topic's settings in Kafka, the
+* **Precedence**: the topic's own value, the general value, for keys marked *followed* the topic's setting in Kafka, the
   default.
-* A key that ends in `.*` passes on all keys with that prefix.
-* `keyfold sink validate CONFIG` lists every mistake at once; with `--connect` it also tries what CONFIG names.
+* A key that ends in `.*` stands for all keys with that prefix.
+* `keyfold sink validate CONFIG` lists every mistake. With `--connect` it also tries the brokers, topics, bucket and
+  registry that CONFIG names.
 * Keys of Confluent's and Aiven's S3 sinks: [migrating-from-connect.md](migrating-from-connect.md).
 """
 
@@ -75,7 +76,7 @@ def _client_table() -> str:
         for prefix, keys in (("consumer", OWNED_BY_CONSUMER), ("producer", OWNED_BY_PRODUCER))
         for key, why in keys.items()
     ]
-    same = [(key, f"is `{ours}`") for key, ours in SAME_AS.items()]
+    same = [(key, f"read as `{ours}`") for key, ours in SAME_AS.items()]
     none = [(key, f"**refused**: {why}. Instead: {hint}") for key, (why, hint) in NO_COUNTERPART.items()]
     return _table([*same, *none, *owned])
 
@@ -100,7 +101,7 @@ def _between(text: str, name: str, table: str) -> str:
 
 def _what_becomes_of(known: Foreign) -> str:
     if isinstance(known, Same):
-        text = f"is `{known.ours}`" + (f": {known.note}" if known.note else "")
+        text = f"read as `{known.ours}`" + (f": {known.note}" if known.note else "")
     elif isinstance(known, Never):
         off = [f"`{value}`" for value in known.off if value]
         text = f"**refused**{f' unless {_or(off)}' if off else ''}: {known.reason}. Instead: {known.hint}"

@@ -67,8 +67,8 @@ def test_options_say_what_is_allowed(model: type[RunOptions | CompactOptions]) -
 @pytest.mark.parametrize(
     ("key", "value", "problem"),
     [
-        ("replica.env.allowlist.pattern", "(", "is no regular expression"),
-        ("replica.profile.allowlist.pattern", "a{99999999999999999999}", "is no regular expression"),
+        ("replica.env.allowlist.pattern", "(", "is not a valid regular expression"),
+        ("replica.profile.allowlist.pattern", "a{99999999999999999999}", "is not a valid regular expression"),
         ("replica.file.allowed.paths", "/run/a,secrets", "must be absolute paths"),
     ],
 )

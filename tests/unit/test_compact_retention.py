@@ -212,7 +212,7 @@ def test_a_topics_own_value_wins_over_the_general_one() -> None:
     ],
 )
 def test_a_retention_that_nothing_turns_on_is_a_mistake(values: dict[str, str], key: str) -> None:
-    with pytest.raises(ConfigError, match="deletes nothing") as caught:
+    with pytest.raises(ConfigError, match=r"has no effect: `cleanup\.policy` is not set here with delete") as caught:
         CompactOptions.parse({**BASE, **values})
     assert key in str(caught.value)
 

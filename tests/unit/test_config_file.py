@@ -52,13 +52,13 @@ def test_properties_follow_javas_rules(line: str, expected: dict[str, str]) -> N
 @pytest.mark.parametrize(
     ("text", "key", "says"),
     [
-        ("{", "c.json", "no JSON.*line 1"),
+        ("{", "c.json", "is not valid JSON.*line 1"),
         ("[]", "c.json", "one JSON object"),
         ('{"a": null}', "a", "not null"),
         ('{"a": [1]}', "a", "nested"),
         ('{"a": "1", "a": "2"}', "a", "twice"),
-        ('{"name": "x", "config": {"name": "y"}}', "name", "outside"),
-        ('{"config": {}, "topics": "a"}', "topics", "beside"),
+        ('{"name": "x", "config": {"name": "y"}}', "name", "outside of `config`"),
+        ('{"config": {}, "topics": "a"}', "topics", "is outside of `config`"),
     ],
 )
 def test_a_wrong_json_file_names_what_is_wrong(text: str, key: str, says: str) -> None:
@@ -88,8 +88,8 @@ def test_placeholders_are_filled_in_once_and_marked(tmp_path: Path) -> None:
     [
         ("${env:GONE}", "environment variable `GONE`"),
         ("${file:/nowhere/x.properties:key}", "`/nowhere/x.properties` cannot be read"),
-        ("${file:only-a-key}", "names no key"),
-        ("${vault:a:b}", "provider `vault`"),
+        ("${file:only-a-key}", "does not name a key"),
+        ("${vault:a:b}", "unknown provider `vault`"),
     ],
 )
 def test_a_placeholder_that_cannot_be_filled_names_the_key(tmp_path: Path, value: str, says: str) -> None:
@@ -109,8 +109,9 @@ def test_a_missing_key_in_a_secrets_file_is_named(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there_or_no_text_is_one_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+    with pytest.raises(ConfigError, match="cannot be read: No such file") as caught:
         read_config(tmp_path / "gone.json")
+    assert caught.value.message.count("gone.json") == 1
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match="not UTF-8"):
         read_config(tmp_path / "binary.json")

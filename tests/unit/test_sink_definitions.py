@@ -165,7 +165,7 @@ def test_what_a_provider_gave_is_not_looked_through_again() -> None:
 
 def test_a_device_is_no_file_of_secrets() -> None:
     answer = validate({**GOOD, "rest.token": "${file:/dev/zero:x}"}, {})
-    assert "no file" in by_name(answer)["rest.token"]["value"]["errors"][0]
+    assert "is not a regular file" in by_name(answer)["rest.token"]["value"]["errors"][0]
 
 
 def test_the_values_of_other_names_stand_at_ours() -> None:
@@ -198,4 +198,4 @@ def test_a_file_that_cannot_be_read_is_a_wrong_call(tmp_path: Path, capsys: pyte
     path = tmp_path / "sink.json"
     path.write_text("{")
     assert run(["sink", "validate", str(path)]) == 2
-    assert "no JSON" in capsys.readouterr().err
+    assert "is not valid JSON" in capsys.readouterr().err

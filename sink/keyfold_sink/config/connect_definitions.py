@@ -1,7 +1,7 @@
-"""The sink's options as Connect's user interfaces ask for them: `ConfigKeyInfo` and `ConfigInfos` of its REST API.
+"""The sink's options for Connect's user interfaces: `ConfigKeyInfo` and `ConfigInfos` of Connect's REST API.
 
-Pure functions of the one table of options. No answer holds a secret: passwords are `[hidden]` as in Connect, what a
-provider fills in stays as it is written, and messages went through `without_secrets`.
+Pure functions of the table of options. No answer contains a secret: passwords are `[hidden]` as in Connect,
+placeholders stay as they are written, and messages went through `without_secrets`.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ _WIDTHS: Final[Mapping[Kind, str]] = {
 
 
 class Definitions:
-    """What `keyfold_sink.rest` asks about the configuration; `running` is the configuration of this worker."""
+    """Definitions and checks of configurations for `keyfold_sink.rest`; `running` is this worker's configuration."""
 
     def __init__(self, running: SinkOptions) -> None:
         self._running = running
 
     def config_keys(self) -> list[dict[str, Any]]:
-        """Each key's definition."""
+        """Return the definition of each key."""
         return definitions()
 
     def validate(self, config: Mapping[str, str]) -> dict[str, Any]:
-        """`ConfigInfos` of a configuration that came over REST, however wrong it is."""
+        """Return `ConfigInfos` of a configuration that came over REST. It may be invalid in any way."""
         return infos(examine_request(config, self._running))
 
 
 def definitions() -> list[dict[str, Any]]:
-    """The definition of each key, by group and in the order of their declaration."""
+    """Return the definition of each key, by group and in the order of their declaration."""
     return [_definition(entry, order) for entry, order in _ordered()]
 
 
 def validate(values: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, Any]:
-    """What Connect answers about a configuration: each key with its definition, value and errors."""
+    """Return Connect's answer about a configuration: each key with its definition, value and errors."""
     return infos(examine(values, environ))
 
 
 def infos(findings: Findings) -> dict[str, Any]:
-    """Findings in Connect's shape. As there, a wrong key that there is no definition of comes first, without one."""
+    """Return findings in Connect's form. As in Connect, wrong keys without a definition come first."""
     errors: dict[str, list[str]] = {}
     for mistake in findings.mistakes:
         errors.setdefault(mistake.key, []).append(_words(mistake))
@@ -85,7 +85,7 @@ def infos(findings: Findings) -> dict[str, Any]:
 
 
 def _ordered() -> Iterator[tuple[Entry, int]]:
-    """Keys with their place in their group, groups in order. Prefixes have no definition, as in Connect."""
+    """Yield the keys with their position in their group, by group. Prefixes have no definition, as in Connect."""
     found = [entry for entry in entries(SinkOptions) if not entry.is_prefix]
     for group in GROUPS:
         for order, entry in enumerate((entry for entry in found if entry.group == group), 1):

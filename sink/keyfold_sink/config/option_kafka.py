@@ -1,4 +1,4 @@
-"""The sink's options about Kafka: where the brokers are, what is read, how its clients are set up."""
+"""The sink's options about Kafka: brokers, topics, and settings of the Kafka clients."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _kafka = partial(option, group="Kafka")
 class KafkaOptions(Options):
     """Brokers, topics, clients."""
 
-    name: str = _common("name", doc="Name of the sink; its consumer group is connect-<name>.")
-    topics: Names = _common("topics", (), doc="Topics, separated by commas.")
+    name: str = _common("name", doc="Name of the sink. Its consumer group is connect-<name>.")
+    topics: Names = _common("topics", (), doc="Topics to read, separated by commas. Set this or topics.regex.")
     topics_regex: str | None = _common(
-        "topics.regex", None, doc="Topics by a regular expression that matches the whole name."
+        "topics.regex", None, doc="Topics to read: a regular expression that must match the whole name."
     )
     bootstrap_servers: str = _kafka(
         "bootstrap.servers",
-        doc="Kafka brokers, host:port separated by commas. In Connect it stands in the worker's file.",
-        missing="in Connect it stands in the worker's file: add it to this one",
+        doc="Kafka brokers, host:port separated by commas. Connect has this key in the worker's file.",
+        missing="Connect has this key in the worker's file; add it to this file",
         importance="high",
         min_length=1,
         kind="LIST",
@@ -41,8 +41,8 @@ class KafkaOptions(Options):
     security_protocol: str | None = _kafka(
         "security.protocol",
         None,
-        doc="How the brokers are spoken to. Default: PLAINTEXT. This, sasl.* and ssl.* are for all clients; what an "
-        "override says wins.",
+        doc="Protocol of the connections to the brokers. Default: PLAINTEXT. This key, sasl.* and ssl.* apply to all "
+        "Kafka clients; overrides take precedence.",
         recommended=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
         dependents=("sasl.*", "ssl.*"),
     )
@@ -50,7 +50,7 @@ class KafkaOptions(Options):
         "sasl.*",
         Overrides(),
         doc="Credentials for Kafka, in librdkafka's names: sasl.mechanism, sasl.username, sasl.password. Java's "
-        "sasl.jaas.config is understood for PLAIN and SCRAM.",
+        "sasl.jaas.config is accepted for PLAIN and SCRAM.",
     )
     ssl: Overrides = _kafka(
         "ssl.*",
@@ -58,11 +58,11 @@ class KafkaOptions(Options):
         doc="TLS to Kafka, in librdkafka's names: ssl.ca.location (PEM), ssl.certificate.location with "
         "ssl.key.location, or ssl.keystore.location (PKCS#12).",
     )
-    consumer: Overrides = _kafka("consumer.override.*", Overrides(), doc="Passed to the consumer.", importance="low")
+    consumer: Overrides = _kafka("consumer.override.*", Overrides(), doc="Settings of the consumer.", importance="low")
     producer: Overrides = _kafka(
-        "producer.override.*", Overrides(), doc="Passed to the producer of dead letters.", importance="low"
+        "producer.override.*", Overrides(), doc="Settings of the producer of dead letters.", importance="low"
     )
-    admin: Overrides = _kafka("admin.override.*", Overrides(), doc="Passed to the admin client.", importance="low")
+    admin: Overrides = _kafka("admin.override.*", Overrides(), doc="Settings of the admin client.", importance="low")
 
     @property
     def group_id(self) -> str:
@@ -76,19 +76,19 @@ class KafkaOptions(Options):
 
     @property
     def producer_settings(self) -> dict[str, str]:
-        """The user's settings of the producer; what connects the consumer connects it too."""
+        """The user's settings of the producer, and the consumer's settings about connections."""
         return self._connecting() | self._shared() | translated(self.producer)
 
     @property
     def admin_settings(self) -> dict[str, str]:
-        """The user's settings of the admin client; what connects the consumer connects it too."""
+        """The user's settings of the admin client, and the consumer's settings about connections."""
         return self._connecting() | self._shared() | translated(self.admin)
 
     def contradictions(self) -> Iterator[ConfigError]:
         """See `Options.contradictions`."""
         yield from super().contradictions()
         if not self.name.strip() or any(ord(sign) < 32 for sign in self.name):
-            yield ConfigError("name", "must not be empty or hold control characters")
+            yield ConfigError("name", "must not be empty or contain control characters")
         yield from _topic_mistakes(self.topics, self.topics_regex)
         yield from mistakes_in("consumer.override.", self.consumer, OWNED_BY_CONSUMER)
         yield from mistakes_in("producer.override.", self.producer, OWNED_BY_PRODUCER)
@@ -116,13 +116,13 @@ def _prefixed(prefix: str, settings: Mapping[str, str]) -> dict[str, str]:
 
 def _topic_mistakes(topics: tuple[str, ...], regex: str | None) -> Iterator[ConfigError]:
     if bool(topics) == bool(regex):
-        found = "neither is there" if not topics else "both are there"
-        yield ConfigError("topics", f"exactly one of `topics` and `topics.regex` is needed, {found}")
+        found = "neither is set" if not topics else "both are set"
+        yield ConfigError("topics", f"exactly one of `topics` and `topics.regex` is required; {found}")
     for topic in topics:
         if not is_topic_name(topic):
-            yield ConfigError("topics", f"{topic!r} is no name that Kafka accepts for a topic")
+            yield ConfigError("topics", f"{topic!r} is not a valid topic name")
     if len(set(topics)) != len(topics):
-        yield ConfigError("topics", "names a topic twice")
+        yield ConfigError("topics", "contains a topic twice")
     if regex:
         try:
             topic_pattern(regex)

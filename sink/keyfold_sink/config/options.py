@@ -1,9 +1,9 @@
 """The sink's configuration: Kafka Connect's names for what Connect has, Kafka's for what the log does.
 
-One table, in parts (`option_groups`, `option_kafka`): what is parsed, documented (`make docs`), checked (`keyfold sink
-validate`) and told to Connect's user interfaces (`connect_definitions`) comes from it. Keys of Confluent's and Aiven's
-S3 sinks are understood where they mean the same, and refused with the reason where they do not (`aliases`). Keys of
-the Kafka clients pass through as `consumer.override.*` and the like, but for those that the sink stands on.
+One table, in parts (`option_groups`, `option_kafka`), is parsed, documented (`make docs`), checked (`keyfold sink
+validate`) and served to Connect's user interfaces (`connect_definitions`). Keys of Confluent's and Aiven's S3 sinks are
+accepted if they mean the same, and otherwise refused with the reason (`aliases`). Keys of the Kafka clients pass
+through as `consumer.override.*` and the like, except those whose values the sink decides.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from keyfold_sink.kafka.source import GapPolicy
 from keyfold_sink.writing.budget import MIN_BUFFER_MEMORY
 from keyfold_sink.writing.rolling import RollPolicy
 
-# A request that hangs holds up a shutdown for as long.
+# A request that hangs delays a shutdown by this time.
 _STORE_TIMEOUT_S: Final = 30
 
 _log = partial(option, group="Log")
@@ -45,31 +45,35 @@ class LogOptions(StoreOptions):
     segment_bytes: int = _log(
         "segment.bytes",
         128 * 1024 * 1024,
-        doc="Finish a segment at about this many stored bytes. Larger: fewer objects. Smaller: less to read again.",
+        doc="Finish a segment at about this many stored bytes. Larger: fewer objects. Smaller: fewer records to read "
+        "again after a failure.",
         per_topic=True,
         ge=1024,
     )
     segment_ms: int = _log(
         "segment.ms",
         300_000,
-        doc="Finish a segment this long after its first record, also when the topic is silent: how far the log may be "
-        "behind.",
+        doc="Finish a segment this long after its first record, even if no more records arrive. This limits how far "
+        "the log is behind the topic.",
         importance="high",
         per_topic=True,
         ge=100,
     )
-    flush_size: Count = _log("flush.size", 0, doc="Finish a segment after this many records; 0: never.", per_topic=True)
+    flush_size: Count = _log(
+        "flush.size", 0, doc="Finish a segment after this many records. 0: no limit.", per_topic=True
+    )
     buffer_memory: int = _log(
         "buffer.memory",
         256 * 1024 * 1024,
-        doc="Memory of one task for records on their way, over all its partitions, the Kafka client's queue included.",
+        doc="Memory of one task for records in flight, over all its partitions and including the Kafka client's queue.",
         ge=MIN_BUFFER_MEMORY,
     )
     avro_codec: Codec = _log("avro.codec", "zstandard", doc="Compression of segments.")
     source_gap_policy: GapPolicy = _log(
         "source.gap.policy",
         GapPolicy.FAIL,
-        doc="When the topic has lost records that the log does not have: fail, or record the gap in the log and go on.",
+        doc="What to do if the topic has lost records that the log does not have. fail: the partition fails. record: "
+        "the log records the gap, and the sink continues behind it.",
     )
 
 
@@ -80,7 +84,7 @@ class SinkOptions(
 
     @classmethod
     def rewrite(cls, values: Mapping[str, str]) -> Rewritten:
-        """See `Options.rewrite`: keys of other sinks become ours, or are refused."""
+        """See `Options.rewrite`. Keys of other sinks are translated or refused."""
         return rewrite(values)
 
     def contradictions(self) -> Iterator[ConfigError]:
@@ -88,9 +92,11 @@ class SinkOptions(
         yield from super().contradictions()
         topic = self.dead_letter_topic
         if topic and not is_topic_name(topic):
-            yield ConfigError(_DEAD_LETTERS, f"{topic!r} is no name that Kafka accepts for a topic")
+            yield ConfigError(_DEAD_LETTERS, f"{topic!r} is not a valid topic name")
         elif topic in self.topics:
-            yield ConfigError(_DEAD_LETTERS, f"{topic!r} is one of `topics`: dead letters would be read again")
+            yield ConfigError(
+                _DEAD_LETTERS, f"{topic!r} is one of `topics`: the sink would read its dead letters again"
+            )
         elif topic and self.topics_regex:
             yield from _letters_read_again(self.topics_regex, topic)
 
@@ -100,7 +106,7 @@ class SinkOptions(
         return replace(configured_location(self), read_timeout_s=_STORE_TIMEOUT_S)
 
     def for_task(self, number: int) -> SinkOptions:
-        """The options of one of several tasks: a static member of the group must have an id of its own."""
+        """Return the options of one task. With several tasks each static member of the group has its own id."""
         own_id = self.consumer.get("group.instance.id")
         if own_id is None or self.tasks_max == 1:
             return self
@@ -113,9 +119,9 @@ class SinkOptions(
         return RollPolicy(own.segment_bytes, own.segment_ms, own.flush_size)
 
     def choose_topics(self, existing: Iterable[str]) -> list[str]:
-        """The topics to read: as listed, or those of `existing` that match, in name order.
+        """Return the topics to read: those listed, or those of `existing` that match, in name order.
 
-        Raises `ConfigError` where matching takes for ever.
+        Raise `ConfigError` if matching takes too long.
         """
         return list(self.topics) if self.topics_regex is None else topic_pattern(self.topics_regex).choose(existing)
 
@@ -127,9 +133,11 @@ def _letters_read_again(regex: str, topic: str) -> Iterator[ConfigError]:
     try:
         pattern = topic_pattern(regex)
     except ConfigError:
-        return  # said at `topics.regex`
+        return  # reported for `topics.regex`
     try:
         if pattern.matches(topic):
-            yield ConfigError(_DEAD_LETTERS, f"{topic!r} matches `topics.regex`: dead letters would be read again")
+            yield ConfigError(
+                _DEAD_LETTERS, f"{topic!r} matches `topics.regex`: the sink would read its dead letters again"
+            )
     except ConfigError as mistake:
         yield mistake

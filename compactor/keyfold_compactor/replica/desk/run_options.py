@@ -1,6 +1,6 @@
-"""The configuration of a process that replicates, `keyfold replica run`: where the source is, and how fast it goes.
+"""The configuration of `keyfold replica run`: where the source is, and how fast the process replicates.
 
-What differs from replica to replica is in their registrations (`keyfold_compactor.replica.desk.options`).
+Settings of a single replica are in its registration (`keyfold_compactor.replica.desk.options`).
 """
 
 from __future__ import annotations
@@ -11,29 +11,30 @@ from keyfold_compactor.replica.desk.link import ReplicaSettings
 
 
 class RunOptions(ProcessOptions):
-    """What `keyfold replica run` reads from its configuration file. The keys about the store are the source's."""
+    """The configuration file of `keyfold replica run`. Its keys about the store are those of the source."""
 
     name: str = option("name", "keyfold-replicator", doc="Name of this process in the status of the replicas.")
-    replicas: Names = option("replicas", (), doc="Registered replicas to replicate to. Left out: all.")
+    replicas: Names = option("replicas", (), doc="Names of the registered replicas to replicate to. Default: all.")
     io_max_bytes_per_second: float | None = option(
         "replica.io.max.bytes.per.second",
         None,
-        doc="Bytes read at the source and written at the replicas a second, over all replicas together. No second "
-        "has more than 1.3 times the rate, for rates of 200000 and more. Default: no limit.",
+        doc="Maximum bytes read at the source and written at the replicas per second, over all replicas. For rates of "
+        "200000 and more, no second exceeds 1.3 times the rate. Default: no limit.",
         importance="high",
         gt=0,
     )
     threads: int = option(
         "replica.threads",
         16,
-        doc="Partitions of one replica that are worked on at once, and objects that are copied at once.",
+        doc="Number of partitions of a replica that are replicated at the same time, and of objects that are copied at "
+        "the same time.",
         ge=1,
         le=256,
     )
     poll_ms: Millis = option(
         "replica.poll.ms",
         5_000,
-        doc="How often a partition that is in sync is looked at: one GET each. Low: less lag, more requests.",
+        doc="How often a partition that is in sync is checked, with one GET each. Lower: less lag, more requests.",
     )
     discover_ms: Millis = option(
         "replica.discover.ms", 30_000, doc="How often topics and partitions are listed.", importance="low"
@@ -41,14 +42,14 @@ class RunOptions(ProcessOptions):
     collect_ms: Millis = option(
         "replica.collect.ms",
         3_600_000,
-        doc="How often each partition's folder at the replica is searched for objects that a round which was broken "
-        "off has left.",
+        doc="How often each partition's folder at the replica is searched for objects that an interrupted round left "
+        "behind.",
         importance="low",
     )
 
     @property
     def settings(self) -> ReplicaSettings:
-        """What all replicas of this process go by."""
+        """The settings of all replicas of this process."""
         return ReplicaSettings(
             threads=self.threads, poll_ms=self.poll_ms, discover_ms=self.discover_ms, collect_ms=self.collect_ms
         )
