@@ -44,31 +44,31 @@ def test_java_names_of_the_same_thing_are_translated() -> None:
     assert config["fetch.wait.max.ms"] == "50"
     assert "fetch.max.wait.ms" not in config
     found = mistakes(consumer__override__fetch__max__wait__ms="1", consumer__override__fetch__wait__max__ms="2")
-    assert "both are given" in found["consumer.override.fetch.max.wait.ms"]
+    assert "both are set" in found["consumer.override.fetch.max.wait.ms"]
 
 
 @pytest.mark.parametrize(
     ("key", "value", "says"),
     [
-        ("consumer.override.no.such.key", "1", "no setting that the Kafka client"),
-        ("consumer.override.fetch.min.bytes", "many", "refuses it"),
+        ("consumer.override.no.such.key", "1", "is not a setting of the Kafka client"),
+        ("consumer.override.fetch.min.bytes", "many", "the Kafka client refuses this setting"),
         ("consumer.override.ssl.truststore.location", "/t.jks", "ssl.ca.location"),
         ("consumer.override.max.poll.records", "500", "buffer.memory"),
         ("consumer.override.group.id", "mine", "connect-<name>"),
         ("consumer.override.isolation.level", "read_uncommitted", "committed records"),
-        ("consumer.override.bootstrap.server", "h:1", "no setting"),
+        ("consumer.override.bootstrap.server", "h:1", "is not a setting"),
         ("producer.override.acks", "1", "replicas"),
         ("producer.override.transactional.id", "t", "no transaction"),
-        ("producer.override.no.such.key", "1", "no setting"),
-        ("admin.override.no.such.key", "1", "no setting"),
+        ("producer.override.no.such.key", "1", "is not a setting"),
+        ("admin.override.no.such.key", "1", "is not a setting"),
         ("ssl.truststore.password", "hunter22", "PEM"),
-        ("ssl.no.such", "hunter22", "no setting"),
+        ("ssl.no.such", "hunter22", "is not a setting"),
         ("security.protocol", "TLS", "security.protocol"),
         ("consumer.override.bootstrap.servers", "other:1", "same cluster"),
         ("admin.override.bootstrap.servers", "other:1", "same cluster"),
-        ("producer.override.delivery.timeout.ms", "5", "as long as it takes"),
-        ("consumer.override.error_cb", "x", "refuses it"),
-        ("consumer.override.on_commit", "x", "refuses it"),
+        ("producer.override.delivery.timeout.ms", "5", "retried without limit"),
+        ("consumer.override.error_cb", "x", "refuses this setting"),
+        ("consumer.override.on_commit", "x", "refuses this setting"),
     ],
 )
 def test_a_wrong_setting_is_refused_by_its_name(key: str, value: str, says: str) -> None:

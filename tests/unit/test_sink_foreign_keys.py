@@ -226,7 +226,7 @@ def test_a_wrong_value_is_named_by_the_key_that_was_given() -> None:
 )
 def test_the_same_thing_under_two_names_is_a_mistake(values: dict[str, str]) -> None:
     (mistake,) = SinkOptions.examine({**BASE, **values}).mistakes
-    assert "both are given" in mistake.message
+    assert "both are set" in mistake.message
 
 
 def test_a_value_of_a_provider_keeps_its_secrecy_under_another_name() -> None:

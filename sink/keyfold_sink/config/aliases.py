@@ -1,4 +1,4 @@
-"""A configuration of another S3 sink becomes one of ours, or a list of what to change, all of it at once."""
+"""Translation of another S3 sink's configuration into the keys of this sink, or a list of all keys to change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PREFIXES: Final = sorted((key[:-1] for key in FOREIGN if key.endswith(".*")), k
 
 
 def rewrite(values: Mapping[str, str]) -> Rewritten:
-    """The same configuration without keys of other sinks."""
+    """Translate the keys of other sinks, or refuse them."""
     ours: dict[str, str] = {}
     shown_as: dict[str, str] = {}
     mistakes: list[ConfigError] = []
@@ -28,11 +28,13 @@ def rewrite(values: Mapping[str, str]) -> Rewritten:
                 continue
             other = known.ours if known.ours in values else shown_as.get(known.ours)
             if other is not None:
-                mistakes.append(ConfigError(key, f"says the same as `{other}`, and both are given", hint="give one"))
+                mistakes.append(
+                    ConfigError(key, f"means the same as `{other}`, and both are set", hint="set one of them")
+                )
                 continue
             ours[known.ours] = value
             shown_as[known.ours] = key
-            notes.append(Note(key, f"is `{known.ours}` here" + (f": {known.note}" if known.note else "")))
+            notes.append(Note(key, f"is read as `{known.ours}`" + (f": {known.note}" if known.note else "")))
         else:
             _judge(key, value, known, mistakes, notes)
     return Rewritten(ours, shown_as, tuple(mistakes), tuple(notes))

@@ -25,16 +25,16 @@ SECURITY_KEYS: Final = ("security.protocol", "sasl.", "ssl.")
 
 _END: Final = "keyfold.end"
 _KEY: Final = re.compile(r"\b(?:sasl|ssl|security|client|enable|group)(?:\.[a-z]+)+")
-# The client says what it refuses on its log as well; that is ours to say.
+# The client also logs what it refuses; this module reports it instead.
 _SILENT: Final = {"log_level": 0}
-# librdkafka loads libraries as soon as it is given their names, and the brokers are the sink's own to set.
+# librdkafka loads libraries as soon as it gets their names, and the sink sets the brokers itself.
 _NOT_SET: Final = frozenset({"plugin.library.paths", "bootstrap.servers", "metadata.broker.list"})
 
 
 def client_mistakes(values: Mapping[str, str], known: Collection[str] = ()) -> Iterator[ConfigError]:
-    """Yield what librdkafka refuses of a configuration's keys for it, each named as it stands there.
+    """Yield a mistake for each of a configuration's keys that librdkafka refuses, under its name in the configuration.
 
-    librdkafka is not asked about keys that are `known` to be wrong.
+    Keys that are `known` to be wrong are not checked.
     """
     for key, value in values.items():
         own = client_key(key)
@@ -46,16 +46,16 @@ def client_mistakes(values: Mapping[str, str], known: Collection[str] = ()) -> I
 
 
 def client_refusal(what: str, settings: Iterable[str], text: str) -> ConfigError:
-    """Return the mistake of a client that could not be made of `settings`.
+    """Return the mistake of a client that could not be made with `settings`.
 
-    `what` is the prefix of their keys in the configuration, `text` is what librdkafka said.
+    `what` is the prefix of their keys in the configuration, `text` is librdkafka's message.
     """
     named = [key for key in settings if key in text] or _KEY.findall(text) or ["*"]
-    return ConfigError(f"{what}{max(named, key=len)}", f"the Kafka client refuses it: {_one_line(text)}")
+    return ConfigError(f"{what}{max(named, key=len)}", f"the Kafka client refuses this setting: {_one_line(text)}")
 
 
 def client_key(key: str) -> str | None:
-    """Return the client's own name of a key of the configuration, None where the key is not for a client."""
+    """Return the client's own name of a key of the configuration, or None if the key is not for a client."""
     for prefix in CLIENT_PREFIXES:
         if key.startswith(prefix) and len(key) > len(prefix):
             return key.removeprefix(prefix)
@@ -75,8 +75,8 @@ def _refusal(key: str, value: str) -> str | None:
     if _END in said:
         return None
     if said.startswith("No such configuration property"):
-        return "is no setting that the Kafka client (librdkafka) knows"
-    return f"the Kafka client refuses it: {said}"
+        return "is not a setting of the Kafka client (librdkafka)"
+    return f"the Kafka client refuses this setting: {said}"
 
 
 def _one_line(text: str) -> str:

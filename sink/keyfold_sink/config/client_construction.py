@@ -1,4 +1,4 @@
-"""Whether the Kafka clients of a configuration can be made: what hangs together, and the files that it names.
+"""Check whether the Kafka clients of a configuration can be made: combinations of keys, and the files that it names.
 
     parent   construction_mistakes(values) ── settings as JSON on stdin ─▶ python -m <this module>   child
                                            ◀─ what librdkafka refuses ───
@@ -28,9 +28,9 @@ from keyfold_sink.config.client_keys import translated
 
 DEADLINE_S: Final = 30.0
 _GROUP: Final = "keyfold.validate"
-# The client says what it refuses on its log as well; that is ours to say.
+# The client also logs what it refuses; this module reports it instead.
 _SILENT: Final = {"log_level": 0}
-# Looking at a configuration loads no libraries, runs no commands and has no brokers.
+# A check of a configuration loads no libraries, runs no commands and has no brokers.
 _LEFT_OUT: Final = frozenset(
     {
         "bootstrap.servers",
@@ -42,7 +42,7 @@ _LEFT_OUT: Final = frozenset(
         "ssl.providers",
     }
 )
-# What stands for credentials, and for addresses that a client would ask by itself for a token.
+# Values in place of credentials, and of addresses where a client would request a token.
 _STAND_INS: Final = {
     "sasl.password": "hidden",
     "sasl.oauthbearer.client.secret": "hidden",
@@ -73,7 +73,9 @@ def construction_mistakes(values: Mapping[str, str], deadline_s: float = DEADLIN
         if not mechanism and settings.get("security.protocol", "").lower().startswith("sasl"):
             key = f"{prefix if 'security.protocol' in own else ''}sasl.mechanism"
             yield ConfigError(
-                key, "is missing", hint="set it to PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or GSSAPI"
+                key,
+                f"missing required key `{key}`",
+                hint="set it to PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or GSSAPI",
             )
         elif mechanism.lower() != _KERBEROS:
             wanted[prefix] = (prefix if own else "", _harmless(settings))
@@ -96,13 +98,13 @@ def _tried(wanted: Mapping[str, tuple[str, dict[str, str]]], deadline_s: float) 
         named = [key for what, settings in wanted.values() for key in _files(what, settings)]
         yield ConfigError(
             named[0] if named else "consumer.override.*",
-            f"the Kafka client was not made within {deadline_s:g} s",
-            hint=f"check that {', '.join(named) or 'every file that is named'} is a regular file that can be read",
+            f"the Kafka client could not be made within {deadline_s:g} s",
+            hint=f"check that {', '.join(named) or 'each file'} names a regular file that can be read",
         )
         return
     if done.returncode != 0:
         last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-        yield ConfigError("consumer.override.*", f"the Kafka client could not be tried: {last[0]}")
+        yield ConfigError("consumer.override.*", f"the Kafka client could not be checked: {last[0]}")
         return
     said: dict[str, str] = json.loads(done.stdout)
     for prefix, text in said.items():

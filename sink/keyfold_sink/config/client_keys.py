@@ -1,8 +1,8 @@
-"""Keys that go to the Kafka clients: which the sink sets by itself, Java's that mean something here, and the rest.
+"""Keys of the Kafka clients: those that the sink sets itself, and those of Java's clients.
 
-The clients are librdkafka's. Most of their keys are named like the Java client's, which users of Connect know; where
-the same thing has another name it is translated, and where it has no counterpart the refusal says what to do instead.
-Whether librdkafka knows a key and takes its value is asked of itself (`keyfold_sink.config.client_checks`).
+The clients are librdkafka's. Most of their keys are named as in Java's clients, which users of Connect know. Keys with
+another name are translated. For keys without a counterpart the error says what to do instead. librdkafka itself checks
+whether it knows a key and accepts the value (`keyfold_sink.config.client_checks`).
 """
 
 from __future__ import annotations
@@ -26,36 +26,36 @@ __all__ = [
 ]
 
 SECURITY_PREFIXES: Final = ("sasl.", "ssl.", "security.")
-"""Keys that say how to connect: what the consumer is told holds for the other clients too."""
+"""Keys about connections. The consumer's values apply to the other clients, too."""
 
 OWNED_BY_ALL: Final = {
-    "bootstrap.servers": "all clients speak to the same cluster, that of bootstrap.servers at the top",
-    "metadata.broker.list": "all clients speak to the same cluster, that of bootstrap.servers at the top",
+    "bootstrap.servers": "all clients use the same cluster, which is set by bootstrap.servers at the top level",
+    "metadata.broker.list": "all clients use the same cluster, which is set by bootstrap.servers at the top level",
 }
 OWNED_BY_CONSUMER: Final = {
     **OWNED_BY_ALL,
-    "group.id": "it is connect-<name>",
+    "group.id": "the consumer group is connect-<name>",
     "group.protocol": "the sink joins as a classic group",
     "enable.auto.commit": "group offsets follow the manifest",
     "enable.auto.offset.store": "group offsets follow the manifest",
-    "auto.offset.reset": "the manifest says where to begin; a new log begins at the earliest offset",
-    "isolation.level": "the log holds committed records only",
-    "enable.partition.eof": "the sink needs it",
+    "auto.offset.reset": "the sink starts at the manifest's offset, and a new log at the earliest offset",
+    "isolation.level": "the log contains committed records only",
+    "enable.partition.eof": "the sink always sets it",
     "partition.assignment.strategy": "the sink rebalances cooperatively",
-    "queued.max.messages.kbytes": "it is a share of buffer.memory",
-    "queued.min.messages": "it is a share of buffer.memory",
-    "fetch.max.bytes": "it is a share of buffer.memory",
+    "queued.max.messages.kbytes": "the value is a share of buffer.memory",
+    "queued.min.messages": "the value is a share of buffer.memory",
+    "fetch.max.bytes": "the value is a share of buffer.memory",
 }
 OWNED_BY_PRODUCER: Final = {
     **OWNED_BY_ALL,
-    "acks": "offsets pass a record only when all replicas have its dead letter",
-    "request.required.acks": "offsets pass a record only when all replicas have its dead letter",
+    "acks": "offsets pass a record only after all replicas have its dead letter",
+    "request.required.acks": "offsets pass a record only after all replicas have its dead letter",
     "enable.idempotence": "dead letters are written once and in order",
     "transactional.id": "dead letters need no transaction",
-    "message.timeout.ms": "a dead letter is tried for as long as it takes",
-    "delivery.timeout.ms": "a dead letter is tried for as long as it takes",
+    "message.timeout.ms": "sending a dead letter is retried without limit",
+    "delivery.timeout.ms": "sending a dead letter is retried without limit",
 }
-# What Connect would set by itself, too, and what is harmless to repeat.
+# Values that the sink sets anyway, so a configuration may repeat them.
 _SAID_ANYWAY: Final = {
     ("enable.auto.commit", "false"),
     ("isolation.level", "read_committed"),
@@ -66,52 +66,52 @@ _SAID_ANYWAY: Final = {
 }
 
 _PEM_HINT: Final = (
-    "write its certificates to a PEM file (keytool -exportcert -rfc -alias <alias> -keystore <store>) and name it in "
-    "ssl.ca.location"
+    "export its certificates to a PEM file (keytool -exportcert -rfc -alias <alias> -keystore <store>) and set "
+    "ssl.ca.location to it"
 )
 NO_COUNTERPART: Final = {
-    "max.poll.records": ("there are no polls: batches follow buffer.memory", "take it out"),
+    "max.poll.records": ("the client has no polls of a set size; buffer.memory limits batches", "remove it"),
     "default.api.timeout.ms": (
-        "calls have their own time-outs here",
-        "take it out, or set socket.timeout.ms",
+        "each call has its own time-out",
+        "remove it, or set socket.timeout.ms",
     ),
-    "key.deserializer": ("records are kept as bytes", "take it out"),
-    "value.deserializer": ("records are kept as bytes", "take it out"),
-    "interceptor.classes": ("Java's interceptors cannot run here", "take it out"),
-    "metric.reporters": ("Java's reporters cannot run here", "take it out; the sink serves metrics for Prometheus"),
-    "ssl.truststore.location": ("Java's trust stores cannot be read", _PEM_HINT),
-    "ssl.truststore.password": ("Java's trust stores cannot be read", "name a PEM file in ssl.ca.location"),
-    "ssl.truststore.type": ("Java's trust stores cannot be read", "name a PEM file in ssl.ca.location"),
-    "ssl.keystore.type": ("ssl.keystore.location is always PKCS#12 here", "take it out"),
-    "ssl.protocol": ("the TLS version is agreed upon", "take it out"),
-    "ssl.enabled.protocols": ("the TLS version is agreed upon", "take it out"),
-    "sasl.login.callback.handler.class": ("Java's classes cannot run here", "use sasl.oauthbearer.method=oidc"),
-    "sasl.client.callback.handler.class": ("Java's classes cannot run here", "use sasl.oauthbearer.method=oidc"),
-    "max.block.ms": ("nothing blocks in the producer here", "take it out"),
-    "buffer.memory": ("the producer's queue has its own limits here", "use queue.buffering.max.kbytes"),
+    "key.deserializer": ("records are stored as bytes", "remove it"),
+    "value.deserializer": ("records are stored as bytes", "remove it"),
+    "interceptor.classes": ("librdkafka cannot run Java's interceptors", "remove it"),
+    "metric.reporters": ("librdkafka cannot run Java's reporters", "remove it; the sink serves metrics for Prometheus"),
+    "ssl.truststore.location": ("librdkafka cannot read Java's trust stores", _PEM_HINT),
+    "ssl.truststore.password": ("librdkafka cannot read Java's trust stores", "set ssl.ca.location to a PEM file"),
+    "ssl.truststore.type": ("librdkafka cannot read Java's trust stores", "set ssl.ca.location to a PEM file"),
+    "ssl.keystore.type": ("ssl.keystore.location is always PKCS#12", "remove it"),
+    "ssl.protocol": ("client and broker negotiate the TLS version", "remove it"),
+    "ssl.enabled.protocols": ("client and broker negotiate the TLS version", "remove it"),
+    "sasl.login.callback.handler.class": ("librdkafka cannot run Java's classes", "set sasl.oauthbearer.method=oidc"),
+    "sasl.client.callback.handler.class": ("librdkafka cannot run Java's classes", "set sasl.oauthbearer.method=oidc"),
+    "max.block.ms": ("the producer never blocks", "remove it"),
+    "buffer.memory": ("the producer's queue has a limit of its own", "set queue.buffering.max.kbytes"),
 }
 
 
 def is_told_apart(key: str) -> bool:
-    """Whether `mistakes_in` has its say about a key, so that the client need not be asked."""
+    """Return whether `mistakes_in` reports a key, so that the client does not need to check it."""
     return key in NO_COUNTERPART or key == JAAS
 
 
 def mistakes_in(prefix: str, settings: Mapping[str, str], owned: Mapping[str, str]) -> Iterator[ConfigError]:
-    """What can be told without asking the client: keys that the sink decides about, and Java's without counterpart."""
+    """Yield the mistakes that need no client: keys that the sink sets itself, and Java's keys without a counterpart."""
     for key, value in settings.items():
         if key in owned and (key, value.strip().lower()) not in _SAID_ANYWAY:
-            yield ConfigError(f"{prefix}{key}", f"cannot be set: {owned[key]}", hint="take it out")
+            yield ConfigError(f"{prefix}{key}", f"cannot be set: {owned[key]}", hint="remove it")
         elif key in NO_COUNTERPART:
             why, what = NO_COUNTERPART[key]
-            yield ConfigError(f"{prefix}{key}", f"means nothing to this client: {why}", hint=what)
+            yield ConfigError(f"{prefix}{key}", f"is not supported: {why}", hint=what)
         elif key in SAME_AS and SAME_AS[key] in settings:
             yield ConfigError(
-                f"{prefix}{key}", f"is `{SAME_AS[key]}` here, and both are given", hint="give one of them"
+                f"{prefix}{key}", f"means the same as `{SAME_AS[key]}`, and both are set", hint="set one of them"
             )
         elif key == JAAS and user_of_jaas(value) is None:
             yield ConfigError(
                 f"{prefix}{key}",
-                "cannot be read: only PlainLoginModule and ScramLoginModule with username and password are understood",
+                "is not supported: only PlainLoginModule and ScramLoginModule with username and password are",
                 hint="set sasl.username and sasl.password instead",
             )

@@ -1,10 +1,10 @@
-"""`keyfold sink validate --connect`: whether what the configuration names is there, and lets us do what a sink does.
+"""`keyfold sink validate --connect`: check what the configuration names, and the sink's rights to it.
 
-    Kafka       a broker answers, the topics exist, they and the group may be read, the dead letter topic may be written
-    store       the bucket is there, objects may be written, read and listed, conditional writes are honoured
-    registry    it answers, and takes the credentials
+    Kafka       a broker answers, the topics exist, the sink may read them and the group
+    store       the bucket exists, objects may be written, read and listed, conditional writes are honoured
+    registry    it answers and accepts the credentials
 
-Nothing of the log is touched: the store's probe uses objects of its own, Kafka is asked and not told.
+The log is not touched: the check of the store has objects of its own, and nothing is written to Kafka.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def check_connections(
     on_good: Good = lambda _what: None,
     timeout_s: float = _TIMEOUT_S,
 ) -> Iterator[ConfigError]:
-    """Try what the sink will need. What is wrong names the key that is to blame; what is right goes to `on_good`.
+    """Try what the sink will need. Yield a mistake of the responsible key for each failure; tell `on_good` the rest.
 
     `timeout_s` is the time-out of each request to Kafka.
     """
@@ -74,7 +74,7 @@ def _kafka(options: SinkOptions, clock: Clock, on_good: Good, timeout_s: float) 
     on_good(f"Kafka answers at {options.bootstrap_servers}")
     topics = options.choose_topics(found)
     if not topics:
-        yield ConfigError("topics.regex", "matches no topic now", hint="topics that come later are found")
+        yield ConfigError("topics.regex", "matches no topic now", hint="topics that are created later are found")
     there = {topic: found[topic].partitions for topic in topics if topic in found and found[topic].error is None}
     for topic in topics:
         if topic not in there:
@@ -93,19 +93,21 @@ def _no_answer(
         return ConfigError("bootstrap.servers", refusal.message, hint=refusal.hint)
     return ConfigError(
         "bootstrap.servers",
-        f"no broker of {options.bootstrap_servers} answers within {timeout_s:g} s: {error.args[0].str()}",
-        hint="check hosts and ports, that security.protocol is their listener's, that this machine may reach them, and "
-        "the brokers' advertised.listeners",
+        f"no broker of {options.bootstrap_servers} answered within {timeout_s:g} s: {error.args[0].str()}",
+        hint="check hosts and ports, that security.protocol is that of the brokers' listener, that this machine can "
+        "reach the brokers, and their advertised.listeners",
     )
 
 
 def _topic_mistake(topic: str, error: KafkaError | None) -> ConfigError:
     if error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-        return ConfigError("topics", f"the sink may not see the topic {topic}", hint="it needs Read and Describe on it")
+        return ConfigError(
+            "topics", f"the sink may not describe topic `{topic}`", hint="grant it Read and Describe on the topic"
+        )
     return ConfigError(
         "topics",
-        f"there is no topic {topic} that the sink can see",
-        hint="create it, correct the name, or give the sink Read and Describe on it",
+        f"topic `{topic}` not found, or the sink may not describe it",
+        hint="create it, correct the name, or grant the sink Read and Describe on the topic",
     )
 
 
@@ -139,14 +141,14 @@ def _reading(options: SinkOptions, firsts: dict[str, int], on_good: Good, timeou
             yield ConfigError(
                 "name",
                 f"the offsets of the group {options.group_id} cannot be read: {error.args[0].str()}",
-                hint=f"the sink needs Read on the group {options.group_id}",
+                hint=f"grant the sink Read on the group {options.group_id}",
             )
         consumer.assign(places)
         refused = _refused_topics(consumer, set(firsts))
     finally:
         consumer.close()
     for topic, text in sorted(refused.items()):
-        yield ConfigError("topics", f"the sink may not read the topic {topic}: {text}", hint="it needs Read on it")
+        yield ConfigError("topics", f"the sink may not read topic `{topic}`: {text}", hint="grant it Read on the topic")
     if len(refused) < len(firsts):
         on_good(f"{len(firsts) - len(refused)} of {len(firsts)} topics can be read")
 
@@ -173,7 +175,7 @@ def _store(options: SinkOptions, clock: Clock, random: Random, on_good: Good) ->
         return
     try:
         probe(store, options.topics_dir, clock, random, patience_s=STORE_PATIENCE_S)
-        on_good(f"{store.url} takes and honours conditional writes")
+        on_good(f"{store.url} can be written and honours conditional writes")
         next(iter(store.list(f"{options.topics_dir}/".lstrip("/"))), None)
         on_good(f"{store.url} can be listed")
     except StoreError as error:

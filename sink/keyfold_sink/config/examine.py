@@ -1,11 +1,11 @@
-"""Everything that can be said about a sink's configuration without connecting to anything.
+"""Checks of a sink's configuration that connect to nothing.
 
-Three callers ask, with three degrees of trust:
+There are three callers, with three degrees of trust:
 
-    examine           `keyfold sink validate`: the operator's own file. Placeholders are filled in, files are looked at.
-    options_of        `keyfold sink run`: the same, filled in already.
+    examine           `keyfold sink validate`: the operator's own file. Placeholders are filled in, files are read.
+    options_of        `keyfold sink run`: the same file, with placeholders already filled in.
     examine_request   REST: a configuration that anybody may have written. No file is opened, no client is made, and no
-                      placeholder is looked up.
+                      placeholder is resolved.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CONVERTER: Final = re.compile(r"(?:^|\.)(?:key|value)\.converter")
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """`written` is the configuration as it was given. `options` is None where there are mistakes."""
+    """The result of a check. `written` is the configuration as it was given; `options` is None if it has mistakes."""
 
     written: Mapping[str, str]
     options: SinkOptions | None
@@ -37,7 +37,7 @@ class Findings:
 
 
 def examine(written: Mapping[str, str], environ: Mapping[str, str]) -> Findings:
-    """Fill in placeholders, read the options, ask the Kafka client about its keys; find all mistakes."""
+    """Fill in placeholders, parse the options, and let the Kafka client check its keys. Return all mistakes."""
     values, unfilled = resolve_all(written, environ)
     found = _examine_filled(values)
     left_out = {mistake.key for mistake in unfilled}
@@ -46,22 +46,22 @@ def examine(written: Mapping[str, str], environ: Mapping[str, str]) -> Findings:
 
 
 def options_of(values: Mapping[str, str]) -> SinkOptions:
-    """The options of a configuration whose placeholders are filled in. Raises `ConfigError`, as `Options.parse`."""
+    """Return the options of a configuration whose placeholders are filled in. Raise as `Options.parse` does."""
     found = _examine_filled(values)
     if found.options is None:
         error = with_others(found.mistakes)
         if len(found.mistakes) > 1:
-            error.hint = f"{error.hint}; `keyfold sink validate` says what is wrong with each"
+            error.hint = f"{error.hint}; `keyfold sink validate` explains each of them"
         raise error
     return found.options
 
 
 def examine_request(written: Mapping[str, str], running: SinkOptions) -> Findings:
-    """Find the mistakes of a configuration that came over REST, without touching anything that it names.
+    """Find the mistakes of a configuration that came over REST, without accessing anything that it names.
 
-    What is hidden or a placeholder counts as what it stands for in the `running` configuration, provided that every
-    setting that says what is connected to is the running one's. Otherwise such keys are checked by their names alone:
-    a secret must not meet an address that the caller chose.
+    A hidden value or a placeholder is replaced by its value in the `running` configuration if all settings about
+    connections are the running ones. Otherwise only the names of such keys are checked: a secret must not be combined
+    with an address that the caller chose.
     """
     known = running.shown()
     if _connecting(written) == _connecting(known):
@@ -77,7 +77,7 @@ def examine_request(written: Mapping[str, str], running: SinkOptions) -> Finding
 
 
 def _connecting(values: Mapping[str, str]) -> dict[str, str]:
-    """Return what says where connections go and how: to Kafka, to the store, to schema registries."""
+    """Return the settings of connections: to Kafka, to the store, to schema registries."""
     return {
         key: value
         for key, value in values.items()
@@ -89,7 +89,7 @@ def _examine_filled(values: Mapping[str, str]) -> Examined[SinkOptions]:
     found = SinkOptions.examine(values)
     mistakes = [*found.mistakes]
     by_key = _client_mistakes(values, mistakes)
-    # All together only where each is right: librdkafka stops at the first mistake, and it is known already.
+    # Keys are checked together only if each of them is right, because librdkafka stops at the first mistake.
     if not by_key and not any(client_key(mistake.key) for mistake in mistakes):
         by_key = [_clean(mistake, values) for mistake in construction_mistakes(values)]
     mistakes += by_key
@@ -97,7 +97,7 @@ def _examine_filled(values: Mapping[str, str]) -> Examined[SinkOptions]:
 
 
 def _client_mistakes(values: Mapping[str, str], known: Iterable[ConfigError]) -> list[ConfigError]:
-    """Return what librdkafka refuses, key by key, but for keys that are `known` to be wrong."""
+    """Return a mistake for each key that librdkafka refuses, except for keys that are `known` to be wrong."""
     return [_clean(mistake, values) for mistake in client_mistakes(values, {mistake.key for mistake in known})]
 
 
@@ -107,5 +107,5 @@ def _clean(mistake: ConfigError, values: Mapping[str, str]) -> ConfigError:
 
 
 def with_mistakes(findings: Findings, more: tuple[ConfigError, ...]) -> Findings:
-    """The same findings and what was found later."""
+    """Return the same findings with `more` mistakes."""
     return replace(findings, mistakes=(*findings.mistakes, *more)) if more else findings

@@ -1,7 +1,7 @@
-"""`keyfold sink validate`: all that is wrong with a configuration, at once, and what was accepted without effect.
+"""`keyfold sink validate`: list all mistakes of a configuration, and the keys that have no effect.
 
-Exit codes: 0 it can be used, 2 the configuration is wrong, 1 it is right and something that it names is not (only
-where connections are tried).
+Exit codes: 0 the configuration is valid, 2 the configuration is invalid, 1 the configuration is valid, but a broker,
+topic, bucket or registry that it names cannot be used (only if connections are tried).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from keyfold_sink.config.examine import Findings, examine, with_mistakes
 def validate_file(
     path: Path, environ: Mapping[str, str], clock: Clock, random: Random, *, connect: bool, as_json: bool
 ) -> int:
-    """Print what is to be said about a file; returns the exit code. Raises `ConfigError` if it cannot be read."""
+    """Print the findings about a file and return the exit code. Raise `ConfigError` if the file cannot be read."""
     written = read_written(path)
     findings = examine(written, environ)
     code = 2 if findings.mistakes else 0
