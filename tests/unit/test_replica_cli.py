@@ -220,8 +220,8 @@ def test_a_replica_is_removed_also_where_its_entries_cannot_be_taken_out(keyfold
     keyfold("run", SOURCE, "--once")
     away = Fault(lambda call: call.key.endswith("_manifest.avro"), Kind.UNAVAILABLE, times=1 << 40)
     keyfold.buckets["log"].add(away)
-    assert keyfold("remove", SOURCE, "dr") == ["dr is not registered any more; its bucket is as it was"]
-    assert any("users" in line and "without effect" in line for line in keyfold.errors)
+    assert keyfold("remove", SOURCE, "dr") == ["dr is no longer registered; its data stays"]
+    assert any("users" in line and "has no effect" in line for line in keyfold.errors)
     assert keyfold.json("list", SOURCE) == []
 
 
@@ -240,7 +240,9 @@ def test_what_is_done_is_said_also_where_the_source_cannot_be_listed_after_it(
 
     source.add(Fault(is_listed_after_the_removal, Kind.UNAVAILABLE, times=1 << 40))
     assert keyfold(command, SOURCE, "dr")
-    assert any("may be left" in line and "nothing has to be done" in line for line in keyfold.errors), keyfold.errors
+    assert any("may be left" in line and "you do not need to do anything" in line for line in keyfold.errors), (
+        keyfold.errors
+    )
     assert keyfold.json("list", SOURCE) == []
 
 
@@ -312,7 +314,7 @@ def test_what_is_said_for_all_topics_names_the_topics_that_keep_an_older_entry(k
     keyfold("enable-compaction", REPLICA, "--topic", "same", "--format", "2")
     lines = keyfold("enable-compaction", REPLICA, "--format", "2")
     assert lines[0] == f"{REPLICA}: compaction is enabled for all topics, up to format 2"
-    assert lines[-2] == f"{REPLICA}: older entries of single topics say otherwise and stay in force: old, users"
+    assert lines[-2] == f"{REPLICA}: older entries of single topics say otherwise and still apply: old, users"
     assert f"`keyfold replica enable-compaction {REPLICA} --topic TOPIC`" in lines[-1]
     assert "--replace-topics" in lines[-1]
     (found,) = keyfold.json("enable-compaction", REPLICA, "--format", "2")
@@ -334,12 +336,12 @@ def test_what_is_said_for_all_topics_replaces_older_entries_where_that_is_asked_
     (found,) = keyfold.json("disable-compaction", REPLICA, "--replace-topics")
     assert {topic: entry["enabled"] for topic, entry in found["compaction"].items()} == {"*": False}
     keyfold("enable-compaction", REPLICA, "--topic", "users", "--replace-topics", code=2)
-    assert "--replace-topics is for all topics" in "".join(keyfold.errors)
+    assert "--replace-topics applies to all topics" in "".join(keyfold.errors)
 
 
 def test_a_paused_replica_is_left_alone_until_it_is_resumed(keyfold: Keyfold, made: MadeLog) -> None:
     keyfold("add", SOURCE, "dr", "--to", REPLICA, "--paused")
-    assert keyfold("run", SOURCE, "--once") == ["dr: paused, nothing was done"]
+    assert keyfold("run", SOURCE, "--once") == ["dr: paused, nothing was replicated"]
     assert keyfold.json("status", SOURCE)[0]["paused"] is True
     keyfold("resume", SOURCE, "dr")
     keyfold("run", SOURCE, "--once")

@@ -180,7 +180,7 @@ def test_a_forced_promotion_makes_no_log_of_a_part(keyfold: Keyfold) -> None:
     assert [(row["topic"], row["step"]) for row in rows] == [("orders", "ready"), ("users", "missing")]
     printed = keyfold("promote", REPLICA, "--force")
     assert printed[0].startswith("orders-0: promoted")
-    assert printed[1].startswith("users-0: is not promoted: ")
+    assert printed[1].startswith("users-0: not promoted: ")
     assert UNFINISHED in printed[1]
     assert f"keyfold log repair {REPLICA} users --partition 0 --from segments" in printed[2]
     assert is_marked(keyfold.buckets)

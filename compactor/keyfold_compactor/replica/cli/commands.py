@@ -1,4 +1,4 @@
-"""`keyfold replica`: which replicas a source has. `rights`, `work` and `switch` add their commands."""
+"""`keyfold replica`: the registrations of replicas. `rights`, `work` and `switch` add their commands."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
     from keyfold_compactor.replica.desk.documents import Registration
     from keyfold_compactor.replica.desk.link import Side
 
-json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 
 
 @click.group(context_settings={"max_content_width": 110})
 def replica() -> None:
-    """Carry logs to another bucket, and make that one the source when it has to be.
+    """Replicate logs to another bucket, and promote a replica to be the source.
 
-    SOURCE is s3://bucket/topics.dir, opened with the usual AWS variables, or a configuration file with the keys about
-    the store, the compactor's for one. A replica is known there by its NAME.
+    SOURCE is s3://bucket/topics.dir, opened with the usual AWS variables, or a configuration file with the keys of the
+    store, such as the compactor's. NAME is the name of a replica that is registered at SOURCE.
 
     \b
-    Carry all topics to another region, and look how it does:
+    Replicate all topics to another region, and show the status:
         keyfold replica add s3://log/topics dr --to s3://log-dr/topics --region eu-west-1
         keyfold replica run s3://log/topics
         keyfold replica status s3://log/topics dr
@@ -62,8 +62,8 @@ for command in (disable_compaction, enable_compaction, demote, promote, resync, 
 @name_argument
 @click.option("--to", required=True, metavar="URL", help="s3://bucket/topics.dir of the replica.")
 @replica_options
-@click.option("--paused", is_flag=True, help="Carry nothing before `keyfold replica resume`.")
-@click.option("--no-probe", is_flag=True, help="Do not look at the replica: this machine cannot reach it.")
+@click.option("--paused", is_flag=True, help="Do not replicate before `keyfold replica resume`.")
+@click.option("--no-probe", is_flag=True, help="Do not check the replica's bucket, if this machine cannot reach it.")
 @json_option
 @click.pass_context
 def add(
@@ -78,10 +78,10 @@ def add(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Register a replica, after trying whether it can work.
+    """Register a replica, after checking its bucket.
 
-    Its bucket must be there and empty below the URL, or hold a replica of this source. From now on the source keeps
-    tombstones that the replica has not received, for replica.hold.max.ms at most.
+    The bucket must exist, and under the URL it must be empty or have a replica of this source. From then on the source
+    keeps tombstones that the replica has not received, for at most replica.hold.max.ms.
     """
     from keyfold_compactor.replica.desk.documents import Registration
 
@@ -105,16 +105,16 @@ def add(
 
 
 @replica.command(
-    short_help="Change where it is, or what it takes.",
+    short_help="Change where a replica is, or which topics it takes.",
     epilog="Example: keyfold replica edit s3://log/topics dr --topics users,orders",
 )
 @source_argument
 @name_argument
-@click.option("--to", metavar="URL", help="Another place: that one has received nothing yet.")
+@click.option("--to", metavar="URL", help="New URL, where the replica has received nothing yet.")
 @replica_options
-@click.option("--all-topics", is_flag=True, help="Take all topics from now on.")
-@click.option("--unset", multiple=True, metavar="KEY", help="Take a key away: its default holds again.")
-@click.option("--no-probe", is_flag=True, help="Do not look at the replica: this machine cannot reach it.")
+@click.option("--all-topics", is_flag=True, help="Replicate all topics.")
+@click.option("--unset", multiple=True, metavar="KEY", help="Remove a key, so that its default applies. Repeatable.")
+@click.option("--no-probe", is_flag=True, help="Do not check the replica's bucket, if this machine cannot reach it.")
 @json_option
 @click.pass_context
 def edit(
@@ -130,7 +130,7 @@ def edit(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Change where a replica is, how it is reached, or what it takes. What is not named stays as it is."""
+    """Change where a replica is, how it is reached, or which topics it takes. Other settings stay as they are."""
     changes = changes_of(to, options, unset, all_topics=all_topics)
     ours = open_side(ctx, source)
     registry = registry_of(ctx, ours)
@@ -159,13 +159,13 @@ def edit(
 
 
 @replica.command(
-    "list", short_help="The replicas of a source.", epilog="Example: keyfold replica list s3://log/topics --json"
+    "list", short_help="List the replicas of a source.", epilog="Example: keyfold replica list s3://log/topics --json"
 )
 @source_argument
 @json_option
 @click.pass_context
 def list_(ctx: click.Context, source: str, *, as_json: bool) -> None:
-    """The replicas of a source, as they are registered. `keyfold replica status` says how they do."""
+    """List the registered replicas of a source. `keyfold replica status` shows their state."""
     from keyfold_compactor.replica.cli.show import registration_json, registration_lines
 
     found = registry_of(ctx, open_side(ctx, source)).all()
@@ -178,17 +178,15 @@ def list_(ctx: click.Context, source: str, *, as_json: bool) -> None:
         echo("no replica is registered", err=True)
 
 
-@replica.command(
-    short_help="Carry nothing more until it is resumed.", epilog="Example: keyfold replica pause s3://log/topics dr"
-)
+@replica.command(short_help="Pause a replica.", epilog="Example: keyfold replica pause s3://log/topics dr")
 @source_argument
 @name_argument
 @json_option
 @click.pass_context
 def pause(ctx: click.Context, source: str, name: str, *, as_json: bool) -> None:
-    """Carry nothing more to a replica until it is resumed; what is under way is finished.
+    """Stop replicating to a replica until it is resumed. Rounds in progress are finished.
 
-    The source goes on holding tombstones for it, for replica.hold.max.ms at most.
+    The source still keeps tombstones for the replica, for at most replica.hold.max.ms.
     """
     _tell(registry_of(ctx, open_side(ctx, source)).pause(name), "is paused", as_json=as_json)
 
@@ -199,31 +197,31 @@ def pause(ctx: click.Context, source: str, name: str, *, as_json: bool) -> None:
 @json_option
 @click.pass_context
 def resume(ctx: click.Context, source: str, name: str, *, as_json: bool) -> None:
-    """Go on where a paused replica stopped."""
-    _tell(registry_of(ctx, open_side(ctx, source)).resume(name), "goes on", as_json=as_json)
+    """Resume a paused replica."""
+    _tell(registry_of(ctx, open_side(ctx, source)).resume(name), "is resumed", as_json=as_json)
 
 
 @replica.command(
-    short_help="Forget it; what it has stays.", epilog="Example: keyfold replica remove s3://log/topics dr"
+    short_help="Remove a registration; the replica's data stays.",
+    epilog="Example: keyfold replica remove s3://log/topics dr",
 )
 @source_argument
 @name_argument
 @json_option
 @click.pass_context
 def remove(ctx: click.Context, source: str, name: str, *, as_json: bool) -> None:
-    """Forget a replica: nothing is carried to it any more, nothing is held for it.
+    """Remove the registration of a replica. It receives nothing more, and the source keeps no tombstones for it.
 
-    What it has received stays there, as a replica that is read as before; `keyfold replica promote` makes it a log of
-    its own.
+    The replica's data stays and can be read as before. `keyfold replica promote` makes the replica an independent log.
     """
     ours = open_side(ctx, source)
     removed = registry_of(ctx, ours).remove(name)
     drop_holds(ctx, ours, removed.hold_name)
-    _tell(removed, "is not registered any more; its bucket is as it was", as_json=as_json)
+    _tell(removed, "is no longer registered; its data stays", as_json=as_json)
 
 
 def _warn(made: Registration, allowed: AllowedCredentials) -> None:
-    """Warn of a credential that was not tried here (--no-probe), and that a process must be told to allow."""
+    """Warn of a credential that this process does not allow (--no-probe): the process that replicates must allow it."""
     try:
         made.require_allowed(allowed)
     except ConfigError as error:
@@ -231,7 +229,7 @@ def _warn(made: Registration, allowed: AllowedCredentials) -> None:
 
 
 def _admit(ctx: click.Context, asked: Registration, ours: Side, allowed: AllowedCredentials) -> Admission:
-    """Try the replica of a registration that is not written down yet."""
+    """Check the replica of a registration that is not saved yet."""
     from keyfold_compactor.replica.cli.places import book_of
     from keyfold_compactor.replica.desk.admission import admit
 

@@ -1,4 +1,4 @@
-"""The options of `keyfold replica add` and `edit`, and the configuration that they come to."""
+"""The options of `keyfold replica add` and `edit`, and their translation into configuration keys."""
 
 from __future__ import annotations
 
@@ -24,32 +24,42 @@ _KEYS = {
 }
 
 _OPTIONS = (
-    click.option("--topics", metavar="NAME,...", help="Only these topics. Left out: all."),
-    click.option("--topics-regex", metavar="REGEX", help="Only topics whose whole name this expression matches."),
-    click.option("--endpoint-url", metavar="URL", help="Endpoint of the replica's store, where it is not AWS."),
+    click.option("--topics", metavar="NAME,...", help="Replicate only these topics. Default: all."),
+    click.option("--topics-regex", metavar="REGEX", help="Replicate only topics whose whole name matches."),
+    click.option("--endpoint-url", metavar="URL", help="Endpoint of the replica's store, if it is not AWS."),
     click.option("--region", help="Region of the replica's bucket."),
-    click.option("--profile", help="Profile of the AWS files, for who replicates, with rights at the replica."),
-    click.option("--access-key-id", metavar="'${env:VAR}'", help="Where the access key is found; never itself."),
-    click.option("--secret-access-key", metavar="'${env:VAR}'", help="Where the secret key is found; never itself."),
+    click.option("--profile", help="AWS profile, on the machine that replicates, with rights at the replica."),
+    click.option("--access-key-id", metavar="'${env:VAR}'", help="Reference to the access key, never the key itself."),
+    click.option(
+        "--secret-access-key", metavar="'${env:VAR}'", help="Reference to the secret key, never the key itself."
+    ),
     click.option(
         "--encryption",
         type=click.Choice(["AES256", "aws:kms", "aws:kms:dsse"]),
-        help="By the replica's store. Left out: what its bucket does.",
+        help="Server-side encryption at the replica. Default: that of its bucket.",
     ),
-    click.option("--kms-key-id", metavar="KEY", help="With --encryption aws:kms: a key other than the account's own."),
-    click.option("--set", "pairs", multiple=True, metavar="KEY=VALUE", help="Any key of docs/configuration.md."),
+    click.option(
+        "--kms-key-id", metavar="KEY", help="KMS key for --encryption aws:kms. Default: the account's own key."
+    ),
+    click.option(
+        "--set",
+        "pairs",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Any key of a replica (docs/configuration.md). Repeatable.",
+    ),
 )
 
 
 def replica_options(function: F) -> F:
-    """The options that say where a replica is and what it takes."""
+    """Add the options that say where a replica is and which topics it takes."""
     for option in reversed(_OPTIONS):
         function = option(function)
     return function
 
 
 def config_of(to: str | None, options: Mapping[str, Any]) -> dict[str, str]:
-    """What was said, by key. Raises `ConfigError` where a key is given twice."""
+    """Return the options of the command line by configuration key. Raise `ConfigError` if a key is given twice."""
     from keyfold.store.location import parse_url
 
     found: dict[str, str] = {}
@@ -71,22 +81,22 @@ def config_of(to: str | None, options: Mapping[str, Any]) -> dict[str, str]:
 def changes_of(
     to: str | None, options: Mapping[str, Any], unset: Sequence[str], *, all_topics: bool
 ) -> dict[str, str | None]:
-    """What `edit` changes: values by key, None for those that go.
+    """Return the changes of `edit`: values by key, None for keys to remove.
 
-    To name topics takes away an expression that was there before, and the other way round.
+    Topics by name replace an earlier regular expression, and the other way round.
     """
     found: dict[str, str | None] = {**config_of(to, options)}
     for key in unset:
         if key in found:
-            raise ConfigError(key, "is given, and to be taken away")
+            raise ConfigError(key, "is both set and unset")
         found[key] = None
     if all_topics and ("topics" in found or "topics.regex" in found):
-        raise click.UsageError("--all-topics and the topics to take exclude each other")
+        raise click.UsageError("--all-topics cannot be combined with --topics or --topics-regex")
     if all_topics:
         found |= {"topics": None, "topics.regex": None}
     for key, other in (("topics", "topics.regex"), ("topics.regex", "topics")):
         if found.get(key):
             found.setdefault(other, None)
     if not found:
-        raise click.UsageError("nothing to change was given")
+        raise click.UsageError("no change was given")
     return found

@@ -1,4 +1,4 @@
-"""Take a replica that is registered no more out of the source's manifests, and say where that could not be done."""
+"""Remove a replica that is no longer registered from the source's manifests, and report where that failed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def drop_holds(ctx: click.Context, ours: Side, hold_name: str) -> None:
-    """See `desk.holds.drop_holds`. What it was called after is done, so a failure is a note and no more."""
+    """See `desk.holds.drop_holds`. A failure is only a note, because the caller's change is already made."""
     from keyfold_compactor.replica.desk import holds
 
     world = world_of(ctx)
@@ -25,9 +25,9 @@ def drop_holds(ctx: click.Context, ours: Side, hold_name: str) -> None:
     except KeyfoldError as error:
         echo(
             f"note: entries of `{hold_name}` may be left in the source's manifests, which could not be listed. They "
-            f"are without effect, and nothing has to be done: {error}",
+            f"have no effect, and you do not need to do anything: {error}",
             err=True,
         )
         return
     for message in left:
-        echo(f"note: an entry is left in a manifest, without effect: {message}", err=True)
+        echo(f"note: an entry is left in a manifest and has no effect: {message}", err=True)

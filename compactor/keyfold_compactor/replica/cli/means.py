@@ -1,4 +1,4 @@
-"""What the commands that replicate have to do it with."""
+"""Clock, chance, stores and settings for the commands that replicate."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def means_of(
     pacer: Pacer | None = None,
     allowed: AllowedCredentials | None = None,
 ) -> Means:
-    """Time, chance and stores of this process; `settings` or `allowed` None: the defaults."""
+    """Return clock, chance and stores of this process, with default `settings` and `allowed` if they are None."""
     from keyfold.allowed_credentials import AllowedCredentials
     from keyfold_compactor.replica.desk.link import ReplicaSettings
     from keyfold_compactor.replica.rounds.service import Means

@@ -1,9 +1,9 @@
-"""What a command's arguments name: a bucket by URL or by configuration file, a replica by its source and name.
+"""The arguments of commands: a bucket by URL or by configuration file, a replica by its source and name.
 
-SOURCE           s3://bucket/topics.dir, opened with the usual AWS variables, or a configuration file (that of the
-                 compactor or the sink, for one) whose keys about the store say endpoint, region and credentials; its
-                 keys about registrations say which credentials of this machine a registration may name
-PLACE [NAME]     with NAME the replica of that name which is registered at PLACE; without, PLACE is the replica
+SOURCE           s3://bucket/topics.dir, opened with the usual AWS variables, or a configuration file such as that of
+                 the compactor or the sink. Its keys about the store have endpoint, region and credentials; its keys
+                 about registrations say which credentials of this machine a registration may name
+PLACE [NAME]     with NAME, the replica of that name which is registered at PLACE; without NAME, PLACE is the replica
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class PlaceType(click.ParamType[str]):
     name = "place"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """As it was given. A file is read only when the command runs."""
+        """Check the place and return it as it was given. A file is read only when the command runs."""
         from keyfold.store.location import parse_url
 
         text = str(value)
         if "://" not in text:
             if not Path(text).is_file():
-                self.fail(f"{text!r} is neither s3://<bucket>/<topics.dir> nor a file", param, ctx)
+                self.fail(f"{text!r} is neither s3://<bucket>/<topics.dir> nor an existing file", param, ctx)
             return text
         try:
             parse_url(text)
@@ -57,14 +57,14 @@ name_argument = click.argument("name", metavar="NAME")
 
 
 def world_of(ctx: click.Context) -> Surroundings:
-    """The surroundings of a command."""
+    """Return the surroundings of a command."""
     world = ctx.find_object(Surroundings)
     assert world is not None
     return world
 
 
 def where(place: str) -> tuple[S3Location, str]:
-    """Where a URL or a configuration file points to, and the topics.dir. Raises `ConfigError`."""
+    """Return the location that a URL or a configuration file names, and the topics.dir. Raise `ConfigError`."""
     from dataclasses import replace
 
     from keyfold.options import StoreOptions, read_config
@@ -77,7 +77,7 @@ def where(place: str) -> tuple[S3Location, str]:
 
 
 def allowed_credentials(place: str) -> AllowedCredentials:
-    """Which credentials of this machine the registrations at a place may name: by its file, else the defaults."""
+    """Return the credentials of this machine that registrations may name: as the file says, or the defaults."""
     from keyfold.allowed_credentials import AllowedCredentials
     from keyfold.options import read_config
     from keyfold_compactor.option_parts import RegistrationOptions
@@ -88,7 +88,7 @@ def allowed_credentials(place: str) -> AllowedCredentials:
 
 
 def _known_to(model: type[StoreOptions], values: Mapping[str, str]) -> dict[str, str]:
-    """Of a service's configuration, the keys of `model`."""
+    """Return the part of a service's configuration whose keys `model` knows."""
     from keyfold.option_fields import entries
 
     known = {entry.key for entry in entries(model)}
@@ -96,7 +96,7 @@ def _known_to(model: type[StoreOptions], values: Mapping[str, str]) -> dict[str,
 
 
 def open_store(ctx: click.Context, location: S3Location, pacer: Pacer | None = None) -> ObjectStore:
-    """A store that is closed when the command ends."""
+    """Open a store, to be closed when the command ends."""
     from keyfold_compactor.replica.desk.opening import close
 
     store = world_of(ctx).open_location(location, pacer)
@@ -105,7 +105,7 @@ def open_store(ctx: click.Context, location: S3Location, pacer: Pacer | None = N
 
 
 def open_side(ctx: click.Context, place: str, pacer: Pacer | None = None) -> Side:
-    """One bucket's end, of a URL or a configuration file."""
+    """Open the side that a URL or a configuration file names."""
     from keyfold_compactor.replica.desk.opening import side
 
     location, topics_dir = where(place)
@@ -113,7 +113,7 @@ def open_side(ctx: click.Context, place: str, pacer: Pacer | None = None) -> Sid
 
 
 def open_replica(ctx: click.Context, registration: Registration, allowed: AllowedCredentials) -> Side:
-    """The replica's end of a registration. Raises `ConfigError` where its credentials are not allowed or not there."""
+    """Open the replica of a registration. Raise `ConfigError` if its credentials are missing or not allowed."""
     import os
 
     from keyfold_compactor.replica.desk.opening import side
@@ -123,7 +123,7 @@ def open_replica(ctx: click.Context, registration: Registration, allowed: Allowe
 
 
 def open_one(ctx: click.Context, place: str, name: str | None) -> Side:
-    """The replica that PLACE [NAME] means."""
+    """Open the replica that PLACE [NAME] names."""
     if name is None:
         return open_side(ctx, place)
     source = open_side(ctx, place)
@@ -131,7 +131,7 @@ def open_one(ctx: click.Context, place: str, name: str | None) -> Side:
 
 
 def registry_of(ctx: click.Context, source: Side) -> Registry:
-    """The replicas of a source."""
+    """Return the registrations at a source."""
     from keyfold_compactor.replica.desk.registry import Registry
 
     world = world_of(ctx)
@@ -139,7 +139,7 @@ def registry_of(ctx: click.Context, source: Side) -> Registry:
 
 
 def book_of(ctx: click.Context, replica: Side) -> EnablementBook:
-    """What a replica's bucket allows."""
+    """Return the permissions in a replica's bucket."""
     from keyfold_compactor.replica.desk.registry import EnablementBook
 
     world = world_of(ctx)

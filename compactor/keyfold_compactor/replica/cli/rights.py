@@ -1,4 +1,4 @@
-"""`keyfold replica enable-compaction` and `disable-compaction`: what the replica's own bucket says."""
+"""`keyfold replica enable-compaction` and `disable-compaction`: the permission in the replica's own bucket."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _which(function: F) -> F:
-    function = click.option("--json", "as_json", is_flag=True, help="One JSON object.")(function)
+    function = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")(function)
     function = click.option(
         "--replace-topics",
         is_flag=True,
-        help="Remove the entries of single topics, so that this one holds for every topic.",
+        help="Remove the entries of single topics, so that the new entry applies to every topic.",
     )(function)
     function = click.option(
         "--topic",
         "topics",
         multiple=True,
         metavar="TOPIC",
-        help="Only for this topic. Its entry takes precedence over the one for all topics, also over a later one.",
+        help="Only this topic. Its entry takes precedence over any entry for all topics, even a later one. Repeatable.",
     )(function)
     function = click.argument("name", metavar="[NAME]", required=False)(function)
     return click.argument("place", metavar="PLACE", type=PlaceType())(function)
 
 
 @click.command(
-    short_help="Let compacted logs come to it.",
+    short_help="Accept compacted logs at a replica.",
     epilog="Examples: keyfold replica enable-compaction s3://log-dr/topics --topic users, "
     "keyfold replica enable-compaction s3://log/topics dr",
 )
@@ -44,7 +44,7 @@ def _which(function: F) -> F:
     "--format",
     "format_version",
     type=click.IntRange(min=1),
-    help="The newest log format that the replica's readers know. Left out: that of this keyfold.",
+    help="Newest log format that the replica's readers know. Default: that of this keyfold.",
 )
 @click.pass_context
 def enable_compaction(
@@ -57,13 +57,14 @@ def enable_compaction(
     replace_topics: bool,
     as_json: bool,
 ) -> None:
-    """Let compacted logs come to a replica, for all topics or for some.
+    """Accept compacted logs at a replica, for all topics or for some.
 
-    Without --topic it holds for all topics but those that have an entry of their own, from an earlier --topic of this
-    command or of disable-compaction. The output names them where they say otherwise; --replace-topics removes them.
+    Without --topic the command applies to all topics except those with an entry of their own, from an earlier --topic
+    of this command or of disable-compaction. If such entries say otherwise, the output names their topics;
+    --replace-topics removes the entries.
 
-    PLACE is the replica's own URL or configuration file; or the source's, with the NAME under which the replica is
-    registered there. It is written into the replica's bucket. What waits for it goes on by itself, within a minute.
+    PLACE is the replica's own URL or configuration file; or the source's, with the NAME of the registered replica. The
+    permission is saved in the replica's bucket. Partitions that wait for it continue by themselves within a minute.
     """
     from keyfold.log.manifest_codec import FORMAT
     from keyfold_compactor.replica.desk.documents import ALL_TOPICS
@@ -79,7 +80,7 @@ def enable_compaction(
 
 
 @click.command(
-    short_help="Let none come any more.",
+    short_help="Stop accepting compacted logs.",
     epilog="Example: keyfold replica disable-compaction s3://log-dr/topics --topic users",
 )
 @_which
@@ -87,11 +88,11 @@ def enable_compaction(
 def disable_compaction(
     ctx: click.Context, place: str, name: str | None, topics: Sequence[str], *, replace_topics: bool, as_json: bool
 ) -> None:
-    """Let no compacted log come to a replica any more. What has come stays, and is no longer brought up to date.
+    """Stop accepting compacted logs at a replica. The replica keeps what it has and receives no more updates of them.
 
-    Without --topic topics that have an entry of their own keep it, as with `keyfold replica enable-compaction`.
+    Without --topic, topics with an entry of their own keep it, as with `keyfold replica enable-compaction`.
 
-    PLACE and NAME are those of `keyfold replica enable-compaction`.
+    PLACE and NAME are as in `keyfold replica enable-compaction`.
     """
     from keyfold_compactor.replica.desk.documents import ALL_TOPICS
 
@@ -108,7 +109,7 @@ def disable_compaction(
 
 def _require_all(topics: Sequence[str], *, replace_topics: bool) -> None:
     if topics and replace_topics:
-        raise click.UsageError("--replace-topics is for all topics: leave out --topic")
+        raise click.UsageError("--replace-topics applies to all topics and cannot be combined with --topic")
 
 
 def _tell(found: Enablement, url: str, kept: Sequence[str], again: str, *, as_json: bool) -> None:

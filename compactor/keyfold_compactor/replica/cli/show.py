@@ -1,4 +1,4 @@
-"""How replicas look: JSON for programs, lines for people. Pure: values in, text out. No secret is in any of it."""
+"""Output of replicas: JSON for programs, lines for people, without secrets. Pure: values in, text out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Json = dict[str, Any]
 
 
 def registration_json(registration: Registration) -> Json:
-    """A registration as `keyfold replica list --json` has it."""
+    """Return a registration as `keyfold replica list --json` prints it."""
     return {
         "name": registration.name,
         "url": registration.url,
@@ -35,7 +35,7 @@ def registration_json(registration: Registration) -> Json:
 
 
 def registration_lines(registration: Registration) -> Iterator[str]:
-    """A registration for people."""
+    """Yield the lines of a registration for people."""
     said = "paused" if registration.is_paused else "running"
     yield f"{registration.name}: {registration.url}, {topics_text(registration.config)}, {said}"
     for key in ("store.url", "s3.region", "aws.profile", "s3.ssea.name"):
@@ -45,14 +45,14 @@ def registration_lines(registration: Registration) -> Iterator[str]:
 
 
 def topics_text(config: Mapping[str, str]) -> str:
-    """Which topics a replica takes."""
+    """Return the text for the topics that a replica takes."""
     if config.get("topics"):
         return f"topics {config['topics']}"
-    return f"topics like {config['topics.regex']}" if config.get("topics.regex") else "all topics"
+    return f"topics that match {config['topics.regex']}" if config.get("topics.regex") else "all topics"
 
 
 def admission_json(found: Admission) -> Json:
-    """What `add` found on both sides."""
+    """Return what `add` found on both sides."""
     return {
         "partitions": found.partitions,
         "partitions_there": found.partitions_there,
@@ -63,17 +63,17 @@ def admission_json(found: Admission) -> Json:
 
 
 def admission_lines(found: Admission, named: str) -> Iterator[str]:
-    """The same for people; `named` is the replica as commands take it."""
-    there = f", {found.partitions_there} of them are at the replica already" if found.partitions_there else ""
+    """Yield the same for people; `named` is the replica as commands take it."""
+    there = f", {found.partitions_there} of them already at the replica" if found.partitions_there else ""
     yield f"{found.partitions} partitions with {size_text(found.size_bytes)}{there}"
     if found.not_enabled:
-        yield f"note: compacted, and not replicated before compaction is enabled there: {names_text(found.not_enabled)}"
+        yield f"note: compacted logs, not replicated until compaction is enabled: {names_text(found.not_enabled)}"
         yield f"      keyfold replica enable-compaction {named}"
     yield from (f"note: {note}" for note in found.notes)
 
 
 def enablement_json(enablement: Enablement, url: str, kept: Sequence[str] = ()) -> Json:
-    """What a replica's bucket allows. `kept` topics have older entries that the last change has left in force."""
+    """Return what a replica's bucket allows. `kept` topics have older entries that the last change did not replace."""
     entries = {
         topic: {"enabled": entry.enabled, "format": entry.format, "changed_at_ms": entry.changed_at_ms}
         for topic, entry in enablement.compaction.items()
@@ -82,7 +82,7 @@ def enablement_json(enablement: Enablement, url: str, kept: Sequence[str] = ()) 
 
 
 def enablement_lines(enablement: Enablement, url: str, kept: Sequence[str] = (), again: str = "") -> Iterator[str]:
-    """The same for people: what holds for all topics first. `again` is the command that has left `kept` topics."""
+    """Yield the same for people, the entry for all topics first. `again` is the command that left `kept` topics."""
     if not enablement.compaction:
         yield f"{url}: compaction is not enabled"
     for topic, entry in sorted(enablement.compaction.items(), key=lambda item: (item[0] != ALL_TOPICS, item[0])):
@@ -92,12 +92,12 @@ def enablement_lines(enablement: Enablement, url: str, kept: Sequence[str] = (),
         else:
             yield f"{url}: compaction is disabled for {whose}"
     if kept:
-        yield f"{url}: older entries of single topics say otherwise and stay in force: {', '.join(kept)}"
-        yield f"    to change one run `{again} --topic TOPIC`; to remove them all add --replace-topics"
+        yield f"{url}: older entries of single topics say otherwise and still apply: {', '.join(kept)}"
+        yield f"    to change one, run `{again} --topic TOPIC`; to remove all of them, add --replace-topics"
 
 
 def run_json(name: str, found: RunSummary) -> Json:
-    """A replica after `keyfold replica run --once`."""
+    """Return the state of a replica after `keyfold replica run --once`."""
     return {
         "name": name,
         "in_sync": found.is_in_sync,
@@ -108,9 +108,11 @@ def run_json(name: str, found: RunSummary) -> Json:
 
 
 def run_lines(name: str, found: RunSummary) -> Iterator[str]:
-    """The same for people: partitions that are not in sync have a line each."""
+    """Yield the same for people; each failed partition has a line."""
     in_sync = sum(state.state is State.IN_SYNC for state in found.states)
-    said = "paused, nothing was done" if found.is_paused else f"{in_sync} of {len(found.states)} partitions in sync"
+    said = (
+        "paused, nothing was replicated" if found.is_paused else f"{in_sync} of {len(found.states)} partitions in sync"
+    )
     yield f"{name}: {said}"
     if found.error:
         yield f"{name}: error: {found.error}"
@@ -122,7 +124,7 @@ def run_lines(name: str, found: RunSummary) -> Iterator[str]:
 
 
 def outcome_json(found: Outcome) -> Json:
-    """One partition of a promotion or demotion."""
+    """Return one partition of a promotion or demotion."""
     return {
         "topic": found.topic,
         "partition": found.partition,
@@ -139,7 +141,7 @@ def outcome_json(found: Outcome) -> Json:
 
 
 def outcome_lines(found: Outcome, done: str) -> Iterator[str]:
-    """The same for people; `done` is what a partition is in the end."""
+    """Yield the same for people; `done` is the word for a partition that is switched."""
     place = f"{found.topic}-{found.partition}"
     if found.step is Step.FAILED:
         yield f"{place}: error: {found.error}"
@@ -147,14 +149,14 @@ def outcome_lines(found: Outcome, done: str) -> Iterator[str]:
             yield f"    {found.hint}"
         return
     if found.step is Step.MISSING and found.error:
-        yield f"{place}: is not promoted: {found.error}"
+        yield f"{place}: not promoted: {found.error}"
         yield f"    {found.hint}"
         return
     if found.step is Step.MISSING:
-        yield f"{place}: has received nothing yet, the first round will tell"
+        yield f"{place}: has received nothing yet; the first round will replicate it"
         return
-    words = {Step.READY: "ready", Step.FENCED: "ready, and the source takes no writes already", Step.DONE: done}
+    words = {Step.READY: "ready", Step.FENCED: "ready, and the source is fenced already", Step.DONE: done}
     received = f", received {iso(found.received_at_ms)}" if found.received_at_ms >= 0 else ""
     yield f"{place}: {words[found.step]}, ends at offset {found.next_offset}{received}"
     if found.source_version == 0:
-        yield "    it has received nothing yet of the log that it follows: it goes on with what it had before"
+        yield "    the replica has received nothing of the log that it follows, and continues with what it had before"

@@ -1,4 +1,4 @@
-"""`keyfold replica promote` and `demote`: who is the source (`promotion.steps` has the steps)."""
+"""`keyfold replica promote` and `demote`: change which log is the source (`promotion.steps` has the steps)."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 16
 
-topics_option = click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Only this one.")
-dry_run_option = click.option("--dry-run", is_flag=True, help="Look at everything, change nothing.")
-json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+topics_option = click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Only this topic. Repeatable.")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Check everything, change nothing.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 
 
 @click.command(
@@ -44,12 +44,12 @@ json_option = click.option("--json", "as_json", is_flag=True, help="One JSON obj
 )
 @click.argument("place", metavar="PLACE", type=PlaceType())
 @click.argument("name", metavar="[NAME]", required=False)
-@click.option("--source", metavar="SOURCE", type=PlaceType(), help="Where the source is, with PLACE alone.")
+@click.option("--source", metavar="SOURCE", type=PlaceType(), help="Location of the source. Without NAME only.")
 @topics_option
-@click.option("--old-name", metavar="NAME", help="What the old source is called as a replica of the new one.")
-@click.option("--force", is_flag=True, help="Where the source does not answer: go on with what the replica has.")
+@click.option("--old-name", metavar="NAME", help="Name of the old source as a replica of the new one.")
+@click.option("--force", is_flag=True, help="If the source does not answer, promote with what the replica has.")
 @click.option(
-    "--without-source", is_flag=True, help="Do not even ask it: it answers, and is damaged. With PLACE alone."
+    "--without-source", is_flag=True, help="Do not contact the source, because it is damaged. Without NAME only."
 )
 @dry_run_option
 @json_option
@@ -67,18 +67,19 @@ def promote(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Make a replica the source. Nothing is lost while the source answers.
+    """Make a replica the source. No record is lost as long as the source answers.
 
-    PLACE is the source's, with the NAME of the replica; or the replica's own, and then the source is where the replica
-    says it is. The source's sink and compactor are shut out first, then what is left is carried over, then the replica
-    becomes a log of its own, and the old source its replica. Stop the sink before, and start it with the new bucket
-    after.
+    PLACE is the source's URL or configuration file, with the NAME of the replica; or the replica's own, and then the
+    replica names its source. The command fences the source's sink and compactor, copies what the replica lacks, makes
+    the replica an independent log, and makes the old source its replica. Stop the sink before, and start it with the
+    new bucket afterwards.
 
-    A source that does not answer cannot be asked what it has, nor be told to stop: --force goes on without it.
+    If the source does not answer, it cannot be fenced, and its newest records cannot be copied. Then --force promotes
+    the replica without the source.
     """
     topics = tuple(topics)
     if without_source and (name is not None or source is not None):
-        raise click.UsageError("--without-source takes the replica's own PLACE alone")
+        raise click.UsageError("--without-source requires the replica's own PLACE, without NAME and --source")
     if name is not None:
         ours = open_side(ctx, place)
         registration = registry_of(ctx, ours).load(name)
@@ -89,7 +90,7 @@ def promote(
     else:
         theirs = open_side(ctx, place)
         if without_source:
-            switch = _Forced(ctx, theirs, sorted(_replicas_at(ctx, theirs, topics)), "as it was said")
+            switch = _Forced(ctx, theirs, sorted(_replicas_at(ctx, theirs, topics)), "--without-source")
         else:
             switch = _from_replica(ctx, theirs, source, topics, old_name, force=force)
     outcomes = switch.look()
@@ -97,19 +98,21 @@ def promote(
         outcomes = switch.carry_out(outcomes)
     _tell(outcomes, "promoted", as_json=as_json)
     if not outcomes:
-        raise KeyfoldError(f"there is no replica of these topics at {theirs.url}")
+        raise KeyfoldError(f"no replica of these topics found at {theirs.url}")
     if not dry_run and all(found.is_fit for found in outcomes) and not as_json:
         switch.say_what_is_next()
     raise click.exceptions.Exit(0 if all(found.is_fit for found in outcomes) else 1)
 
 
 @click.command(
-    short_help="Make an old source a replica.",
+    short_help="Make an old source a replica of the new one.",
     epilog="Example: keyfold replica demote s3://log/topics --to-replica-of s3://log-dr/topics --dry-run",
 )
 @click.argument("old", metavar="OLD", type=PlaceType())
-@click.option("--to-replica-of", "new", metavar="NEW", required=True, type=PlaceType(), help="Where the log is now.")
-@click.option("--name", metavar="NAME", help="What OLD is called as a replica of NEW. Default: its bucket.")
+@click.option(
+    "--to-replica-of", "new", metavar="NEW", required=True, type=PlaceType(), help="Location of the new source."
+)
+@click.option("--name", metavar="NAME", help="Name of OLD as a replica of NEW. Default: the name of its bucket.")
 @topics_option
 @click.option("--discard", is_flag=True, help="Give up the records that only OLD has.")
 @dry_run_option
@@ -126,10 +129,10 @@ def demote(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Make an old source, which came back after a fail-over, the replica of the new one.
+    """Make an old source, which came back after a fail-over, a replica of the new one.
 
-    Its sink and compactor cannot write there from then on. Records that it appended after the new source had gone its
-    own way are shown, and kept from being lost without --discard; `keyfold log export` or `restore` saves them.
+    From then on its sink and compactor cannot write to it. If OLD has records that NEW does not have, the command shows
+    them and refuses to continue without --discard. Save them first with `keyfold log export` or `keyfold restore`.
     """
     from keyfold_compactor.replica.promotion.steps import Demotion
 
@@ -142,12 +145,12 @@ def demote(
         outcomes = demotion.carry_out(outcomes)
     _tell(outcomes, "demoted", as_json=as_json)
     if not outcomes:
-        raise KeyfoldError(f"there is no log of these topics at {before.url}")
+        raise KeyfoldError(f"no log of these topics found at {before.url}")
     is_done = not dry_run and all(found.is_fit for found in outcomes)
     if is_done and not as_json:
         _say_how_to_go_on(after.url, called, before.url)
         for left in registry_of(ctx, before).names():
-            echo(f"note: replica {left} is registered at the old source still: keyfold replica remove {old} {left}")
+            echo(f"note: replica {left} is still registered at the old source: keyfold replica remove {old} {left}")
     raise click.exceptions.Exit(0 if all(found.is_fit for found in outcomes) else 1)
 
 
@@ -165,7 +168,7 @@ class _Switch:
     pairs: Sequence[tuple[str, int]] = ()
 
     def look(self) -> list[Outcome]:
-        """All partitions that the replica is registered for, at either side; those that it has where it is not."""
+        """Check all partitions of the registration on either side, or those of the replica if it is not registered."""
         pairs = {pair for pair in self.pairs if self._covers(pair[0])}
         if self.registration is not None:
             pairs |= {*_pairs(self.ours, self._covers)}
@@ -173,7 +176,7 @@ class _Switch:
         return found
 
     def carry_out(self, looked: Sequence[Outcome]) -> list[Outcome]:
-        """Pause the replica, bring it up to date, and switch; what is not switched as a whole is resumed."""
+        """Pause the replica, bring it up to date, and switch. Resume the replica unless everything was switched."""
         was_running = self.registration is not None and not self.registration.is_paused
         registry = registry_of(self.ctx, self.ours)
         if was_running:
@@ -194,7 +197,7 @@ class _Switch:
                 registry.resume(self.name)
 
     def _brought_up_to_date(self, looked: Sequence[Outcome]) -> Sequence[Outcome]:
-        """Before anybody is shut out, so that the last round is short, and what cannot be replicated is known."""
+        """Replicate before the source is fenced, so that the last round is short and errors are known."""
         from keyfold_compactor.replica.promotion.steps import Step, with_errors
 
         if all(found.step is Step.DONE for found in looked):
@@ -205,7 +208,7 @@ class _Switch:
         return with_errors(looked, errors)
 
     def say_what_is_next(self) -> None:
-        """How the old source follows the new one."""
+        """Print how to replicate from the new source to the old one."""
         _say_how_to_go_on(self.theirs.url, self._called, self.ours.url)
 
     @property
@@ -224,7 +227,7 @@ class _Switch:
         return SwitchOver(self.ours, self.theirs, world, self._last_round)
 
     def _last_round(self) -> dict[tuple[str, int], str]:
-        """Carry what is left, whether the replica is paused or not; errors by partition."""
+        """Copy what the replica lacks, even if the replica is paused. Return errors by partition."""
         from keyfold_compactor.replica.promotion.last_round import last_round
 
         return last_round(self.ours, self.theirs, self.name, self.registration, self._covers, means_of(self.ctx))
@@ -240,19 +243,21 @@ class _Forced:
     why: str
 
     def look(self) -> list[Outcome]:
-        """All replicas at the place, and those that were."""
+        """Check all replicas at the place, including promoted ones."""
         found: list[Outcome] = self._over().look(self.pairs)
         return found
 
     def carry_out(self, looked: Sequence[Outcome]) -> list[Outcome]:
-        """Go on without the source."""
+        """Promote without the source."""
         done: list[Outcome] = self._over().carry_out(looked)
         return done
 
     def say_what_is_next(self) -> None:
-        """What nobody can know here."""
-        echo(f"note: the source was not asked ({self.why}): what it appended after that is not here, and its sink")
-        echo("      and compactor were not shut out. Before it comes back, stop them; then:")
+        """Print what was not done at the source, and what to do before it comes back."""
+        echo(
+            f"note: the source was not contacted ({self.why}). Records that the replica had not received are not here,"
+        )
+        echo("      and the source's sink and compactor are not fenced. Stop them before the source comes back; then:")
         echo(f"next: keyfold replica demote <old source> --to-replica-of {self.theirs.url} --dry-run")
 
     def _over(self) -> Any:
@@ -270,7 +275,7 @@ def _from_replica(
     *,
     force: bool,
 ) -> _Switch | _Forced:
-    """With the source that the replica itself names, or that was given; without it where it does not answer."""
+    """Promote with the source that the replica names or that was given; without it if it does not answer."""
     from keyfold_compactor.replica.desk.registry import NotRegistered
 
     found = _replicas_at(ctx, theirs, topics)
@@ -278,9 +283,9 @@ def _from_replica(
     sources, names = {url for url, _ in followed}, {name for _, name in followed}
     if len(names) > 1 or (source is None and len(sources) > 1):
         listed = ", ".join(f"`{name}` of {url}" for url, name in sorted(followed))
-        raise KeyfoldError(f"{theirs.url} holds replicas of more than one source: {listed}", hint="name a --topic")
+        raise KeyfoldError(f"{theirs.url} has replicas of more than one source: {listed}", hint="select with --topic")
     if not followed:
-        return _Forced(ctx, theirs, sorted(found), "there is nothing left to promote")
+        return _Forced(ctx, theirs, sorted(found), "nothing is left to promote")
     (name,) = names
     try:
         ours = open_side(ctx, source if source is not None else min(sources))
@@ -289,13 +294,13 @@ def _from_replica(
         except NotRegistered:
             registration = None
         if not _pairs(ours, lambda topic: not topics or topic in topics):
-            raise KeyfoldError(f"{ours.url} holds no log")
+            raise KeyfoldError(f"no log found at {ours.url}")
     except KeyfoldError as error:
         if force:
             return _Forced(ctx, theirs, sorted(found), error.message)
         raise KeyfoldError(
-            f"the source cannot be asked: {error.message}",
-            hint="say how it is reached with --source; or give up what it has and the replica has not with --force",
+            f"the source cannot be read: {error.message}",
+            hint="name a location with --source; or use --force, which gives up records that the replica does not have",
         ) from error
     return _Switch(ctx, ours, theirs, name, registration, topics, old_name, sorted(found))
 
@@ -303,10 +308,10 @@ def _from_replica(
 def _replicas_at(
     ctx: click.Context, theirs: Side, topics: Collection[str]
 ) -> dict[tuple[str, int], tuple[str, str] | None]:
-    """Replicas at a place: the source that each follows, and its name there; None for one that was promoted.
+    """Return the replicas at a place, with the source that each follows and its name there; None if it was promoted.
 
-    Those whose first copy is not complete are among them. Logs that never were replicas are left out, unless they are
-    asked for.
+    Replicas whose first copy is not complete are included. Logs that never were replicas are included only if their
+    topics are given.
     """
     from keyfold.errors import FirstCopyUnfinished, LogNotFound, ManifestLost
     from keyfold.log.partition_log import PartitionLog
@@ -342,7 +347,7 @@ def _replicas_at(
 
 
 def _pairs(side: Side, covers: Callable[[str], bool]) -> list[tuple[str, int]]:
-    """Topics and partitions at one side."""
+    """Return the topics and partitions at one side."""
     from keyfold.log import catalog
 
     return [(p.topic, p.partition) for p in catalog.places(side.store, side.topics_dir) if covers(p.topic)]
@@ -356,7 +361,7 @@ def _surroundings(ctx: click.Context, name: str, old_name: str) -> Surroundings:
 
 
 def _replica_name(name: str | None, side: Side) -> str:
-    """What a log directory is called as a replica. Raises `ConfigError` where that is no name."""
+    """Return the name of a log directory as a replica. Raise `ConfigError` if it is not a valid name."""
     from keyfold_compactor.replica.desk.documents import require_name
 
     called = (
@@ -367,7 +372,7 @@ def _replica_name(name: str | None, side: Side) -> str:
 
 
 def _say_how_to_go_on(new_url: str, name: str, old_url: str) -> None:
-    echo(f"next: run the sink and the compactor with {new_url}; to carry what they write to the old source:")
+    echo(f"next: run the sink and the compactor with {new_url}; to replicate to the old source:")
     echo(f"      keyfold replica add {new_url} {name} --to {old_url}")
     echo(f"      keyfold replica enable-compaction {new_url} {name}")
 

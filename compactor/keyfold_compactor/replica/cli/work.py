@@ -1,4 +1,4 @@
-"""`keyfold replica run`, `resync` and `status`: replicate, and say how it goes."""
+"""`keyfold replica run`, `resync` and `status`: replicate, and show the status."""
 
 from __future__ import annotations
 
@@ -37,13 +37,15 @@ topic_option = click.option("--topic", help="Only this topic.")
 partition_option = click.option("--partition", "-p", type=click.IntRange(min=0), help="Only this partition.")
 
 
-@click.command(short_help="Replicate, until it is stopped.", epilog="Example: keyfold replica run s3://log/topics dr")
+@click.command(short_help="Replicate until stopped.", epilog="Example: keyfold replica run s3://log/topics dr")
 @source_argument
 @click.argument("names", metavar="[NAME]...", nargs=-1)
-@click.option("--once", is_flag=True, help="One round, then exit; 1 when a partition failed. For a CronJob.")
+@click.option("--once", is_flag=True, help="Exit after one round, with code 1 if a partition failed; for a CronJob.")
 @topic_option
 @partition_option
-@click.option("--json", "as_json", is_flag=True, help="With --once: one JSON object a replica. Else: log as JSON.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="With --once: print one JSON object per replica. Otherwise: log as JSON."
+)
 @click.pass_context
 def run(
     ctx: click.Context,
@@ -55,11 +57,11 @@ def run(
     once: bool,
     as_json: bool,
 ) -> None:
-    """Replicate to all replicas of a source, or to those named, until it is stopped.
+    """Replicate to all replicas of a source, or to the named ones, until the command is stopped.
 
-    SOURCE may be a file with the keys of docs/configuration.md under "The replicator". Replicas that are registered,
-    edited or removed meanwhile are followed. Run it once: a second process for the same replica takes over from the
-    first, and the two get in each other's way, though they break nothing.
+    SOURCE may be a configuration file with the keys of the replicator (docs/configuration.md). The command notices
+    replicas that are registered, edited or removed while it runs. Run one process for a replica: a second process takes
+    over from the first, and both slow each other down, although they cannot damage the replica.
     """
     from keyfold.health import Vitals
     from keyfold.logs import configure
@@ -68,7 +70,7 @@ def run(
     from keyfold_compactor.signals import stop_on_signals
 
     if not once and (topic is not None or partition is not None):
-        raise click.UsageError("--topic and --partition are for --once")
+        raise click.UsageError("--topic and --partition require --once")
     options = _options(source)
     configure(json=as_json, level=options.log_level)
     pacer = _pacer(ctx, options)
@@ -79,7 +81,7 @@ def run(
     ours = replace(ours, store=HeardStore(ours.store, vitals))
     registry = registry_of(ctx, ours)
     for name in names:
-        registry.load(name)  # raises where there is none: a loop would wait for it
+        registry.load(name)  # raises if the replica is not registered; the loop would wait for it
     with _measuring(options, vitals) as watch:
         replication = Replication(ours, means, names or options.replicas, watch=watch, vitals=vitals)
         if not once:
@@ -94,23 +96,23 @@ def run(
 
 
 @click.command(
-    short_help="Go on although it has missed something.",
+    short_help="Continue a replica that has missed tombstones.",
     epilog="Example: keyfold replica resync s3://log/topics dr --topic users",
 )
 @source_argument
 @name_argument
 @topic_option
 @partition_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
 def resync(
     ctx: click.Context, source: str, name: str, topic: str | None, partition: int | None, *, as_json: bool
 ) -> None:
-    """Take the source's newest version although the replica has missed something on the way there.
+    """Bring a replica to the source's newest version although it has missed tombstones.
 
-    For what `status` shows as resync-required: the source has purged tombstones that the replica never received. Only
-    what is missing is sent. Readers at the replica that began before it get an error, for they would keep keys that
-    were deleted; they begin again.
+    Use it for partitions that `status` shows as resync-required: the source has purged tombstones that the replica
+    never received. Only missing objects are copied. Readers at the replica that started before the resync get an error
+    and have to start again, because they would keep keys that were deleted.
     """
     from keyfold_compactor.replica.rounds.service import Narrowed, Replication
 
@@ -126,15 +128,18 @@ def resync(
 
 
 @click.command(
-    short_help="What is pending, and what is wrong.", epilog="Example: keyfold replica status s3://log/topics dr --json"
+    short_help="Show state, lag and errors of replicas.",
+    epilog="Example: keyfold replica status s3://log/topics dr --json",
 )
 @source_argument
 @click.argument("names", metavar="[NAME]...", nargs=-1)
 @topic_option
 @partition_option
-@click.option("--all", "all_partitions", is_flag=True, help="A line for each partition, also for those in sync.")
-@click.option("--check", is_flag=True, help="Exit 1 unless everything is in sync.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a replica, with all partitions.")
+@click.option(
+    "--all", "all_partitions", is_flag=True, help="Print a line for every partition, including those in sync."
+)
+@click.option("--check", is_flag=True, help="Exit with code 1 unless everything is in sync.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per replica, with all partitions.")
 @click.pass_context
 def status(
     ctx: click.Context,
@@ -147,10 +152,10 @@ def status(
     check: bool,
     as_json: bool,
 ) -> None:
-    """How replicas stand: what is pending, how far behind they are, what is wrong and what to do about it.
+    """Show the status of replicas: what is pending, how far behind they are, errors, and what to do about them.
 
-    Both sides are asked; of the process that replicates its last word is shown. Where the replica does not answer, what
-    is pending is worked out from what the source knows.
+    The command reads both sides, and the last status that the replicating process wrote. If the replica does not
+    answer, the pending amount is calculated from what the source knows.
     """
     from keyfold_compactor.replica.seen.status import gather
     from keyfold_compactor.replica.seen.status_text import status_document, status_lines
@@ -181,7 +186,7 @@ def status(
 
 
 def _opened(ctx: click.Context, registration: Registration, allowed: AllowedCredentials) -> Side | KeyfoldError:
-    """The replica's end, or why it cannot even be opened here: a credential that is missing or not allowed."""
+    """Open the replica's side. Return the error if a credential is missing or not allowed on this machine."""
     try:
         return open_replica(ctx, registration, allowed)
     except ConfigError as error:
@@ -189,7 +194,7 @@ def _opened(ctx: click.Context, registration: Registration, allowed: AllowedCred
 
 
 def _options(source: str) -> RunOptions:
-    """The configuration of the process: a file's, or the defaults with a URL."""
+    """Return the configuration of the process: that of a file, or the defaults with a URL."""
     from keyfold.options import read_config
     from keyfold.store.location import parse_url
     from keyfold_compactor.replica.desk.run_options import RunOptions
@@ -201,7 +206,7 @@ def _options(source: str) -> RunOptions:
 
 
 def _source(ctx: click.Context, source: str, options: RunOptions, pacer: Pacer | None) -> Side:
-    """The source's end, with connections for all threads of all replicas."""
+    """Open the source's side, with connections for all threads of all replicas."""
     from keyfold_compactor.replica.cli.places import where
     from keyfold_compactor.replica.desk.opening import side
 
@@ -222,7 +227,7 @@ def _pacer(ctx: click.Context, options: RunOptions) -> Pacer | None:
 
 @contextlib.contextmanager
 def _measuring(options: RunOptions, checked: Checked) -> Iterator[Watch | None]:
-    """Serve metrics and answer probes while it runs, if that is asked for."""
+    """Serve metrics and answer probes while the command runs, if `metrics.port` is set."""
     if not options.metrics_port:
         yield None
         return
@@ -235,13 +240,13 @@ def _measuring(options: RunOptions, checked: Checked) -> Iterator[Watch | None]:
 
 
 def _require_taken(found: Mapping[str, RunSummary], topic: str | None, partition: int | None) -> None:
-    """Raise where a run was narrowed to what no replica takes: it is misspelt more often than not there yet."""
+    """Raise `KeyfoldError` if no replica takes the given topic or partition, which is probably misspelt."""
     asked = [f"topic {topic}"] if topic is not None else []
     asked += [f"partition {partition}"] if partition is not None else []
     if asked and found and not any(each.states or each.error or each.is_paused for each in found.values()):
         raise KeyfoldError(
-            f"{' and '.join(found)} {'takes' if len(found) == 1 else 'take'} nothing of {', '.join(asked)}",
-            hint="`keyfold log list <source>` shows what is there, `keyfold replica list <source>` what each takes",
+            f"{' and '.join(found)} {'does' if len(found) == 1 else 'do'} not replicate {', '.join(asked)}",
+            hint="`keyfold log list <source>` lists all logs, `keyfold replica list <source>` each replica's topics",
         )
 
 
