@@ -1,4 +1,4 @@
-"""`keyfold compact`: run and plan."""
+"""`keyfold compact`: run the compactor, or show what a run would do."""
 
 from __future__ import annotations
 
@@ -20,25 +20,31 @@ if TYPE_CHECKING:
 
 @click.group()
 def compact() -> None:
-    """Clean logs as Kafka's log cleaner cleans a compacted topic."""
+    """Clean logs as Kafka's log cleaner cleans a compacted topic.
+
+    \b
+    Examples:
+        keyfold compact plan compact.json
+        keyfold compact run compact.json --once
+    """  # noqa: D301 - click wants the character
 
 
 def _selection(command: Callable[..., Any]) -> Callable[..., Any]:
-    command = click.option("--json", "as_json", is_flag=True, help="One JSON document.")(command)
-    command = click.option("--force", is_flag=True, help="Clean whatever the dirty ratio is.")(command)
+    command = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(command)
+    command = click.option("--force", is_flag=True, help="Clean at any dirty ratio.")(command)
     command = click.option("--partition", type=click.IntRange(min=0), help="Only this partition of each topic.")(
         command
     )
-    command = click.option("--topic", help="Only this topic of the configured ones.")(command)
+    command = click.option("--topic", help="Only this one of the configured topics.")(command)
     return click.argument("config", type=click.Path(exists=True, dir_okay=False))(command)
 
 
 @compact.command(epilog="Example: keyfold compact run compact.json --once")
 @_selection
-@click.option("--once", is_flag=True, help="One run, then exit; 1 when a partition failed. For a CronJob.")
-@click.option("--master", help="Spark's master; wins over spark.master of the configuration.")
-@click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark; wins over the configuration's.")
-@click.option("--collect-orphans", is_flag=True, help="Look for orphans in every partition, not only in cleaned ones.")
+@click.option("--once", is_flag=True, help="Exit after one run, with code 1 if a partition failed; for a CronJob.")
+@click.option("--master", help="Master of Spark. Takes precedence over spark.master in CONFIG.")
+@click.option("--conf", multiple=True, metavar="KEY=VALUE", help="Setting of Spark. Takes precedence over CONFIG.")
+@click.option("--collect-orphans", is_flag=True, help="Search every partition for orphans, not only cleaned ones.")
 @click.pass_obj
 def run(
     world: Surroundings,
@@ -53,7 +59,7 @@ def run(
     once: bool,
     collect_orphans: bool,
 ) -> None:
-    """Clean what is due: once, or again and again with log.cleaner.backoff.ms between runs."""
+    """Clean the logs that are due, once or in a loop with log.cleaner.backoff.ms between runs."""
     from keyfold.health import Vitals
     from keyfold.logs import configure
     from keyfold.store.heard import HeardStore
@@ -107,7 +113,10 @@ def run(
 def plan(
     world: Surroundings, config: str, topic: str | None, partition: int | None, *, force: bool, as_json: bool
 ) -> None:
-    """What the next run would clean, why or why not, and what it would cost. Changes nothing and starts no Spark."""
+    """Show what the next run would clean, why or why not, and at what cost.
+
+    The command changes nothing and does not start Spark.
+    """
     from keyfold.logs import configure
     from keyfold_compactor.job import Job, Selection
     from keyfold_compactor.options import CompactOptions
@@ -140,7 +149,7 @@ def plan(
 def _replicas(
     world: Surroundings, options: CompactOptions, topic: str | None, partition: int | None, watch: Watch
 ) -> Iterator[Replicate]:
-    """What carries new things to the replicas after a run; nothing, where that is not asked for."""
+    """Return the function that replicates after a run; it does nothing if `replicas.run` is not set."""
     if not options.replicas_run:
         yield lambda _: ()
         return
@@ -166,7 +175,7 @@ def _read(config: str) -> dict[str, str]:
 
 
 def _spark_values(master: str | None, pairs: tuple[str, ...]) -> dict[str, str]:
-    """What the command line says about Spark, as keys of the configuration."""
+    """Return the command line's settings of Spark as keys of the configuration."""
     values: dict[str, str] = {}
     for pair in pairs:
         key, is_pair, value = pair.partition("=")

@@ -1,4 +1,4 @@
-"""`keyfold demo`: the whole product on one machine, with a proof at the end."""
+"""`keyfold demo`: Kafka, sink, compactor and reader on one machine, with a check of the result."""
 
 from __future__ import annotations
 
@@ -20,22 +20,24 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--keep", is_flag=True, help="Leave Kafka and S3 running at the end, until Enter, Ctrl-C or SIGTERM.")
-@click.option("--large", is_flag=True, help="Apache Kafka's own history, 98,257 records (in a source checkout).")
-@click.option("--json", "as_json", is_flag=True, help="A summary as one JSON object on stdout; the story on stderr.")
+@click.option("--keep", is_flag=True, help="Keep Kafka and S3 running at the end, until Enter, Ctrl-C or SIGTERM.")
+@click.option("--large", is_flag=True, help="Use Apache Kafka's own history, 98,257 records (source checkout only).")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print a summary as one JSON object on stdout, the steps on stderr."
+)
 def demo(*, keep: bool, large: bool, as_json: bool) -> int:
-    r"""Tell the whole story on this machine: Kafka, S3 and Spark on loopback, nothing to configure.
+    """Run Kafka, S3, sink, compactor and reader on this machine. There is nothing to configure.
 
-    Loads the history of a git repository into a compacted topic, sinks it, compacts it, reads it back, and proves that
-    git's tree, built from the log's latest state, is the repository's. Needs Java 17 or newer; the first run fetches
-    Kafka's jars from Maven Central. Exit code 0 only if everything holds.
+    The demo loads the history of a git repository into a compacted topic, sinks it, compacts the log and reads it back.
+    Then it builds git's tree from the log's latest state and checks that it is the repository's. It needs Java 17 or
+    newer; the first run fetches Kafka's jars from Maven Central. The exit code is 0 only if all checks pass.
 
     \b
     Examples:
         keyfold demo
         keyfold demo --keep
         keyfold demo --json | jq .holds
-    """
+    """  # noqa: D301 - click wants the character
     from keyfold_demo.stage import Stage
     from keyfold_demo.story import PARTITIONS, TOPIC, Story, prepare
     from keyfold_demo.telling import Teller
@@ -62,7 +64,7 @@ def demo(*, keep: bool, large: bool, as_json: bool) -> int:
 
 
 def _plot(*, is_large: bool) -> Plot:
-    """The changelog that is told. Raises `KeyfoldError` where the large one is not here."""
+    """Return the changelog to load. Raise `KeyfoldError` if the large one is not on this machine."""
     from keyfold_demo.story import Plot
     from keyfold_demo.treeproof import LARGE, SMALL, read_changelog, small_changelog
 
@@ -70,14 +72,14 @@ def _plot(*, is_large: bool) -> Plot:
         return Plot(SMALL, "slatedb", tuple(small_changelog()))
     path = Path(__file__).resolve().parents[2] / "tests" / "data" / LARGE.file_name
     if not path.is_file():
-        raise KeyfoldError(f"`--large` needs {LARGE.file_name}, which comes with a source checkout only")
+        raise KeyfoldError(f"`--large` needs {LARGE.file_name}, which is only in a source checkout")
     return Plot(LARGE, "Apache Kafka", tuple(read_changelog(path)))
 
 
 def _keep(stage: Stage, teller: Teller) -> None:
-    """Say how to get at what is running, and wait for Enter or for a signal. End of input is no Enter."""
+    """Print how to use what is running, and wait for Enter or for a signal. End of input does not count as Enter."""
     teller.say()
-    teller.say("Kafka and S3 stay. In another terminal:", "bold")
+    teller.say("Kafka and S3 keep running. In another terminal:", "bold")
     environment = {"BOOTSTRAP_SERVERS": stage.broker.bootstrap_servers, **stage.s3.environment}
     for name, value in environment.items():
         teller.say(f"    export {name}={value}")
@@ -90,7 +92,7 @@ def _keep(stage: Stage, teller: Teller) -> None:
         f"keyfold compact plan {folder / 'compact.json'}",
     ):
         teller.say(f"    {line}")
-    teller.say("Enter or Ctrl-C ends it and removes everything.")
+    teller.say("Press Enter or Ctrl-C to stop them and remove everything.")
     try:
         if not sys.stdin.readline():
             threading.Event().wait()
@@ -102,6 +104,6 @@ def _what_next(teller: Teller, *, is_kept: bool) -> None:
     teller.say()
     teller.say("Next:", "bold")
     if not is_kept:
-        teller.say("    keyfold demo --keep        the same, and Kafka and S3 stay for you to look around")
+        teller.say("    keyfold demo --keep        the same, but Kafka and S3 keep running for you to explore")
     teller.say("    docs/getting-started.md    sink and compact a topic of your own")
     teller.say("    keyfold --help             every command, each with an example")

@@ -1,14 +1,14 @@
-"""The command `keyfold`: finds its sub-commands, and turns every outcome into one exit code.
+"""The command `keyfold`: find the sub-command, run it, and turn the outcome into an exit code.
 
-    0    done
-    1    it failed: one line `error: ...` on stderr, and a line `hint: ...` where something can be done
-    2    called wrongly, a configuration that cannot be used included
-    3    `keyfold sink run --until-caught-up`: records are left that belong to open transactions
+    0    the command succeeded
+    1    the command failed: one line `error: ...` on stderr, and a line `hint: ...` if there is something to do
+    2    the command line or the configuration is wrong
+    3    `keyfold sink run --until-caught-up`: only records of open transactions are left
     130  interrupted
 
-Nothing prints a traceback, but with KEYFOLD_DEBUG=1. Rooms above this floor add their commands by the entry point
-group `keyfold.commands`; they are imported only when they are named or listed, and import their own heavy libraries
-only when they run, so that `--help` stays quick.
+Tracebacks are printed only with KEYFOLD_DEBUG=1. Other packages add their commands with the entry point group
+`keyfold.commands`. A package is imported when its command is named, or listed without a summary, and it imports its
+heavy libraries only when the command runs, so that `--help` is quick.
 """
 
 from __future__ import annotations
@@ -35,36 +35,36 @@ if TYPE_CHECKING:
 
 COMMANDS_GROUP = "keyfold.commands"
 
-# What `keyfold --help` says of the rooms, so that it need not import them.
+# Summaries for `keyfold --help`, which then does not need to import these packages.
 SUMMARIES = {
     "sink": "Append Kafka topics to the log, exactly once.",
     "compact": "Clean logs as Kafka's log cleaner cleans a compacted topic.",
-    "replica": "Carry logs to another bucket, and make that one the source when it has to be.",
-    "demo": "Show the whole story on this machine, self-contained.",
+    "replica": "Replicate logs to another bucket, and promote a replica to be the source.",
+    "demo": "Show Kafka, sink, compactor and reader at work on this machine.",
 }
 
 OpenStore = Callable[[str], "tuple[ObjectStore, str]"]
 """URL -> (store, topics.dir)."""
 
 OpenLocation = Callable[["S3Location", "Pacer | None"], "ObjectStore"]
-"""A bucket with its endpoint and credentials, and who paces its bytes -> store."""
+"""A bucket with its endpoint and credentials, and an optional byte-rate limiter -> store."""
 
 
 def open_by_url(url: str) -> tuple[ObjectStore, str]:
-    """The bucket of `s3://bucket/topics.dir`, with the usual AWS variables, and the topics.dir."""
+    """Open the bucket of `s3://bucket/topics.dir` with the usual AWS variables; return it and the topics.dir."""
     from keyfold.store.location import open_store, parse_url
 
     return open_store(url), parse_url(url)[1]
 
 
 def open_by_location(location: S3Location, pacer: Pacer | None = None) -> ObjectStore:
-    """The bucket at a location that a configuration describes."""
+    """Open the bucket at a location that a configuration describes."""
     return location.open(pacer)
 
 
 @dataclass(slots=True)
 class Surroundings:
-    """What commands need of the world; `ctx.obj` of every command."""
+    """Stores, clock and chance for commands; `ctx.obj` of every command."""
 
     open_store: OpenStore
     clock: Clock
@@ -73,14 +73,14 @@ class Surroundings:
 
 
 class RoomGroup(click.Group):
-    """Built-in commands, and those of the rooms that are installed."""
+    """The built-in commands, and those of the installed packages."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names of all commands, in order."""
+        """Return the names of all commands, in order."""
         return sorted({*super().list_commands(ctx), *_rooms()})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """A command by name; a room whose libraries are missing is a command that says so."""
+        """Return a command by name. If a library of its package is missing, the command says so when it runs."""
         found = super().get_command(ctx, cmd_name)
         if found is not None:
             return found
@@ -88,7 +88,7 @@ class RoomGroup(click.Group):
         return None if room is None else _load(room)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands; rooms that are known are not imported for it."""
+        """Write the list of commands. Packages with a summary are not imported for it."""
         rows: list[tuple[str, str]] = []
         for name in self.list_commands(ctx):
             summary = SUMMARIES.get(name)
@@ -119,35 +119,36 @@ def _unusable(name: str, reason: str) -> click.Command:
         raise KeyfoldError(what, hint=hint)
 
     context = {"ignore_unknown_options": True, "allow_extra_args": True}
-    text = f"{what}\n\n{hint}"  # who asks for help is told why there is none
+    text = f"{what}\n\n{hint}"  # --help shows why the command has no help text
     return click.Command(name, callback=fail, help=text, short_help="(not installed)", context_settings=context)
 
 
 @click.group(
     cls=RoomGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    epilog="Every command has --help with an example.",
+    epilog="The --help of every command has an example.",
 )
 @click.version_option(package_name="keyfold", message="%(version)s")
 def cli() -> None:
     """Keep Kafka topics in object storage as a compacted log.
 
     \b
-    Look at what is in a bucket:
+    Examples:
         keyfold log list s3://bucket/topics
         keyfold log cat s3://bucket/topics users --latest --json
     \b
-    The bucket is found with the usual AWS variables (AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID, ...).
+    Endpoint, region and credentials come from the usual AWS variables (AWS_ENDPOINT_URL, AWS_REGION,
+    AWS_ACCESS_KEY_ID, ...), or from the configuration file of a command.
     """  # noqa: D301 - click wants the character
 
 
 def main(args: Sequence[str] | None = None, *, surroundings: Surroundings | None = None) -> None:
-    """Run the command and leave the process with its exit code."""
+    """Run the command and exit with its exit code."""
     sys.exit(run(args, surroundings))
 
 
 def run(args: Sequence[str] | None, surroundings: Surroundings | None = None) -> int:
-    """Run the command; returns the exit code."""
+    """Run the command and return its exit code."""
     from keyfold.cli.export import export
     from keyfold.cli.log import log
     from keyfold.cli.restore import restore
@@ -161,7 +162,7 @@ def run(args: Sequence[str] | None, surroundings: Surroundings | None = None) ->
     world = surroundings or Surroundings(open_by_url, SystemClock(), Random())
     arguments = sys.argv[1:] if args is None else list(args)
     try:
-        # Not `cli.main`: it would end a closed pipe with exit code 1 by itself.
+        # `cli.main` is not used because it ends with exit code 1 if the pipe is closed.
         with cli.make_context("keyfold", arguments, obj=world) as context:
             cli.invoke(context)
         sys.stdout.flush()
@@ -180,7 +181,7 @@ def run(args: Sequence[str] | None, surroundings: Surroundings | None = None) ->
 
 
 def _reader_left() -> int:
-    """Who reads our output (`| head`) has enough: that is no error. Python must not flush into the pipe at exit."""
+    """Return success: the reader of the output (`| head`) closed the pipe. Python must not flush into it at exit."""
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, sys.stdout.fileno())
     os.close(devnull)
@@ -193,7 +194,7 @@ def _failed(error: Exception) -> int:
     if isinstance(error, KeyfoldError):
         message, hint = error.message, error.hint
     else:
-        message, hint = f"{type(error).__name__}: {error}", "KEYFOLD_DEBUG=1 shows where this came from"
+        message, hint = f"{type(error).__name__}: {error}", "set KEYFOLD_DEBUG=1 to see the traceback"
     echo(f"error: {' '.join(message.split())}", err=True)
     if hint:
         echo(f"hint: {hint}", err=True)

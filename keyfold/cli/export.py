@@ -27,34 +27,47 @@ _file = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 @click.command()
 @topic_arguments
-@click.option("--to", required=True, metavar="FOLDER", help="A folder, or s3://BUCKET/PREFIX; empty or new.")
-@click.option("--partition", "-p", type=click.IntRange(min=0), multiple=True, help="Only this one; may be repeated.")
-@click.option("--latest", is_flag=True, help="Only the last record of each key, deleted keys left out.")
-@click.option("--from-offset", type=click.IntRange(min=0), help="Begin here; a removed offset begins at the next.")
-@click.option("--from-timestamp", type=Timestamp(), help="Begin at the first record not before this (ms or ISO-8601).")
-@click.option("--to-offset", type=click.IntRange(min=0), help="End before this offset.")
+@click.option("--to", required=True, metavar="FOLDER", help="A new or empty folder, or s3://BUCKET/PREFIX.")
+@click.option("--partition", "-p", type=click.IntRange(min=0), multiple=True, help="Only this partition. Repeatable.")
+@click.option("--latest", is_flag=True, help="Export only the last record of each key, without deleted keys.")
+@click.option(
+    "--from-offset", type=click.IntRange(min=0), help="Start at this offset, or at the next one if it was removed."
+)
+@click.option(
+    "--from-timestamp", type=Timestamp(), help="Start at the first record at or after this time (ms or ISO-8601)."
+)
+@click.option("--to-offset", type=click.IntRange(min=0), help="Stop before this offset.")
 @key_format_option
 @value_format_option
-@click.option("--reader-schema", type=_file, help="Avro schema that Avro and JSON values are read by.")
-@click.option("--key-reader-schema", type=_file, help="The same for keys.")
+@click.option("--reader-schema", type=_file, help="Avro schema to read Avro and JSON values with.")
+@click.option("--key-reader-schema", type=_file, help="Avro schema to read Avro and JSON keys with.")
 @click.option(
     "--on-error",
     type=click.Choice(["fail", "null", "skip"]),
     default="fail",
     show_default=True,
-    help="What to do with a key or value that does not fit.",
+    help="What to do with a key or value that cannot be decoded.",
 )
-@click.option("--rows-per-file", type=click.IntRange(min=1), default=5_000_000, show_default=True, help="At most.")
-@click.option("--parallel", type=click.IntRange(1, 64), default=2, show_default=True, help="Partitions at once.")
+@click.option(
+    "--rows-per-file", type=click.IntRange(min=1), default=5_000_000, show_default=True, help="Maximum rows per file."
+)
+@click.option(
+    "--parallel",
+    type=click.IntRange(1, 64),
+    default=2,
+    show_default=True,
+    help="Number of partitions to export at the same time.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace an earlier export in the folder.")
 @json_option
 @click.pass_context
 def export(ctx: click.Context, /, url: str, topic: str, to: str, *, as_json: bool, **asked: Any) -> None:
     """Write a topic's log, or its latest state, to Parquet files.
 
-    Each partition is one moment of the log. Nothing is seen in the folder before all of it is there; _export.json,
-    written last, says what it is. Columns: partition, offset, timestamp, timestamp_type, key, value, headers,
-    leader_epoch. Without a reader schema the data is read twice: first for the type of all values.
+    Each partition is exported as of one version of its log. Files appear in the folder only when all of them are
+    complete; _export.json is written last and describes the export. Columns: partition, offset, timestamp,
+    timestamp_type, key, value, headers, leader_epoch. Without a reader schema the data is read twice, first to find the
+    type of all values.
 
     \b
     Examples:
@@ -96,14 +109,14 @@ def export(ctx: click.Context, /, url: str, topic: str, to: str, *, as_json: boo
 
 def _check(asked: dict[str, Any]) -> None:
     if asked["from_offset"] is not None and asked["from_timestamp"] is not None:
-        raise click.UsageError("--from-offset and --from-timestamp exclude each other")
+        raise click.UsageError("--from-offset and --from-timestamp cannot be combined")
     if asked["latest"] and not (asked["from_offset"] is asked["from_timestamp"] is asked["to_offset"] is None):
-        raise click.UsageError("--latest is about the whole log: it takes no offsets and no timestamp")
+        raise click.UsageError("--latest reads the whole log: it cannot be combined with offsets or a timestamp")
     for part in ("", "key_"):
         kind = asked["key_format" if part else "value_format"]
         if asked[f"{part}reader_schema"] is not None and kind not in {"json", "avro"}:
             option, of = (f"--{part}reader-schema".replace("_", "-"), "--key-format" if part else "--value-format")
-            raise click.UsageError(f"{option} says what JSON and Avro are read as; {of} is {kind}")
+            raise click.UsageError(f"{option} needs {of} json or avro, not {kind}")
 
 
 def _schema(option: str, path: Path | None) -> Type | None:
@@ -156,7 +169,7 @@ def _lines(done: Sequence[ExportedPartition], url: str) -> Iterator[str]:
 
 @contextmanager
 def _progress(title: str) -> Iterator[Callable[[int], None]]:
-    """A count on stderr, where that is a terminal."""
+    """Show a count on stderr if that is a terminal."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

@@ -1,4 +1,4 @@
-"""`keyfold log`: look at logs and read them. `keyfold.cli.verify` and `export` add their commands."""
+"""`keyfold log`: list, describe and read logs. `keyfold.cli.verify` and `export` add their commands."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Timestamp(click.ParamType[int]):
-    """Milliseconds since the epoch, or ISO-8601 (UTC where it names no zone)."""
+    """Milliseconds since the epoch, or ISO-8601 (UTC without a zone)."""
 
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The time in ms."""
+        """Return the time in ms."""
         if isinstance(value, int):
             return value
         try:
@@ -44,7 +44,9 @@ class Timestamp(click.ParamType[int]):
         try:
             moment = datetime.fromisoformat(value)
         except ValueError:
-            self.fail(f"{value!r} is neither milliseconds nor ISO-8601 such as 2026-01-31T12:00:00Z", param, ctx)
+            self.fail(
+                f"{value!r} is not a time: give milliseconds or ISO-8601 such as 2026-01-31T12:00:00Z", param, ctx
+            )
         zoned = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
         return round(zoned.timestamp() * 1000)
 
@@ -55,7 +57,7 @@ class LogUrl(click.ParamType[str]):
     name = "url"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The URL, as it was given."""
+        """Check the URL and return it as it was given."""
         from keyfold.store.location import parse_url
 
         try:
@@ -70,19 +72,19 @@ _topic_argument = click.argument("topic", metavar="TOPIC")
 
 
 def topic_arguments(function: F) -> F:
-    """The arguments URL and TOPIC."""
+    """Add the arguments URL and TOPIC."""
     named: F = _topic_argument(function)
     with_url: F = url_argument(named)
     return with_url
 
 
 partition_option = click.option("--partition", "-p", type=click.IntRange(min=0), help="Only this partition.")
-json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A topic below a URL, opened, and the partitions that are asked for."""
+    """An open topic, and the partitions that the command is about."""
 
     store: ObjectStore
     log: Log
@@ -90,7 +92,7 @@ class Target:
 
 
 def open_store_of(ctx: click.Context, url: str) -> tuple[ObjectStore, str]:
-    """The store of a URL, closed when the command ends, and the topics.dir."""
+    """Open the store of a URL, to be closed when the command ends; return it and the topics.dir."""
     world = ctx.find_object(Surroundings)
     assert world is not None
     store, topics_dir = world.open_store(url)
@@ -99,7 +101,7 @@ def open_store_of(ctx: click.Context, url: str) -> tuple[ObjectStore, str]:
 
 
 def open_target(ctx: click.Context, url: str, topic: str, partition: int | None) -> Target:
-    """The topic below a URL, and the partition that is asked for, or all."""
+    """Open the topic under a URL, with the given partition or all."""
     from keyfold.read.log import Log
 
     world = ctx.find_object(Surroundings)
@@ -112,7 +114,7 @@ def open_target(ctx: click.Context, url: str, topic: str, partition: int | None)
 
 @click.group(context_settings={"max_content_width": 110})
 def log() -> None:
-    """Look at logs in a bucket, read them, verify and repair them.
+    """List, read, export, verify and repair the logs in a bucket.
 
     URL is s3://BUCKET/TOPICS.DIR.
 
@@ -130,7 +132,7 @@ def log() -> None:
 @json_option
 @click.pass_context
 def list_logs(ctx: click.Context, url: str, *, as_json: bool) -> None:
-    """List the logs below URL, one line a partition.
+    """List the logs under URL, one line per partition.
 
     A partition whose manifest cannot be read is listed with the reason.
 
@@ -166,8 +168,8 @@ def list_logs(ctx: click.Context, url: str, *, as_json: bool) -> None:
 def describe(ctx: click.Context, url: str, topic: str, partition: int | None, *, as_json: bool) -> None:
     """Show offsets, segments, sizes, dirty ratio, epochs, gaps and settings.
 
-    Of several partitions, one whose manifest cannot be read is shown with the reason. The others are shown all the
-    same, and the exit code is 1.
+    If there are several partitions and the manifest of one cannot be read, that partition is shown with the reason, the
+    others are shown as usual, and the exit code is 1.
 
     \b
     Example:
@@ -188,11 +190,11 @@ def describe(ctx: click.Context, url: str, topic: str, partition: int | None, *,
         for line in lines:
             echo(line)
     if bad:
-        raise KeyfoldError(f"not described: {', '.join(bad)}", hint="the output says why, one line for each partition")
+        raise KeyfoldError(f"not described: {', '.join(bad)}", hint="the output has the reason, one line per partition")
 
 
 def _manifest_or_error(log: Log, partition: int) -> Manifest | KeyfoldError:
-    """Return the newest manifest, or the error that is about this partition alone. Raise any other error."""
+    """Return the newest manifest, or the error if it concerns this partition only. Raise any other error."""
     try:
         return log.manifest(partition)
     except KeyfoldError as error:
@@ -214,11 +216,15 @@ def _error_line(place: Place, error: KeyfoldError, *, as_json: bool) -> str:
 @log.command()
 @topic_arguments
 @partition_option
-@click.option("--from-offset", type=click.IntRange(min=0), help="Begin here; a removed offset begins at the next.")
-@click.option("--from-timestamp", type=Timestamp(), help="Begin at the first record not before this (ms or ISO-8601).")
-@click.option("--to-offset", type=click.IntRange(min=0), help="End before this offset.")
-@click.option("--latest", is_flag=True, help="Only the last record of each key, deleted keys left out.")
-@click.option("--max-records", type=click.IntRange(min=0), help="End after so many records.")
+@click.option(
+    "--from-offset", type=click.IntRange(min=0), help="Start at this offset, or at the next one if it was removed."
+)
+@click.option(
+    "--from-timestamp", type=Timestamp(), help="Start at the first record at or after this time (ms or ISO-8601)."
+)
+@click.option("--to-offset", type=click.IntRange(min=0), help="Stop before this offset.")
+@click.option("--latest", is_flag=True, help="Print only the last record of each key, without deleted keys.")
+@click.option("--max-records", type=click.IntRange(min=0), help="Stop after N records.")
 @key_format_option
 @value_format_option
 @json_option
@@ -240,8 +246,9 @@ def cat(
 ) -> None:
     """Print records, partition after partition, in offset order.
 
-    With --json one object a line: topic, partition, offset, timestamp (ms), timestamp_type, key, value, headers. Bytes
-    are a string where they are valid UTF-8, else {"base64": "..."}. Avro is read by the schemas kept beside the log.
+    With --json each line is an object with topic, partition, offset, timestamp (ms), timestamp_type, key, value and
+    headers. Bytes are a string if they are valid UTF-8, otherwise {"base64": "..."}. Avro is decoded with the schemas
+    stored beside the log.
 
     \b
     Examples:
@@ -249,9 +256,9 @@ def cat(
         keyfold log cat s3://bucket/topics users -p 0 --from-timestamp 2026-01-31T12:00:00Z --max-records 10
     """  # noqa: D301 - click wants the character
     if from_offset is not None and from_timestamp is not None:
-        raise click.UsageError("--from-offset and --from-timestamp exclude each other")
+        raise click.UsageError("--from-offset and --from-timestamp cannot be combined")
     if latest and not (from_offset is from_timestamp is to_offset is None):
-        raise click.UsageError("--latest is about the whole log: it takes no offsets and no timestamp")
+        raise click.UsageError("--latest reads the whole log: it cannot be combined with offsets or a timestamp")
     target = open_target(ctx, url, topic, partition)
 
     def records() -> Iterator[tuple[int, Record]]:
@@ -273,14 +280,14 @@ def cat(
 @log.command()
 @topic_arguments
 @partition_option
-@click.option("--indexes", is_flag=True, help="Indexes too.")
+@click.option("--indexes", is_flag=True, help="Also print the indexes.")
 @json_option
 @click.pass_context
 def files(ctx: click.Context, url: str, topic: str, partition: int | None, *, indexes: bool, as_json: bool) -> None:
-    """Print the objects that one version of the log is made of, for stock readers.
+    """Print the URLs of the log's current segments, for other readers of Avro files.
 
-    A plain listing of the bucket also shows replaced segments and orphans; this list does not. The objects stay for
-    file.delete.delay.ms after a later version replaced them.
+    A listing of the bucket also has replaced segments and orphans; this list does not. Each object stays for
+    file.delete.delay.ms after a later version has replaced it.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`keyfold restore`: a log back into a Kafka topic."""
+"""`keyfold restore`: write a log back into a Kafka topic."""
 
 from __future__ import annotations
 
@@ -29,47 +29,59 @@ _MEBI = 1024 * 1024
 @click.command(context_settings={"max_content_width": 110})
 @click.argument("url", metavar="URL", type=LogUrl())
 @click.argument("topic", metavar="TOPIC")
-@click.option("--bootstrap-servers", "-b", metavar="HOST:PORT,...", help="The cluster. Goes before the file's.")
+@click.option(
+    "--bootstrap-servers", "-b", metavar="HOST:PORT,...", help="Kafka brokers. Takes precedence over --kafka-config."
+)
 @click.option("--kafka-config", type=click.Path(dir_okay=False, path_type=Path),
-              help="Client settings, .properties or JSON, such as Kafka's own tools take.")  # fmt: skip
-@click.option("--to-topic", metavar="NAME", help="The topic to write into; the log's own name if it is left out.")
-@click.option("--partition", "-p", "partitions", multiple=True, type=click.IntRange(min=0), help="Only these.")
-@click.option("--to-offset", multiple=True, metavar="[PARTITION:]OFFSET", help="End before this offset of the log.")
-@click.option("--to-timestamp", type=Timestamp(), help="End before the first record that is not before this time.")
-@click.option("--max-records", type=click.IntRange(min=0), help="Only the first so many of each partition.")
-@click.option("--latest", is_flag=True, help="Only the last record of each key, deleted keys left out.")
-@click.option("--skip-keyless", is_flag=True, help="Leave out records without a key.")
+              help="Settings of the Kafka client, .properties or JSON, as for Kafka's own tools.")  # fmt: skip
+@click.option("--to-topic", metavar="NAME", help="Topic to write to. Default: the log's topic.")
+@click.option(
+    "--partition",
+    "-p",
+    "partitions",
+    multiple=True,
+    type=click.IntRange(min=0),
+    help="Only this partition. Repeatable.",
+)
+@click.option("--to-offset", multiple=True, metavar="[PARTITION:]OFFSET", help="Stop before this offset of the log.")
+@click.option("--to-timestamp", type=Timestamp(), help="Stop before the first record at or after this time.")
+@click.option("--max-records", type=click.IntRange(min=0), help="Write only the first N records of each partition.")
+@click.option("--latest", is_flag=True, help="Write only the last record of each key, without deleted keys.")
+@click.option("--skip-keyless", is_flag=True, help="Omit records without a key.")
 @click.option("--offset-header", metavar="NAME", help="Add a header with the record's offset in the log.")
-@click.option("--append", is_flag=True, help="Write behind the records that the topic has already.")
-@click.option("--continue", "goes_on", is_flag=True, help="Go on behind a finished restore, to the log's end of now.")
+@click.option("--append", is_flag=True, help="Write to a topic that has records, after them.")
+@click.option("--continue", "goes_on", is_flag=True, help="Continue a finished restore to the log's current end.")
 @click.option("--partitions", "partition_count", type=click.IntRange(min=1),
-              help="How many partitions the topic has, where the log's last ones were never written.")  # fmt: skip
-@click.option("--topic-config", multiple=True, metavar="KEY=VALUE", help="Setting of a topic that is made.")
-@click.option("--replication-factor", type=click.IntRange(min=1), help="Of a topic that is made.")
-@click.option("--max-records-per-second", type=click.FloatRange(min=0, min_open=True), help="Over all partitions.")
-@click.option("--max-bytes-per-second", type=click.FloatRange(min=0, min_open=True), help="Over all partitions.")
+              help="Number of partitions of the topic, if the log's last ones never had records.")  # fmt: skip
+@click.option("--topic-config", multiple=True, metavar="KEY=VALUE", help="Setting of the topic if it is created.")
+@click.option("--replication-factor", type=click.IntRange(min=1), help="Replicas of the topic if it is created.")
+@click.option("--max-records-per-second", type=click.FloatRange(min=0, min_open=True),
+              help="Maximum rate over all partitions.")  # fmt: skip
+@click.option("--max-bytes-per-second", type=click.FloatRange(min=0, min_open=True),
+              help="Maximum rate over all partitions.")  # fmt: skip
 @click.option("--at-once", type=click.IntRange(min=1, max=64), default=4, show_default=True,
-              help="Partitions at once, each with a producer.")  # fmt: skip
+              help="Number of partitions to restore at the same time, each with its own producer.")  # fmt: skip
 @click.option("--patience", "patience_s", type=click.FloatRange(min=0), default=600.0, show_default=True,
-              help="Seconds without progress after which a partition gives up.")  # fmt: skip
+              help="Seconds without progress after which a partition fails.")  # fmt: skip
 @click.option("--lease", "lease_s", type=click.FloatRange(min=1), default=30.0, show_default=True,
-              help="Seconds after which a run that died may be taken over.")  # fmt: skip
-@click.option("--journal", metavar="URL", type=LogUrl(), help="Keep the journal below this URL, not beside the log.")
+              help="Seconds after which another run may take over from a run that died.")  # fmt: skip
+@click.option("--journal", metavar="URL", type=LogUrl(), help="Keep the journal under this URL, not beside the log.")
 @click.option("--group-offsets", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-              help="Offsets as kafka-consumer-groups.sh --reset-offsets --export prints them.")  # fmt: skip
+              help="Group offsets to translate, from kafka-consumer-groups.sh --reset-offsets --export.")  # fmt: skip
 @click.option("--group-offsets-to", type=click.Path(dir_okay=False, path_type=Path),
-              help="Write them here in the target's offsets, for --reset-offsets --from-file.")  # fmt: skip
-@click.option("--strict", is_flag=True, help="Take warnings for errors: write nothing.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done and what would go wrong; write nothing.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+              help="File for the translated offsets, for kafka-consumer-groups.sh --from-file.")  # fmt: skip
+@click.option("--strict", is_flag=True, help="Treat warnings as errors: write nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the plan and its errors; write nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @click.pass_context
 def restore(ctx: click.Context, /, url: str, topic: str, **options: Any) -> None:
-    """Write a log back into a Kafka topic: every record once, with key, value, headers and timestamp.
+    """Write a log back into a Kafka topic.
 
-    The topic may be there already, empty and with as many partitions as the log, or is made with the settings that the
-    log followed. What was announced and what has landed is kept in a journal in the bucket: after a kill, run the same
-    command again and it goes on where it was, without repeating or losing a record. Nothing else may write into the
-    topic meanwhile.
+    Every record is written once, with its key, value, headers and timestamp. If the topic exists, it must be empty and
+    have as many partitions as the log. Otherwise it is created with the settings that the log has from its topic.
+
+    A journal in the bucket records the progress. If a run is killed, run the same command again: it continues without
+    repeating or losing a record. Nothing else may write to the topic meanwhile.
 
     \b
     Examples:
@@ -79,7 +91,7 @@ def restore(ctx: click.Context, /, url: str, topic: str, **options: Any) -> None
         keyfold restore s3://bucket/topics users -b broker:9092 --group-offsets old.csv --group-offsets-to new.csv
     """  # noqa: D301 - click wants the character
     if (options["group_offsets"] is None) != (options["group_offsets_to"] is None):
-        raise click.UsageError("--group-offsets and --group-offsets-to go together")
+        raise click.UsageError("--group-offsets and --group-offsets-to must be given together")
     with _opened(ctx, url, topic, options) as one:
         outlook = one.look()
         shown = _Shown(as_json=options["as_json"], topic=topic)
@@ -87,7 +99,9 @@ def restore(ctx: click.Context, /, url: str, topic: str, **options: Any) -> None
         if options["dry_run"]:
             shown.outlook(outlook)
             if outlook.errors:
-                raise KeyfoldError(f"{len(outlook.errors)} errors stand in the way", hint="nothing was written")
+                raise KeyfoldError(
+                    f"the restore would fail with {len(outlook.errors)} errors", hint="nothing was written"
+                )
             return
         rows = _group_rows(options["group_offsets"])
         outcome = _run(one, outlook)
@@ -137,7 +151,7 @@ def _request(topic: str, options: Mapping[str, Any]) -> Any:
 
     target = options["to_topic"] or topic
     if not is_topic_name(target):
-        raise ConfigError("--to-topic", f"{target!r} is not a name that Kafka allows for a topic")
+        raise ConfigError("--to-topic", f"{target!r} is not a valid topic name")
     return Request(
         target=target,
         selection=Selection(
@@ -178,7 +192,7 @@ def _group_rows(path: Path | None) -> list[GroupOffset] | None:
 
 
 def _run(one: Restore, outlook: Outlook) -> Outcome:
-    """Run it under a bar on stderr, where that is a terminal; an interrupt stops it where it can go on later."""
+    """Run the restore with a bar on stderr if that is a terminal. After an interrupt the next run can continue."""
     with _bar(outlook) as report:
         try:
             return one.run(outlook, report)
@@ -203,7 +217,7 @@ def _bar(outlook: Outlook) -> Iterator[Report]:
 
 
 class _Shown:
-    """What the command prints: results on stdout, warnings and errors of the plan on stderr (stdout with --json)."""
+    """The output of the command: results on stdout, warnings and errors of the plan on stderr (stdout with --json)."""
 
     def __init__(self, *, as_json: bool, topic: str) -> None:
         self._as_json = as_json
@@ -218,7 +232,7 @@ class _Shown:
 
     def outlook(self, outlook: Outlook) -> None:
         topic = outlook.topic
-        made = "is there" if topic.exists else "would be made"
+        made = "exists" if topic.exists else "would be created"
         if not self._as_json:
             echo(f"topic {topic.name} {made}, with {topic.partitions} partitions")
         for survey in outlook.surveys:
@@ -229,7 +243,7 @@ class _Shown:
                 "source_end": survey.end, "landed": landed, "min_timestamp": survey.min_timestamp,
                 "max_timestamp": survey.max_timestamp,
             }  # fmt: skip
-            there = f", {landed:,} are there" if landed else ""
+            there = f", {landed:,} of them already written" if landed else ""
             self._line(
                 data,
                 f"partition {survey.partition}: {survey.records:,} records below offset {survey.end}, "
@@ -249,9 +263,9 @@ class _Shown:
                 "source_end": result.source_end, "log_end": result.log_end, "was_finished": result.was_finished,
             }  # fmt: skip
             where = f"offsets {result.first_offset} to {result.next_offset - 1}" if result.records else "nothing"
-            done = "finished before, nothing was written" if result.was_finished else f"{result.wrote:,} written now"
+            done = "already finished, nothing was written" if result.was_finished else f"{result.wrote:,} written now"
             behind = (
-                f"; the log has gone on to offset {result.log_end} since (--continue goes on)"
+                f"; the log now ends at offset {result.log_end}: run with --continue to restore the rest"
                 if result.was_finished and result.log_end > result.source_end
                 else ""
             )
@@ -270,7 +284,7 @@ class _Shown:
         self._line(
             {"type": "group_offsets", "file": str(path), "rows": len(found), "left_out": len(others)},
             f"group offsets: {len(found)} written to {path}"
-            + (f", {len(others)} about other topics left out" if others else ""),
+            + (f", {len(others)} of other topics omitted" if others else ""),
         )
 
     def _line(self, data: dict[str, Any], text: str = "") -> None:

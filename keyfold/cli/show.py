@@ -1,4 +1,4 @@
-"""How records and logs look: JSON for programs, lines for people. Pure: values in, text out."""
+"""Output of records and logs: JSON for programs, lines for people. Pure: values in, text out."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _GAPS_SHOWN: Final = 10
 
 
 def dumps(value: Any) -> str:
-    """One line of JSON."""
+    """Return a value as one line of JSON."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def json_bytes(data: bytes | None) -> str | dict[str, str] | None:
-    """Bytes as a string where they are valid UTF-8, else {"base64": ...}; null stays null."""
+    """Return bytes as a string if they are valid UTF-8, otherwise as {"base64": ...}; null stays null."""
     if data is None:
         return None
     try:
@@ -35,7 +35,7 @@ def json_bytes(data: bytes | None) -> str | dict[str, str] | None:
 
 
 def record_json(topic: str, partition: int, record: Record) -> Json:
-    """A record as `keyfold log cat --json` prints it."""
+    """Return a record as `keyfold log cat --json` prints it."""
     return {
         "topic": topic,
         "partition": partition,
@@ -49,7 +49,7 @@ def record_json(topic: str, partition: int, record: Record) -> Json:
 
 
 def record_line(topic: str, partition: int, record: Record) -> str:
-    """A record for people: place, time, key, value and headers, separated by tabs."""
+    """Return a record for people: position, time, key, value and headers, separated by tabs."""
     value = "(tombstone)" if record.is_tombstone else text(record.value)
     cells = [f"{topic}-{partition}@{record.offset}", iso(record.timestamp), text(record.key), value]
     if record.headers:
@@ -58,7 +58,7 @@ def record_line(topic: str, partition: int, record: Record) -> str:
 
 
 def text(data: bytes | None) -> str:
-    """Bytes on one line: printable UTF-8 as it is, control characters escaped, anything else in hex."""
+    """Return bytes on one line: printable UTF-8 unchanged, control characters escaped, anything else in hex."""
     if data is None:
         return "(null)"
     try:
@@ -69,7 +69,7 @@ def text(data: bytes | None) -> str:
 
 
 def iso(timestamp_ms: int) -> str:
-    """A timestamp in UTC, or the number where there is none that a calendar has."""
+    """Return a timestamp in UTC, or the number if it is beyond the calendar."""
     if timestamp_ms < 0:
         return "-"
     try:
@@ -80,7 +80,7 @@ def iso(timestamp_ms: int) -> str:
 
 
 def size(n_bytes: int) -> str:
-    """Bytes for people."""
+    """Return a number of bytes for people."""
     amount = float(n_bytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1024:
@@ -90,18 +90,18 @@ def size(n_bytes: int) -> str:
 
 
 def dirty_ratio(manifest: Manifest) -> float:
-    """Kafka's measure: stored bytes from `first_dirty_offset` on, as a part of all. An empty log is clean."""
+    """Return Kafka's measure: the share of stored bytes from `first_dirty_offset` on. An empty log is clean."""
     dirty = sum(s.size_bytes for s in dirty_segments(manifest))
     return dirty / manifest.size_bytes if dirty else 0.0
 
 
 def dirty_segments(manifest: Manifest) -> tuple[SegmentEntry, ...]:
-    """Segments with a record at or above `first_dirty_offset`."""
+    """Return the segments with a record at or above `first_dirty_offset`."""
     return tuple(s for s in manifest.segments if s.last_offset >= manifest.first_dirty_offset)
 
 
 def manifest_json(manifest: Manifest) -> Json:
-    """What `keyfold log describe --json` prints about one partition."""
+    """Return the output of `keyfold log describe --json` about one partition."""
     segments = manifest.segments
     times = [t for s in segments for t in (s.min_timestamp, s.max_timestamp) if t >= 0]
     return {
@@ -183,7 +183,7 @@ def _gap_json(gap: Gap) -> Json:
 
 
 def _gap_rows(gaps: Sequence[Gap]) -> Iterable[tuple[str, str]]:
-    """The newest gaps one by one, and where there are many, how many offsets they are by reason."""
+    """Yield the newest gaps one by one. If there are many, yield the number of offsets by reason before."""
     if len(gaps) > _GAPS_SHOWN:
         for reason, count in sorted(totals(gaps).items()):
             yield "gaps", f"{count:,} offsets: {reason}"
@@ -194,7 +194,7 @@ def _gap_rows(gaps: Sequence[Gap]) -> Iterable[tuple[str, str]]:
 
 
 def manifest_lines(manifest: Manifest) -> Iterable[str]:
-    """What `keyfold log describe` prints about one partition."""
+    """Yield the output of `keyfold log describe` about one partition."""
     yield f"{manifest.topic}-{manifest.partition}"
     yield from (f"  {name:<9}{value}" for name, value in (*_content_rows(manifest), *_state_rows(manifest)))
 
@@ -219,7 +219,7 @@ def _state_rows(manifest: Manifest) -> Iterable[tuple[str, str]]:
     if compactor.lease_holder:
         yield "lease", f"{compactor.lease_holder} until {iso(compactor.lease_until_ms)}"
     if manifest.replaced:
-        yield "replaced", f"{len(manifest.replaced)} objects wait for their deletion"
+        yield "replaced", f"{len(manifest.replaced)} objects pending deletion"
     if manifest.purged_to >= 0:
         yield "purged", f"tombstones up to offset {manifest.purged_to}"
     yield from _replica_rows(manifest)
@@ -231,11 +231,11 @@ def _state_rows(manifest: Manifest) -> Iterable[tuple[str, str]]:
 def _replica_rows(manifest: Manifest) -> Iterable[tuple[str, str]]:
     state = manifest.replica
     if state is not None:
-        received = f"has its version {state.source_version}" if state.source_version else "has received nothing yet"
-        at = f", of {iso(state.received_at_ms)}" if state.received_at_ms >= 0 else ""
-        yield "replica", f"`{state.name}` of {state.source}, {received}{at}; only its replicator writes it"
+        received = f"has source version {state.source_version}" if state.source_version else "has received nothing yet"
+        at = f", received {iso(state.received_at_ms)}" if state.received_at_ms >= 0 else ""
+        yield "replica", f"`{state.name}` of {state.source}, {received}{at}; only the replicator writes to it"
     for ancestor in manifest.lineage:
-        yield "lineage", f"goes on with log {ancestor.log_id} from offset {ancestor.next_offset}"
+        yield "lineage", f"continues log {ancestor.log_id} from offset {ancestor.next_offset}"
     for hold in manifest.holds:
         received = f"has offsets below {hold.received_to}" if hold.received_to >= 0 else "has received nothing yet"
         pin = "" if hold.version == NO_VERSION else f"; holds version {hold.version} until {iso(hold.expires_at_ms)}"
@@ -243,7 +243,7 @@ def _replica_rows(manifest: Manifest) -> Iterable[tuple[str, str]]:
 
 
 def manifest_summary(manifest: Manifest) -> str:
-    """One line about a partition, for `keyfold log list`."""
+    """Return the line of `keyfold log list` about one partition."""
     following = "" if manifest.replica is None else f"\treplica of {manifest.replica.source}"
     offsets = f"[{manifest.log_start_offset}, {manifest.next_offset})"
     counts = f"{manifest.record_count:,} records in {len(manifest.segments):,} segments"
@@ -251,7 +251,7 @@ def manifest_summary(manifest: Manifest) -> str:
 
 
 def report_json(report: VerifyReport) -> Json:
-    """What `keyfold log verify --json` prints about one partition."""
+    """Return the output of `keyfold log verify --json` about one partition."""
     return {
         "topic": report.place.topic,
         "partition": report.place.partition,
@@ -279,7 +279,7 @@ def report_json(report: VerifyReport) -> Json:
 
 
 def report_lines(report: VerifyReport) -> Iterable[str]:
-    """What `keyfold log verify` prints about one partition."""
+    """Yield the output of `keyfold log verify` about one partition."""
     for finding in report.findings:
         yield f"{'DAMAGE' if finding.kind.is_damage else 'note'} {report.place} {finding}"
     verdict = "ok" if report.is_sound else _not_sound(report)
@@ -296,7 +296,7 @@ def _not_sound(report: VerifyReport) -> str:
 
 
 def repair_json(plan: RepairPlan, *, dry_run: bool) -> Json:
-    """What `keyfold log repair --json` prints."""
+    """Return the output of `keyfold log repair --json`."""
     manifest = plan.manifest
     return {
         "topic": plan.place.topic,
@@ -317,7 +317,7 @@ def repair_json(plan: RepairPlan, *, dry_run: bool) -> Json:
 
 
 def repair_lines(plan: RepairPlan, *, dry_run: bool) -> Iterable[str]:
-    """What `keyfold log repair` prints."""
+    """Yield the output of `keyfold log repair`."""
     manifest = plan.manifest
     yield f"from  {plan.source}"
     for entry in manifest.segments:
@@ -328,6 +328,6 @@ def repair_lines(plan: RepairPlan, *, dry_run: bool) -> Iterable[str]:
         yield f"note  {note}"
     for name, data in plan.new_indexes:
         yield f"index {name}, {size(len(data))}"
-    done = "nothing was written (--dry-run)" if dry_run else "the manifest is back"
+    done = "nothing was written (--dry-run)" if dry_run else "the manifest was written"
     offsets = f"[{manifest.log_start_offset}, {manifest.next_offset})"
     yield f"{plan.place}: {done}; {manifest.record_count:,} records in {offsets}, epochs from {manifest.last_epoch}"

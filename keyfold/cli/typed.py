@@ -1,4 +1,4 @@
-"""Records on the command line with their keys and values typed: text, JSON or Avro."""
+"""Printing of records with decoded keys and values: text, JSON or Avro."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 FORMATS = click.Choice(["bytes", "string", "json", "avro"])
 
 key_format_option = click.option(
-    "--key-format", type=FORMATS, default="bytes", show_default=True, help="What keys are taken for."
+    "--key-format", type=FORMATS, default="bytes", show_default=True, help="How to decode keys."
 )
 value_format_option = click.option(
-    "--value-format", type=FORMATS, default="bytes", show_default=True, help="What values are taken for."
+    "--value-format", type=FORMATS, default="bytes", show_default=True, help="How to decode values."
 )
 
 
@@ -29,7 +29,7 @@ class Printer:
     """Prints the records of one topic."""
 
     def __init__(self, store: ObjectStore, topics_dir: str, topic: str, formats: Mapping[str, str]) -> None:
-        """`formats` are those of the options: `key_format`, `value_format`."""
+        """Take `formats` from the options: `key_format` and `value_format`."""
         from keyfold.typed.decoder import Decoder
         from keyfold.typed.formats import Part
         from keyfold.typed.kept import KeptSchemas
@@ -43,7 +43,7 @@ class Printer:
         )
 
     def json(self, partition: int, record: Record) -> str:
-        """One JSON object. Raises `RecordMisfit`."""
+        """Return a record as one JSON object. Raise `RecordMisfit` if its key or value cannot be decoded."""
         from keyfold.cli import show
 
         row = show.record_json(self._topic, partition, record)
@@ -52,7 +52,7 @@ class Printer:
         return show.dumps(row)
 
     def line(self, partition: int, record: Record) -> str:
-        """One line for people; typed keys and values are JSON in it. Raises `RecordMisfit`."""
+        """Return a record as one line for people, with decoded keys and values as JSON. Raise `RecordMisfit`."""
         from dataclasses import replace
 
         from keyfold.cli import show
@@ -73,12 +73,12 @@ class Printer:
             except RecursionError as error:
                 raise Misfit("is nested too deeply") from error
         except Misfit as misfit:
-            hint = f"--{part.value}-format bytes prints it as it is"
+            hint = f"use --{part.value}-format bytes to print it undecoded"
             raise misfit_at(self._topic, partition, record.offset, part, misfit, hint=hint) from misfit
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON can say it: times in ISO 8601, decimals and UUIDs as text, bytes as in `show.json_bytes`."""
+    """Return a value as JSON has it: times in ISO 8601, decimals and UUIDs as text, bytes as in `show.json_bytes`."""
     from keyfold.cli import show
 
     if isinstance(value, dict):

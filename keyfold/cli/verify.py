@@ -1,4 +1,4 @@
-"""`keyfold log verify` and `keyfold log repair`: prove logs, bring lost manifests back."""
+"""`keyfold log verify` and `keyfold log repair`: verify logs, and recover lost manifests."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ _PARALLEL_MAX = 8
     type=click.IntRange(min=1),
     default=lambda: min(_PARALLEL_MAX, os.cpu_count() or 1),
     show_default="one per processor, at most 8",
-    help="How many segments are read at a time, over all partitions.",
+    help="Number of segments to read at the same time, over all partitions.",
 )
-@click.option("--spark", "on_spark", is_flag=True, help="Read the segments on Spark; for large logs.")
-@click.option("--bootstrap-servers", help="Compare with the topic in this cluster: host:port[,host:port...].")
+@click.option("--spark", "on_spark", is_flag=True, help="Read the segments with Spark; for large logs.")
+@click.option("--bootstrap-servers", help="Compare with the topic in this Kafka cluster: host:port[,host:port...].")
 @click.option(
     "--kafka-config",
     type=click.Path(exists=True, dir_okay=False),
-    help="Settings of the Kafka client: .properties or JSON. Compares, too, where it names bootstrap.servers.",
+    help="Settings of the Kafka client, .properties or JSON. With bootstrap.servers, compare with the topic.",
 )
-@click.option("--from-offset", type=click.IntRange(min=0), help="Compare with Kafka from this offset on.")
-@click.option("--to-offset", type=click.IntRange(min=0), help="Compare with Kafka up to this offset, exclusive.")
+@click.option("--from-offset", type=click.IntRange(min=0), help="Compare with Kafka from this offset.")
+@click.option("--to-offset", type=click.IntRange(min=0), help="Compare with Kafka before this offset.")
 @click.option(
     "--sample",
     type=click.FloatRange(0, 1, min_open=True),
     default=1.0,
-    help="Compare with Kafka only this part of the range, in windows of 10,000 offsets at random places.",
+    help="Compare only this share of the range with Kafka (0 to 1), in random windows of 10,000 offsets.",
 )
 @json_option
 @click.pass_context
@@ -70,19 +70,19 @@ def verify(
     on_spark: bool,
     as_json: bool,
 ) -> None:
-    """Read the log back and prove it; exit code 1 when anything is damaged.
+    """Read all of a log and verify it. The exit code is 1 if anything is damaged or cannot be verified.
 
-    Everything is read once: every object is there with its checksum, blocks and records can be read and agree with
-    index and manifest, offsets ascend and ranges meet, nothing superseded is below the first dirty offset, and nothing
-    is gone that objects which a pass replaced still have. Damage is named by object, block, record and offset, with
-    what is lost by it. Orphans and replaced objects are listed; they are no damage. A replica whose first copy is not
-    complete cannot be verified yet: exit code 1, too.
+    The command checks that every object exists with its checksum; that blocks and records can be read and match index
+    and manifest; that offsets ascend and ranges are contiguous; that the clean part has each key once; and that no
+    record is missing that objects replaced by a pass still have. Each damage is reported with object, block, record and
+    offset, and with the records that are lost. Orphans and replaced objects are listed; they are not damage.
 
-    A partition that cannot be judged (written by a newer keyfold, no log in its folder, no right to read it) is shown
-    as `not-verified` with the reason. The others are verified all the same, and the exit code is 1.
+    A partition that cannot be verified is shown as `not-verified` with the reason: a newer keyfold wrote it, its folder
+    has no log, or the right to read it is missing. The other partitions are verified. A replica cannot be verified
+    before its first copy is complete.
 
-    With --bootstrap-servers the log is also held against the topic: what both have must be equal, and what one side has
-    alone must be explained by compaction, retention or a gap.
+    With --bootstrap-servers the log is also compared with the topic. Records that both have must be equal. Records that
+    only one of them has must be explained by compaction, retention or a gap.
 
     \b
     Examples:
@@ -95,7 +95,7 @@ def verify(
 
     in_kafka = bootstrap_servers is not None or kafka_config is not None
     if not in_kafka and not (from_offset is to_offset is None and sample == 1.0):
-        raise click.UsageError("--from-offset, --to-offset and --sample are about --bootstrap-servers")
+        raise click.UsageError("--from-offset, --to-offset and --sample require --bootstrap-servers or --kafka-config")
     target = open_target(ctx, url, topic, partition)
     extent = Extent(from_offset or 0, to_offset, sample)
     damaged: list[str] = []
@@ -118,14 +118,14 @@ def verify(
 
 
 def _require_sound(damaged: Sequence[str], unjudged: Sequence[str], incomplete: Sequence[str]) -> None:
-    """Raise `KeyfoldError` that names the partitions which are not proven to be sound."""
+    """Raise `KeyfoldError` that names the partitions which are damaged or not verified."""
     found: list[str] = []
     if damaged:
         found.append(f"damage found in {', '.join(damaged)}")
     if unjudged:
         found.append(f"not verified: {', '.join(unjudged)}")
     if incomplete:
-        found.append(f"not verified, for a replica's first copy is not complete: {', '.join(incomplete)}")
+        found.append(f"not verified, because the first copy of the replica is not complete: {', '.join(incomplete)}")
     if found:
         hint = "the findings above say what is lost" if damaged else "the findings above say why" if unjudged else None
         raise KeyfoldError("; ".join(found), hint=hint)
@@ -152,7 +152,7 @@ def _reports(
     *,
     on_spark: bool,
 ) -> Iterator[VerifyReport]:
-    """A report for each partition, in order; several partitions are read at a time."""
+    """Yield a report for each partition, in order. Several partitions are read at the same time."""
     from keyfold.read.compare import compare_partition
     from keyfold.read.findings import unverified
     from keyfold.read.verify import verify_partition
@@ -194,23 +194,23 @@ def _reports(
             try:
                 yield from pool.map(lambda place: compared(verified(place)), places)
             except BaseException:
-                bars.stop()  # or the pool would wait until all is read
+                bars.stop()  # otherwise the pool waits until everything is read
                 raise
 
 
 @click.command()
 @topic_arguments
-@click.option("--partition", "-p", type=click.IntRange(min=0), required=True, help="The partition to bring back.")
+@click.option("--partition", "-p", type=click.IntRange(min=0), required=True, help="The partition to repair.")
 @click.option(
     "--from",
     "base",
     type=click.Choice(["auto", "version", "segments"]),
     default="auto",
     show_default=True,
-    help="What to stand on: an older version of the manifest, where the bucket keeps versions, or the segments.",
+    help="Source of the new manifest: an older version of the object, in a bucket with versioning, or the segments.",
 )
-@click.option("--replace-damaged", is_flag=True, help="Replace a manifest that cannot be read; a copy of it is kept.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done; write nothing.")
+@click.option("--replace-damaged", is_flag=True, help="Replace a manifest that cannot be read, and keep a copy of it.")
+@click.option("--dry-run", is_flag=True, help="Print what would be done; write nothing.")
 @json_option
 @click.pass_context
 def repair(
@@ -224,14 +224,14 @@ def repair(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Bring back a lost or damaged manifest.
+    """Recover a lost or damaged manifest. Stop the sink and the compactor of the partition first.
 
-    From the newest version of the object that can be read, where the bucket keeps versions and its objects are still
-    there, with what was appended since; else from the segments: then everything is cleaned again, and tombstones get a
-    new delete horizon. Stop sink and compactor of this partition first: their epochs end with the old manifest.
+    In a bucket with versioning, the new manifest is made from the newest version that can be read and whose objects
+    still exist, and from the segments that were appended since. Otherwise it is made from the segments alone. Then the
+    compactor cleans everything again, and tombstones get a new delete horizon.
 
-    Refuses where a sound manifest is there. Refuses also for a replica, whose replicator brings the manifest back; with
-    --from it becomes a log of its own.
+    The command refuses to replace an intact manifest. It also refuses a replica, because the replicator
+    restores the manifest of a replica. With --from the replica becomes an independent log.
 
     \b
     Examples:
@@ -257,12 +257,12 @@ def repair(
 
 
 class _Stopped(Exception):
-    """Somebody has interrupted the command."""
+    """The command was interrupted."""
 
 
 @dataclass(slots=True)
 class _Bars:
-    """What was read and compared so far. Told by several threads; once it is stopped it ends each of them."""
+    """Counts of what was read and compared, updated by several threads. After `stop` each update ends its thread."""
 
     on_bytes: Callable[[int], None] = lambda _: None
     on_compared: Callable[[int], None] = lambda _: None
@@ -271,20 +271,20 @@ class _Bars:
     _compared: int = 0
 
     def read_bytes(self, n_bytes: int) -> None:
-        """So many stored bytes were read."""
+        """Count stored bytes that were read."""
         self._check()
         with self._lock:
             self.on_bytes(n_bytes)
 
     def compared(self, count: int) -> None:
-        """So many records were held against Kafka."""
+        """Count records that were compared with Kafka."""
         self._check()
         with self._lock:
             self._compared += count
             self.on_compared(self._compared)
 
     def stop(self) -> None:
-        """End the threads at their next step."""
+        """End each thread at its next update."""
         self._stop.set()
 
     def _check(self) -> None:
@@ -294,7 +294,7 @@ class _Bars:
 
 @contextmanager
 def _progress(topic: str, target: Target) -> Iterator[_Bars]:
-    """A bar on stderr, where that is a terminal."""
+    """Show a bar on stderr if that is a terminal."""
     if not sys.stderr.isatty():
         yield _Bars()
         return
@@ -320,4 +320,4 @@ def _log_bytes(target: Target, partition: int) -> int:
     try:
         return sum(s.size_bytes + s.index_size_bytes for s in target.log.manifest(partition).segments)
     except KeyfoldError:
-        return 0  # the verification itself will say why
+        return 0  # the verification reports the reason

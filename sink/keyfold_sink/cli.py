@@ -14,7 +14,7 @@ from keyfold.cli.app import Surroundings
 from keyfold.options import read_config
 from keyfold.stop_signals import stop_on_signals
 
-# Kafka's own limit for a transaction, `transaction.max.timeout.ms`, as its brokers have it by default.
+# The brokers' default of `transaction.max.timeout.ms`, Kafka's limit for a transaction.
 _TRANSACTION_TIMEOUT_S = 900.0
 _CONFIG = click.argument("config", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="CONFIG")
 
@@ -23,8 +23,10 @@ _CONFIG = click.argument("config", type=click.Path(exists=True, dir_okay=False, 
 def sink() -> None:
     """Append Kafka topics to the log, exactly once.
 
+    CONFIG is a file like Kafka Connect's: JSON ({"name", "config"}, or the flat map) or .properties.
+
     \b
-    CONFIG is Kafka Connect's: JSON ({"name", "config"}, or the flat map) or .properties.
+    Examples:
         keyfold sink validate users.json
         keyfold sink run users.json
     """  # noqa: D301 - click wants the character
@@ -32,16 +34,18 @@ def sink() -> None:
 
 @sink.command()
 @_CONFIG
-@click.option("--until-caught-up", is_flag=True, help="End when all that was in the topics at the start is in the log.")
+@click.option(
+    "--until-caught-up", is_flag=True, help="Exit when the log has everything that the topics had at the start."
+)
 @click.option(
     "--transaction-timeout",
     type=click.FloatRange(min=0),
     default=_TRANSACTION_TIMEOUT_S,
     show_default=True,
     metavar="SECONDS",
-    help="With --until-caught-up: how long to wait for transactions that are open, before exit code 3.",
+    help="With --until-caught-up: how long to wait for open transactions before exiting with code 3.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Events as JSON lines on stderr.")
+@click.option("--json", "as_json", is_flag=True, help="Log events as JSON lines on stderr.")
 @click.option("--task", type=click.IntRange(min=0), hidden=True)
 @click.option("--report-fd", type=click.IntRange(min=0), hidden=True)
 @click.option("--paused", is_flag=True, hidden=True)
@@ -59,24 +63,25 @@ def run(
     paused: bool,
     proven: bool,
 ) -> None:
-    """Run the sink of CONFIG until Ctrl-C, SIGTERM or SIGHUP: then flush, commit and leave the group.
+    """Run the sink of CONFIG until Ctrl-C, SIGTERM or SIGHUP. Then flush, commit and leave the group.
 
-    It is controlled through its REST API (`listeners`), and follows what the sink's other workers are told. A second
-    Ctrl-C ends it at once; nothing is lost, the next run reads again what was not committed.
+    The sink is controlled through its REST API (`listeners`). All workers of a sink follow a request to any of them. A
+    second Ctrl-C ends the worker immediately. No record is lost: the next run reads again what was not committed.
 
-    With --until-caught-up it ends when every log has reached the end offset that its partition had at the start. The
-    records of an open transaction can only be read when it is over, so the sink waits for it. Kafka ends transactions
-    after at most 900 seconds, unless its brokers are configured otherwise.
+    With --until-caught-up the sink exits when every log has reached the end offset that its partition had at the start.
+    Records of an open transaction can only be read when the transaction has ended, so the sink waits for it. Kafka ends
+    transactions after at most 900 seconds, unless its brokers are configured otherwise.
 
     \b
     Exit codes:
-        0    told to stop, and all that was read is committed; or caught up
-        1    it failed
-        2    CONFIG or the call is wrong
-        3    caught up but for records of transactions that are still open; the error names partitions and offsets
-        130  ended at once by a second Ctrl-C
+        0    stopped, and everything that was read is committed; or caught up
+        1    the sink failed
+        2    CONFIG or the command line is wrong
+        3    caught up except for records of open transactions; the error names partitions and offsets
+        130  ended by a second Ctrl-C
 
     \b
+    Examples:
         keyfold sink run users.json
         keyfold sink run users.json --until-caught-up
     """  # noqa: D301 - click wants the character
@@ -104,28 +109,32 @@ def run(
 
 @sink.command()
 @_CONFIG
-@click.option("--connect", is_flag=True, help="Also try brokers, topics, bucket and registry.")
-@click.option("--json", "as_json", is_flag=True, help="As Connect's validate answers: each key, its value and errors.")
+@click.option("--connect", is_flag=True, help="Also try the brokers, topics, bucket and Schema Registry.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print Connect's answer to validate: each key, its value and errors."
+)
 @click.pass_context
 def validate(context: click.Context, config: Path, *, connect: bool, as_json: bool) -> None:
-    """Check CONFIG: every mistake at once, with the reason and what to do.
+    """Check CONFIG and list every mistake, with the reason and what to do.
 
-    Keys of Confluent's and Aiven's S3 sinks are understood, or refused with the reason. Without --connect nothing is
-    connected to. Exit code 2: CONFIG is wrong; 1: it is right, and something that it names is not.
+    Keys of Confluent's and Aiven's S3 sinks are translated, or refused with the reason. Without --connect the command
+    connects to nothing. The exit code is 2 if CONFIG is wrong, and 1 if CONFIG is valid but a broker, topic, bucket or
+    registry that it names cannot be used.
 
     \b
+    Examples:
         keyfold sink validate users.json
         keyfold sink validate users.json --connect
     """  # noqa: D301 - click wants the character
     from keyfold_sink.config.validation import validate_file
 
     world: Surroundings = context.obj
-    logs.configure(json=as_json, level="warning")  # what clients say of themselves belongs to standard error
+    logs.configure(json=as_json, level="warning")  # logs of clients go to standard error
     context.exit(validate_file(config, os.environ, world.clock, world.random, connect=connect, as_json=as_json))
 
 
 def _run_sink(world: Surroundings, config: Path, transaction_timeout_s: float | None, *, as_json: bool) -> None:
-    """Run a worker, or tasks that catch up where there is a timeout for transactions."""
+    """Run a worker, or tasks that catch up if there is a timeout for transactions."""
     from keyfold_sink.config.examine import options_of
     from keyfold_sink.progress import Progress
 

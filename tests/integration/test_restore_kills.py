@@ -123,7 +123,7 @@ def test_a_restore_that_is_killed_again_and_again_repeats_and_loses_nothing(
     finish(start(rig, "killed", target))
     assert bare(uncommitted(rig, target)) == bare(expected)
     out, _ = finish(start(rig, "killed", target))
-    assert "finished before, nothing was written" in out
+    assert "already finished, nothing was written" in out
     assert len(uncommitted(rig, target)) == KILLED
     store.close()
 

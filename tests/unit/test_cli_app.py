@@ -47,6 +47,16 @@ print("heavy:", [m for m in {HEAVY!r} if m in sys.modules])
     assert done.stdout.endswith("heavy: []\n")
 
 
+@pytest.mark.parametrize("name", ["compact", "demo", "log", "replica", "restore", "sink"])
+def test_help_shows_no_mark_of_the_paragraphs_that_are_not_wrapped(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([name, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert f"    keyfold {name} " in text or f"    keyfold {name}\n" in text
+    assert "\\b" not in text
+
+
 @pytest.mark.parametrize(
     "args",
     [

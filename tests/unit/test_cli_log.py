@@ -133,7 +133,7 @@ def test_describe_says_offsets_sizes_and_what_is_dirty(made: MadeLog, keyfold: K
     assert row["replaced"] == 2
     text = "\n".join(keyfold("describe", URL, "users"))
     assert "start 0, dirty from 3, next 5" in text
-    assert "2 objects wait for their deletion" in text
+    assert "2 objects pending deletion" in text
 
 
 def test_files_are_the_pinned_objects_and_nothing_else(made: MadeLog, keyfold: Keyfold) -> None:
@@ -184,7 +184,7 @@ def test_repair_brings_the_log_back(made: MadeLog, keyfold: Keyfold) -> None:
     assert dry["written"] is False
     assert list(made.object_keys()) == objects
     lines = keyfold("repair", URL, "users", "--partition", "0")
-    assert "the manifest is back; 4 records in [0, 5)" in lines[-1]
+    assert "the manifest was written; 4 records in [0, 5)" in lines[-1]
     assert keyfold("cat", URL, "users") == before
 
 

@@ -83,7 +83,7 @@ def test_describe_says_who_follows_whom(followed: Followed) -> None:
     replica = followed.session.manifest if followed.session else None
     assert replica is not None
     lines = "\n".join(manifest_lines(replica))
-    assert "replica  `dr` of s3://log/topics, has its version 4" in lines
+    assert "replica  `dr` of s3://log/topics, has source version 4; only the replicator writes to it" in lines
     assert manifest_summary(replica).endswith("\treplica of s3://log/topics")
     assert manifest_json(replica)["replica_of"]["version"] == 4
     source = followed.made.log.load().manifest
@@ -100,7 +100,7 @@ def test_a_promoted_log_says_what_it_goes_on_with_and_is_sound(followed: Followe
     followed.replica.put(followed.place.key(str(upload)), b"x", Create())
     old = followed.made.log.load().manifest.log_id
     promoted = followed.session.promote()
-    assert f"lineage  goes on with log {old} from offset 5" in "\n".join(manifest_lines(promoted))
+    assert f"lineage  continues log {old} from offset 5" in "\n".join(manifest_lines(promoted))
     assert promoted.last_epoch == 40
     assert {kind for kind, _ in followed.verify(followed.replica)} == {Kind.ORPHAN}
 

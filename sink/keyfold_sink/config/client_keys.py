@@ -72,7 +72,7 @@ _PEM_HINT: Final = (
 NO_COUNTERPART: Final = {
     "max.poll.records": ("the client has no polls of a set size; buffer.memory limits batches", "remove it"),
     "default.api.timeout.ms": (
-        "each call has its own time-out",
+        "each call has its own timeout",
         "remove it, or set socket.timeout.ms",
     ),
     "key.deserializer": ("records are stored as bytes", "remove it"),

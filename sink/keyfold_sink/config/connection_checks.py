@@ -54,7 +54,7 @@ def check_connections(
 ) -> Iterator[ConfigError]:
     """Try what the sink will need. Yield a mistake of the responsible key for each failure; tell `on_good` the rest.
 
-    `timeout_s` is the time-out of each request to Kafka.
+    `timeout_s` is the timeout of each request to Kafka.
     """
     yield from _kafka(options, clock, on_good, timeout_s)
     yield from _store(options, clock, random, on_good)

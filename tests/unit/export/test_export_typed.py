@@ -175,9 +175,9 @@ def test_the_command_is_called_wrongly(keyfold: Keyfold, tmp_path: Path) -> None
     schema = tmp_path / "s.avsc"
     schema.write_text("{")
     for args, what in (
-        ((*to, "--latest", "--to-offset", "3"), "--latest is about the whole log"),
-        ((*to, "--from-offset", "3", "--from-timestamp", "3"), "exclude each other"),
-        ((*to, "--reader-schema", str(schema)), "--reader-schema says what JSON and Avro are read as"),
+        ((*to, "--latest", "--to-offset", "3"), "--latest reads the whole log"),
+        ((*to, "--from-offset", "3", "--from-timestamp", "3"), "--from-offset and --from-timestamp cannot be combined"),
+        ((*to, "--reader-schema", str(schema)), "--reader-schema needs --value-format json or avro, not bytes"),
         ((*to, "--value-format", "json", "--reader-schema", str(schema)), "is no Avro schema: it is no JSON"),
         (("--to", "gs://x/y"), "`--to`: 'gs://x/y' is not s3://"),
         ((), "--to"),
@@ -207,7 +207,7 @@ def test_cat_prints_typed_keys_and_values(capfd: pytest.CaptureFixture[str]) -> 
     assert lines[2].split("\t")[2:] == ["k2", "(tombstone)"]
     assert errors == [
         "error: users-0: the value at offset 3 does not decode by schema 1: a length of 4 where 3 bytes are left",
-        "hint: --value-format bytes prints it as it is",
+        "hint: use --value-format bytes to print it undecoded",
     ]
 
 
