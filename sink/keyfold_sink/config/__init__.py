@@ -1,1 +1,1 @@
-"""What a sink is told: one table of options, other sinks' keys, and everything that says whether they are right."""
+"""The sink's configuration: one table of options, the keys of other sinks, and all checks of a configuration."""

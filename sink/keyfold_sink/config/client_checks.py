@@ -1,9 +1,9 @@
-"""Whether the Kafka client knows a key and takes its value, asked of the client itself, key by key.
+"""Check with the Kafka client, key by key, whether it knows the key and accepts the value.
 
-librdkafka checks settings one by one before it makes a client. So each is given alone, followed by a key that it does
-not know: when that one is the complaint, the first was right. No client is ever made here, so no file is opened, no
-library loaded, no command run and no connection made, whoever sent the configuration. What hangs together (a key
-without its certificate, a file that is missing) shows only when a client is made:
+librdkafka checks settings one by one before it makes a client. So each setting is passed alone, followed by a key that
+librdkafka does not know. If the error is about the unknown key, the setting is right. No client is ever made here, so
+no file is opened, no library loaded, no command run and no connection made, whatever the configuration contains.
+Mistakes in combinations (a key without its certificate, a missing file) show only when a client is made:
 `keyfold_sink.config.client_construction`.
 """
 

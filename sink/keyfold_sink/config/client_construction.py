@@ -3,12 +3,12 @@
     parent   construction_mistakes(values) ── settings as JSON on stdin ─▶ python -m <this module>   child
                                            ◀─ what librdkafka refuses ───
 
-librdkafka holds the interpreter while it makes a client. A file that is a pipe, or lies on a share that hangs, would
-stop every thread of this process for as long, so clients are made in a child process that has a deadline.
+librdkafka blocks the interpreter while it makes a client. A file that is a pipe, or is on a network share that hangs,
+would stop every thread of this process meanwhile, so clients are made in a child process that has a deadline.
 
-Only a configuration from a file of the operator gets here, never one that came over REST. The clients connect to
-nothing: they have no brokers, tokens are asked for at an address where nobody listens, and the child is not given the
-credentials for Kafka. It is given the passwords of key files, because they open a file and go nowhere else.
+Only a configuration from an operator's file is checked here, never one that came over REST. The clients connect to
+nothing: they have no brokers, and their token endpoint is an address without a listener. The child process does not get
+the credentials for Kafka. It gets the passwords of key files, which only open these files.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _files(what: str, settings: Mapping[str, str]) -> Iterator[str]:
 
 
 def _main() -> None:
-    """Make the clients that stdin asks for, and print as JSON what librdkafka refuses of each."""
+    """Make the clients that stdin describes, and print librdkafka's error for each as JSON."""
     said: dict[str, str] = {}
     for prefix, settings in json.load(sys.stdin).items():
         try:

@@ -35,7 +35,7 @@ _COORDINATOR_MOVES: Final = frozenset(
     {KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS}
 )
 _FETCH_S: Final = 5.0
-# What clients report is told as a mistake; what the user asked them to log all the same goes the way of all events.
+# Errors of the clients become mistakes. Only what the user's settings make them log goes to the log.
 _SILENT: Final[Mapping[str, Any]] = MappingProxyType({"log_level": 0, "logger": CLIENT_LOG})
 # An id that no registry has given; the answer that it is unknown is a good answer.
 _UNUSED_ID: Final = 2**31 - 1
@@ -68,7 +68,7 @@ def _kafka(options: SinkOptions, clock: Clock, on_good: Good, timeout_s: float) 
     try:
         found = admin.list_topics(timeout=timeout_s).topics
     except KafkaException as error:
-        admin.poll(0)  # what brokers said is told on this call
+        admin.poll(0)  # this call delivers the brokers' errors
         yield _no_answer(options, error, contact.refusal(), timeout_s)
         return
     on_good(f"Kafka answers at {options.bootstrap_servers}")
@@ -112,7 +112,7 @@ def _topic_mistake(topic: str, error: KafkaError | None) -> ConfigError:
 
 
 def _ask_group(consumer: Consumer, places: list[TopicPartition], timeout_s: float) -> None:
-    """Ask for a group's offsets. A coordinator that is only being found, or moves, is asked again for a while."""
+    """Request a group's offsets. Retry for a while if its coordinator is not known yet or moves."""
     for _ in range(_GROUP_LOOKS - 1):
         try:
             consumer.committed(places, timeout=timeout_s)
