@@ -111,7 +111,7 @@ def check_numbers(summary: dict[str, Any]) -> None:
 @pytest.mark.spark
 def test_the_demo_holds_stays_when_asked_and_leaves_nothing(tmp_path: Path) -> None:
     demo = Demo(tmp_path, "--json", "--keep")
-    demo.wait_for("Enter or Ctrl-C ends it")
+    demo.wait_for("Press Enter or Ctrl-C to stop them")
     summary = json.loads(demo.out)
     check_numbers(summary)
 
