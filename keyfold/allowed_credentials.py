@@ -72,7 +72,7 @@ class AllowedCredentials:
             is_allowed, option = self.has_profile(name), PROFILES_KEY
             what, allowed = f"AWS profile `{name}`", f"profiles that match `{self.profiles}`"
         else:
-            raise ConfigError(key, f"{asker} asks for the provider `{kind}`", hint="there are `env` and `file`")
+            raise ConfigError(key, f"{asker} names the unknown provider `{kind}`", hint="use `env` or `file`")
         if not is_allowed:
             raise ConfigError(
                 key,

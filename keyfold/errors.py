@@ -148,7 +148,7 @@ class TopicNotFound(KeyfoldError):
     """There is no partition of `topic` where it was looked for."""
 
     def __init__(self, topic: str, message: str, *, hint: str | None = None) -> None:
-        super().__init__(f"{topic}: {message}", hint=hint)
+        super().__init__(message, hint=hint)
         self.topic = topic
 
 

@@ -95,13 +95,13 @@ class Vitals:
         part = max(quiet, key=lambda each: quiet[each])
         who = f"{part}: " if part else ""
         if quiet[part] <= self._quiet_max_s:
-            return Health(True, f"{who}something moved {quiet[part]:.0f} s ago")
-        return Health(False, f"{who}nothing has moved for {quiet[part]:.0f} s; {self._quiet_max_s:.0f} s are allowed")
+            return Health(True, f"{who}last progress {quiet[part]:.0f} s ago")
+        return Health(False, f"{who}no progress for {quiet[part]:.0f} s; the limit is {self._quiet_max_s:.0f} s")
 
     def ready(self) -> Health:
         """See `Checked.ready`."""
         if self._is_ending():
-            return Health(False, "it was told to end")
+            return Health(False, "the process is stopping")
         live = self.live()
         if not live.is_good:
             return live
@@ -118,7 +118,7 @@ class Vitals:
 
     def _work(self) -> Health:
         if not self._has_begun:
-            return Health(False, "it is starting")
+            return Health(False, "the process is starting")
         if self._failure:
             return Health(False, f"the last run failed{_because(self._failure)}")
         return Health(True, "the store answers")

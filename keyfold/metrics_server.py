@@ -134,9 +134,9 @@ def _cannot_listen(host: str, port: int, error: OSError | UnicodeError) -> Confi
     why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     message = f"cannot listen on {host}:{port}: {why}"
     if isinstance(error, UnicodeError | socket.gaierror) or error.errno in _WRONG_HOST:
-        hint = "give an address of this machine, 127.0.0.1 or 0.0.0.0 for one"
+        hint = "use an address of this machine, for example 127.0.0.1 or 0.0.0.0"
         return ConfigError("metrics.host", message, hint=hint)
-    hint = "another process serves there: choose a free port, or 0 to serve no metrics"
+    hint = "another process uses this port: choose a free port, or 0 to disable metrics"
     if error.errno != errno.EADDRINUSE:
-        hint = "choose another port, or 0 to serve no metrics"
+        hint = "choose another port, or 0 to disable metrics"
     return ConfigError("metrics.port", message, hint=hint)

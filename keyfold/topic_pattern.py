@@ -48,13 +48,13 @@ class TopicPattern:
         Raises `ConfigError` where `regex` is invalid or too long.
         """
         if len(regex) > LENGTH_MAX:
-            raise ConfigError(KEY, f"has {len(regex)} characters, more than {LENGTH_MAX}")
+            raise ConfigError(KEY, f"has {len(regex)} characters; the limit is {LENGTH_MAX}")
         try:
             self._compiled = re.compile(regex)
         except (re.error, OverflowError) as error:
-            raise ConfigError(KEY, f"is no regular expression: {error}") from error
+            raise ConfigError(KEY, f"is not a valid regular expression: {error}") from error
         except RecursionError as error:
-            raise ConfigError(KEY, "is no regular expression: it is nested too deeply") from error
+            raise ConfigError(KEY, "is not a valid regular expression: it is nested too deeply") from error
         self._may_be_slow = may_be_slow(regex)
         self._known_max = known_max
         self._within_s = within_s
@@ -111,11 +111,11 @@ def _matched_elsewhere(regex: str, names: Sequence[str], within_s: float) -> lis
     except subprocess.TimeoutExpired as error:
         raise ConfigError(
             KEY,
-            f"has not been matched with {len(names)} topics, such as {names[0]}, after {within_s:g} s",
-            hint="write it so that nothing is repeated which itself repeats or branches in more ways than one, as "
-            "(a+)+ and (a|a)* do",
+            f"took longer than {within_s:g} s to match {len(names)} topics, such as {names[0]}",
+            hint="do not repeat a group that itself repeats or can match in more than one way, such as "
+            "(a+)+ and (a|a)*",
         ) from error
     except (OSError, subprocess.CalledProcessError) as error:
-        raise ConfigError(KEY, f"could not be tried: {error}") from error
+        raise ConfigError(KEY, f"could not be tested: {error}") from error
     found: list[bool] = json.loads(ended.stdout)
     return found

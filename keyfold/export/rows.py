@@ -26,7 +26,7 @@ from keyfold.typed.misfit import misfit_at
 from keyfold.typed.widths import in_parts
 
 _EXAMPLES: Final = 5
-_HINT: Final = "--on-error null or skip goes on without it"
+_HINT: Final = "continue without it with --on-error null or --on-error skip"
 HEADERS: Final = pa.list_(pa.struct([pa.field("name", pa.string(), nullable=False), pa.field("value", pa.binary())]))
 
 

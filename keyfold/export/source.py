@@ -71,7 +71,7 @@ def lost(pinned: Pin, tries: int) -> SnapshotLost:
     return SnapshotLost(
         pinned.place.topic,
         pinned.place.partition,
-        f"version {pinned.manifest.version} was replaced and collected before it was exported, {tries} times in a row",
+        f"version {pinned.manifest.version} was replaced and deleted before it was exported, {tries} times in a row",
         hint="file.delete.delay.ms must be longer than an export of the partition takes",
     )
 

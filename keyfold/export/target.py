@@ -90,7 +90,7 @@ def check_free(url: str, names: Iterable[str], *, overwrite: bool) -> None:
     if foreign:
         raise ConfigError(
             "--to",
-            f"`{url}` is not empty: it has `{foreign[0]}`{_more(foreign)}, which no export wrote",
+            f"`{url}` is not empty: it contains `{foreign[0]}`{_more(foreign)}, not written by an export",
             hint="export into an empty folder or a new one",
         )
     if overwrite or not names:
@@ -98,10 +98,12 @@ def check_free(url: str, names: Iterable[str], *, overwrite: bool) -> None:
     if CLAIM in names:
         raise ConfigError(
             "--to",
-            f"`{url}` is taken: an export into it is at work, or was killed (`{CLAIM}`)",
-            hint="wait for it, or replace what it left with --overwrite",
+            f"`{url}` is in use: another export is writing there, or was killed (`{CLAIM}`)",
+            hint="wait for that export, or replace its files with --overwrite",
         )
-    raise ConfigError("--to", f"`{url}` is not empty: it holds an export", hint="replace it with --overwrite")
+    raise ConfigError(
+        "--to", f"`{url}` is not empty: it contains an earlier export", hint="replace it with --overwrite"
+    )
 
 
 def _more(names: Sequence[str]) -> str:
@@ -117,14 +119,14 @@ def require_claim(url: str, found: bytes | None, mine: str) -> None:
     """Raise `KeyfoldError` where the claim that is there is not ours."""
     if found != mine.encode():
         raise KeyfoldError(
-            f"another export has taken `{url}` meanwhile; nothing of this one was published",
-            hint="let one export at a time write into a folder",
+            f"another export took over `{url}`; this export published no files",
+            hint="run one export at a time into a folder",
         )
 
 
 def partly(url: str, error: Exception) -> KeyfoldError:
     """The error when publishing has failed on the way."""
-    return KeyfoldError(f"`{url}` has only a part of the export: {error}", hint="replace it with --overwrite")
+    return KeyfoldError(f"`{url}` contains only part of the export: {error}", hint="replace it with --overwrite")
 
 
 def claim_text(values: Mapping[str, Any]) -> str:

@@ -143,9 +143,9 @@ def _made(kind: Callable[[dict[str, Any]], T], settings: Mapping[str, str], own:
         text = " ".join(error.args[0].str().split())
         named = [key for key in settings if key in text] or _KEY.findall(text) or ["--kafka-config"]
         key = max(named, key=len)
-        message = without_secrets(f"the Kafka client refuses it: {text}", settings)
+        message = without_secrets(f"rejected by the Kafka client: {text}", settings)
         raise ConfigError(
-            key, message, hint="keys are librdkafka's, or the Java clients' of the same meaning"
+            key, message, hint="use librdkafka's keys, or the equivalent keys of the Java clients"
         ) from None
 
 
@@ -173,9 +173,9 @@ def answer(what: str, future: Any, contact: Contact, timeout_s: float = 30.0) ->
 
 
 def _late(what: str, contact: Contact, waited_s: float) -> KafkaUnavailable:
-    said = f"; the client last said: {contact.last_words}" if contact.last_words else ""
+    said = f"; last error of the client: {contact.last_words}" if contact.last_words else ""
     return KafkaUnavailable(
-        f"Kafka did not answer about {what} within {waited_s:.0f} s{said}", hint="check bootstrap.servers"
+        f"no answer from Kafka for {what} within {waited_s:.0f} s{said}", hint="check bootstrap.servers"
     )
 
 
@@ -186,12 +186,12 @@ def plain(error: KafkaError, what: str, contact: Contact | None = None) -> Keyfo
     if refused is not None:
         return refused
     if error.code() in _GONE:
-        return KafkaTopicMissing(f"Kafka knows nothing about {what}: {text}")
+        return KafkaTopicMissing(f"Kafka does not know {what}: {text}")
     if error.code() in _RIGHTS or "AUTHORIZATION" in error.name():
-        return KafkaRefused(f"Kafka refuses {what}: {text}", hint="check the client's credentials and ACLs")
+        return KafkaRefused(f"Kafka denied access to {what}: {text}", hint="check the client's credentials and ACLs")
     if _is_passing(error):
-        return KafkaUnavailable(f"Kafka did not answer about {what}: {text}", hint="check bootstrap.servers")
-    return KeyfoldError(f"Kafka refuses {what}: {text}")
+        return KafkaUnavailable(f"no answer from Kafka for {what}: {text}", hint="check bootstrap.servers")
+    return KeyfoldError(f"Kafka returned an error for {what}: {text}")
 
 
 def _is_passing(error: KafkaError) -> bool:
@@ -203,13 +203,13 @@ def _refusal(error: KafkaError) -> KafkaRefused | None:
     text = _STATE.sub("", error.str())
     if error.code() in _LOGIN:
         return KafkaRefused(
-            f"Kafka refuses the login: {text}",
+            f"Kafka rejected the login: {text}",
             hint="check sasl.username, sasl.password and sasl.mechanism in --kafka-config against the brokers' users",
         )
     if error.code() == KafkaError._SSL or _TLS_WORDS.search(text):  # noqa: SLF001
         return KafkaRefused(
-            f"there is no TLS connection to Kafka: {text}",
-            hint="check security.protocol, ssl.ca.location, and where the brokers ask for it "
+            f"the TLS connection to Kafka failed: {text}",
+            hint="check security.protocol, ssl.ca.location and, if the brokers require it, "
             "ssl.certificate.location and ssl.key.location",
         )
     return None

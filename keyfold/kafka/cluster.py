@@ -124,8 +124,8 @@ class Cluster:
             if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
                 return False
             raise KeyfoldError(
-                f"Kafka refuses to create topic {name}: {error.args[0].str()}",
-                hint="create it yourself, with the same number of partitions, and run this again",
+                f"Kafka refused to create topic {name}: {error.args[0].str()}",
+                hint="create the topic yourself, with the same number of partitions, and run the command again",
             ) from error
         return True
 
@@ -168,4 +168,6 @@ def wait_for_topic(cluster: Cluster, name: str, partitions: int, *, tries: int =
             if len(found.partitions) == partitions and all(p.leader >= 0 for p in found.partitions):
                 return found
         clock.sleep(0.2)
-    raise KafkaUnavailable(f"topic {name} was created, and has no leaders yet", hint="run this again")
+    raise KafkaUnavailable(
+        f"topic {name} was created, but its partitions have no leaders yet", hint="run the command again"
+    )

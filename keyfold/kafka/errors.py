@@ -17,7 +17,7 @@ class KafkaClientMissing(KeyfoldError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(
-            f"this needs the Kafka client, which cannot be loaded: {reason}",
+            f"the Kafka client is required and cannot be loaded: {reason}",
             hint="install it with: pip install 'keyfold[kafka]'",
         )
 

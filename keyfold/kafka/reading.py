@@ -60,7 +60,7 @@ def read_topic(
                 heard_s = time.monotonic_s()
             elif time.monotonic_s() - heard_s > patience_s:
                 raise contact.refusal() or KafkaUnavailable(
-                    f"nothing came of {topic}-{partition} for {patience_s:.0f} s", hint="run this again"
+                    f"no record of {topic}-{partition} arrived for {patience_s:.0f} s", hint="run the command again"
                 )
             for message in messages:
                 _raise_error(message, f"the read of {topic}-{partition}", contact)

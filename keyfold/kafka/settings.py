@@ -31,11 +31,11 @@ _ONLY_JAVA: Final = frozenset(
 )
 _PEM: Final = "write its certificates to a PEM file and name it in ssl.ca.location"
 _REFUSED: Final = {
-    "ssl.truststore.location": ("Java's trust stores cannot be read", _PEM),
-    "ssl.truststore.password": ("Java's trust stores cannot be read", _PEM),
-    "ssl.truststore.type": ("Java's trust stores cannot be read", _PEM),
-    "sasl.login.callback.handler.class": ("Java's classes cannot run here", "use sasl.oauthbearer.method=oidc"),
-    "sasl.client.callback.handler.class": ("Java's classes cannot run here", "use sasl.oauthbearer.method=oidc"),
+    "ssl.truststore.location": ("it cannot read Java trust stores", _PEM),
+    "ssl.truststore.password": ("it cannot read Java trust stores", _PEM),
+    "ssl.truststore.type": ("it cannot read Java trust stores", _PEM),
+    "sasl.login.callback.handler.class": ("it cannot run Java classes", "use sasl.oauthbearer.method=oidc"),
+    "sasl.client.callback.handler.class": ("it cannot run Java classes", "use sasl.oauthbearer.method=oidc"),
 }
 
 
@@ -58,13 +58,13 @@ def checked(given: Mapping[str, str], owned: Collection[str] = ()) -> dict[str, 
     for key, value in given.items():
         if key in _REFUSED:
             why, what = _REFUSED[key]
-            raise ConfigError(key, f"means nothing to this client: {why}", hint=what)
+            raise ConfigError(key, f"is not supported by this client: {why}", hint=what)
         if key in owned:
-            raise ConfigError(key, "cannot be set: the command decides about it", hint="take it out")
+            raise ConfigError(key, "cannot be set: the command sets it itself", hint="remove it")
         if key == JAAS and user_of_jaas(value) is None:
             raise ConfigError(
                 key,
-                "cannot be read: only PlainLoginModule and ScramLoginModule with username and password are understood",
+                "cannot be parsed: only PlainLoginModule and ScramLoginModule with username and password are supported",
                 hint="set sasl.username and sasl.password instead",
             )
     _check_servers(given.get(BOOTSTRAP, ""))
@@ -74,7 +74,9 @@ def checked(given: Mapping[str, str], owned: Collection[str] = ()) -> dict[str, 
 def _check_servers(text: str) -> None:
     servers = [part.strip() for part in text.split(",")]
     if not text.strip():
-        raise ConfigError(BOOTSTRAP, "is missing", hint="give --bootstrap-servers host:port[,host:port...]")
+        raise ConfigError(
+            BOOTSTRAP, f"missing required key `{BOOTSTRAP}`", hint="set --bootstrap-servers host:port[,host:port...]"
+        )
     for server in servers:
         if _SERVER.fullmatch(server) is None:
-            raise ConfigError(BOOTSTRAP, f"{server!r} is not host:port", hint="separate several by commas")
+            raise ConfigError(BOOTSTRAP, f"{server!r} is not host:port", hint="separate several servers by commas")

@@ -88,12 +88,12 @@ def schema_of(columns: Sequence[str] | None) -> pa.Schema:
     if columns is None:
         return RECORDS
     if not columns:
-        raise ValueError(f"no column is asked for; the columns are {', '.join(COLUMNS)}")
+        raise ValueError(f"no column was given; the columns are {', '.join(COLUMNS)}")
     for name in columns:
         if name not in COLUMNS:
-            raise ValueError(f"there is no column {name!r}; the columns are {', '.join(COLUMNS)}")
+            raise ValueError(f"unknown column {name!r}; the columns are {', '.join(COLUMNS)}")
     if len(set(columns)) != len(columns):
-        raise ValueError(f"a column is asked for twice: {', '.join(columns)}")
+        raise ValueError(f"a column was given twice: {', '.join(columns)}")
     return pa.schema([RECORDS.field(name) for name in columns])
 
 
@@ -131,9 +131,9 @@ def _lay_out(blocks: Sequence[RawBlock], rows: Rows, origin: str) -> tuple[bytes
     counts = np.array([block.record_count for block in blocks], np.int64)
     sizes = np.array([len(block.raw) for block in blocks], np.int64)
     if int(counts.sum()) != len(rows):
-        raise SegmentDamaged(origin, f"{int(counts.sum())} records, the index has {len(rows)} rows for them")
+        raise SegmentDamaged(origin, f"has {int(counts.sum())} records, but its index has {len(rows)} rows")
     if int(sizes.sum()) > _MAX_RAW_BYTES:
-        raise SegmentDamaged(origin, f"{int(sizes.sum())} bytes are more than blocks can have")
+        raise SegmentDamaged(origin, f"blocks of {int(sizes.sum())} bytes are larger than the format allows")
     bases = np.cumsum(sizes) - sizes
     starts = np.repeat(bases, counts) + rows.position
     ends = starts + rows.length
@@ -190,24 +190,24 @@ class _Walk:
         if depth >= _DEPTH["headers"]:
             self._suffix(found, names)
         else:
-            refuse(self._at >= self._ends, "it reaches beyond its end")
+            refuse(self._at >= self._ends, "reaches beyond its end")
         return [found[name] for name in names]
 
     def _prefix(self, expected: npt.NDArray[Any]) -> tuple[pa.Array, pa.Array, pa.Array]:
         offsets, at = read_numbers(self._octets, self._at)
         timestamps, at = read_numbers(self._octets, at)
         types = self._octets[at]
-        refuse((types > 2 * (len(TIMESTAMP_TYPES) - 1)) | (types & 1 == 1), "an unknown timestamp type")
-        refuse((offsets != expected) | (offsets < 0), "its offset is not the one in its index")
+        refuse((types > 2 * (len(TIMESTAMP_TYPES) - 1)) | (types & 1 == 1), "has an unknown timestamp type")
+        refuse((offsets != expected) | (offsets < 0), "has another offset than its index row")
         self._at = at + 1
         kinds = pa.DictionaryArray.from_arrays(pa.array((types >> 1).view(np.int8)), _TYPES)
         return pa.array(offsets), pa.array(timestamps).view(RECORDS.field("timestamp").type), kinds
 
     def _optional_bytes(self) -> Spans:
         """Null or bytes at each position; positions are behind it then, and not behind the record's end."""
-        refuse(self._at >= self._ends, "it reaches beyond its end")
+        refuse(self._at >= self._ends, "reaches beyond its end")
         branch = self._octets[self._at]
-        refuse((branch != 0) & (branch != 2), "neither null nor bytes")
+        refuse((branch != 0) & (branch != 2), "has a key or value that is neither null nor bytes")
         at = self._at + 1
         is_null = None
         if branch.all():
@@ -220,14 +220,14 @@ class _Walk:
         else:
             is_null = np.ones(len(at), np.bool_)
             sizes = np.zeros(len(at), np.int64)
-        refuse((sizes < 0) | (sizes > self._ends - at), "a length beyond its end")
+        refuse((sizes < 0) | (sizes > self._ends - at), "has a length beyond its end")
         spans = Spans(at, sizes, is_null)
         self._at = at + sizes
         return spans
 
     def _suffix(self, found: dict[str, pa.Array], names: Sequence[str]) -> None:
         """Headers, leader epoch, and the record's end."""
-        refuse(self._at >= self._ends, "it reaches beyond its end")
+        refuse(self._at >= self._ends, "reaches beyond its end")
         has_headers = self._octets[self._at] != 0
         rows = np.flatnonzero(has_headers)
         spans = None
@@ -239,6 +239,6 @@ class _Walk:
         if "headers" in names:
             found["headers"] = header_list(self._raw, len(at), spans)
         epochs, at = read_numbers(self._octets, at)
-        refuse((epochs < _INT_MIN) | (epochs > _INT_MAX), "a leader epoch that is none")
-        refuse(at != self._ends, "it does not end where its index says")
+        refuse((epochs < _INT_MIN) | (epochs > _INT_MAX), "has a leader epoch outside of 32 bits")
+        refuse(at != self._ends, "does not end where its index says")
         found["leader_epoch"] = pa.array(epochs.astype(np.int32))

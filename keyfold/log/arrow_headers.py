@@ -71,7 +71,7 @@ def header_list(raw: bytes, row_count: int, spans: HeaderSpans | None) -> pa.Arr
     try:
         texts = names.cast(pa.string())
     except pa.ArrowInvalid as e:
-        raise Misplaced(_first_without_text(spans, names), "a header's name is no text") from e
+        raise Misplaced(_first_without_text(spans, names), "has a header name that is not UTF-8") from e
     structs = pa.StructArray.from_arrays([texts, cut(raw, spans.values)], fields=list(HEADER))
     return pa.ListArray.from_arrays(pa.array(np.cumsum(per_row, dtype=np.int32)), structs)
 
@@ -107,7 +107,7 @@ class _Rounds:
         self._rows = rows
         self._limits = limits
         self._counts, self._at = read_numbers(octets, starts)
-        refuse((self._counts <= 0) | (self._counts > limits - self._at), "a number of headers that is none")
+        refuse((self._counts <= 0) | (self._counts > limits - self._at), "has an impossible number of headers")
         self._found: list[tuple[Any, ...]] = []
 
     def walk(self, few_records: int) -> HeaderSpans:
@@ -119,8 +119,8 @@ class _Rounds:
             active = active[self._counts[active] > number]
         for row in active.tolist():
             self._one_by_one(row, int(self._counts[row]) - number)
-        refuse(self._at >= self._limits, "its headers reach beyond its end")
-        refuse(self._octets[self._at] != 0, "its headers do not end")
+        refuse(self._at >= self._limits, "has headers beyond its end")
+        refuse(self._octets[self._at] != 0, "has headers without an end marker")
         name_at, name_size, value_at, value_size, is_null = self._columns()
         order = np.argsort(name_at, kind="stable")
         names = Spans(name_at[order], name_size[order])
@@ -135,16 +135,16 @@ class _Rounds:
         limits = self._limits[active]
         try:
             name_size, name_at = read_numbers(self._octets, self._at[active])
-            refuse((name_size < 0) | (name_size >= limits - name_at), "a header's length beyond its end")
+            refuse((name_size < 0) | (name_size >= limits - name_at), "has a header length beyond its end")
             at = name_at + name_size
             branch = self._octets[at]
-            refuse((branch != 0) & (branch != 2), "a header's value is neither null nor bytes")
+            refuse((branch != 0) & (branch != 2), "has a header value that is neither null nor bytes")
             is_null = branch == 0
-            refuse(at + 1 >= limits, "a header beyond its end")
+            refuse(at + 1 >= limits, "has a header beyond its end")
             value_size, behind = read_numbers(self._octets, at + 1)
             value_size = np.where(is_null, 0, value_size)
             value_at = np.where(is_null, at + 1, behind)
-            refuse((value_size < 0) | (value_size >= limits - value_at), "a header's length beyond its end")
+            refuse((value_size < 0) | (value_size >= limits - value_at), "has a header length beyond its end")
         except Misplaced as fault:
             raise Misplaced(int(active[fault.row]), str(fault)) from fault
         self._at[active] = value_at + value_size
@@ -159,7 +159,7 @@ class _Rounds:
             at = name_at + name_size
             branch = self._raw[at]
             if branch not in {0, 2}:
-                raise Misplaced(row, "a header's value is neither null nor bytes")
+                raise Misplaced(row, "has a header value that is neither null nor bytes")
             is_null[i] = branch == 0
             value_at, value_size = (at + 1, 0) if branch == 0 else self._length(row, at + 1, limit)
             at = value_at + value_size
@@ -174,5 +174,5 @@ class _Rounds:
         except ValueError as e:
             raise Misplaced(row, str(e)) from e
         if not 0 <= size < limit - at:
-            raise Misplaced(row, "a header's length beyond its end")
+            raise Misplaced(row, "has a header length beyond its end")
         return at, size

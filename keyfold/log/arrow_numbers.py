@@ -53,14 +53,14 @@ def read_numbers(octets: Octets, at: Ints) -> tuple[Ints, Ints]:
         if more.all():
             byte = octets[at]
             at += 1
-            refuse(byte == 0, "not a number")
+            refuse(byte == 0, "has a malformed varint")
         else:
             byte = np.where(more, octets[at], 0).astype(np.uint8, copy=False)
             at += more
-            refuse(more & (byte == 0), "not a number")
+            refuse(more & (byte == 0), "has a malformed varint")
         rest |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
         if shift == _MAX_SHIFT:
-            refuse(byte > 1, "not a number")
+            refuse(byte > 1, "has a malformed varint")
             break
         more = byte > 0x7F
         if not more.any():

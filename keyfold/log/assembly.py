@@ -220,7 +220,9 @@ class Assembly:
         table = np.array(self._blocks, np.int64).reshape(-1, 5).T
         blocks = BlockTable(*(np.ascontiguousarray(column) for column in table))
         if self._is_finished or not counts.record_count:
-            raise ValueError("the segment is finished already" if self._is_finished else "a segment without records")
+            raise ValueError(
+                "the segment is finished already" if self._is_finished else "a segment needs at least one record"
+            )
         if int(blocks.record_count.sum()) != counts.record_count:
             raise AssertionError(f"{blocks.record_count.sum()} records in blocks, {counts.record_count} rows")
         self._is_finished = True

@@ -99,15 +99,15 @@ def read_varint(data: Bytes, position: int) -> tuple[int, int]:
                 break
             return (rest >> 1) ^ -(rest & 1), i + 1
         shift += 7
-    raise ValueError("not a number")
+    raise ValueError("has a malformed varint")
 
 
 def header_bytes(codec: str, sync_marker: bytes) -> bytes:
     """A segment's header. The same arguments always give the same bytes."""
     if len(sync_marker) != SYNC_BYTES:
-        raise ValueError(f"a sync marker has {SYNC_BYTES} bytes, not {len(sync_marker)}")
+        raise ValueError(f"a sync marker must have {SYNC_BYTES} bytes, not {len(sync_marker)}")
     if codec not in CODECS:
-        raise ValueError(f"codec {codec!r} is none of {', '.join(CODECS)}")
+        raise ValueError(f"unknown codec {codec!r}; the codecs are {', '.join(CODECS)}")
     meta = {"avro.codec": codec, "avro.schema": RECORD_SCHEMA, "keyfold.format": FORMAT}
     texts = [part.encode() for item in meta.items() for part in item]
     pairs = b"".join(varint(len(text)) + text for text in texts)
@@ -128,12 +128,12 @@ def parse_header(data: Bytes, *, origin: str = "") -> SegmentHeader:
 def _try_header(data: Bytes, origin: str) -> SegmentHeader | None:
     """The header, or None where `data` may be its beginning but does not reach its end."""
     if bytes(data[: len(MAGIC)]) != MAGIC[: len(data)]:
-        raise SegmentDamaged(origin, "it does not begin as an Avro file does")
+        raise SegmentDamaged(origin, "does not start with Avro's magic bytes")
     try:
         meta, position = read_meta(data, len(MAGIC))
     except EOFError:
         if len(data) > _MAX_HEADER_BYTES:
-            raise SegmentDamaged(origin, "the header does not end") from None
+            raise SegmentDamaged(origin, "the header has no end") from None
         return None
     except (ValueError, UnicodeDecodeError) as e:
         raise SegmentDamaged(origin, f"the header is damaged: {e}") from e
@@ -141,14 +141,14 @@ def _try_header(data: Bytes, origin: str) -> SegmentHeader | None:
         return None
     codec, schema = meta.get("avro.codec", ""), meta.get("avro.schema", "")
     if meta.get("keyfold.format") != FORMAT:
-        raise SegmentDamaged(origin, f"format {meta.get('keyfold.format')!r} is not {FORMAT!r}, the one read here")
+        raise SegmentDamaged(origin, f"has format {meta.get('keyfold.format')!r}; this version reads format {FORMAT!r}")
     if schema != RECORD_SCHEMA:
         raise SegmentDamaged(origin, "the header's schema is not that of format 1")
     if codec not in CODECS:
-        raise SegmentDamaged(origin, f"codec {codec!r} is none of {', '.join(CODECS)}")
+        raise SegmentDamaged(origin, f"unknown codec {codec!r}; the codecs are {', '.join(CODECS)}")
     header = SegmentHeader(codec, bytes(data[position : position + SYNC_BYTES]), schema, position + SYNC_BYTES)
     if data[: header.size_bytes] != header_bytes(codec, header.sync_marker):
-        raise SegmentDamaged(origin, "the header is not as format 1 writes it")
+        raise SegmentDamaged(origin, "the header differs from the one that format 1 writes")
     return header
 
 
@@ -166,7 +166,7 @@ def read_meta(data: Bytes, position: int) -> tuple[dict[str, str], int]:
     def text(at: int) -> tuple[str, int]:
         size, at = number(at)
         if not 0 <= size <= _MAX_HEADER_BYTES:
-            raise ValueError(f"a text of {size} bytes")
+            raise ValueError(f"has a text of {size} bytes")
         if at + size > len(data):
             raise EOFError
         return bytes(data[at : at + size]).decode(), at + size
@@ -177,7 +177,7 @@ def read_meta(data: Bytes, position: int) -> tuple[dict[str, str], int]:
         if count == 0:
             return meta, position
         if not 0 < count <= 64:
-            raise ValueError(f"a map of {count} entries")
+            raise ValueError(f"has a map of {count} entries")
         for _ in range(count):
             key, position = text(position)
             meta[key], position = text(position)
@@ -196,9 +196,9 @@ def parse_block(
     end = start + size
     if end + SYNC_BYTES != len(stored):
         expected = end + SYNC_BYTES
-        raise SegmentDamaged(origin, f"says that it has {expected} bytes, has {len(stored)}", block=number)
+        raise SegmentDamaged(origin, f"declares {expected} bytes, but has {len(stored)}", block=number)
     if sync_marker is not None and stored[end:] != sync_marker:
-        raise SegmentDamaged(origin, "does not end in the sync marker", block=number)
+        raise SegmentDamaged(origin, "does not end with the sync marker", block=number)
     return StoredBlock(number, position, record_count, stored[start:end], stored)
 
 
@@ -208,9 +208,9 @@ def _frame(data: memoryview, origin: str, number: int) -> tuple[int, int, int]:
         record_count, position = read_varint(data, 0)
         size, position = read_varint(data, position)
     except ValueError as e:
-        raise SegmentDamaged(origin, "its counts are no numbers", block=number) from e
+        raise SegmentDamaged(origin, "has malformed counts", block=number) from e
     if record_count < 1 or not 0 <= size <= MAX_BLOCK_BYTES:
-        raise SegmentDamaged(origin, f"{record_count} records in {size} bytes", block=number)
+        raise SegmentDamaged(origin, f"declares {record_count} records in {size} bytes", block=number)
     return record_count, size, position
 
 
@@ -260,7 +260,7 @@ def read_blocks(data: Bytes | Iterable[Bytes], *, origin: str = "") -> Iterator[
         length = start + size + SYNC_BYTES
         stored = chunks.peek(length)
         if len(stored) < length:
-            message = f"cut off after {len(stored)} of {length} bytes"
+            message = f"is cut off after {len(stored)} of {length} bytes"
             raise SegmentDamaged(origin, message, block=number)
         yield parse_block(stored, header.sync_marker, origin=origin, number=number, position=chunks.position)
         chunks.skip(length)

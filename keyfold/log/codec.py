@@ -49,7 +49,7 @@ class TooLarge(DecompressionFailed):
     """They hold more bytes than the caller takes."""
 
     def __init__(self, stored_bytes: int, max_bytes: int) -> None:
-        super().__init__(f"{stored_bytes} bytes claim to hold more than {max_bytes}")
+        super().__init__(f"{stored_bytes} bytes declare an uncompressed size of more than {max_bytes}")
 
 
 class Codec(Protocol):
@@ -150,7 +150,7 @@ class _Snappy:
         packed = memoryview(stored)[:-4]
         size = _snappy_size(packed)
         if size > self._MAX_RATIO * len(packed):
-            raise DecompressionFailed(f"{len(packed)} bytes cannot hold {size}")
+            raise DecompressionFailed(f"{len(packed)} bytes cannot decompress to {size}")
         if size > max_bytes:
             raise TooLarge(len(stored), max_bytes)
         try:
@@ -173,7 +173,7 @@ def _snappy_size(packed: memoryview) -> int:
         size |= (byte & 0x7F) << (7 * i)
         if byte < 0x80:
             return size
-    raise DecompressionFailed("no uncompressed size")
+    raise DecompressionFailed("the uncompressed size is missing")
 
 
 class _Deflate:
@@ -235,4 +235,4 @@ def open_codec(name: str, level: int = DEFAULT_LEVEL) -> Codec:
         case "null":
             return _Null()
         case _:
-            raise ValueError(f"codec {name!r} is none of {', '.join(CODECS)}")
+            raise ValueError(f"unknown codec {name!r}; the codecs are {', '.join(CODECS)}")

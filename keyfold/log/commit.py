@@ -115,7 +115,7 @@ class Committer:
         except PreconditionFailed:
             return None
         except ObjectNotFound as error:
-            raise manifest_lost(self.place, "was there a moment ago and is gone") from error
+            raise manifest_lost(self.place, "was there a moment ago and is missing now") from error
         except (StoreUnavailable, ConditionUndecided) as error:
             raise self._unknown(error) from error
         return Pinned(manifest, result.etag, result.date_ms)
@@ -124,7 +124,7 @@ class Committer:
         try:
             return self.read()
         except ObjectNotFound as error:
-            raise manifest_lost(self.place, "was there a moment ago and is gone") from error
+            raise manifest_lost(self.place, "was there a moment ago and is missing now") from error
         except StoreUnavailable as error:
             raise self._unknown(error) from error
 
@@ -132,9 +132,9 @@ class Committer:
         return CommitUnknown(
             self.place.topic,
             self.place.partition,
-            f"no certain answer to a commit of `{self.place.manifest_key}` within {self.patience.patience_s:g} s: "
+            f"the store did not confirm a commit of `{self.place.manifest_key}` within {self.patience.patience_s:g} s: "
             f"{error.message}",
-            hint="it may have landed; nothing was cleaned up, the same commit can be tried again",
+            hint="the commit may have landed; no uploaded object was deleted, and the same commit can be retried",
         )
 
 
@@ -143,7 +143,7 @@ def get_manifest(store: ObjectStore, place: Place) -> Blob:
     try:
         return store.get(place.manifest_key, MANIFEST_BYTES_MAX)
     except ObjectTooLarge as error:
-        hint = "keyfold writes none that large; restore an older version of the object"
+        hint = "keyfold does not write manifests of that size; restore an older version of the object"
         raise Corrupt(place.topic, place.partition, f"the manifest {error.message}", hint=hint) from error
 
 
@@ -163,7 +163,9 @@ def require_same_log(before: Manifest, now: Manifest) -> None:
     """Raise `Fenced` where a log was made anew (reset, repair): its epochs say nothing about the old one's."""
     if before.log_id != now.log_id:
         raise Fenced(
-            now.topic, now.partition, f"the log was made anew: log id {before.log_id} became {now.log_id} meanwhile"
+            now.topic,
+            now.partition,
+            f"the log was created again: its log id changed from {before.log_id} to {now.log_id}",
         )
 
 

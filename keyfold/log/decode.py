@@ -56,11 +56,11 @@ def read_records(
             blocks.check(block, origin=origin)
         for number, record in enumerate(_decode(block, codec, origin)):
             if record.offset <= last_offset:
-                message = f"offset {record.offset} after {last_offset}"
+                message = f"has offset {record.offset} after offset {last_offset}"
                 raise SegmentDamaged(origin, message, block=block.number, record=number)
             last_offset = record.offset
             if number == 0 and blocks is not None and last_offset != blocks.first_offset[block.number]:
-                message = f"begins at offset {last_offset}, its index says {blocks.first_offset[block.number]}"
+                message = f"starts at offset {last_offset}, but its index says {blocks.first_offset[block.number]}"
                 raise SegmentDamaged(origin, message, block=block.number)
             yield record
         count += 1
@@ -91,7 +91,7 @@ def decompress_block(block: StoredBlock, codec: Codec, *, origin: str = "", raw_
                 raise
             return codec.decompress(block.payload, min(most, _bytes_of_one(block, codec)))
     except (DecompressionFailed, MemoryError) as e:
-        what = e if isinstance(e, DecompressionFailed) else "there is not enough memory for it"
+        what = e if isinstance(e, DecompressionFailed) else "not enough memory"
         raise SegmentDamaged(origin, f"cannot be decompressed ({codec.name}): {what}", block=block.number) from e
 
 
@@ -141,14 +141,14 @@ def _end_of_optional(raw: bytes, position: int) -> int:
     if raw[position] == 0:
         return position + 1
     if raw[position] != _BYTES_BRANCH:
-        raise ValueError("neither null nor bytes")
+        raise ValueError("has a key or value that is neither null nor bytes")
     return _end_of_bytes(raw, position + 1)
 
 
 def _end_of_bytes(raw: bytes, position: int) -> int:
     size, start = read_varint(raw, position)
     if size < 0:
-        raise ValueError("a negative length")
+        raise ValueError("has a negative length")
     return start + size
 
 
@@ -166,10 +166,10 @@ def decode_raw(raw: bytes, record_count: int, *, origin: str = "", number: int =
             record, position = decode_record(raw, position)
             records.append(record)
     except (ValueError, IndexError) as e:
-        message = str(e) if isinstance(e, ValueError) else "it reaches beyond the end of its block"
+        message = str(e) if isinstance(e, ValueError) else "reaches beyond the end of its block"
         raise SegmentDamaged(origin, message, block=number, record=len(records)) from e
     if position != len(raw):
-        message = f"{len(raw) - position} bytes are left after its {record_count} records"
+        message = f"has {len(raw) - position} bytes after its {record_count} records"
         raise SegmentDamaged(origin, message, block=number)
     return records
 
@@ -180,7 +180,7 @@ def decode_record(raw: bytes, position: int) -> tuple[Record, int]:
     timestamp, position = _number(raw, position)
     timestamp_type = _TYPE_OF_BYTE.get(raw[position])
     if timestamp_type is None or offset < 0:
-        raise ValueError(f"offset {offset} with timestamp type {raw[position]}")
+        raise ValueError(f"has offset {offset} and timestamp type {raw[position]}")
     key, position = _optional_bytes(raw, position + 1)
     value, position = _optional_bytes(raw, position)
     headers: tuple[Header, ...] = ()
@@ -195,7 +195,7 @@ def decode_record(raw: bytes, position: int) -> tuple[Record, int]:
     else:
         leader_epoch, position = read_varint(raw, position)
         if not _INT_MIN <= leader_epoch <= _INT_MAX:
-            raise ValueError(f"leader epoch {leader_epoch}")
+            raise ValueError(f"has leader epoch {leader_epoch}, outside of 32 bits")
     return Record(offset, timestamp, timestamp_type, key, value, headers, leader_epoch), position
 
 
@@ -206,13 +206,13 @@ def _number(raw: bytes, position: int) -> tuple[int, int]:
     shift = 7
     while byte > 0x7F:
         if shift > 63:
-            raise ValueError("not a number")
+            raise ValueError("has a malformed varint")
         position += 1
         byte = raw[position]
         rest |= (byte & 0x7F) << shift
         shift += 7
     if rest >> 64 or (byte == 0 and shift > 7):
-        raise ValueError("not a number")
+        raise ValueError("has a malformed varint")
     return (rest >> 1) ^ -(rest & 1), position + 1
 
 
@@ -221,7 +221,7 @@ def _optional_bytes(raw: bytes, position: int) -> tuple[bytes | None, int]:
     if branch == 0:
         return None, position + 1
     if branch != 2:
-        raise ValueError(f"neither null nor bytes: branch {branch}")
+        raise ValueError(f"has branch {branch} where null or bytes belong")
     return _bytes(raw, position + 1)
 
 
@@ -230,12 +230,12 @@ def _bytes(raw: bytes, position: int) -> tuple[bytes, int]:
     if first < 0x80:
         size, start = first >> 1, position + 1
         if first & 1:
-            raise ValueError("a negative length")
+            raise ValueError("has a negative length")
     else:
         size, start = read_varint(raw, position)
     end = start + size
     if size < 0 or end > len(raw):
-        raise ValueError(f"a length of {size} where {len(raw) - start} bytes are left")
+        raise ValueError(f"has a length of {size} with {len(raw) - start} bytes left")
     return raw[start:end], end
 
 
@@ -248,12 +248,12 @@ def _headers(raw: bytes, position: int) -> tuple[tuple[Header, ...], int]:
     """Header names and values: an array of one piece, as writers of this format make it."""
     count, position = read_varint(raw, position)
     if not 0 < count <= len(raw) - position:
-        raise ValueError(f"{count} headers")
+        raise ValueError(f"has an impossible number of headers: {count}")
     headers: list[Header] = []
     for _ in range(count):
         name, position = _bytes(raw, position)
         value, position = _optional_bytes(raw, position)
         headers.append((name.decode(), value))
     if raw[position]:
-        raise ValueError("the headers do not end")
+        raise ValueError("has headers without an end marker")
     return tuple(headers), position + 1

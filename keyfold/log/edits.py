@@ -86,7 +86,7 @@ def claim(role: Role, expected_epoch: int, *, lease_ms: int = 0, holder: str = "
             raise LeaseHeld(
                 manifest.topic,
                 manifest.partition,
-                f"compactor {state.lease_holder} (epoch {state.epoch}) holds the lease for another "
+                f"compactor {state.lease_holder} (epoch {state.epoch}) holds the lease for the next "
                 f"{state.lease_until_ms - seen_ms} ms",
                 until_ms=state.lease_until_ms,
             )
@@ -116,7 +116,7 @@ def append(
             raise OffsetMoved(
                 manifest.topic,
                 manifest.partition,
-                f"an append at offset {base_offset} does not meet the log end offset {manifest.next_offset}",
+                f"an append starts at offset {base_offset}, but the log ends at offset {manifest.next_offset}",
             )
         segments = manifest.segments
         if entry is not None:
@@ -200,7 +200,7 @@ def expire(epoch: int, expired: Sequence[SegmentEntry]) -> Edit:
             raise SegmentsMoved(
                 manifest.topic,
                 manifest.partition,
-                f"{', '.join(name for name, _ in names)}: no longer the log's first segments, as when they expired",
+                f"{', '.join(name for name, _ in names)}: no longer the first segments of the log",
             )
         shorter = without_first(manifest, len(names))
         unlinked = sorted(n for pair in names for n in pair)
@@ -280,7 +280,7 @@ def _listed(manifest: Manifest, segments: list[SegmentEntry], old: tuple[Segment
     raise SegmentsMoved(
         manifest.topic,
         manifest.partition,
-        f"{', '.join(name for name, _ in wanted)}: no longer listed as they were when the pass was planned",
+        f"{', '.join(name for name, _ in wanted)}: the log no longer lists these segments as planned",
     )
 
 
@@ -336,9 +336,9 @@ def require_writers(manifest: Manifest) -> None:
         raise IsReplica(
             manifest.topic,
             manifest.partition,
-            f"the log here is the replica `{state.name}` of {state.source}, and only its replicator writes it",
+            f"this log is the replica `{state.name}` of {state.source}; only its replicator may write to it",
             source=state.source,
-            hint="write to the source; or make this the source with `keyfold replica promote`",
+            hint="write to the source, or make the replica the source with `keyfold replica promote`",
         )
 
 
@@ -352,20 +352,22 @@ def _fenced(manifest: Manifest, role: Role, epoch: int) -> Fenced:
     return Fenced(
         manifest.topic,
         manifest.partition,
-        f"another {role.name.lower()} has claimed epoch {manifest.role(role).epoch}; mine was {epoch}",
+        f"another {role.name.lower()} has claimed epoch {manifest.role(role).epoch}; this one had epoch {epoch}",
     )
 
 
 def _require_first_marks(manifest: Manifest, replacement: Replacement, epoch: int) -> None:
     """An epoch marks in one commit, its pass's whole one, or `last_pass_epoch` would not say which marks are made."""
     if any(epoch in entry.cleaned_epochs for swap in replacement.swaps for entry in swap.new):
-        assert replacement.whole, f"a part of pass {epoch} marks tombstones: it has to claim an epoch of its own"
-        assert manifest.last_pass_epoch != epoch, f"pass {epoch} is over and marks again"
+        assert replacement.whole, f"a part of pass {epoch} marks tombstones; it must claim an epoch of its own"
+        assert manifest.last_pass_epoch != epoch, f"pass {epoch} has ended and marks tombstones again"
 
 
 def _require_own(names: Iterable[str], role: Role, epoch: int) -> None:
     """A commit brings in only objects of its own role and epoch: others may be orphans that are being deleted."""
     for name in names:
         parsed = parse_name(name)
-        assert parsed is not None, f"{name} is not an object's name"
-        assert (parsed.role, parsed.epoch) == (role, epoch), f"{name} is not of role {role.name}, epoch {epoch}"
+        assert parsed is not None, f"{name} is not the name of a segment or an index"
+        assert (parsed.role, parsed.epoch) == (role, epoch), (
+            f"{name} does not belong to role {role.name}, epoch {epoch}"
+        )

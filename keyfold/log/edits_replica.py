@@ -34,7 +34,7 @@ from keyfold.log.manifest import (
 )
 from keyfold.log.names import parse_name
 
-_RESYNC: Final = "`keyfold replica resync` accepts it, once: the replica then takes the source's log as it is"
+_RESYNC: Final = "`keyfold replica resync` makes the replica accept the source's log as it is, once"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def claim_replica(expected: Token, following: Following, claim_id: str) -> Edit:
             raise ReplicaDiverged(
                 manifest.topic,
                 manifest.partition,
-                f"the log here is the replica `{state.name}` of {state.source}, not `{following.name}`",
+                f"this log is the replica `{state.name}` of {state.source}, not `{following.name}`",
                 hint="give each replica a bucket or a topics.dir of its own",
             )
         claimed = replace(state, epoch=manifest.version + 1, claim_id=claim_id, source=following.source)
@@ -224,8 +224,8 @@ def require_follows(manifest: Manifest, source: Manifest, *, resync: bool = Fals
     if again:
         raise _diverged(
             manifest,
-            f"the source lists {min(again)} ({len(again)} objects like it), which was unlinked here and may be deleted",
-            hint="replicate again when `file.delete.delay.ms` has passed and it was collected here",
+            f"the source lists {min(again)} ({len(again)} such objects), which the replica has replaced and may delete",
+            hint="replicate again after `file.delete.delay.ms`, when the replica has deleted it",
         )
     if resync:
         return
@@ -237,16 +237,16 @@ def require_follows(manifest: Manifest, source: Manifest, *, resync: bool = Fals
         if there < here:
             raise _diverged(
                 manifest,
-                f"{name} is {there} at the source, and was {here} in its version {state.source_version}: an older "
-                "manifest was put back there",
+                f"{name} is {there} at the source and was {here} in version {state.source_version}: somebody put an "
+                "older manifest back there",
             )
     if source.purged_to >= manifest.next_offset:
         raise ResyncRequired(
             manifest.topic,
             manifest.partition,
-            f"the source has removed a tombstone at offset {source.purged_to}, and the replica has received offsets "
-            f"below {manifest.next_offset} only: who follows it there would keep the deleted key",
-            hint=_RESYNC + "; readers that began before it are refused",
+            f"the source has removed a tombstone at offset {source.purged_to}, but the replica has only received "
+            f"offsets below {manifest.next_offset}: its readers would keep the deleted key",
+            hint=_RESYNC + "; readers that started before must start again",
         )
 
 
@@ -256,14 +256,14 @@ def _require_successor(manifest: Manifest, state: ReplicaState, source: Manifest
         if ancestor is None:
             raise _diverged(
                 manifest,
-                f"the replica follows the log {state.source_log_id}, and the source's is {source.log_id}: it was reset "
-                "or repaired there, or this is another source",
+                f"the replica follows the log {state.source_log_id}, but the source has the log {source.log_id}: the "
+                "source was reset or repaired, or it is another one",
             )
         if ancestor.version < state.source_version:
             raise _diverged(
                 manifest,
-                f"the source goes on from version {ancestor.version} of the log {ancestor.log_id}, and the replica has "
-                f"version {state.source_version} of it",
+                f"the source continues from version {ancestor.version} of the log {ancestor.log_id}, but the replica "
+                f"has its version {state.source_version}",
                 lost_from=ancestor.next_offset,
                 lost_to=max(ancestor.next_offset, manifest.next_offset),
             )
@@ -272,8 +272,8 @@ def _require_successor(manifest: Manifest, state: ReplicaState, source: Manifest
     ):
         raise _diverged(
             manifest,
-            f"the source is at version {source.log_version}, the replica has version {state.source_version} already: "
-            "an older manifest was put back there",
+            f"the source is at version {source.log_version}, but the replica already has version "
+            f"{state.source_version}: somebody put an older manifest back at the source",
         )
 
 
@@ -282,15 +282,15 @@ def _require_nothing_lost(manifest: Manifest, source: Manifest, *, discard: bool
     if ancestor is None:
         raise _diverged(
             manifest,
-            f"the log {source.log_id} does not go on with the log {manifest.log_id} that is here",
-            hint="only the log that a replica was promoted from can become a replica of it",
+            f"the source's log {source.log_id} does not continue this log, {manifest.log_id}",
+            hint="a log can only become a replica of the log that was promoted from its replica",
         )
     unlinked = sorted(_inherited(source, ancestor) - manifest.object_names())
     if unlinked:
         raise _diverged(
             manifest,
-            f"the new source lists {unlinked[0]} ({len(unlinked)} objects like it), which this log has unlinked: a "
-            "compactor of its own may still be deleting it",
+            f"the new source lists {unlinked[0]} ({len(unlinked)} such objects), which this log has replaced: its "
+            "compactor may still be deleting it",
             hint="clean the log at the new source first (`keyfold compact run`), or replicate into another folder",
         )
     if manifest.next_offset > ancestor.next_offset and not discard:
@@ -301,8 +301,8 @@ def _require_nothing_lost(manifest: Manifest, source: Manifest, *, discard: bool
         )
         raise _diverged(
             manifest,
-            f"offsets from {ancestor.next_offset} to {manifest.next_offset - 1} (up to {records} records) were written "
-            "here after the replica had gone its own way, and would be lost",
+            f"offsets {ancestor.next_offset} to {manifest.next_offset - 1} (up to {records} records) were written "
+            "here after the replica was promoted, and would be lost",
             hint="export them first (`keyfold log export`), then demote with --discard",
             lost_from=ancestor.next_offset,
             lost_to=manifest.next_offset,
@@ -348,7 +348,7 @@ def require_replica(manifest: Manifest) -> ReplicaState:
     """What is said of whom the log follows. Raises `Fenced` where it follows nobody: it was promoted."""
     if manifest.replica is None:
         raise Fenced(
-            manifest.topic, manifest.partition, f"the log is no replica any more: it was promoted as {manifest.log_id}"
+            manifest.topic, manifest.partition, f"the log is no longer a replica: it was promoted as {manifest.log_id}"
         )
     return manifest.replica
 
@@ -356,10 +356,10 @@ def require_replica(manifest: Manifest) -> ReplicaState:
 def own_log(manifest: Manifest, source: Manifest) -> ReplicaDiverged:
     """The error for a log in the replica's place that has writers of its own."""
     if manifest.ancestor(source.log_id) is not None:
-        what = f"the log here was promoted: it is {manifest.log_id} now, and goes on with the source's {source.log_id}"
+        what = f"this log was promoted to {manifest.log_id}, which continues the source's log {source.log_id}"
         hint = "make the old source its replica with `keyfold replica demote`, or remove this replica"
     else:
-        what = f"there is a log with writers of its own here ({manifest.log_id}), which is nobody's replica"
+        what = f"the log here ({manifest.log_id}) has its own sink and compactor and is not a replica"
         hint = "give the replica a bucket or a topics.dir of its own"
     return ReplicaDiverged(manifest.topic, manifest.partition, what, hint=hint)
 
@@ -369,9 +369,9 @@ def require_epoch(manifest: Manifest, token: Token) -> ReplicaState:
     state = require_replica(manifest)
     if state.token == token:
         return state
-    what = f"another replicator has claimed epoch {state.epoch}; mine was {token.epoch}"
+    what = f"another replicator has claimed epoch {state.epoch}; this one had epoch {token.epoch}"
     if state.epoch <= token.epoch:
-        what = f"another replicator has begun the replica anew (its manifest was lost), with epoch {state.epoch}"
+        what = f"the manifest was lost, and another replicator has created it again with epoch {state.epoch}"
     raise Fenced(manifest.topic, manifest.partition, what)
 
 

@@ -67,15 +67,15 @@ def check_columns(columns: RecordColumns, last_offset: int) -> None:
     offsets = columns.offsets
     if offsets[0] <= last_offset or not all(map(lt, offsets, islice(offsets, 1, None))):
         before, after = next((a, b) for a, b in pairwise((last_offset, *offsets)) if b <= a)
-        raise ValueError(f"offset {after} after {before}: offsets must ascend over the whole segment")
+        raise ValueError(f"offset {after} follows offset {before}: offsets must ascend within a segment")
     if offsets[-1] >= 2**63:
-        raise ValueError(f"offset {offsets[-1]} does not fit 64 bits")
+        raise ValueError(f"offset {offsets[-1]} does not fit into 64 bits")
     if min(columns.timestamps) < -(2**63) or max(columns.timestamps) >= 2**63:
-        raise ValueError("a timestamp does not fit 64 bits")
+        raise ValueError("a timestamp does not fit into 64 bits")
     if min(columns.timestamp_types) < 0 or max(columns.timestamp_types) >= len(TIMESTAMP_TYPES):
-        raise ValueError(f"timestamp types are 0 to {len(TIMESTAMP_TYPES) - 1}")
+        raise ValueError(f"a timestamp type must be between 0 and {len(TIMESTAMP_TYPES) - 1}")
     if min(columns.leader_epochs) < -(2**31) or max(columns.leader_epochs) >= 2**31:
-        raise ValueError("a leader epoch does not fit 32 bits")
+        raise ValueError("a leader epoch does not fit into 32 bits")
 
 
 def check_lengths(columns: RecordColumns) -> None:
@@ -175,7 +175,7 @@ def _epochs(epochs: Sequence[int]) -> Ints | int:
         array = np.array(epochs, _INT64)
     least, most = int(array.min()), int(array.max())
     if least < -(2**31) or most >= 2**31:
-        raise ValueError("a leader epoch does not fit 32 bits")
+        raise ValueError("a leader epoch does not fit into 32 bits")
     return least if least == most else array
 
 

@@ -118,7 +118,7 @@ def unfinished(place: Place, data: bytes, listed: Mapping[str, int]) -> FirstCop
             place.partition,
             f"the first copy of a replica is not complete: {found_segments} segments, {found_bytes:,} bytes are in "
             f"`{place.folder}`",
-            hint="read the source until it is complete; `keyfold replica status` at the source shows who copies",
+            hint="read the source until then; `keyfold replica status` at the source shows which process copies",
             segments_there=found_segments,
             bytes_there=found_bytes,
         )
@@ -131,7 +131,7 @@ def unfinished(place: Place, data: bytes, listed: Mapping[str, int]) -> FirstCop
         f"the first copy of replica `{marker.name}` of {marker.source} is not complete: {segments_there} of "
         f"{marker.segments} segments, {bytes_there:,} of {marker.size_bytes:,} bytes ({percent}%) are in "
         f"`{place.folder}`",
-        hint="read the source until it is complete; if no process copies (`keyfold replica status`), start one: "
+        hint="read the source until then; if no process copies (`keyfold replica status`), start one: "
         f"`keyfold replica run {marker.source} {marker.name}`",
         replica=marker.name,
         source=marker.source,

@@ -103,14 +103,14 @@ class BlockTable:
         """Raise `SegmentDamaged` where a block read at its number is not the one of this table."""
         i = block.number
         if i >= len(self):
-            raise SegmentDamaged(origin, f"there are only {len(self)} blocks in the index", block=i)
+            raise SegmentDamaged(origin, f"the index has only {len(self)} blocks", block=i)
         if block.position != self.position[i] or len(block.stored) != self.length[i]:
-            raise SegmentDamaged(origin, "lies elsewhere than its index says", block=i)
+            raise SegmentDamaged(origin, "has another position or length than in its index", block=i)
         if block.record_count != self.record_count[i]:
-            message = f"has {block.record_count} records, its index says {self.record_count[i]}"
+            message = f"has {block.record_count} records, but its index says {self.record_count[i]}"
             raise SegmentDamaged(origin, message, block=i)
         if crc32(block.stored) != self.crc32[i]:
-            raise SegmentDamaged(origin, "CRC-32 is not the one in its index", block=i)
+            raise SegmentDamaged(origin, "has another CRC-32 than in its index", block=i)
 
     def encode(self) -> bytes:
         """The table as it stands in an index's metadata."""
@@ -239,7 +239,7 @@ def _checked_footer(tail: Bytes, origin: str) -> tuple[Footer, Index]:
             raise SegmentDamaged(origin, message)
     row_count = sum(group.row_count for group in footer.groups)
     if row_count != int(blocks.record_count.sum()) or len(sync_marker) != SYNC_BYTES:
-        raise SegmentDamaged(origin, "the index's rows are not those of its block table")
+        raise SegmentDamaged(origin, "the index's rows do not match its block table")
     return footer, Index(_NO_ROWS, blocks, meta["keyfold.codec"], sync_marker)
 
 
@@ -247,7 +247,7 @@ def _check_columns(schema: pa.Schema, origin: str) -> None:
     """Raise `SegmentDamaged` for other columns, and for those that may hold null where a writer's may not."""
     if not schema.equals(ROWS):
         said = str(schema.remove_metadata()).replace("\n", ", ")
-        raise SegmentDamaged(origin, f"the index has other columns than a writer's: {said}")
+        raise SegmentDamaged(origin, f"the index has unexpected columns: {said}")
 
 
 def _check_group(file: Any, data: Bytes, group: RowGroup, number: int, columns: Sequence[str], origin: str) -> None:
@@ -262,7 +262,7 @@ def _check_group(file: Any, data: Bytes, group: RowGroup, number: int, columns: 
         lengths = file.read_row_group(number, columns=["length"], use_threads=False).column("length")
         most += max(0, int(lengths.to_numpy().sum(dtype=np.int64)))
     if claimed > most:
-        raise SegmentDamaged(origin, f"the index has a row group that claims {claimed} bytes")
+        raise SegmentDamaged(origin, f"the index has a row group that declares {claimed} bytes")
 
 
 def _row_groups(file: Any, columns: list[str]) -> Iterator[pa.Table]:
@@ -294,10 +294,10 @@ def _checked_meta(meta: dict[bytes, bytes], origin: str) -> dict[str, str]:
     """The footer's values of ours. Raises `SegmentDamaged`, `KeyError` where one is missing, `ValueError`."""
     version = meta.get(b"keyfold.format", b"").decode()
     if version != FORMAT:
-        raise SegmentDamaged(origin, f"index format {version!r} is not {FORMAT!r}, the one read here")
+        raise SegmentDamaged(origin, f"the index has format {version!r}; this version reads format {FORMAT!r}")
     values = {name: meta[name.encode()].decode() for name in _META}
     if meta[b"keyfold.check"].decode() != _check(values):
-        raise SegmentDamaged(origin, "the index's footer is not what was written: CRC-32 differs")
+        raise SegmentDamaged(origin, "the index's footer is damaged: its CRC-32 differs")
     return values
 
 
@@ -374,7 +374,7 @@ def read_index(store: ObjectStore, place: Place, entry: SegmentEntry, *, columns
     except SegmentDamaged as e:
         raise Corrupt(place.topic, place.partition, str(e), hint="run `keyfold log verify`") from e
     if len(index) != entry.record_count:
-        message = f"index `{key}` has {len(index)} rows, its segment {entry.record_count} records"
+        message = f"index `{key}` has {len(index)} rows, but its segment has {entry.record_count} records"
         raise Corrupt(place.topic, place.partition, message, hint="run `keyfold log verify`")
     return index
 
@@ -385,13 +385,13 @@ def read_index_data(store: ObjectStore, place: Place, entry: SegmentEntry) -> by
     try:
         data = store.get(key, entry.index_size_bytes).data
     except ObjectTooLarge as e:
-        message = f"index `{key}` is larger than the {entry.index_size_bytes} bytes that the manifest says"
+        message = f"index `{key}` is larger than the {entry.index_size_bytes} bytes in the manifest"
         raise Corrupt(place.topic, place.partition, message, hint="run `keyfold log verify`") from e
     if hashlib.sha256(data).digest() != entry.index_checksum:
         raise Corrupt(
             place.topic,
             place.partition,
-            f"index `{key}` ({len(data)} bytes) is not what the manifest says: SHA-256 differs",
-            hint="run `keyfold log verify`; the index can be built again from its segment",
+            f"index `{key}` ({len(data)} bytes) has another SHA-256 than in the manifest",
+            hint="run `keyfold log verify`; the index can be rebuilt from its segment",
         )
     return data

@@ -70,7 +70,7 @@ class Footer:
 def read_footer(data: Bytes) -> Footer:
     """Read the footer of a Parquet file, or of its end. Raises `ValueError`."""
     if len(data) < 2 * _SIZE or bytes(data[-_SIZE:]) != b"PAR1":
-        raise ValueError("it does not end as a Parquet file does")
+        raise ValueError("it does not end with Parquet's magic bytes")
     end = len(data) - 2 * _SIZE
     size = int.from_bytes(data[end : end + _SIZE], "little")
     if size > end:
@@ -99,19 +99,21 @@ def unpacked_bytes(data: Bytes, group: RowGroup, column: int, *, is_key: bool) -
     """
     chunk = group.chunks[column]
     if chunk.codec not in {_NONE, _ZSTD}:
-        raise ValueError(f"column {column} has Parquet's codec {chunk.codec}, which keyfold does not write")
+        raise ValueError(f"column {column} has the Parquet codec {chunk.codec}, which keyfold does not write")
     if chunk.start < 0 or chunk.size_bytes < 0 or chunk.start + chunk.size_bytes > len(data):
-        raise ValueError(f"column {column} lies outside of it")
+        raise ValueError(f"column {column} is outside of the file")
     pages = memoryview(data)[chunk.start : chunk.start + chunk.size_bytes]
     at = values = total = 0
     try:
         while values < group.row_count:
             page = _page(pages, at)
             if page.value_count > group.row_count - values:
-                raise ValueError(f"column {column} has more values in pages than the {group.row_count} rows")
+                raise ValueError(
+                    f"column {column} has more values in its pages than there are rows ({group.row_count})"
+                )
             if page.encoding not in _ENCODINGS:
                 expected = ", ".join(_ENCODINGS.values())
-                message = f"column {column} has a page of Parquet's encoding {page.encoding}; keyfold writes {expected}"
+                message = f"column {column} has a page of Parquet encoding {page.encoding}; keyfold writes {expected}"
                 raise ValueError(message)
             if is_key and page.encoding == _DELTA_LENGTH_BYTE_ARRAY:
                 _check_lengths(pages[page.start : page.end], page, chunk.codec, column)
@@ -152,7 +154,7 @@ def _page(pages: memoryview, at: int) -> _Page:
         else:
             header.skip(field & 15)
     if kind != _DATA_PAGE:
-        raise ValueError(f"it has a page of Parquet's type {kind}; keyfold writes data pages alone, no dictionary")
+        raise ValueError(f"it has a page of Parquet type {kind}; keyfold writes data pages only, no dictionary")
     if min(unpacked, packed, values[0]) < 0:
         raise ValueError("a page has no size or no count")
     end = header.at + packed
@@ -179,7 +181,7 @@ def _page_values(header: _Compact) -> tuple[int, int, int]:
 def _check_lengths(stored: memoryview, page: _Page, codec: int, column: int) -> None:
     """Raise `ValueError` where a page of keys claims more lengths than it has values: Arrow takes memory for each."""
     if page.level_encoding != _RLE:
-        raise ValueError(f"column {column} has levels of Parquet's encoding {page.level_encoding}, not RLE")
+        raise ValueError(f"column {column} has levels of Parquet encoding {page.level_encoding}, not RLE")
     head = _head(stored, _LEVELS_BYTES, codec)
     numbers_at = _SIZE + int.from_bytes(head[:_SIZE], "little")
     if numbers_at > _LEVELS_BYTES + 2 * page.value_count:
@@ -189,7 +191,7 @@ def _check_lengths(stored: memoryview, page: _Page, codec: int, column: int) -> 
     numbers = _Compact(head, numbers_at)
     _block_values, _block_parts, count = numbers.unsigned(), numbers.unsigned(), numbers.unsigned()
     if count > page.value_count:
-        raise ValueError(f"column {column} has a page of {page.value_count} values that claims {count} lengths")
+        raise ValueError(f"column {column} has a page of {page.value_count} values that declares {count} lengths")
 
 
 def _head(stored: memoryview, size_bytes: int, codec: int) -> Bytes:
@@ -273,7 +275,7 @@ class _Compact:
             if not step:
                 step = self.number() - number
                 if step <= 0 or number + step > 0x7FFF:
-                    raise ValueError("the fields of a struct do not ascend")
+                    raise ValueError("the field numbers of a struct do not ascend")
             number += step
             yield number << 4 | byte & 15
         self.at += 1
@@ -322,7 +324,7 @@ class _Compact:
         if count == _WIDE:
             count = self.unsigned()
         if byte & 15 != kind and count:
-            raise ValueError("a list has items of another kind")
+            raise ValueError("a list has items of an unexpected type")
         if count > len(self.data) - self.at:
             raise IndexError
         return count
@@ -336,7 +338,7 @@ class _Compact:
         elif kind in {_TRUE, _FALSE}:
             pass
         elif depth > _NESTED_MAX:
-            raise ValueError("it is nested too deep")
+            raise ValueError("it is nested too deeply")
         elif kind in {_LIST, _SET}:
             inner = self.data[self.at] & 15
             for _ in range(self.items(inner)):
@@ -347,7 +349,7 @@ class _Compact:
         elif kind in {_I8, _DOUBLE}:
             self._pass(1 if kind == _I8 else 8)
         else:
-            raise ValueError(f"it has a value of Thrift's kind {kind}")
+            raise ValueError(f"it has a value of Thrift type {kind}")
 
     def _pass(self, size: int) -> None:
         if size > len(self.data) - self.at:

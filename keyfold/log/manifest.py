@@ -355,16 +355,16 @@ def faults(manifest: Manifest) -> list[str]:
             f"[{manifest.log_start_offset}, {manifest.next_offset}]"
         )
     if max(manifest.version, manifest.last_epoch) > COUNTED_MAX:
-        found.append(f"version {manifest.version} or last_epoch {manifest.last_epoch} is too large to count on from it")
+        found.append(f"version {manifest.version} or last_epoch {manifest.last_epoch} is too large to be incremented")
     if max(manifest.sink.epoch, manifest.compactor.epoch) > manifest.last_epoch:
         found.append(f"a role's epoch is above last_epoch {manifest.last_epoch}")
     names = [n for s in manifest.segments for n in (s.name, s.index_name)]
     if len(set(names)) != len(names):
-        found.append("an object is named twice")
+        found.append("an object is listed twice")
     doubled = set(names) & {r.name for r in manifest.replaced}
     found.extend(f"{name} is both listed and replaced" for name in sorted(doubled))
     if len({h.replica for h in manifest.holds}) != len(manifest.holds):
-        found.append("two holds of one replica")
+        found.append("a replica has two holds")
     missing = {e for s in manifest.segments for e in s.cleaned_epochs} - {p.epoch for p in manifest.passes}
     found.extend(f"pass {epoch} marks tombstones but is not among passes" for epoch in sorted(missing))
     return found
@@ -372,8 +372,10 @@ def faults(manifest: Manifest) -> list[str]:
 
 def _name_faults(manifest: Manifest) -> list[str]:
     """Names that are not those of segments and indexes in the partition's folder: they are read, copied and deleted."""
-    found = [f"{s.name!r} is not a segment's name" for s in manifest.segments if not is_segment_name(s.name)]
-    found += [f"{s.index_name!r} is not an index's name" for s in manifest.segments if not is_index_name(s.index_name)]
+    found = [f"{s.name!r} is not the name of a segment" for s in manifest.segments if not is_segment_name(s.name)]
+    found += [
+        f"{s.index_name!r} is not the name of an index" for s in manifest.segments if not is_index_name(s.index_name)
+    ]
     found += [
         f"{r.name!r} among the replaced objects is not the name of a segment or an index"
         for r in manifest.replaced
@@ -385,11 +387,11 @@ def _name_faults(manifest: Manifest) -> list[str]:
 def _entry_faults(entry: SegmentEntry, position: int) -> list[str]:
     found: list[str] = []
     if entry.base_offset != position:
-        found.append(f"{entry.name}: range begins at {entry.base_offset}, the one before it ends at {position}")
+        found.append(f"{entry.name}: range starts at {entry.base_offset}, but the previous range ends at {position}")
     if not entry.base_offset <= entry.last_offset < entry.next_offset:
         found.append(f"{entry.name}: last offset {entry.last_offset} is outside its range")
     if entry.record_count < 1:
-        found.append(f"{entry.name}: a segment without records")
+        found.append(f"{entry.name}: the segment has no records")
     if entry.tombstone_count + entry.keyless_count > entry.record_count:
         found.append(f"{entry.name}: more tombstones and keyless records than records")
     if entry.unmarked_tombstone_count > entry.tombstone_count:

@@ -87,8 +87,8 @@ def encode_manifest(manifest: Manifest, max_bytes: int = MANIFEST_BYTES_MAX) -> 
         raise FormatTooNew(
             manifest.topic,
             manifest.partition,
-            f"the manifest's newer schema cannot be written together with this one's: {error}",
-            hint="upgrade keyfold here; reading still works",
+            f"this version cannot write the newer schema of the manifest: {error}",
+            hint="upgrade keyfold on this machine; it can still read the log",
         ) from error
     fastavro.schemaless_writer(body, written_by, _to_document(manifest))
     block = zstd.compress(body.getvalue(), level=_LEVEL)
@@ -97,9 +97,9 @@ def encode_manifest(manifest: Manifest, max_bytes: int = MANIFEST_BYTES_MAX) -> 
         raise ManifestTooLarge(
             manifest.topic,
             manifest.partition,
-            f"a manifest of {len(manifest.segments)} segments would have {len(block)} bytes ({raw_bytes} unpacked), "
-            f"and nobody reads more than {limit}; nothing was written",
-            hint="let the compactor merge segments, and let the sink make larger ones (`flush.size`, `segment.ms`)",
+            f"a manifest of {len(manifest.segments)} segments would have {len(block)} bytes ({raw_bytes} "
+            f"uncompressed), more than the limit of {limit}; nothing was written",
+            hint="let the compactor merge segments, and let the sink write larger ones (`flush.size`, `segment.ms`)",
         )
     return _sealed(
         {
@@ -144,7 +144,7 @@ def decode_manifest(data: bytes, place: Place) -> Manifest:
             raise _corrupt(place, "its checksum does not match its bytes")
     try:
         if data[: len(_MAGIC)] != _MAGIC:
-            raise ValueError("it does not begin as an Avro file does")
+            raise ValueError("it does not start with Avro's magic bytes")
         metadata, position = read_meta(data, len(_MAGIC))
         min_reader = _version(metadata, "keyfold.min.reader")
     except (ValueError, EOFError) as error:
@@ -153,11 +153,11 @@ def decode_manifest(data: bytes, place: Place) -> Manifest:
         raise FormatTooNew(
             place.topic,
             place.partition,
-            f"`{place.manifest_key}` needs a reader of format {min_reader}, this one reads up to {FORMAT}",
-            hint="upgrade keyfold here",
+            f"`{place.manifest_key}` needs a reader of format {min_reader}; this version reads formats up to {FORMAT}",
+            hint="upgrade keyfold on this machine",
         )
     if at is None or min_reader < 0:
-        raise _corrupt(place, "it carries no checksum, so keyfold did not write it")
+        raise _corrupt(place, "it has no checksum, so keyfold did not write it")
     try:
         schema = manifest_schema(metadata.get("avro.schema", ""), FORMAT)
         manifest = _from_body(schema, _unpacked(data, position, metadata, schema), metadata)
@@ -167,7 +167,7 @@ def decode_manifest(data: bytes, place: Place) -> Manifest:
     if found:
         raise _corrupt(place, "; ".join(found[:_FAULTS_SHOWN]))
     if (manifest.topic, manifest.partition) != (place.topic, place.partition):
-        raise _corrupt(place, f"it is the manifest of {manifest.topic[:_NAME_SHOWN]}-{manifest.partition}")
+        raise _corrupt(place, f"it belongs to {manifest.topic[:_NAME_SHOWN]}-{manifest.partition}")
     return manifest
 
 
@@ -193,12 +193,12 @@ def _unpacked(data: bytes, position: int, metadata: Mapping[str, str], schema: M
     block = parse_block(memoryview(data)[position + SYNC_BYTES :], sync)
     if metadata.get("avro.codec") != "zstandard" or block.record_count != 1:
         raise ValueError(
-            f"{block.record_count} records, compressed with {metadata.get('avro.codec', '')[:_NAME_SHOWN]!r}"
+            f"it has {block.record_count} records, compressed with {metadata.get('avro.codec', '')[:_NAME_SHOWN]!r}"
         )
     try:
         size_bytes = zstandard.frame_content_size(block.payload)
         if not 0 <= size_bytes <= raw_bytes_max(len(block.payload), is_own=schema.is_own):
-            raise ValueError(f"{len(block.payload)} bytes that claim to hold {size_bytes}")
+            raise ValueError(f"{len(block.payload)} bytes declare an uncompressed size of {size_bytes}")
         return zstandard.ZstdDecompressor().decompress(block.payload, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise ValueError(str(error)) from error
@@ -210,8 +210,8 @@ def require_writable(manifest: Manifest) -> None:
         raise FormatTooNew(
             manifest.topic,
             manifest.partition,
-            f"the manifest needs a writer of format {manifest.min_writer}, this one writes format {FORMAT}",
-            hint="upgrade keyfold here; reading still works",
+            f"the manifest needs a writer of format {manifest.min_writer}; this version writes format {FORMAT}",
+            hint="upgrade keyfold on this machine; it can still read the log",
         )
 
 
@@ -291,9 +291,9 @@ def _open(kind: Any, item: Document) -> Any:
 
 def _entry(item: Document) -> SegmentEntry:
     if not is_segment_name(item["name"]):
-        raise ValueError(f"{item['name'][:_NAME_SHOWN]!r} is not a segment's name")
+        raise ValueError(f"{item['name'][:_NAME_SHOWN]!r} is not the name of a segment")
     if not is_index_name(item["index_name"]):
-        raise ValueError(f"{item['index_name'][:_NAME_SHOWN]!r} is not an index's name")
+        raise ValueError(f"{item['index_name'][:_NAME_SHOWN]!r} is not the name of an index")
     values = _known(SegmentEntry, item)
     values["cleaned_epochs"] = tuple(values.get("cleaned_epochs", ()))
     values["schema_ids"] = tuple(values.get("schema_ids", ()))
@@ -303,7 +303,7 @@ def _entry(item: Document) -> SegmentEntry:
 def _replaced(item: Document) -> Replaced:
     if not (is_segment_name(item["name"]) or is_index_name(item["name"])):
         raise ValueError(
-            f"{item['name'][:_NAME_SHOWN]!r} among the replaced objects is not a segment's or index's name"
+            f"{item['name'][:_NAME_SHOWN]!r} among the replaced objects is not the name of a segment or an index"
         )
     return Replaced(**_known(Replaced, item))
 

@@ -76,7 +76,7 @@ class ManifestSchema:
             if part.name not in takes:
                 document[part.name] = kept if part.schema is None else dict(kept)
         if stream.tell() != len(body):
-            raise ValueError(f"{len(body) - stream.tell()} bytes are left after the record")
+            raise ValueError(f"it has {len(body) - stream.tell()} bytes after the record")
         return document
 
 
@@ -111,7 +111,7 @@ def manifest_schema(text: str, version: int) -> ManifestSchema:
     except SchemaRefused:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, fastavro.schema.SchemaParseException) as e:
-        raise SchemaRefused(f"it is no schema of a manifest ({type(e).__name__}: {e})") from e
+        raise SchemaRefused(f"it is not the schema of a manifest ({type(e).__name__}: {e})") from e
 
 
 def for_writing(schema: Schema) -> Schema:
@@ -180,7 +180,7 @@ class _Check:
 
     def _known_record(self, ours: Schema, theirs: Schema, depth: int) -> Schema:
         if theirs.get("name") != ours["name"] or theirs.get("namespace") != ours.get("namespace"):
-            raise SchemaRefused(f"a record {_shown(theirs.get('name'))} is not {ours['name']}")
+            raise SchemaRefused(f"the record {_shown(theirs.get('name'))} is not {ours['name']}")
         mine = {f["name"]: f for f in ours["fields"]}
         fields = []
         for other in theirs["fields"]:
@@ -212,7 +212,7 @@ class _Check:
             return self._by_name(schema, depth)
         if isinstance(schema, list):
             if not schema:
-                raise SchemaRefused("a union of nothing")
+                raise SchemaRefused("a union has no branches")
             return [branch if branch == "null" else self.added(branch, depth + 1) for branch in schema]
         match schema["type"]:
             case "array":
@@ -224,14 +224,14 @@ class _Check:
             case str() as kind if kind in _SCALARS:
                 return kind
             case kind:
-                raise SchemaRefused(f"{_shown(kind)} is not a type that a field can be added with")
+                raise SchemaRefused(f"{_shown(kind)} is not a type that an added field can have")
 
     def _by_name(self, name: str, depth: int) -> Schema:
         if name in _SCALARS:
             return name
         found = self.depths.get(name.removeprefix(f"{_NAMESPACE}."))
         if found is None:  # null too, which takes no byte, and a type that is not complete: it would contain itself
-            raise SchemaRefused(f"{_shown(name)} is not a type that a field can be added with")
+            raise SchemaRefused(f"{_shown(name)} is not a type that an added field can have")
         if depth + found > MAX_DEPTH:
             raise SchemaRefused(f"types are nested more than {MAX_DEPTH} deep")
         return name
@@ -239,12 +239,12 @@ class _Check:
     def _added_named(self, schema: Schema, depth: int) -> Schema:
         name = schema["name"]
         if schema.get("namespace", _NAMESPACE) != _NAMESPACE or not _NAME.fullmatch(name) or name in self.depths:
-            raise SchemaRefused(f"a type cannot be added under the name {_shown(name)}")
+            raise SchemaRefused(f"a type cannot be added with the name {_shown(name)}")
         if schema["type"] == "enum":
             made: Schema = {"type": "enum", "name": name, "symbols": list(map(str, schema["symbols"]))}
         elif schema["type"] == "fixed":
             if not (isinstance(schema["size"], int) and 0 < schema["size"] <= 2**31 - 1):
-                raise SchemaRefused(f"a fixed of {_shown(schema['size'])} bytes")
+                raise SchemaRefused(f"a fixed type has {_shown(schema['size'])} bytes")
             made = {"type": "fixed", "name": name, "size": schema["size"]}
         else:
             if not schema["fields"]:
@@ -256,7 +256,7 @@ class _Check:
     def _complete(self, made: Schema) -> Schema:
         name = made["name"]
         if name in self.made:
-            raise SchemaRefused(f"two types are called {_shown(name)}")
+            raise SchemaRefused(f"two types have the name {_shown(name)}")
         self.made[name], self.depths[name] = made, self._depth(made)
         return made
 
@@ -272,7 +272,7 @@ class _Check:
 
 def _field(field_: Schema, kind: Schema) -> Schema:
     if not _NAME.fullmatch(field_["name"]):
-        raise SchemaRefused(f"a field called {_shown(field_['name'])}")
+        raise SchemaRefused(f"a field has the name {_shown(field_['name'])}")
     made = {"name": field_["name"], "type": kind}
     return {**made, **{key: field_[key] for key in ("default", "doc") if key in field_}}
 
@@ -369,7 +369,7 @@ def _counts(stream: io.BytesIO, body: bytes) -> Iterator[int]:
         if count == 0:
             return
         if count > len(body) - position:
-            raise ValueError(f"{count} items where {len(body) - position} bytes are left")
+            raise ValueError(f"an array declares {count} items with {len(body) - position} bytes left")
         yield count
 
 

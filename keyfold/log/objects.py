@@ -155,10 +155,10 @@ def _require_mine(store: ObjectStore, key: str, size_bytes: int, patience: Patie
     except ObjectNotFound:
         if isinstance(error, UploadLost):
             raise error from None
-        raise UploadLost(key, "was uploaded and is gone: the collector took it from a fenced writer") from error
+        raise UploadLost(key, "was uploaded and deleted again: another writer has fenced this one") from error
     if found.size_bytes != size_bytes:
         raise NameTaken(
             key,
-            f"holds {found.size_bytes} bytes where this writer's {size_bytes} bytes belong",
-            hint="object names are never reused; something else writes into this folder",
+            f"holds {found.size_bytes} bytes; this writer sent {size_bytes} bytes",
+            hint="keyfold never reuses object names; find out what else writes into this folder",
         ) from error

@@ -44,14 +44,14 @@ class PartitionLog(PartitionFolder):
             listed = self.listed()
         if FIRST_COPY_NAME not in listed and not any(parse_name(name) for name in listed):
             raise LogNotFound(
-                self.place.topic, self.place.partition, f"there is no log at `{self.place.folder}`"
+                self.place.topic, self.place.partition, f"no log found at `{self.place.folder}`"
             ) from None
         marker = self._marker(listed)  # before the manifest: it goes after the first commit
         try:
             return self.committer.read()  # it may have been created between the two looks
         except ObjectNotFound:
             if marker is None:
-                raise manifest_lost(self.place, "is missing, but segments are there") from None
+                raise manifest_lost(self.place, "is missing, but its segments exist") from None
             raise unfinished(self.place, marker, listed) from None
 
     def _marker(self, listed: Mapping[str, int]) -> bytes | None:
@@ -104,7 +104,7 @@ class PartitionLog(PartitionFolder):
         """
         pinned = self._put_first(manifest, Create() if over is None else Update(over))
         if pinned.manifest.log_id != manifest.log_id:
-            raise AlreadyExists(self.place.manifest_key, "there is a manifest already")
+            raise AlreadyExists(self.place.manifest_key, "a manifest already exists")
         return pinned
 
     def claim_sink(self, pinned: Pinned | None = None) -> SinkSession:
@@ -200,7 +200,7 @@ class _Session:
         try:
             pinned = self._log.committer.read()
         except ObjectNotFound:
-            raise manifest_lost(self.place, "was there and is gone") from None
+            raise manifest_lost(self.place, "was there and is missing now") from None
         require_same_log(self.manifest, pinned.manifest)
         edits.require_writers(pinned.manifest)
         self.pinned = pinned
@@ -209,7 +209,7 @@ class _Session:
             raise Fenced(
                 self.place.topic,
                 self.place.partition,
-                f"another {self.role.name.lower()} has claimed epoch {claimed}; mine was {self.epoch}",
+                f"another {self.role.name.lower()} has claimed epoch {claimed}; this one had epoch {self.epoch}",
             )
         return self.manifest
 

@@ -113,10 +113,10 @@ class ReplicaSession:
         pinned = self._log.load()
         if pinned is None:
             if self.pinned is not None or self._is_parked:
-                raise manifest_lost(self.place, "was there and is gone")
+                raise manifest_lost(self.place, "was there and is missing now")
             return None
         if self.pinned is None and not self._is_parked:
-            raise Fenced(self.place.topic, self.place.partition, "another replicator has made the first manifest")
+            raise Fenced(self.place.topic, self.place.partition, "another replicator has written the first manifest")
         edits.require_epoch(pinned.manifest, self._token)
         self.pinned = pinned
         self._is_parked = False
@@ -143,7 +143,7 @@ class ReplicaSession:
         `edits_replica.require_follows`; `resync` accepts them), `FormatTooNew`, `ManifestLost`, and `CommitUnknown`:
         call again with the same source.
         """
-        assert source is not self._claimed, "the source's manifest must be loaded again after the claim"
+        assert source is not self._claimed, "load the source's manifest again after the claim"
         require_writable(source)
         assert not self._is_parked
         if self.pinned is None:
@@ -203,7 +203,7 @@ class ReplicaSession:
             raise ReplicaDiverged(
                 self.place.topic,
                 self.place.partition,
-                "the replica has not received anything yet",
+                "the replica has not received any data yet",
                 hint="replicate once first",
             )
         return self.pinned.manifest
@@ -221,8 +221,8 @@ class ReplicaSession:
             raise ReplicaDiverged(
                 self.place.topic,
                 self.place.partition,
-                f"`{self.place.folder}` holds objects of epoch {self._found_epoch}, and the source knows epochs up to "
-                f"{source.last_epoch}: they are another log's",
+                f"`{self.place.folder}` contains objects of epoch {self._found_epoch}, but the source's last epoch is "
+                f"{source.last_epoch}: the objects belong to another log",
                 hint="give the replica an empty folder",
             )
         commit_id = new_commit_id(self._log.patience.random)
@@ -238,8 +238,8 @@ class ReplicaSession:
             raise CommitUnknown(
                 self.place.topic,
                 self.place.partition,
-                f"no certain answer to the first commit of `{key}`: {error.message}",
-                hint="it may have landed; the same commit can be tried again",
+                f"the store did not confirm the first commit of `{key}`: {error.message}",
+                hint="the commit may have landed; it can be retried",
             ) from error
         return Pinned(manifest, result.etag, result.date_ms)
 
@@ -247,5 +247,5 @@ class ReplicaSession:
         pinned = self._log.load()
         state = None if pinned is None else pinned.manifest.replica
         if pinned is None or state is None or state.commit_id not in tried:
-            raise Fenced(self.place.topic, self.place.partition, "another replicator has made the first manifest")
+            raise Fenced(self.place.topic, self.place.partition, "another replicator has written the first manifest")
         return pinned

@@ -94,13 +94,13 @@ class SegmentRewriter:
             raise ValueError(f"a mask of {len(keep)} for {len(index)} rows")
         source_codec = _codec_name(index, header)
         if index.sync_marker != self._assembly.sync_marker:
-            raise SegmentDamaged(origin, "its sync marker is not the partition's")
+            raise SegmentDamaged(origin, "has another sync marker than the partition")
         plan = _Plan.of(index, keep, origin)
         if not len(plan.kept):
             return
         offsets = index.ints("offset")[plan.kept]
         if offsets[0] <= self._last_offset:
-            raise SegmentDamaged(origin, f"offset {offsets[0]} after {self._last_offset}")
+            raise SegmentDamaged(origin, f"has offset {offsets[0]} after offset {self._last_offset}")
         self._last_offset = int(offsets[-1])
         blocks, bases = self._move_blocks(index, plan, offsets, source_codec, fetch, origin)
         self._assembly.add_rows(_new_rows(index, plan, offsets, cleaned_epoch, blocks, bases))
@@ -156,7 +156,7 @@ class SegmentRewriter:
             raw_bytes = int(plan.raw_bytes[number])
             raw = memoryview(decompress_block(block, codec, origin=origin, raw_bytes=raw_bytes))
             if len(raw) != raw_bytes:
-                message = f"has {len(raw)} raw bytes, its index rows {raw_bytes}"
+                message = f"has {len(raw)} uncompressed bytes, but its index rows have {raw_bytes}"
                 raise SegmentDamaged(origin, message, block=number)
             if self._waiting_bytes + size > 1.5 * self._block_bytes:
                 self._flush()
@@ -231,13 +231,13 @@ class _Plan:
             number = np.arange(n_blocks)
             expected = np.where((number >= index.part[0]) & (number < index.part[1]), expected, 0)
         if not np.array_equal(count, expected):
-            raise SegmentDamaged(origin, "index rows per block are not the counts of its block table")
+            raise SegmentDamaged(origin, "the index's rows per block do not match its block table")
         first_row = np.cumsum(expected) - expected
         block_start = np.append(row_end - length, row_end[-1:])[first_row]
         if (np.diff(offset) <= 0).any() or (np.diff(block) < 0).any():
-            raise SegmentDamaged(origin, "index rows do not ascend")
+            raise SegmentDamaged(origin, "the index's offsets do not ascend")
         if not np.array_equal(index.ints("position"), row_end - length - block_start[block]):
-            raise SegmentDamaged(origin, "index rows do not lie one after another")
+            raise SegmentDamaged(origin, "the index's rows are not contiguous")
         kept = np.flatnonzero(keep)
         kept_block, kept_length = block[kept], length[kept]
         kept_count = np.bincount(kept_block, minlength=n_blocks)
@@ -333,7 +333,7 @@ def _fetch_blocks(index: Index, needed: Ints, fetch: Fetch, origin: str) -> Iter
     for start, length, numbers in fetch_ranges(index, needed):
         data = memoryview(fetch(start, length))
         if len(data) != length:
-            message = f"{len(data)} bytes came of {length} at {start}"
+            message = f"received {len(data)} of {length} bytes at position {start}"
             raise SegmentDamaged(origin, message, block=numbers[0])
         for number in numbers:
             at = int(index.blocks.position[number]) - start

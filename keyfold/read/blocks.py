@@ -74,7 +74,7 @@ def damage_named(place: Place) -> Iterator[None]:
 def verify_hint(place: Place) -> str:
     """What to do about damage that a reader meets."""
     command = f"keyfold log verify <url> {place.topic} --partition {place.partition}"
-    return f"nothing was changed; `{command}` says what is lost"
+    return f"nothing was changed; run `{command}` to list what is damaged"
 
 
 def read_blocks_at(store: ObjectStore, place: Place, source: BlockSource, numbers: Ints) -> Iterator[Record]:
@@ -123,7 +123,7 @@ def _range(store: ObjectStore, key: str, start: int, length: int) -> bytes:
         return store.get_range(key, start, length)
     except StoreError as error:
         if type(error) is StoreError and (size_bytes := store.head(key).size_bytes) < start + length:
-            message = f"cut off: it has {size_bytes} bytes, its index names {start + length} and perhaps more"
+            message = f"is cut off: it has {size_bytes} bytes, but its index lists at least {start + length}"
             raise SegmentDamaged(key, message) from error
         raise
 

@@ -104,7 +104,7 @@ def compare_partition(
     begin = max(start, manifest.log_start_offset, extent.from_offset)
     stop = min(end, manifest.next_offset, manifest.next_offset if extent.to_offset is None else extent.to_offset)
     if begin >= stop:
-        what = f"nothing to compare: Kafka has [{start}, {end}), the log {_range(manifest)}"
+        what = f"nothing to compare: Kafka has offsets [{start}, {end}), the log has {_range(manifest)}"
         return Comparison((*findings, Finding(Kind.NOT_COMPARED, place.manifest_key, what)), 0)
     with HashedRows(manifest.record_count * 2, rows_at_once) as rows:
         windows = _windows(begin, stop, extent.sample, random)
@@ -116,7 +116,7 @@ def compare_partition(
                 walk.run(at, upto, end if is_whole else upto)
             walk.finish(is_whole=is_whole)
         except (Corrupt, ObjectNotFound) as error:
-            what = f"stopped at damage after {walk.compared} records: {error.message}"
+            what = f"the comparison stopped at damage after {walk.compared} records: {error.message}"
             walk.findings.add(Finding(Kind.NOT_COMPARED, place.manifest_key, what))
         found = (*findings, *walk.findings)
     return Comparison(found, walk.compared)
@@ -128,9 +128,9 @@ def absent_partitions(log: Log, known: Collection[int], topic: TopicReader) -> I
         start, end = topic.ends(number)
         if start < end and next(topic.read(number, start, end), None) is not None:
             place = log.place(number)
-            what = f"Kafka's topic has partition {number} with offsets [{start}, {end}), and there is no log of it"
-            lost = "all that the log had of it, unless it is so new that no sink has read it yet"
-            to_do = "let the sink write it while Kafka has it; look who deleted its folder, if there was one"
+            what = f"Kafka's topic has partition {number} with offsets [{start}, {end}), but it has no log"
+            lost = "all records of the partition's log, unless the partition is new and no sink has read it yet"
+            to_do = "let the sink write it while Kafka has the records; if it had a folder, find out who deleted it"
             finding = Finding(Kind.TOPIC_DIFFERS, place.manifest_key, what, lost, to_do)
             yield VerifyReport(place, -1, 0, 0, (finding,), compared=0)
 
@@ -139,7 +139,7 @@ def _range(manifest: Manifest) -> str:
     return f"[{manifest.log_start_offset}, {manifest.next_offset})"
 
 
-_LOOK: Final = "see what became of the topic; a log does not go on with another one"
+_LOOK: Final = "find out what happened to the topic; a log cannot continue another topic"
 
 
 def _stranger(place: Place, manifest: Manifest, topic: TopicReader) -> Finding | None:
@@ -147,10 +147,10 @@ def _stranger(place: Place, manifest: Manifest, topic: TopicReader) -> Finding |
     known, theirs = manifest.topic_id, topic.topic_id()
     lost = "unknown: nothing can be compared"
     if known and theirs and known != theirs:
-        what = f"the log is of topic id {known}, Kafka's topic has {theirs}: it was made anew"
+        what = f"the log belongs to topic id {known}, but Kafka's topic has id {theirs}: the topic was recreated"
         return Finding(Kind.TOPIC_DIFFERS, place.manifest_key, what, lost, _LOOK)
     if place.partition not in topic.partitions():
-        what = f"Kafka's topic has no partition {place.partition}: it has {len(topic.partitions())}"
+        what = f"Kafka's topic has {len(topic.partitions())} partitions and no partition {place.partition}"
         return Finding(Kind.TOPIC_DIFFERS, place.manifest_key, what, lost, _LOOK)
     return None
 
@@ -158,8 +158,8 @@ def _stranger(place: Place, manifest: Manifest, topic: TopicReader) -> Finding |
 def _outside(place: Place, manifest: Manifest, start: int, end: int) -> Iterator[Finding]:
     """Which part of the log Kafka does not have."""
     if end < manifest.next_offset:
-        what = f"Kafka ends at offset {end}, the log at {manifest.next_offset}: the topic was truncated or made anew"
-        lost = f"at Kafka, the records from {end} on; the log has them"
+        what = f"Kafka ends at offset {end}, the log at {manifest.next_offset}: the topic was truncated or recreated"
+        lost = f"in Kafka, the records from offset {end} on; the log has them"
         yield Finding(Kind.TOPIC_DIFFERS, place.manifest_key, what, lost, _LOOK)
     if start > manifest.log_start_offset:
         upto = min(start, manifest.next_offset)
@@ -231,12 +231,12 @@ class _Walk:
         names = ["key", "value", "headers", "timestamp", "timestamp_type"]
         if a.leader_epoch >= 0 and b.leader_epoch >= 0:
             names.append("leader_epoch")
-        wrong = [f"{n} {_short(getattr(a, n))} where Kafka has {_short(getattr(b, n))}" for n in names
+        wrong = [f"{n} {_short(getattr(a, n))} (Kafka: {_short(getattr(b, n))})" for n in names
                  if getattr(a, n) != getattr(b, n)]  # fmt: skip
         if wrong:
             what = f"the log has {', '.join(wrong)}"
             lost = "the record as Kafka has it"
-            to_do = "keep topic and bucket as they are and report this"
+            to_do = "leave the topic and the bucket unchanged, and report this"
             key = segment_key(self.judge.place, self.manifest, a.offset)
             self.findings.add(Finding(Kind.RECORD_DIFFERS, key, what, lost, to_do, offset=a.offset))
 

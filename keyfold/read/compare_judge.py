@@ -26,9 +26,9 @@ from keyfold.read.verify_keys import Suspect, Suspects
 
 Bools = npt.NDArray[np.bool_]
 _PROVED_AT_MOST: Final = 20
-_KEYLESS: Final = "records without a key that only Kafka has: keyless.records=remove may have removed them"
-_BELOW_PURGED: Final = "records that only Kafka has, below purged_to: what deleted them may be outside of the sample"
-_TO_DO: Final = "Kafka still has it: keep the topic from expiring it, and report this"
+_KEYLESS: Final = "records without a key are only in Kafka: keyless.records=remove may have removed them"
+_BELOW_PURGED: Final = "records below purged_to are only in Kafka: their tombstones may be outside of the sample"
+_TO_DO: Final = "Kafka still has it: prevent the topic from deleting it, and report this"
 
 
 class _Topic(Protocol):
@@ -78,7 +78,7 @@ class Judge:
             return None
         if self._is_in_sink_span(record.offset):
             self.is_explained = True
-            return self._lost(record.offset, "a sink wrote all records around it, and not this one")
+            return self._lost(record.offset, "a sink wrote the records before and after it")
         if record.key is None:
             self.is_explained = True
             self._unjudged[_KEYLESS] += 1
@@ -113,7 +113,7 @@ class Judge:
             elif self._is_whole:
                 last = ~group.followed() & (group.flags & TOMBSTONE == 0)
                 self._find(group, self._only(group, IN_LOG) & last, resurrected)
-        yield from self._proved(lost, lambda s: self._lost(s.offset, "nothing that is newer of its key is in the log"))
+        yield from self._proved(lost, lambda s: self._lost(s.offset, "the log has no newer record of this key"))
         yield from self._proved(outlived, self._outlived)
         yield from self._proved(unexpected, lambda s: self._unexpected(s.offset))
         yield from self._proved(resurrected, lambda s: self._resurrected(s.offset))
@@ -169,9 +169,9 @@ class Judge:
         if theirs is None or self._in_log(offset) is not None:
             return None
         key = segment_key(self.place, self._manifest, offset)
-        what = f"Kafka has a record of key {theirs.key!r} here, the log has none, and {why}"
+        what = f"Kafka has a record of key {theirs.key!r} at this offset, the log has none, and {why}"
         if theirs.is_tombstone:
-            lost = f"the tombstone of key {theirs.key!r}: what it deleted lives on"
+            lost = f"the tombstone of key {theirs.key!r}: the deleted value is visible again"
             return Finding(Kind.TOMBSTONE_LOST, key, what, lost, _TO_DO, offset=offset)
         lost = f"the record of key {theirs.key!r}"
         return Finding(Kind.RECORD_LOST, key, what, lost, _TO_DO, offset=offset)
@@ -180,13 +180,15 @@ class Judge:
         ours, theirs = self._in_log(suspect.offset), self._in_topic(suspect.newer)
         if ours is None or theirs is None or ours.key != theirs.key:
             return None
-        return self._lost(suspect.newer, f"the value that it deletes is there, at offset {suspect.offset}")
+        return self._lost(suspect.newer, f"the log still has the value that it deletes, at offset {suspect.offset}")
 
     def _unexpected(self, offset: int) -> Finding | None:
         ours = self._in_log(offset)
         if ours is None or self._in_topic(offset) is not None or offset < self._topic.ends(self._partition)[0]:
             return None
-        what = f"the log has a record of key {ours.key!r} here, Kafka has none, and the topic is not compacted"
+        what = (
+            f"the log has a record of key {ours.key!r} at this offset, Kafka has none, and the topic is not compacted"
+        )
         return Finding(Kind.RECORD_UNEXPECTED, segment_key(self.place, self._manifest, offset), what, to_do=REPORT,
                        offset=offset)  # fmt: skip
 
@@ -195,11 +197,11 @@ class Judge:
         if ours is None or self._in_topic(offset) is not None or offset < self._topic.ends(self._partition)[0]:
             return None
         what = (
-            f"it is the latest record of key {ours.key!r} in the log, and Kafka has no record of this key any more: "
-            "a tombstone deleted it there and is gone, and the log has never had it or has lost it"
+            f"this is the latest record of key {ours.key!r} in the log, but Kafka has no record of this key any more: "
+            "a tombstone deleted it in Kafka, and the log never received the tombstone or lost it"
         )
-        lost = f"the tombstone of key {ours.key!r}: the deleted key lives on"
-        to_do = "write a tombstone for this key to the topic; look at `gaps` for a sink that lagged too far"
+        lost = f"the tombstone of key {ours.key!r}: the deleted key is visible again"
+        to_do = "write a tombstone for this key to the topic; check `gaps` for a sink that lagged too far behind"
         return Finding(Kind.KEY_RESURRECTED, segment_key(self.place, self._manifest, offset), what, lost, to_do,
                        offset=offset)  # fmt: skip
 

@@ -80,9 +80,9 @@ def choose_cover(candidates: Sequence[Candidate]) -> Cover:
         chosen = [c for c in chosen if c not in hopeless]
         resurrected = known.resurrected(chosen)
     left_out = [(c, "a sink's upload that was never committed") for c in orphans]
-    left_out += [(c, "brings back deleted keys and has nothing alive") for c in hopeless]
+    left_out += [(c, "it would bring back deleted keys and has no latest record") for c in hopeless]
     taken = [*chosen, *hopeless]
-    left_out += [(c, "its records are in others, or superseded") for c in rest if c not in taken]
+    left_out += [(c, "its records are in other segments, or superseded") for c in rest if c not in taken]
     return Cover(tuple(chosen), tuple(left_out), tuple(sorted(known.missing(chosen))), tuple(sorted(resurrected)))
 
 

@@ -56,12 +56,12 @@ def _whole(store: ObjectStore, place: Place, entry: SegmentEntry) -> bytes:
     try:
         data = store.get(key, entry.size_bytes).data
     except ObjectTooLarge as error:
-        raise SegmentDamaged(key, f"is larger than the {entry.size_bytes} bytes that the manifest says") from error
+        raise SegmentDamaged(key, f"is larger than the {entry.size_bytes} bytes in the manifest") from error
     if len(data) != entry.size_bytes:
-        raise SegmentDamaged(key, f"has {len(data)} bytes, the manifest says {entry.size_bytes}")
+        raise SegmentDamaged(key, f"has {len(data)} bytes, but the manifest says {entry.size_bytes}")
     if hashlib.sha256(data).digest() != entry.checksum:
         _blame_block(store, place, entry, data)
-        raise SegmentDamaged(key, "its SHA-256 is not the one in the manifest")
+        raise SegmentDamaged(key, "has another SHA-256 than in the manifest")
     return data
 
 

@@ -65,7 +65,7 @@ _NOTES: Final = frozenset({
 
 NOTHING: Final = "nothing"
 RESTORE: Final = "restore this object from an older version of the bucket or from a replica"
-REPORT: Final = "keep the bucket as it is and report this: a writer of keyfold made it"
+REPORT: Final = "leave the bucket unchanged, and report this: a keyfold process wrote it"
 MAX_ALIKE: Final = 20
 
 

@@ -168,7 +168,7 @@ class Follower:
     def __next__(self) -> tuple[int, Record]:
         if self._records is None:
             if self._wish.columns != COLUMNS:
-                raise ValueError("records have all columns; with `columns` use `batches()`")
+                raise ValueError("records have all columns; use `batches()` with `columns`")
             self._records = self._one_by_one()
         return next(self._records)
 
@@ -188,7 +188,7 @@ class Follower:
     def batches(self) -> Iterator[tuple[int, pa.RecordBatch]]:
         """The same as Arrow batches, each of one partition, until the stop event is set."""
         if self._records is not None:
-            raise ValueError("records are taken from this follower one by one already")
+            raise ValueError("this follower already returns records one by one")
         for tail, taken in self._taken():
             tail.move(taken.position)
             yield tail.place.partition, taken.batch

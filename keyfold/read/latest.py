@@ -115,7 +115,7 @@ def _fetched(
     limits: ReadLimits = READ_LIMITS,
 ) -> _Fetched:
     if memory_bytes < limits.memory_bytes_min:
-        raise ValueError(f"memory_bytes is {memory_bytes}, and must be {limits.memory_bytes_min} or more")
+        raise ValueError(f"memory_bytes is {memory_bytes}, but must be at least {limits.memory_bytes_min}")
     wish = Wish.of(0, 2**63 - 1, columns, None, batch_bytes, limits)
     return _Fetched(store, place, load, choose_newest(store, place, load, memory_bytes), wish, memory_bytes)
 
@@ -165,7 +165,7 @@ def _groups(data: bytes, entry: SegmentEntry, key: str) -> Iterator[tuple[int, p
     expected = entry.record_count
     for first, table in Index.groups_backwards(data, columns=_COLUMNS, origin=key):
         if first + table.num_rows != expected:
-            raise SegmentDamaged(key, f"the index does not have one row for each of {entry.record_count} records")
+            raise SegmentDamaged(key, f"the index does not have one row for each of the {entry.record_count} records")
         yield first, table
         expected = first
 
@@ -214,7 +214,7 @@ class _Fetched:
         return SnapshotLost(
             self.place.topic,
             self.place.partition,
-            f"version {self.chosen.manifest.version} was replaced and collected while its latest state was read "
-            f"(`{error.key}` has gone; the newest version is {newest.version})",
+            f"version {self.chosen.manifest.version} was replaced and deleted while its latest state was read "
+            f"(`{error.key}` is missing; the newest version is {newest.version})",
             hint="read it again from the beginning; file.delete.delay.ms must be longer than such a read",
         )

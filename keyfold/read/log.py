@@ -67,7 +67,7 @@ class Log:
         limits: ReadLimits = READ_LIMITS,
     ) -> None:
         if not is_topic_name(topic):
-            raise TopicNotFound(topic, "is not a name that Kafka allows for a topic")
+            raise TopicNotFound(topic, f"`{topic}` is not a valid topic name")
         self.store = store
         self.topics_dir = topics_dir
         self.topic = topic
@@ -99,8 +99,8 @@ class Log:
         if not found:
             raise TopicNotFound(
                 self.topic,
-                f"no partition of it is below `{self.store.url}/{self.topics_dir}`",
-                hint="`keyfold log list <url>` shows what is there",
+                f"topic `{self.topic}` not found under `{self.store.url}/{self.topics_dir}`",
+                hint="`keyfold log list <url>` lists the topics",
             )
         return found
 
@@ -231,7 +231,7 @@ class Log:
         """
         starts = start if isinstance(start, Mapping) else {}
         if start is not starts and start not in {"earliest", "latest"}:
-            raise ValueError(f"start is {start!r}, and must be 'earliest', 'latest', or offsets by partition")
+            raise ValueError(f"start is {start!r}, but must be 'earliest', 'latest', or offsets by partition")
         if isinstance(partitions, int):
             partitions = [partitions]
         numbers = sorted({*(self.partitions() if partitions is None else partitions), *starts})
@@ -283,7 +283,7 @@ class Log:
             manifest = self.manifest(partition)
             return manifest, start_offset(manifest, from_offset)
         if from_offset is not None:
-            raise ValueError("from_offset and from_timestamp exclude each other")
+            raise ValueError("from_offset and from_timestamp cannot be combined")
         manifest, found = self._at_time(partition, from_timestamp)
         return manifest, manifest.next_offset if found is None else found.offset
 

@@ -58,7 +58,7 @@ def newer(place: Place, load: Load, missing: ObjectNotFound) -> Manifest:
         raise Corrupt(
             place.topic,
             place.partition,
-            f"`{missing.key}` is missing, and version {manifest.version} of the manifest lists it",
+            f"`{missing.key}` is missing, but version {manifest.version} of the manifest lists it",
             hint=verify_hint(place),
         ) from missing
     return manifest

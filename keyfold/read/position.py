@@ -68,9 +68,9 @@ def start_offset(manifest: Manifest, from_offset: int | None) -> int:
     raise OffsetOutOfRange(
         manifest.topic,
         manifest.partition,
-        f"offset {from_offset} is outside the log, which has "
+        f"offset {from_offset} is outside of the log, which has offsets "
         f"[{manifest.log_start_offset}, {manifest.next_offset}) in version {manifest.version}",
-        hint=f"read from an offset between {manifest.log_start_offset} and {manifest.next_offset}, or leave it out",
+        hint=f"read from an offset between {manifest.log_start_offset} and {manifest.next_offset}, or omit the offset",
     )
 
 
@@ -90,9 +90,9 @@ def check_resumed(anchor: Anchor, position: int, manifest: Manifest) -> Anchor:
         raise OffsetOutOfRange(
             manifest.topic,
             manifest.partition,
-            f"version {manifest.version} ends at offset {manifest.next_offset}, and this reader, at offset {position}, "
+            f"version {manifest.version} ends at offset {manifest.next_offset}, but this reader, at offset {position}, "
             f"has seen the log up to {anchor.seen_to}",
-            hint="a replica that is behind its source: go on when it has caught up",
+            hint="if this is a replica that lags behind its source, continue when it has caught up",
         )
     anchor = replace(anchor, last_pass_epoch=min(anchor.last_pass_epoch, manifest.last_pass_epoch))
     if position < manifest.log_start_offset:
@@ -104,7 +104,7 @@ def check_resumed(anchor: Anchor, position: int, manifest: Manifest) -> Anchor:
         raise _lost(
             manifest,
             f"tombstones up to offset {manifest.purged_to} were removed before this reader, at offset {position}, "
-            f"had passed them (it began with version {anchor.version})",
+            f"had passed them (the reader began with version {anchor.version})",
         )
     return replace(anchor, seen_to=max(anchor.seen_to, manifest.next_offset))
 
@@ -115,14 +115,15 @@ def _inherited(anchor: Anchor, position: int, manifest: Manifest) -> Anchor:
     if ancestor is None:
         raise _lost(
             manifest,
-            f"the log was made anew (log id {anchor.log_id} became {manifest.log_id}) while offset {position} was read",
+            f"the log was created again (log id {anchor.log_id} became {manifest.log_id}) before offset {position} "
+            "was read",
         )
     seen_to = max(position, anchor.seen_to)
     if seen_to > ancestor.next_offset:
         raise _lost(
             manifest,
-            f"the log goes on with the log {ancestor.log_id} from offset {ancestor.next_offset}, and this reader, at "
-            f"offset {position}, has seen that one up to {seen_to}",
+            f"the log continues the log {ancestor.log_id} from offset {ancestor.next_offset}, but this reader, at "
+            f"offset {position}, has seen that log up to {seen_to}",
         )
     known = min(anchor.last_pass_epoch, ancestor.last_epoch)
     return Anchor(manifest.log_id, manifest.version, known, anchor.seen_to)

@@ -105,7 +105,9 @@ def plan_repair(
         if base == "auto":
             raise _not_copied(error) from error
         damaged = None
-        notes.append(f"{error.message}: the log ends with what was copied; `{FIRST_COPY_NAME}` can be deleted now")
+        notes.append(
+            f"{error.message}: the log ends with the last copied segment; you can now delete `{FIRST_COPY_NAME}`"
+        )
     versions = Versions(None, "") if base == "segments" else newest_version(store, place)
     if base == "version" and versions.found is None:
         raise _refused(place, versions.why_not)
@@ -120,8 +122,8 @@ def plan_repair(
         if isinstance(plan, RepairPlan):
             return plan
         if base == "version":
-            raise _refused(place, f"{found} is not the log any more: {plan}")
-        notes.append(f"{found} gave settings, ids and gaps; it is not the log any more: {plan}")
+            raise _refused(place, f"{found} no longer describes the log: {plan}")
+        notes.append(f"settings, ids and gaps come from {found}, which no longer describes the log: {plan}")
     made = _plan_from_segments(store, folder, random)
     if versions.found is not None:
         made = replace(made, manifest=enriched(made.manifest, versions.found.manifest))
@@ -143,9 +145,9 @@ def apply_repair(store: ObjectStore, plan: RepairPlan, *, clock: Clock, random: 
     except ObjectNotFound as error:
         raise StoreError(
             plan.place.manifest_key,
-            "the store says that the name is taken, and that there is no such object: it seems to take the marker of a "
-            "deletion for an object",
-            hint="remove that marker with the bucket's own tools: then the version before it is the manifest again",
+            "the store answers both that the object exists and that it does not: it seems to treat a delete marker "
+            "as an object",
+            hint="remove the delete marker with the store's own tools; the version before it is then the manifest",
         ) from error
 
 
@@ -176,22 +178,21 @@ def _require_no_replica(store: ObjectStore, place: Place, found: Found | None) -
     head = f"{place.topics_dir}/" if place.topics_dir else ""
     if following is None and (found is not None or not _is_there(store, head + REPLICA_DOCUMENT)):
         return
-    whose = f"the replica `{following.name}` of {following.source}" if following is not None else "a replica's"
+    whose = f"the replica `{following.name}` of {following.source}" if following is not None else "a replica"
     raise LogError(
         place.topic,
         place.partition,
-        f"the log here was {whose}, and replicating makes its manifest anew, of the objects that are there",
+        f"the log here was {whose}; replication recreates its manifest from the objects that exist",
         hint="move a damaged manifest away and run `keyfold replica run`; if the source is lost, repair with "
-        "`--from version` or `--from segments`: that makes it a log of its own",
+        "`--from version` or `--from segments`, which makes it an independent log",
     )
 
 
 def _not_copied(error: FirstCopyUnfinished) -> FirstCopyUnfinished:
     """A repair would make a log of the part that is there, and the replicator could not go on with it."""
     error.hint = (
-        f"nothing was changed; there is nothing to repair: `keyfold replica run {error.source or '<source>'} "
-        f"{error.replica or '<name>'}` goes on with the copy. If the source is lost, `--from segments` makes a log of "
-        "its own of what has been copied"
+        f"nothing was changed: run `keyfold replica run {error.source or '<source>'} {error.replica or '<name>'}` to "
+        "continue the copy. If the source is lost, `--from segments` makes an independent log of the copied segments"
     )
     return error
 
@@ -208,8 +209,8 @@ def _not_lost(place: Place) -> LogError:
     return LogError(
         place.topic,
         place.partition,
-        f"the manifest `{place.manifest_key}` is there and can be read: there is nothing to repair",
-        hint="`keyfold log verify` finds damage in segments and indexes",
+        f"the manifest `{place.manifest_key}` can be read: there is nothing to repair",
+        hint="run `keyfold log verify` to find damaged segments and indexes",
     )
 
 
@@ -240,13 +241,13 @@ def _plan_from_version(
     version, place = found.manifest, folder.place
     missing = missing_objects(version, {name: info.size_bytes for name, info in folder.objects.items()})
     if missing:
-        return f"{len(missing)} of its objects are gone, such as {missing[0]}"
+        return f"{len(missing)} of its objects are missing, such as {missing[0]}"
     surveyed = _survey(store, place, folder, appended_since(version, iter(folder.objects)))
     behind = _survey(store, place, folder, cleaned_since(version, iter(folder.objects)))
     if any(s.seen.last_offset >= version.next_offset for s in behind.values()):
-        return "a later pass has cleaned records that were appended after it"
+        return "a later pass cleaned records that were appended after it"
     if any(s.index.sync_marker != version.sync_marker for s in surveyed.values()):
-        return "segments of another log lie behind its end"
+        return "segments of another log start after its end"
     _require_one_log(place, surveyed)
     cover = choose_cover([s.candidate for s in surveyed.values()])
     epoch = max(folder.epoch, version.last_epoch + 1)
@@ -254,7 +255,9 @@ def _plan_from_version(
     notes = [*_version_notes(found, tail, behind), *_notes(cover)]
     manifest = renewed(version, tuple(tail), log_id=new_log_id(random), epoch=epoch)
     left_out = [(str(c.name), why) for c, why in cover.left_out]
-    left_out += [(name, "the output of a pass after this version; its sources are there") for name in behind]
+    left_out += [
+        (name, "written by a pass after this version; the segments that the pass read still exist") for name in behind
+    ]
     return RepairPlan(place, manifest, tuple(new_indexes), tuple(left_out), tuple(notes), str(found), damaged)
 
 
@@ -263,16 +266,16 @@ def _version_notes(found: Found, tail: Sequence[SegmentEntry], behind: Mapping[s
         yield f"{found.skipped} newer versions cannot be read"
     if tail:
         begin = tail[0].base_offset
-        yield f"{len(tail)} segments were appended after this version, from offset {begin}, and are taken in"
+        yield f"{len(tail)} segments that were appended after this version, from offset {begin}, are included"
     if behind:
-        yield "a pass after this version is undone; the next one cleans again"
+        yield "a pass after this version is undone; the next pass cleans again"
 
 
 def _plan_from_segments(store: ObjectStore, folder: _Folder, random: Random) -> RepairPlan:
     place, epoch = folder.place, folder.epoch
     surveyed = _survey(store, place, folder, folder.segments())
     if not surveyed:
-        raise LogNotFound(place.topic, place.partition, f"there is no segment in `{place.folder}`")
+        raise LogNotFound(place.topic, place.partition, f"no segment found in `{place.folder}`")
     _require_one_log(place, surveyed)
     cover = choose_cover([s.candidate for s in surveyed.values()])
     _require_proved(place, cover)
@@ -327,8 +330,10 @@ def _require_one_log(place: Place, surveyed: Mapping[str, Surveyed]) -> None:
         markers.setdefault(found.index.sync_marker, []).append(name)
     if len(markers) > 1:
         groups = sorted(markers.values(), key=len)
-        told = "; ".join(f"{len(names)} as {names[0]}" for names in groups)
-        raise _refused(place, f"its segments are of {len(groups)} different logs, by their sync markers: {told}")
+        told = "; ".join(f"{len(names)} such as {names[0]}" for names in groups)
+        raise _refused(
+            place, f"the folder has segments of {len(groups)} different logs, according to their sync markers: {told}"
+        )
     orphans = never_committed([s.candidate for s in surveyed.values()])
     seen: dict[int, tuple[tuple[object, ...], str]] = {}
     for name, found in surveyed.items():
@@ -338,14 +343,14 @@ def _require_one_log(place: Place, surveyed: Mapping[str, Surveyed]) -> None:
         for offset, *identity in zip(*columns, strict=True):
             other, holder = seen.setdefault(offset, (tuple(identity), name))
             if other != tuple(identity):
-                raise _refused(place, f"offset {offset} is another record in {name} than in {holder}")
+                raise _refused(place, f"offset {offset} is a different record in {name} and in {holder}")
 
 
 def _refused(place: Place, why: str) -> ManifestLost:
     return ManifestLost(
         place.topic,
         place.partition,
-        f"the manifest cannot be brought back from the segments: {why}",
+        f"the manifest cannot be rebuilt: {why}",
         hint="nothing was changed; restore an older version of the manifest object, or move the segment that does not "
         "belong here out of the folder and repair again",
     )
@@ -354,7 +359,7 @@ def _refused(place: Place, why: str) -> ManifestLost:
 def _require_proved(place: Place, cover: Cover) -> None:
     if cover.missing:
         some = ", ".join(map(str, cover.missing[:10]))
-        why = f"no choice without overlap keeps all records; {len(cover.missing)} would be lost, at offsets {some}"
+        why = f"segments overlap, and every choice loses records; {len(cover.missing)} would be lost, at offsets {some}"
         raise _refused(place, why)
     if cover.resurrected:
         some = ", ".join(map(str, cover.resurrected[:10]))
@@ -411,7 +416,7 @@ def _notes(cover: Cover) -> list[str]:
         begin, end = one.last_offset + 1, after.name.base_offset
         if after.name.role is Role.SINK and begin < end:
             notes.append(
-                f"offsets [{begin}, {end}) are in no segment: cleaned away, never records, skipped by the sink, "
-                "or in a segment that is lost"
+                f"offsets [{begin}, {end}) are in no segment: they were cleaned, never used, skipped by the sink, "
+                "or their segment is lost"
             )
     return notes

@@ -48,7 +48,7 @@ class Versions:
 def newest_version(store: ObjectStore, place: Place) -> Versions:
     """Look for the newest version of the manifest that can be read. Raises `FormatTooNew`."""
     if not isinstance(store, VersionedStore):
-        return Versions(None, "this store keeps no versions")
+        return Versions(None, "this store keeps no object versions")
     skipped = 0
     try:
         for version in store.list_versions(place.manifest_key):
@@ -59,8 +59,13 @@ def newest_version(store: ObjectStore, place: Place) -> Versions:
     except StoreError as error:
         if error.retriable:
             raise
-        return Versions(None, f"its versions cannot be listed: {error.message}")
-    return Versions(None, f"none of {skipped} versions can be read" if skipped else "the bucket has no version of it")
+        return Versions(None, f"the manifest's object versions cannot be listed: {error.message}")
+    return Versions(
+        None,
+        f"none of the manifest's {skipped} object versions can be read"
+        if skipped
+        else "the bucket has no older version of the manifest",
+    )
 
 
 def _readable(store: VersionedStore, place: Place, version: ObjectVersion) -> Manifest | None:

@@ -55,8 +55,8 @@ def survey_segment(
             place.topic,
             place.partition,
             str(error),
-            hint="restore this object from an older version of the bucket or a replica; or move it out of the folder "
-            "and do without its records",
+            hint="restore this object from an older version of the bucket or a replica, or move it out of the folder "
+            "and lose its records",
         ) from error
     candidate = Candidate(
         name,
@@ -80,12 +80,12 @@ def _index_of(chunks: Iterator[bytes], origin: str) -> tuple[Index, Seen]:
         rows = list(block_rows(block, codec))
         offsets = [seen.last_offset, *(row[0] for row in rows)]
         if any(after <= before for before, after in pairwise(offsets)):
-            raise SegmentDamaged(origin, "its offsets do not ascend", block=block.number)
+            raise SegmentDamaged(origin, "has offsets that do not ascend", block=block.number)
         seen.add(rows)
         tables.append(_table(rows, block.number))
         blocks.append((block.position, len(block.stored), len(rows), rows[0][0], crc32(block.stored)))
     if not tables:
-        raise SegmentDamaged(origin, "it has no blocks")
+        raise SegmentDamaged(origin, "has no blocks")
     columns = np.array(blocks, np.int64).T
     table = BlockTable(*(np.ascontiguousarray(c) for c in columns))
     return Index(pa.concat_tables(tables).combine_chunks(), table, header.codec, header.sync_marker), seen

@@ -29,7 +29,7 @@ from keyfold.read.verify_segment import SegmentCheck, SegmentResult
 from keyfold.read.verify_told import compare_rows, damaged_block
 from keyfold.store.api import ObjectStore
 
-_ITS_RANGE = "the records of its range"
+_ITS_RANGE = "the records in its range"
 _FROM_HERE = "the records from here on"
 _MANIFESTS_ASKED = 1000
 
@@ -46,11 +46,11 @@ def blame(check: SegmentCheck) -> None:
 
 def _blame_bytes(check: SegmentCheck) -> None:
     if check.size_bytes != check.entry.size_bytes and not check.is_foreign:
-        what = f"has {check.size_bytes} bytes, the manifest says {check.entry.size_bytes}"
+        what = f"has {check.size_bytes} bytes, but the manifest says {check.entry.size_bytes}"
         is_short = check.size_bytes < check.entry.size_bytes
-        check.add(Kind.SEGMENT_TRUNCATED, what, lost="the records behind its end" if is_short else NOTHING)
+        check.add(Kind.SEGMENT_TRUNCATED, what, lost="the records after its end" if is_short else NOTHING)
     if check.is_foreign:
-        _add_checksum(check, "it is another log's segment")
+        _add_checksum(check, "it is a segment of another log")
         return
     at = len(check.findings)
     # Where they differ the segment is at fault: the index is what was committed, or has a finding of its own.
@@ -58,21 +58,21 @@ def _blame_bytes(check: SegmentCheck) -> None:
     if check.stopped is not None:
         _blame_rest(check, check.stopped)
     if len(check.findings) > at or check.findings.has(Kind.BLOCK_DAMAGED):
-        _add_checksum(check, "see its blocks")
+        _add_checksum(check, "see the findings about its blocks")
     elif check.stopped is None:
         _add_checksum(check, "every block can be read")
     else:
-        _add_checksum(check, f"every block can be read by the index: {check.stopped.message}")
+        _add_checksum(check, f"every block can be read with the index, but the segment cannot: {check.stopped.message}")
 
 
 def _add_checksum(check: SegmentCheck, how: str) -> None:
-    check.add(Kind.SEGMENT_CHECKSUM, f"its SHA-256 is not the one in the manifest; {how}", lost="see its blocks")
+    check.add(Kind.SEGMENT_CHECKSUM, f"has another SHA-256 than in the manifest; {how}", lost="see its blocks")
 
 
 def _add_foreign(check: SegmentCheck) -> None:
     owner = owner_of(check.store, check.place, check.foreign_marker)
     whose = f"of {owner}" if owner is not None else "of another log"
-    check.add(Kind.SEGMENT_FOREIGN, f"it carries the sync marker {whose}", lost=_ITS_RANGE)
+    check.add(Kind.SEGMENT_FOREIGN, f"has the sync marker {whose}", lost=_ITS_RANGE)
 
 
 def owner_of(store: ObjectStore, place: Place, marker: bytes) -> Place | None:
@@ -164,7 +164,7 @@ def index_parts(check: SegmentCheck) -> Iterator[Index]:
     try:
         yield from Index.parts(check.index_bytes())
     except SegmentDamaged as error:
-        check.add(Kind.INDEX_DAMAGED, " ".join(f"it cannot be read: {error.message}".split()), name=name)
+        check.add(Kind.INDEX_DAMAGED, " ".join(f"cannot be read: {error.message}".split()), name=name)
 
 
 def impostors(place: Place, results: Sequence[SegmentResult], names: Mapping[bytes, str]) -> Iterator[Finding]:
@@ -176,6 +176,6 @@ def impostors(place: Place, results: Sequence[SegmentResult], names: Mapping[byt
             continue
         still_there = held_by.get(other) == result.checksum
         kind = Kind.SEGMENT_DOUBLED if still_there else Kind.SEGMENT_SWAPPED
-        what = f"it has the bytes of {other}" + (", which has them too" if still_there else "")
+        what = f"has the bytes of {other}" + (", which has them too" if still_there else "")
         lost = f"{entry.record_count} records, offsets {entry.base_offset} to {entry.last_offset}"
         yield Finding(kind, place.key(entry.name), what, lost)

@@ -224,10 +224,10 @@ def _twice(keys: _Keys, key: bytes, suspect: Suspect) -> Finding:
     clean = f"first_dirty_offset is {keys.manifest.first_dirty_offset}"
     name = keys.place.key(keys.entry_at(suspect.offset).name)
     if suspect.flags & TOMBSTONE:
-        what = f"key {key!r} is here although its tombstone at offset {suspect.newer} was cleaned ({clean})"
-        lost = "nothing yet; the deleted key comes back when the tombstone goes"
+        what = f"a record of key {key!r} exists although its tombstone at offset {suspect.newer} is clean ({clean})"
+        lost = "nothing yet; the deleted key reappears when the tombstone is removed"
         return Finding(Kind.KEY_RESURRECTED, name, what, lost, REPORT, offset=suspect.offset)
-    what = f"key {key!r} has a newer record at offset {suspect.newer}, and both are clean ({clean})"
+    what = f"key {key!r} has a newer record at offset {suspect.newer}, and both records are clean ({clean})"
     return Finding(Kind.RECORD_SUPERSEDED, name, what, to_do=REPORT, offset=suspect.offset)
 
 
@@ -241,10 +241,10 @@ def _told_gone(keys: _Keys, suspects: Suspects) -> Iterator[Finding]:
         key, name = known[suspect.offset]
         where = keys.entry_at(suspect.offset).name if keys.manifest.segments else ""
         object_key = keys.place.key(where) if where else keys.place.manifest_key
-        since = f"{name}, which was replaced, has it, and nothing that is newer of key {key!r} is in the log"
-        to_do = f"keep {name} from being collected (stop the compactor), and report this"
+        since = f"the replaced object {name} has this record, but the log has no newer record of key {key!r}"
+        to_do = f"stop the compactor so that it does not delete {name}, and report this"
         if suspect.flags & TOMBSTONE:
-            lost = f"the tombstone of key {key!r}: what it deleted lives on for readers who have not seen it"
+            lost = f"the tombstone of key {key!r}: readers that have not read it keep the deleted key"
             yield Finding(Kind.TOMBSTONE_LOST, object_key, since, lost, to_do, offset=suspect.offset)
         else:
             lost = f"the record of key {key!r}"
@@ -269,15 +269,15 @@ def _told_outlived(keys: _Keys, suspects: Suspects) -> Iterator[Finding]:
             yield _outlived(keys, key, name, suspect)
     more = suspects.count - len(suspects.some) + max(0, proved - MAX_ALIKE)
     if more:
-        what = f"{more} more values that have outlived what replaced objects have of their keys"
+        what = f"{more} more values whose newer records are only in replaced objects"
         yield Finding(Kind.KEY_RESURRECTED, keys.place.manifest_key, what, what, REPORT)
 
 
 def _outlived(keys: _Keys, key: bytes, name: str, suspect: Suspect) -> Finding:
     object_key = keys.place.key(keys.entry_at(suspect.offset).name)
-    to_do = f"keep {name} from being collected (stop the compactor), and report this"
+    to_do = f"stop the compactor so that it does not delete {name}, and report this"
     newer = "the tombstone" if suspect.flags & TOMBSTONE else "the record"
-    what = f"key {key!r} is here, and {newer} at offset {suspect.newer}, which {name} has, is not in the log any more"
-    lost = f"{newer} of key {key!r} at offset {suspect.newer}: what went before it lives on"
+    what = f"a record of key {key!r} exists, but {newer} at offset {suspect.newer}, which {name} has, is not in the log"
+    lost = f"{newer} of key {key!r} at offset {suspect.newer}: an older value is visible again"
     kind = Kind.KEY_RESURRECTED if suspect.flags & TOMBSTONE else Kind.RECORD_LOST
     return Finding(kind, object_key, what, lost, to_do, offset=suspect.offset)

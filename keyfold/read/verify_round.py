@@ -149,9 +149,9 @@ def _unreadable(place: Place, error: Corrupt | FirstCopyUnfinished | ManifestLos
         return Finding(Kind.FIRST_COPY, place.folder, str(error))
     repair = f"keyfold log repair <url> {place.topic} --partition {place.partition}"
     if isinstance(error, ManifestLost):
-        lost = "nothing that the segments hold; the list of what the log is made of"
+        lost = "no record in the segments; only the list of the log's segments"
         return Finding(Kind.MANIFEST_LOST, place.manifest_key, error.message, lost, repair)
-    lost = "unknown: nothing else can be judged without it"
+    lost = "unknown: nothing else can be verified without the manifest"
     return Finding(Kind.MANIFEST_DAMAGED, place.manifest_key, error.message, lost, f"{repair} --replace-damaged")
 
 
@@ -164,28 +164,30 @@ def _notes(place: Place, manifest: Manifest, folder: Folder) -> Iterator[Finding
         if name in listed or key == place.manifest_key:
             continue
         if name in replaced:
-            yield Finding(Kind.REPLACED, key, f"{size_bytes} bytes wait for their deletion")
+            yield Finding(Kind.REPLACED, key, f"{size_bytes} bytes are waiting to be deleted")
         elif parse_name(name) is not None:
-            yield Finding(Kind.ORPHAN, key, f"{size_bytes} bytes that no manifest names; {_taken_by(manifest)}")
+            yield Finding(
+                Kind.ORPHAN, key, f"{size_bytes} bytes that the manifest does not list; {_taken_by(manifest)}"
+            )
         elif name == FIRST_COPY_NAME:
-            yield Finding(Kind.ORPHAN, key, f"the marker of a first copy that is over; {_marker_goes(manifest)}")
+            yield Finding(Kind.ORPHAN, key, f"the marker of a complete first copy; {_marker_goes(manifest)}")
         elif is_manifest_copy(name):
-            what = f"{size_bytes} bytes of a damaged manifest, which `keyfold log repair --replace-damaged` has kept"
-            yield Finding(Kind.MANIFEST_COPY, key, f"{what}; delete the copy when nobody needs it any more")
+            what = f"{size_bytes} bytes of a damaged manifest, saved by `keyfold log repair --replace-damaged`"
+            yield Finding(Kind.MANIFEST_COPY, key, f"{what}; delete this copy when you no longer need it")
         else:
-            yield Finding(Kind.UNKNOWN_OBJECT, key, f"{size_bytes} bytes; keyfold does not make such names")
+            yield Finding(Kind.UNKNOWN_OBJECT, key, f"{size_bytes} bytes; keyfold does not use such names")
     for upload in folder.uploads:
         yield Finding(Kind.UNFINISHED_UPLOAD, upload.key, f"multipart upload {upload.upload_id} was not finished")
 
 
 def _marker_goes(manifest: Manifest) -> str:
-    return "the replicator deletes it" if manifest.is_replica else "it can be deleted"
+    return "the replicator deletes it" if manifest.is_replica else "you can delete it"
 
 
 def _taken_by(manifest: Manifest) -> str:
     if manifest.is_replica:
-        return "a round that is under way needs it, or the replicator takes it"
-    return "the collector takes it when its writer's epoch is over"
+        return "a running round needs it, or the replicator deletes it"
+    return "the compactor deletes it when its writer's epoch has ended"
 
 
 def _contradictions(place: Place, manifest: Manifest, folder: Folder) -> Iterator[Finding]:
@@ -202,14 +204,14 @@ def _contradictions(place: Place, manifest: Manifest, folder: Folder) -> Iterato
     newer = [n for n in names if n.epoch > manifest.last_epoch and str(n) not in manifest.object_names()]
     if newer and not manifest.is_replica:
         what = (
-            f"it knows epochs up to {manifest.last_epoch}, and {newer[0]} ({len(newer)} objects like it) was written "
+            f"its last epoch is {manifest.last_epoch}, but {newer[0]} ({len(newer)} such objects) was written "
             f"by epoch {max(n.epoch for n in newer)}: an older version of the manifest was put back"
         )
         yield _outdated(place, what)
     elif not manifest.is_replica and (behind := _behind_the_end(manifest, folder)):
         what = (
-            f"it ends at offset {manifest.next_offset}, and {behind[0]} ({len(behind)} objects like it), which its "
-            "sink has written, begins behind that: an older version of the manifest was put back"
+            f"it ends at offset {manifest.next_offset}, but {behind[0]} ({len(behind)} such objects), written by its "
+            "sink, starts after that offset: an older version of the manifest was put back"
         )
         yield _outdated(place, what)
     for what in _impossible(manifest):
@@ -217,8 +219,10 @@ def _contradictions(place: Place, manifest: Manifest, folder: Folder) -> Iterato
 
 
 def _outdated(place: Place, what: str) -> Finding:
-    lost = "what was committed since that version"
-    to_do = "stop sink and compactor; restore the newest version of the manifest, or move this one away and repair"
+    lost = "everything that was committed since that version"
+    to_do = (
+        "stop the sink and the compactor; restore the newest version of the manifest, or move this one away and repair"
+    )
     return Finding(Kind.MANIFEST_OUTDATED, place.manifest_key, what, lost, to_do)
 
 
@@ -240,15 +244,17 @@ def _impossible(manifest: Manifest) -> Iterator[str]:
             elif parsed.epoch > manifest.last_epoch:
                 yield f"{name} has an epoch above last_epoch {manifest.last_epoch}"
     if manifest.purged_to >= manifest.next_offset > 0:
-        yield f"purged_to is {manifest.purged_to}, next_offset {manifest.next_offset}"
+        yield f"purged_to is {manifest.purged_to}, but next_offset is {manifest.next_offset}"
     newest_pass = max(manifest.last_pass_epoch, manifest.purged_epoch, *(p.epoch for p in manifest.passes), 0)
     if newest_pass > manifest.last_epoch:
-        yield f"a pass has epoch {newest_pass}, last_epoch is {manifest.last_epoch}"
+        yield f"a pass has epoch {newest_pass}, but last_epoch is {manifest.last_epoch}"
 
 
 def _missing(place: Place, entry: SegmentEntry, name: str) -> Finding:
     if name == entry.name:
         lost = f"{entry.record_count} records, offsets {entry.base_offset} to {entry.last_offset}"
-        return Finding(Kind.SEGMENT_MISSING, place.key(name), "the manifest lists it, the bucket has it not", lost)
-    what = f"the manifest lists it for {entry.name}, the bucket has it not"
+        return Finding(
+            Kind.SEGMENT_MISSING, place.key(name), "the manifest lists it, but it is not in the bucket", lost
+        )
+    what = f"the manifest lists it for {entry.name}, but it is not in the bucket"
     return Finding(Kind.INDEX_MISSING, place.key(name), what, to_do=RESTORE)

@@ -205,12 +205,12 @@ def raw_rows(raw: bytes, block: StoredBlock) -> Iterator[Row]:
         try:
             record, end = decode_record(raw, position)
         except (ValueError, IndexError) as error:
-            message = str(error) if isinstance(error, ValueError) else "it reaches beyond the end of its block"
+            message = str(error) if isinstance(error, ValueError) else "reaches beyond the end of its block"
             raise SegmentDamaged("", message, block=block.number, record=number) from error
         yield record.offset, record.timestamp, record.key, record.is_tombstone, position, end - position
         position = end
     if position != len(raw):
-        raise SegmentDamaged("", f"{len(raw) - position} bytes are left behind its records", block=block.number)
+        raise SegmentDamaged("", f"has {len(raw) - position} bytes after its records", block=block.number)
 
 
 def index_rows(index: Index, block: int) -> list[Row]:

@@ -162,21 +162,21 @@ class SegmentCheck:
             return
         except ObjectNotFound:
             self.has_index = False
-            what = f"the manifest lists it for {self.entry.name}, the bucket has it not"
+            what = f"the manifest lists it for {self.entry.name}, but it is not in the bucket"
             self.add(Kind.INDEX_MISSING, what, name=name)
             return
         self.progress(len(data))
         self.index_is_sound = hashlib.sha256(data).digest() == self.entry.index_checksum
         if not self.index_is_sound:
-            self.add(Kind.INDEX_DAMAGED, "its SHA-256 is not the one in the manifest", name=name)
+            self.add(Kind.INDEX_DAMAGED, "has another SHA-256 than in the manifest", name=name)
         elif len(data) != self.entry.index_size_bytes:
-            what = f"index_size_bytes is {len(data)}, the manifest says {self.entry.index_size_bytes}"
+            what = f"index_size_bytes is {len(data)}, but the manifest says {self.entry.index_size_bytes}"
             self.add(Kind.COUNT_WRONG, what, to_do=REPORT, name=name)
         try:
             yield from Index.parts(data)
         except SegmentDamaged as error:
             self.has_index = self.index_is_sound = False
-            self.add(Kind.INDEX_DAMAGED, " ".join(f"it cannot be read: {error.message}".split()), name=name)
+            self.add(Kind.INDEX_DAMAGED, " ".join(f"cannot be read: {error.message}".split()), name=name)
 
     def _stream(self, chunks: Iterator[bytes], parts: Iterator[Index]) -> None:
         """Read every record once. Raises `SegmentDamaged` where the stream cannot be followed."""
@@ -188,13 +188,13 @@ class SegmentCheck:
         read = 0
         for part in parts:
             if read == 0 and (part.codec, part.sync_marker) != (header.codec, self.sync_marker):
-                what = "it is the index of a segment of another codec or log"
+                what = "belongs to a segment of another codec or another log"
                 self.trouble.add(Finding(Kind.INDEX_DIFFERS, self.place.key(self.entry.index_name), what))
             self._check_part(blocks, part, codec)
             read = len(part.blocks) if part.part is None else part.part[1]
         for block in blocks:
             if self.has_index:
-                raise SegmentDamaged("", f"there are only {read} blocks in the index", block=block.number)
+                raise SegmentDamaged("", f"the index has only {read} blocks", block=block.number)
             self._take_block(block, codec)
 
     def _met(self, stream: Iterator[StoredBlock | SegmentHeader], header: SegmentHeader) -> Iterator[StoredBlock]:
@@ -216,7 +216,7 @@ class SegmentCheck:
         for number in range(first, end):
             block = next(blocks, None)
             if block is None:
-                message = f"it ends after {number} of {len(part.blocks)} blocks"
+                message = f"ends after {number} of {len(part.blocks)} blocks"
                 raise SegmentDamaged("", message, block=number)
             try:
                 part.blocks.check(block)
@@ -277,12 +277,12 @@ class SegmentCheck:
         firsts = np.cumsum(counts) - counts
         wrong = (part.ints("block") != blocks).any() or (offsets[firsts] != part.blocks.first_offset[first:end]).any()
         if wrong:
-            what = "its rows and its block table contradict each other"
+            what = "its rows and its block table are inconsistent"
             self.add(Kind.INDEX_DIFFERS, what, to_do=REPORT, block=first, name=self.entry.index_name)
         self._check_offsets(offsets, blocks)
         self.seen.add_index(part)
         for offset in self._marks.add(part):
-            what = "the index marks a record that is no tombstone"
+            what = "the index marks a record that is not a tombstone"
             self.add(Kind.MARKS_WRONG, what, to_do=REPORT, offset=offset, name=self.entry.index_name)
 
     def _take_block(self, block: StoredBlock, codec: Codec) -> None:
@@ -307,7 +307,7 @@ class SegmentCheck:
         if len(wrong):
             at = int(wrong[0])
             ends = f"[{self.entry.base_offset}, {self.entry.last_offset}]"
-            what = f"offset {offsets[at]} after {before[at]}, in a segment of {ends}"
+            what = f"offset {offsets[at]} after offset {before[at]}, in a segment of offsets {ends}"
             block, offset = int(blocks[at]), int(offsets[at])
             record = at - int(np.searchsorted(blocks, block))
             self.add(Kind.OFFSETS_WRONG, what, to_do=REPORT, block=block, offset=offset, record=record)
@@ -335,4 +335,4 @@ class SegmentCheck:
     def _compare(self, kind: Kind, pairs: list[tuple[str, object, object]]) -> None:
         for name, found, expected in pairs:
             if found != expected:
-                self.add(kind, f"{name} is {found}, the manifest says {expected}", to_do=REPORT)
+                self.add(kind, f"{name} is {found}, but the manifest says {expected}", to_do=REPORT)

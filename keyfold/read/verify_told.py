@@ -38,12 +38,12 @@ def compare_rows(
             continue
         block, record, row = mine
         if theirs is None or row[0] < theirs[2][0]:
-            what = "the segment has a record that its index has not"
+            what = "the segment has a record that is missing from its index"
             yield Finding(Kind.RECORD_UNEXPECTED, key, what, NOTHING, REPORT, block, row[0], record)
         else:
             if row != theirs[2]:
                 pairs = zip(ROW_COLUMNS, row, theirs[2], strict=True)
-                what = f"it has {', '.join(f'{name} {b!r} for {a!r}' for name, a, b in pairs if a != b)}"
+                what = f"its index has {', '.join(f'{name} {b!r} instead of {a!r}' for name, a, b in pairs if a != b)}"
                 yield Finding(Kind.INDEX_DIFFERS, index_key, what, NOTHING, REPORT, block, row[0], record)
             theirs = next(indexed, None)
         mine = next(data, None)
@@ -53,8 +53,8 @@ def _lost_row(object_key: str, placed_row: PlacedRow) -> Finding:
     """A record of which only the index still knows."""
     block, record, (offset, _, key, is_tombstone, _, _) = placed_row
     if is_tombstone:
-        what = "its index has a tombstone here, the segment has none"
-        lost = f"the tombstone of key {key!r}: what it deleted would live on"
+        what = "its index has a tombstone at this offset, but the segment has none"
+        lost = f"the tombstone of key {key!r}: the deleted value would be visible again"
         return Finding(Kind.TOMBSTONE_LOST, object_key, what, lost, RESTORE, block, offset, record)
-    what = "its index has a record here, the segment has none"
+    what = "its index has a record at this offset, but the segment has none"
     return Finding(Kind.RECORD_LOST, object_key, what, f"the record of key {key!r}", RESTORE, block, offset, record)

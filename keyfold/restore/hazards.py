@@ -79,9 +79,9 @@ def partitions_hazard(topic: TargetTopic, wanted: int) -> Iterator[Hazard]:
     if topic.partitions != wanted:
         yield Hazard(
             "partitions",
-            f"topic {topic.name} has {topic.partitions} partitions, the log has {wanted}",
-            "restore into a topic with as many; where the log's last partitions were never written, say how many there "
-            "are with --partitions",
+            f"topic {topic.name} has {topic.partitions} partitions, but the log has {wanted}",
+            f"restore into a topic with {wanted} partitions; if the log's last partitions were never written, set "
+            "the number of partitions with --partitions",
             is_error=True,
         )
 
@@ -91,9 +91,9 @@ def added_hazards(source: str, numbers: Sequence[int]) -> Iterator[Hazard]:
     for number in numbers:
         yield Hazard(
             "added",
-            f"partition {number} of the log of {source} was not there, or could not be read, when this restore was "
-            "begun, and is left out",
-            "--continue restores it too",
+            f"partition {number} of the log of {source} did not exist or could not be read when this restore was "
+            "started, and is left out",
+            "add --continue to restore this partition too",
             partition=number,
         )
 
@@ -112,16 +112,16 @@ def _topic_hazards(topic: TargetTopic, surveys: Sequence[Survey]) -> Iterator[Ha
     if 0 <= topic.in_sync_least < least:
         yield Hazard(
             "replicas",
-            f"a partition of topic {topic.name} has {topic.in_sync_least} in-sync replicas, and min.insync.replicas is "
-            f"{least}: Kafka takes no record with acks=all",
-            "bring the brokers back first",
+            f"a partition of topic {topic.name} has {topic.in_sync_least} in-sync replicas, but min.insync.replicas is "
+            f"{least}: Kafka accepts no record with acks=all",
+            "start the missing brokers first",
             is_error=True,
         )
     if is_restamped(topic) and any(survey.records for survey in surveys):
         yield Hazard(
             "restamped",
             f"topic {topic.name} has message.timestamp.type=LogAppendTime: every record gets the time of the restore",
-            "set message.timestamp.type=CreateTime for the restore, and back afterwards",
+            "set message.timestamp.type=CreateTime during the restore, and set it back afterwards",
         )
     followed = followed_settings([survey.manifest for survey in surveys])
     for key, value in followed.items():
@@ -130,8 +130,8 @@ def _topic_hazards(topic: TargetTopic, surveys: Sequence[Survey]) -> Iterator[Ha
             drops = " and Kafka will remove superseded records" if _compacts(have) and not _compacts(value) else ""
             yield Hazard(
                 "settings",
-                f"topic {topic.name} has {key}={have}, the log followed {key}={value}{drops}",
-                f"alter the topic with kafka-configs, or leave it if {key} is meant to differ",
+                f"topic {topic.name} has {key}={have}, but the log followed {key}={value}{drops}",
+                f"change the topic with kafka-configs, or leave it if {key} is meant to differ",
             )
 
 
@@ -141,7 +141,7 @@ def _refused(topic: TargetTopic, survey: Survey, limits: Limits) -> Iterator[Haz
         yield Hazard(
             "keyless",
             f"partition {number} has {survey.keyless.count:,} records without a key, the first at offset "
-            f"{survey.keyless.first_offset}, and topic {topic.name} is compacted: Kafka refuses them",
+            f"{survey.keyless.first_offset}, but topic {topic.name} is compacted: Kafka rejects them",
             "leave them out with --skip-keyless, or restore into a topic with cleanup.policy=delete",
             is_error=True, partition=number, offset=survey.keyless.first_offset,
         )  # fmt: skip
@@ -151,7 +151,7 @@ def _refused(topic: TargetTopic, survey: Survey, limits: Limits) -> Iterator[Haz
         yield Hazard(
             "too-large",
             f"partition {number} has records larger than max.message.bytes={limits.max_message_bytes} of topic "
-            f"{topic.name}: offset {offset} has {size:,} bytes, the largest of those looked at {largest:,}",
+            f"{topic.name}: the record at offset {offset} has {size:,} bytes, the largest checked record {largest:,}",
             f"set max.message.bytes={largest} or more (--topic-config for a new topic)",
             is_error=True, partition=number, offset=offset,
         )  # fmt: skip
@@ -163,8 +163,8 @@ def _refused(topic: TargetTopic, survey: Survey, limits: Limits) -> Iterator[Haz
             yield Hazard(
                 "timestamp-refused",
                 f"partition {number} has {found.count:,} records {what} {_iso(limit_ms)}, the first at offset "
-                f"{found.first_offset}, and topic {topic.name} has {key}={topic.settings.get(key)}: Kafka refuses them",
-                f"set {key}={_NEVER_MS} for the restore (--topic-config for a new topic)",
+                f"{found.first_offset}, but topic {topic.name} has {key}={topic.settings.get(key)}: Kafka rejects them",
+                f"set {key}={_NEVER_MS} during the restore (--topic-config for a new topic)",
                 is_error=True, partition=number, offset=found.first_offset,
             )  # fmt: skip
 
@@ -177,15 +177,16 @@ def _changed(topic: TargetTopic, survey: Survey) -> Iterator[Hazard]:
             f"partition {number} has {survey.too_old.count:,} records older than retention.ms="
             f"{topic.settings.get('retention.ms')} of topic {topic.name}, the first at offset "
             f"{survey.too_old.first_offset}: Kafka will delete them",
-            "set retention.ms=-1 for the restore, and think before it is set back (--topic-config for a new topic)",
+            "set retention.ms=-1 during the restore; Kafka deletes the records when you set it back "
+            "(--topic-config for a new topic)",
             partition=number, offset=survey.too_old.first_offset,
         )  # fmt: skip
     retention_bytes = _number(topic, "retention.bytes", -1)
     if "delete" in topic.settings.get("cleanup.policy", "delete") and 0 <= retention_bytes < survey.record_bytes:
         yield Hazard(
             "retention-bytes",
-            f"partition {number} has {survey.record_bytes:,} bytes of records before compression, and topic "
-            f"{topic.name} has retention.bytes={retention_bytes}: Kafka may delete the first of them",
+            f"partition {number} has {survey.record_bytes:,} bytes of uncompressed records, but topic "
+            f"{topic.name} has retention.bytes={retention_bytes}: Kafka may delete the oldest records",
             "set retention.bytes=-1 (--topic-config for a new topic)",
             partition=number,
         )  # fmt: skip
@@ -193,8 +194,8 @@ def _changed(topic: TargetTopic, survey: Survey) -> Iterator[Hazard]:
         yield Hazard(
             "timestamp-zero",
             f"partition {number} has {survey.zero_timestamps.count:,} records with timestamp 0, the first at offset "
-            f"{survey.zero_timestamps.first_offset}: the Kafka client takes 0 for now, and so they get that",
-            "nothing can be done with this client",
+            f"{survey.zero_timestamps.first_offset}: the Kafka client replaces 0 with the current time",
+            "this client has no setting to prevent it",
             partition=number, offset=survey.zero_timestamps.first_offset,
         )  # fmt: skip
 
@@ -206,9 +207,9 @@ def _incomplete(survey: Survey, selection: Selection) -> Iterator[Hazard]:
     if not selection.is_whole and survey.end < manifest.first_dirty_offset:
         yield Hazard(
             "compacted-beyond",
-            f"partition {number} is compacted up to offset {manifest.first_dirty_offset}, and the restore ends at "
-            f"{survey.end}: values that were superseded in between are gone, so this is not the state at that moment",
-            "restore the whole log, or from a copy of that time",
+            f"partition {number} is compacted up to offset {manifest.first_dirty_offset}, but the restore ends at "
+            f"{survey.end}: records superseded in between were removed, so the result is not the state at that time",
+            "restore the whole log, or restore from a copy made at that time",
             partition=number, offset=survey.end,
         )  # fmt: skip
     missing = {reason: count for reason, count in totals(manifest.gaps).items() if count}
@@ -216,8 +217,8 @@ def _incomplete(survey: Survey, selection: Selection) -> Iterator[Hazard]:
         said = ", ".join(f"{count:,} offsets {reason}" for reason, count in sorted(missing.items()))
         yield Hazard(
             "gaps",
-            f"the log of partition {number} misses records that the source had: {said}",
-            "`keyfold log describe` says where",
+            f"the log of partition {number} lacks records that the source had: {said}",
+            "run `keyfold log describe` to list the missing offsets",
             partition=number, offset=manifest.gaps[0].from_offset,
         )  # fmt: skip
 

@@ -122,7 +122,7 @@ class Plan:
         """Read `encode`'s bytes. Raises `ValueError`."""
         version = decode_document(_Format, data).format
         if version != FORMAT:
-            raise ValueError(f"it has format {version}, this keyfold knows {FORMAT}")
+            raise ValueError(f"it has format {version}; this version reads format {FORMAT}")
         found = decode_document(_StoredPlan, data)
         partitions = {number: plan.opened() for number, plan in found.partitions.items()}
         return Plan(found.source, found.target, found.asked, partitions)
@@ -166,7 +166,7 @@ class Journal:
         except ValueError as error:
             raise RestoreRefused(
                 f"the journal's plan cannot be read (`{self.url}{name}`): {error}",
-                hint="restore into another topic, or delete this one and its journal",
+                hint="restore into another topic, or delete this topic and its journal",
             ) from error
 
     def create_plan(self, plan: Plan) -> Plan:
@@ -196,8 +196,8 @@ class Journal:
                 found.append(int(match[1]))
         if found != list(range(len(found))):
             raise RestoreRefused(
-                f"the journal of partition {partition} misses windows (`{self.store.url}/{folder}`)",
-                hint="what landed where cannot be told: restore into another topic",
+                f"the journal of partition {partition} lacks windows (`{self.store.url}/{folder}`)",
+                hint="the restored records can no longer be identified: restore into another topic",
             )
         return found
 
@@ -208,7 +208,8 @@ class Journal:
             return Window.decode(self.store.get(key).data)
         except WindowDamaged as error:
             raise RestoreRefused(
-                f"`{key}` is damaged: {error}", hint="what landed where cannot be told: restore into another topic"
+                f"`{key}` is damaged: {error}",
+                hint="the restored records can no longer be identified: restore into another topic",
             ) from error
 
     def in_force(self, partition: int, numbers: Sequence[int]) -> Iterator[Window]:
@@ -250,7 +251,7 @@ class Journal:
                     if self.read(partition, window.number).run >= window.run:
                         raise RestoreFenced(
                             f"another run has announced window {window.number} of partition {partition} (`{key}`)",
-                            hint="let one run finish; nothing of this window was produced here",
+                            hint="let one run finish; this run produced no record of the window",
                         ) from None
                     window = replace(window, number=window.number + 1)
                     continue

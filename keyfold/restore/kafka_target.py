@@ -127,7 +127,9 @@ class KafkaTopics:
         wait_for_topic(self._cluster, name, partitions)
         found = describe_target(self._cluster, name)
         if found is None:
-            raise KafkaUnavailable(f"topic {name} was created, and brokers do not know it yet", hint="run this again")
+            raise KafkaUnavailable(
+                f"topic {name} was created, but the brokers do not know it yet", hint="run the command again"
+            )
         return found
 
     def compression(self, topic: TargetTopic) -> str:
@@ -250,8 +252,8 @@ class KafkaChannel:
                 self._failure = TargetMoved(
                     f"{self._topic}-{self._partition}: a record landed at offset {message.offset()}, not at "
                     f"{self._landed}: something else writes into the target",
-                    hint="what is there cannot be told apart any more: restore into a new topic, and let nobody write "
-                    "into it",
+                    hint="the restored records can no longer be identified: restore into a new topic, and let nothing "
+                    "else write into it",
                 )
         else:
             self._failure = self._refusal(error, self._landed)
@@ -259,7 +261,9 @@ class KafkaChannel:
     def _refusal(self, error: KafkaError, target_offset: int) -> KeyfoldError:
         what = f"a record for {self._topic}-{self._partition}"
         if error.code() in _OF_THE_PRODUCER:
-            return KafkaUnavailable(f"the producer of {self._topic}-{self._partition} has to begin anew: {error.str()}")
+            return KafkaUnavailable(
+                f"the producer of {self._topic}-{self._partition} has to be restarted: {error.str()}"
+            )
         found = plain(error, what, self._contact)
         if type(found) is KeyfoldError:
             return RecordRefused(found.message, target_offset=target_offset)

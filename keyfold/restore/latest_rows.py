@@ -47,7 +47,7 @@ def _walk(
         with damage_named(place):
             for first, table in Index.groups_backwards(data, columns=_COLUMNS, origin=key):
                 if first + table.num_rows != expected:
-                    raise SegmentDamaged(key, f"it does not have one row for each of {entry.record_count} records")
+                    raise SegmentDamaged(key, f"does not have one row for each of the {entry.record_count} records")
                 expected = first
                 offsets, keys, tombstones = (table.column(name).combine_chunks() for name in _COLUMNS)
                 deletes = np.asarray(tombstones.to_numpy(zero_copy_only=False)) & (offsets.to_numpy() < kept_from)

@@ -108,18 +108,18 @@ class Lease:
         try:
             found = decode_document(_StoredLease, data)
             if not 0 <= found.lease_s <= _LEASE_S_MAX:
-                raise ValueError(f"`lease_s`: a lease of {found.lease_s} s")
+                raise ValueError(f"`lease_s`: {found.lease_s} s is not a valid lease")
         except ValueError as error:
             raise RestoreRefused(
-                f"`{self._key}` does not hold the lease of a restore: {error}",
-                hint="make sure that no run of this restore is at work, and delete the object",
+                f"`{self._key}` does not contain the lease of a restore: {error}",
+                hint="make sure that this restore is not running anywhere, and delete the object",
             ) from error
         return found
 
     def _busy(self, data: _StoredLease) -> RestoreBusy:
         return RestoreBusy(
-            f"another run of this restore is at work: {data.holder} renewed `{self._key}` a moment ago",
-            hint="let it finish, or stop it and run this again",
+            f"this restore is already running: {data.holder} renewed `{self._key}` a moment ago",
+            hint="let it finish, or stop it and run the command again",
         )
 
     def _swap(self, epoch: int, mode: PutMode) -> None:
@@ -191,7 +191,7 @@ class Lease:
 
     def _has_landed(self, data: bytes) -> bool:
         """After a 412: whether this very renewal is there. An earlier one of mine is gone on from; others fence me."""
-        holder = "somebody"
+        holder = "another run"
         try:
             found = self._store.get(self._key, DOCUMENT_BYTES_MAX)
             known = self._parsed(found.data)
@@ -204,8 +204,8 @@ class Lease:
         except KeyfoldError:
             return False  # the next renewal tells
         self._lost = RestoreFenced(
-            f"{holder} has taken this restore over (`{self._key}`)",
-            hint="nothing more is produced here; let the other run finish",
+            f"{holder} has taken over this restore (`{self._key}`)",
+            hint="this run produces no more records; let the other run finish",
         )
         return False
 
@@ -223,7 +223,7 @@ class Lease:
             if self._clock.monotonic_s() > until_s:
                 raise RestoreFenced(
                     f"the lease of this restore (`{self._key}`) could not be renewed for {self._patience_s:.0f} s",
-                    hint="the store does not answer; run this again",
+                    hint="check that the store answers, and run the command again",
                 )
             self._clock.sleep(_HOLD_STEP_S)
         raise self._lost

@@ -61,7 +61,7 @@ def parse_offsets(text: str, source: str) -> list[GroupOffset]:
         group = names[0] if len(names) > 1 else None
         found.append(GroupOffset(group, names[-1], int(partition), int(offset)))
     if len({row.group is None for row in found}) > 1:
-        raise ConfigError(source, "has lines with a group and lines without one", hint="give two files")
+        raise ConfigError(source, "has lines with a group and lines without one", hint="split it into two files")
     return found
 
 
@@ -88,8 +88,8 @@ def translate(
     for row in ours:
         if row.partition not in known:
             raise RestoreRefused(
-                f"the file has an offset of {source_topic}-{row.partition}, and that partition was not restored",
-                hint="take the line out",
+                f"the file has an offset of {source_topic}-{row.partition}, but that partition was not restored",
+                hint="remove the line",
             )
         wanted.setdefault(row.partition, []).append(row.offset)
     found = {partition: translate_partition(journal, partition, offsets) for partition, offsets in wanted.items()}
@@ -101,8 +101,8 @@ def translate_partition(journal: Journal, partition: int, offsets: Iterable[int]
     numbers = journal.numbers(partition)
     if not numbers or not (last := journal.read(partition, numbers[-1])).finished:
         raise RestoreRefused(
-            f"partition {partition} is not restored in full, so offsets behind what landed are not known yet",
-            hint="finish the restore, then translate",
+            f"partition {partition} is not restored completely, so its last offsets are not known yet",
+            hint="finish the restore, then translate the offsets",
         )
     asked = np.array(sorted(set(offsets)), np.int64)
     found = np.full(len(asked), last.base, np.int64)

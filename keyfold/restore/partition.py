@@ -238,16 +238,16 @@ class PartitionRestore:
         last = self.journal.read(self.partition, numbers[-1])
         if last.finished:
             if ends.end_offset < last.base or (self.goes_on and ends.end_offset != last.base):
-                raise self._moved(f"ends at offset {ends.end_offset}, and this restore had ended it at {last.base}")
+                raise self._moved(f"ends at offset {ends.end_offset}, but this restore ended at offset {last.base}")
             landed = last.base - first_base
             self._state = State(number, last.base, first_base, last.next_position, landed, finished=True)
             return True
         end = ends.end_offset
         if end > last.end:
-            raise self._moved(f"ends at offset {end}, and this restore wrote nothing behind {last.end - 1}")
+            raise self._moved(f"ends at offset {end}, but this restore wrote no record after offset {last.end - 1}")
         known = self._landed_windows(numbers, end)
         if not known:
-            raise self._moved(f"ends at offset {end}, before {first_base}, where this restore began")
+            raise self._moved(f"ends at offset {end}, before offset {first_base}, where this restore started")
         self._prove(known, max(ends.start_offset, first_base), end)
         position = known[0].position_after(end - known[0].base)
         self._state = State(number, end, first_base, position, end - first_base)
@@ -266,8 +266,8 @@ class PartitionRestore:
     def _require_empty(self, start: int, end: int) -> None:
         if start != end and not self.settings.append:
             raise RestoreRefused(
-                f"{self._where} has records already: offsets {start} to {end - 1}",
-                hint="restore into an empty topic, or put the log's records behind them with --append",
+                f"{self._where} already has records: offsets {start} to {end - 1}",
+                hint="restore into an empty topic, or append the log's records with --append",
             )
 
     def _prove(self, windows: list[Window], start: int, end: int) -> None:
@@ -288,7 +288,7 @@ class PartitionRestore:
                 if what is not None:
                     raise self._moved(
                         f"has at offset {at} another {what} than source offset {original.offset}, which this restore "
-                        "announced there"
+                        "wrote there"
                     )
 
     @property
@@ -297,8 +297,9 @@ class PartitionRestore:
 
     def _moved(self, what: str) -> TargetMoved:
         return TargetMoved(
-            f"{self._where} {what}: something else writes into it, or it lost records",
-            hint="what is there cannot be told apart any more: restore into a new topic, and let nobody write into it",
+            f"{self._where} {what}: something else writes into it, or the partition lost records",
+            hint="the restored records can no longer be identified: restore into a new topic, and let nothing else "
+            "write into it",
         )
 
     # Produce
@@ -357,7 +358,9 @@ class PartitionRestore:
 
     def _require_running(self) -> None:
         if self.stop():
-            raise RestoreStopped(f"{self._where} was stopped on the way", hint="run this again to go on")
+            raise RestoreStopped(
+                f"{self._where} was stopped before it was complete", hint="run the command again to continue"
+            )
 
     def _announce(self, offsets: np.ndarray[tuple[int], np.dtype[np.int64]], end: int, *, finished: bool) -> None:
         state = self._state

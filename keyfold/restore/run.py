@@ -160,7 +160,7 @@ class Restore:
         last = max((n for n in there if not isinstance(found[n], LogNotFound)), default=-1)
         count = self._request.partition_count
         if count is not None and count <= last:
-            raise ConfigError("--partitions", f"the log has partition {last}, so there are more than {count}")
+            raise ConfigError("--partitions", f"{count} is too small: the log has partition {last}")
         return {number: one for number, one in found.items() if not isinstance(one, KeyfoldError)}, last + 1
 
     def _manifest_or_error(self, number: int) -> Manifest | KeyfoldError:
@@ -231,7 +231,7 @@ class Restore:
         journal = None if topic is None else self._journal(topic)
         plan = None if journal is None else journal.load_plan(row.partition for row in rows)
         if journal is None or plan is None:
-            raise RestoreRefused(f"nothing was restored into topic {self._request.target} yet")
+            raise RestoreRefused(f"no restore into topic {self._request.target} was started yet")
         return translate(rows, journal, plan.partitions, self._log.topic, self._request.target)
 
     # Plan
@@ -282,9 +282,9 @@ class Restore:
         if differing:
             key = differing[0]
             raise RestoreRefused(
-                f"the restore into {self._request.target} was begun with {key}={plan.asked.get(key)!r}, and is now "
-                f"asked for with {asked.get(key)!r} (`{journal.url}plan.json`)",
-                hint="run it with the options it was begun with, or restore into another topic",
+                f"the restore into {self._request.target} was started with {key}={plan.asked.get(key)!r}, but this run "
+                f"has {asked.get(key)!r} (`{journal.url}plan.json`)",
+                hint="use the options that the restore was started with, or restore into another topic",
             )
 
     def _source(self, plan: Plan, number: int) -> Source:

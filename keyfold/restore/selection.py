@@ -43,7 +43,7 @@ class Selection:
             if value is not None
         ]
         if len(asked) > 1:
-            raise ConfigError(asked[1], f"excludes {asked[0]}", hint="give one of them")
+            raise ConfigError(asked[1], f"cannot be combined with {asked[0]}", hint="use one of them")
 
     @property
     def is_whole(self) -> bool:

@@ -87,10 +87,10 @@ class Window:
         try:
             header = decode_document(_Header, line)
             if header.format != FORMAT or crc32(payload) != header.crc32:
-                raise WindowDamaged("checksum or format is wrong")
+                raise WindowDamaged("its checksum or format is wrong")
             offsets = np.cumsum(np.frombuffer(_unpacked(payload, header.count), "<i8").astype(np.int64))
             if len(offsets) != header.count:
-                raise WindowDamaged(f"has {len(offsets)} offsets, and says {header.count}")
+                raise WindowDamaged(f"has {len(offsets)} offsets, but declares {header.count}")
             return Window(
                 header.number, header.base, header.position, header.next_position, offsets,
                 header.run, header.finished, header.anchor,
@@ -118,7 +118,7 @@ class _Header:
 def _unpacked(payload: bytes, count: int) -> Bytes:
     """Return the offsets' bytes. Raise `WindowDamaged` before more is unpacked than this number of offsets takes."""
     if not 0 <= count <= MAX_COUNT:
-        raise WindowDamaged(f"says that it has {count} offsets")
+        raise WindowDamaged(f"declares {count} offsets")
     return open_codec("zstandard").decompress(payload, count * 8)
 
 

@@ -31,16 +31,16 @@ class Typing:
 
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
-            raise ConfigError(f"{self.column}_format", f"{self.format!r} is none of {', '.join(FORMATS)}")
+            raise ConfigError(f"{self.column}_format", f"must be one of {', '.join(FORMATS)}, not {self.format!r}")
         if self.mode not in MODES:
-            raise ConfigError("mode", f"{self.mode!r} is none of {', '.join(MODES)}")
+            raise ConfigError("mode", f"must be one of {', '.join(MODES)}, not {self.mode!r}")
         if self.reader_schema is not None and self.format not in {"json", "avro"}:
-            raise ConfigError(self.schema_option, f"is given, and {self.column}_format {self.format!r} takes none")
+            raise ConfigError(self.schema_option, f"cannot be used with {self.column}_format {self.format!r}")
         if self.format == "json" and self.reader_schema is None and not hasattr(fn, "try_parse_json"):
             raise ConfigError(
                 self.schema_option,
-                "is needed for json: this Spark has no variant type, and types are not guessed from the data",
-                hint='give a DDL such as "id long, name string"',
+                "is required for json: this Spark has no variant type, and keyfold does not infer types from the data",
+                hint='use a DDL such as "id long, name string"',
             )
 
     @property

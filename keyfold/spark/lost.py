@@ -40,8 +40,8 @@ def gone(topic: str, partition: int, key: str) -> SnapshotLost:
     return SnapshotLost(
         topic,
         partition,
-        f"`{key}` has gone: the version that the DataFrame reads was replaced by a compaction and collected",
-        hint="make the DataFrame again, which reads the newest version, and repeat the whole job; "
+        f"`{key}` is missing: a compaction replaced the version that the DataFrame reads, and deleted the object",
+        hint="create the DataFrame again, which reads the newest version, and repeat the whole job; "
         "file.delete.delay.ms must be longer than such a job",
     )
 

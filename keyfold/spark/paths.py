@@ -54,7 +54,7 @@ def choose_engine(spark: SparkSession, url: str, engine: EngineName, root: str |
     Raises `ConfigError` where the JVM is asked for and cannot.
     """
     if engine not in {"auto", "jvm", "keyfold"}:
-        raise ConfigError("engine", f"{engine!r} is none of auto, jvm, keyfold")
+        raise ConfigError("engine", f"must be one of auto, jvm, keyfold, not {engine!r}")
     if engine == "keyfold":
         return None
     missing = "" if root else _file_system_missing(spark, url)
@@ -67,7 +67,7 @@ def choose_engine(spark: SparkSession, url: str, engine: EngineName, root: str |
     raise ConfigError(
         "engine",
         f"the JVM cannot read this log: {missing}",
-        hint="give Spark hadoop-aws and, before Spark 4, spark-avro (docs/reading-spark.md), or leave engine out",
+        hint="add hadoop-aws and, before Spark 4, spark-avro to Spark (docs/reading-spark.md), or omit engine",
     )
 
 

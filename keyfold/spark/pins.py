@@ -67,7 +67,7 @@ def _ms(name: str, when: When) -> int | None:
     if not isinstance(when, datetime):
         return when
     if when.tzinfo is None:
-        raise ConfigError(name, f"{when} has no time zone", hint="give an aware datetime, or milliseconds")
+        raise ConfigError(name, f"{when} has no time zone", hint="use a datetime with a time zone, or milliseconds")
     # Whole numbers: a float of seconds is off by a millisecond now and then.
     since = when - datetime.fromtimestamp(0, when.tzinfo)
     return (since.days * 86_400 + since.seconds) * 1_000 + since.microseconds // 1_000
@@ -121,11 +121,13 @@ def pin_log(
     """
     wanted = tuple(log.partitions()) if partitions is None else tuple(sorted(set(partitions)))
     if not wanted:
-        raise ConfigError("partitions", "is empty: name one at least, or leave it out for all")
+        raise ConfigError("partitions", "is empty: name at least one partition, or omit it for all")
     for name, offsets in (("from_offset", from_offset), ("to_offset", to_offset)):
         strangers = sorted(set(offsets) - set(wanted)) if isinstance(offsets, Mapping) else []
         if strangers:
-            raise ConfigError(name, f"names partitions {strangers}, which are not read; {log.topic} has {list(wanted)}")
+            raise ConfigError(
+                name, f"names partitions {strangers}, which are not read; the partitions are {list(wanted)}"
+            )
     with ThreadPoolExecutor(min(LOADS_AT_ONCE, len(wanted))) as pool:
         manifests = list(pool.map(log.manifest, wanted))
     return tuple(
@@ -155,7 +157,7 @@ def _before_start(manifest: Manifest, from_offset: int) -> OffsetOutOfRange:
         manifest.topic,
         manifest.partition,
         f"offset {from_offset} is below the log start {manifest.log_start_offset} of version {manifest.version}",
-        hint="leave from_offset out to read from the log start, or give one for each partition",
+        hint="omit from_offset to read from the log start, or set an offset for each partition",
     )
 
 

@@ -49,8 +49,8 @@ except ImportError as error:
 
     raise ConfigError(
         "pyspark",
-        f"version {_found} has no Python data sources; the format `keyfold` needs Spark 4.0 or newer",
-        hint="`keyfold.spark.read_log` works with Spark 3.5 too",
+        f"version {_found} has no Python data sources; the format `keyfold` requires Spark 4.0 or newer",
+        hint="`keyfold.spark.read_log` also works with Spark 3.5",
     ) from error
 
 try:

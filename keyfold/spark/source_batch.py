@@ -48,10 +48,12 @@ def check_named(options: SourceOptions, partitions: list[int]) -> None:
             continue
         given = set(offsets.by_partition)
         if unknown := sorted(given - set(partitions)):
-            raise ConfigError(key, f"names partition {unknown[0]}, which is not read", hint=f"read are {partitions}")
+            raise ConfigError(
+                key, f"names partition {unknown[0]}, which is not read", hint=f"the partitions are {partitions}"
+            )
         if missing := sorted(set(partitions) - given):
-            hint = "name all, or choose with the option `partitions`"
-            raise ConfigError(key, f"has nothing for partition {missing[0]}", hint=hint)
+            hint = "name all partitions, or select some with the option `partitions`"
+            raise ConfigError(key, f"has no offset for partition {missing[0]}", hint=hint)
 
 
 def first_offset(manifest: Manifest, offsets: Offsets | None, default: int, *, fail: bool) -> int:
@@ -68,7 +70,7 @@ def first_offset(manifest: Manifest, offsets: Offsets | None, default: int, *, f
             raise with_way_out(error) from None
         held = min(max(asked, manifest.log_start_offset), manifest.next_offset)
         log.warning(
-            "data loss: going on because failOnDataLoss is false",
+            "data loss ignored because failOnDataLoss is false",
             topic=manifest.topic,
             partition=manifest.partition,
             lost=error.message,

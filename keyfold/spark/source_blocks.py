@@ -33,12 +33,14 @@ def read_block_table(
         length, magic = _END.unpack(tail[-_END.size :]) if len(tail) >= _END.size else (0, b"")
         wanted = length + _END.size
         if magic != b"PAR1" or wanted > entry.index_size_bytes:
-            raise SegmentDamaged(key, "the index does not end as a Parquet file does")
+            raise SegmentDamaged(key, "the index does not end with Parquet's magic bytes")
         if wanted > len(tail):
             tail = _tail(store, key, entry.index_size_bytes, wanted)
         table = Index.block_table(tail, origin=key)
         if int(table.record_count.sum()) != entry.record_count:
-            raise SegmentDamaged(key, f"counts {int(table.record_count.sum())} records, not {entry.record_count}")
+            raise SegmentDamaged(
+                key, f"has {int(table.record_count.sum())} records, but the manifest says {entry.record_count}"
+            )
     return table
 
 

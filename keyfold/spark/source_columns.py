@@ -88,7 +88,7 @@ def schema_for(schema: Any) -> pa.Schema:
 
 def _field(name: str, kind: str, *, is_nullable: bool) -> pa.Field:
     if name not in COLUMNS:
-        raise ConfigError("schema", f"there is no column `{name}`; there are {', '.join(COLUMNS)}")
+        raise ConfigError("schema", f"unknown column `{name}`; the columns are {', '.join(COLUMNS)}")
     own = DDL[name].removesuffix(" NOT NULL").lower().replace(": ", ":").replace(", ", ",")
     if kind.lower() != own:
         raise ConfigError("schema", f"column `{name}` is {own}, not {kind}", hint="cast it after reading")

@@ -76,9 +76,9 @@ class StreamOffset:
     def read(document: Mapping[str, Any], topic: str) -> StreamOffset:
         """Read a document of a checkpoint. Raises `ConfigError` where it is another topic's, or none of ours."""
         if document.get("format") != FORMAT:
-            raise _refused(f"its offsets have format {document.get('format')!r}, and {FORMAT} is read here")
+            raise _refused(f"its offsets have format {document.get('format')!r}; this version reads format {FORMAT}")
         if document.get("topic") != topic:
-            raise _refused(f"is of a stream of the topic {document.get('topic')!r}, not {topic!r}")
+            raise _refused(f"belongs to a stream of topic {document.get('topic')!r}, not {topic!r}")
         try:
             positions = {int(number): _position(one) for number, one in document["partitions"].items()}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -101,5 +101,5 @@ def _position(one: Mapping[str, Any]) -> Position:
 
 
 def _refused(message: str) -> ConfigError:
-    hint = "give each stream a checkpoint location of its own"
+    hint = "use a separate checkpoint location for each stream"
     return ConfigError("checkpointLocation", message, hint=hint)

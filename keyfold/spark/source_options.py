@@ -61,12 +61,12 @@ def _numbers(found: object) -> Iterator[tuple[int, int]]:
     if isinstance(found, dict) and len(found) == 1 and isinstance(inner := next(iter(found.values())), dict):
         found = inner  # as Kafka's source has it: {"topic": {"0": 12}}
     if not isinstance(found, dict) or not found:
-        raise ValueError('must say an offset for each partition, such as {"0": 12, "1": -2}')
+        raise ValueError('must have an offset for each partition, such as {"0": 12, "1": -2}')
     for partition, offset in found.items():
         if not str(partition).isdecimal() or isinstance(offset, bool) or not isinstance(offset, int):
             raise ValueError(f"{partition!r}: {offset!r} is not a partition and an offset")
         if offset < EARLIEST:
-            raise ValueError(f"{offset} of partition {partition} is no offset, nor -1 (latest) or -2 (earliest)")
+            raise ValueError(f"{offset} of partition {partition} is neither an offset nor -1 (latest) or -2 (earliest)")
         yield int(partition), offset
 
 
@@ -102,66 +102,69 @@ class SourceOptions(Options):
     url: str = _where("url", doc="`s3://bucket/topics`; `.load(url)` says the same.", importance="high")
     topic: str = _where("topic", doc="The topic.", importance="high", min_length=1)
     partitions: _Partitions = _where("partitions", (), doc="Partitions such as `0,3,8-11`. Default: all.", kind="LIST")
-    columns: Names = _where("columns", (), doc="Columns to read, by name. Default: all. Fewer are cheaper.")
-    include_headers: Flag = _where("includeHeaders", True, doc="Whether there is a column `headers`.")
+    columns: Names = _where("columns", (), doc="Columns to read. Default: all. Fewer columns are faster to read.")
+    include_headers: Flag = _where("includeHeaders", True, doc="Whether to include the column `headers`.")
 
     starting_offsets: _Offsets = _range(
         "startingOffsets",
         None,
         doc='`earliest`, `latest` or `{"0": 12, "1": -2}`, where -2 is earliest and -1 latest. Default: earliest for a '
-        "batch, latest for a stream, as Kafka's source has it. A stream asks it once: later its checkpoint says it.",
+        "batch, latest for a stream, as in Spark's Kafka source. A stream uses it once; then its checkpoint applies.",
         importance="high",
         kind="STRING",
     )
     ending_offsets: _Offsets = _range(
-        "endingOffsets", None, doc="Batch only: where to end, exclusive, likewise. Default: latest.", kind="STRING"
+        "endingOffsets",
+        None,
+        doc="Batch only: where to stop, exclusive, in the same form. Default: latest.",
+        kind="STRING",
     )
     starting_timestamp: _Time | None = _range(
         "startingTimestamp",
         None,
-        doc="In ms: begin at the first offset whose record has this timestamp or a later one; where none has, at the "
-        "end.",
+        doc="Start at the first record with this timestamp (ms) or a later one, or at the end if there is none.",
     )
     ending_timestamp: _Time | None = _range(
         "endingTimestamp",
         None,
-        doc="Batch only, in ms: end before the first offset with this timestamp or a later one.",
+        doc="Batch only: stop before the first record with this timestamp (ms) or a later one.",
     )
     fail_on_data_loss: Flag = _range(
         "failOnDataLoss",
         True,
-        doc="Whether to fail where records or tombstones that were still to be read are gone from the log. With false "
-        "it goes on and logs what was skipped.",
+        doc="Whether to fail if unread records or tombstones were removed from the log. With false the query continues "
+        "and logs which offsets it skipped.",
     )
 
     max_offsets_per_trigger: _Positive | None = _pace(
-        "maxOffsetsPerTrigger", None, doc="Stream only: at most about so many records a batch, over all partitions."
+        "maxOffsetsPerTrigger", None, doc="Stream only: approximate maximum of records per batch, over all partitions."
     )
     max_bytes_per_trigger: _Positive | None = _pace(
-        "maxBytesPerTrigger", None, doc="Stream only: at most about so many stored bytes a batch."
+        "maxBytesPerTrigger", None, doc="Stream only: approximate maximum of stored (compressed) bytes per batch."
     )
     max_partition_bytes: _Positive = _pace(
-        "maxPartitionBytes", 32 * _MIB, doc="Stored bytes (compressed) that one task reads at most, about."
+        "maxPartitionBytes", 32 * _MIB, doc="Approximate maximum of stored (compressed) bytes per task."
     )
-    min_partitions: _Positive = _pace(
-        "minPartitions", 1, doc="At least so many tasks, where the blocks can be shared out so."
-    )
+    min_partitions: _Positive = _pace("minPartitions", 1, doc="Minimum number of tasks, if there are enough blocks.")
     poll_interval_ms: Annotated[int, Field(ge=0)] = _pace(
         "pollIntervalMs",
         5000,
-        doc="Stream only: the manifests are read at most once in this time. Spark asks a hundred times a second "
-        "if there is more, and each look costs a request for each partition.",
+        doc="Stream only: minimum time between two reads of the manifests. Spark asks for new data a hundred times a "
+        "second, and each read costs one request per partition.",
     )
 
     region: str | None = _store("s3.region", None, doc="Region of the bucket. Default: AWS_REGION or the profile's.")
     store_url: str | None = _store(
-        "store.url", None, doc="Endpoint of a store other than AWS. Default: AWS_ENDPOINT_URL of the driver."
+        "store.url", None, doc="Endpoint of a store other than AWS. Default: AWS_ENDPOINT_URL on the driver."
     )
     path_style: Flag | None = _store(
-        "s3.path.style.access.enabled", None, doc="Default: only with an endpoint that is not AWS's.", importance="low"
+        "s3.path.style.access.enabled",
+        None,
+        doc="Whether to use path-style requests. Default: only with an endpoint other than AWS.",
+        importance="low",
     )
     access_key_id: str | None = _store(
-        "aws.access.key.id", None, doc="Access key. Better left to the environment or role of driver and executors."
+        "aws.access.key.id", None, doc="Access key. Prefer the environment or the role of the driver and the executors."
     )
     secret_access_key: SecretStr | None = _store("aws.secret.access.key", None, doc="Secret key.")
     session_token: SecretStr | None = _store("aws.session.token", None, doc="Session token.")
@@ -186,13 +189,15 @@ class SourceOptions(Options):
         yield from super().contradictions()
         for end in ("starting", "ending"):
             if getattr(self, f"{end}_offsets") is not None and getattr(self, f"{end}_timestamp") is not None:
-                yield ConfigError(f"{end}Timestamp", f"and `{end}Offsets` exclude each other", hint="give one of them")
+                yield ConfigError(f"{end}Timestamp", f"cannot be combined with `{end}Offsets`", hint="use one of them")
         if (self.access_key_id is None) != (self.secret_access_key is None):
             missing = "aws.access.key.id" if self.access_key_id is None else "aws.secret.access.key"
-            yield ConfigError(missing, "is missing: access key and secret key go together", hint="give both or none")
+            yield ConfigError(
+                missing, f"missing required key `{missing}`", hint="set both access key and secret key, or none"
+            )
         for name in self.columns:
             if name not in COLUMNS:
-                yield ConfigError("columns", f"there is no column `{name}`; there are {', '.join(COLUMNS)}")
+                yield ConfigError("columns", f"unknown column `{name}`; the columns are {', '.join(COLUMNS)}")
         if len(set(self.columns)) != len(self.columns):
             yield ConfigError("columns", "names a column twice")
 
@@ -223,9 +228,9 @@ class SourceOptions(Options):
         """These options, where they make sense for a batch. Raises `ConfigError`."""
         self._refuse("a batch", max_offsets_per_trigger=None, max_bytes_per_trigger=None)
         if self.starting_offsets is not None and self.starting_offsets.every == LATEST:
-            raise ConfigError("startingOffsets", "a batch that begins at the latest offset has no records")
+            raise ConfigError("startingOffsets", "a batch that starts at the latest offset has no records")
         if self.ending_offsets is not None and self.ending_offsets.every == EARLIEST:
-            raise ConfigError("endingOffsets", "a batch that ends at the earliest offset has no records")
+            raise ConfigError("endingOffsets", "a batch that stops at the earliest offset has no records")
         return self
 
     def require_stream(self) -> SourceOptions:
@@ -237,7 +242,7 @@ class SourceOptions(Options):
         for name, value in unset.items():
             if getattr(self, name) != value:
                 key = type(self).model_fields[name].alias or name
-                raise ConfigError(key, f"means nothing for {kind}", hint="leave it out")
+                raise ConfigError(key, f"does not apply to {kind}", hint="remove it")
 
 
 def _plain(secret: SecretStr | None) -> str | None:

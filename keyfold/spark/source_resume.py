@@ -39,7 +39,7 @@ def resume(anchor: Anchor, position: int, manifest: Manifest, *, fail: bool) -> 
         is_other = manifest.log_id != anchor.log_id
         go_on = manifest.log_start_offset if is_other else max(position, manifest.log_start_offset)
         log.warning(
-            "data loss: going on because failOnDataLoss is false",
+            "data loss ignored because failOnDataLoss is false",
             topic=manifest.topic,
             partition=manifest.partition,
             lost=lost.message,
@@ -51,7 +51,7 @@ def resume(anchor: Anchor, position: int, manifest: Manifest, *, fail: bool) -> 
 
 def with_way_out(lost: OffsetOutOfRange) -> OffsetOutOfRange:
     """The same, with what this reader can be told to do about it."""
-    hint = f"{lost.hint}, or set failOnDataLoss to false to go on without" if lost.hint else None
+    hint = f"{lost.hint}, or set failOnDataLoss to false to continue without the lost records" if lost.hint else None
     return OffsetOutOfRange(lost.topic, lost.partition, _bare(lost), hint=hint)
 
 
@@ -65,6 +65,6 @@ def check_snapshot(log_end: int, manifest: Manifest, missing: ObjectNotFound) ->
         raise SnapshotLost(
             manifest.topic,
             manifest.partition,
-            f"the log was compacted beyond offset {log_end}, where this read of it ends, and `{missing.key}` has gone",
-            hint="read it again; file.delete.delay.ms must be longer than such a read takes",
+            f"the log was compacted beyond offset {log_end}, where this read ends, and `{missing.key}` was deleted",
+            hint="read it again; file.delete.delay.ms must be longer than the read",
         ) from missing

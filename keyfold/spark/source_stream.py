@@ -133,12 +133,12 @@ class SourceStream:
             lost = OffsetOutOfRange(
                 manifest.topic,
                 partition,
-                f"the log ends at offset {manifest.next_offset}, and the stream has a batch up to {end.offset}",
-                hint="the manifest was replaced by an older one; start the stream anew with a new checkpoint",
+                f"the log ends at offset {manifest.next_offset}, but the stream has a batch up to offset {end.offset}",
+                hint="an older manifest was put back; start the stream again with a new checkpoint",
             )
             if fail:
                 raise lost
-            log.warning("data loss: going on because failOnDataLoss is false", lost=lost.message)
+            log.warning("data loss ignored because failOnDataLoss is false", lost=lost.message)
         return span_of(manifest, offset, min(end.offset, manifest.next_offset), anchor)
 
     def _resumed(self, known: Position | None, manifest: Manifest) -> Position:
@@ -166,11 +166,13 @@ class SourceStream:
     def _check_missing(self, start: StreamOffset) -> None:
         """A partition that the stream has read and that is not listed any more is a loss like any other."""
         for partition in sorted(set(start.positions) - set(self._known)):
-            lost = LogNotFound(self._topic.topic, partition, "the log that this stream reads is gone from the bucket")
+            lost = LogNotFound(
+                self._topic.topic, partition, "the log that this stream reads is no longer in the bucket"
+            )
             if self._options.fail_on_data_loss:
                 raise lost
             if partition not in self._missed:
-                log.warning("data loss: going on because failOnDataLoss is false", lost=lost.message)
+                log.warning("data loss ignored because failOnDataLoss is false", lost=lost.message)
             self._missed.add(partition)
 
     def _look(self, known: Container[int] | None = None, *, fresh: bool = False) -> Mapping[int, Manifest]:

@@ -21,7 +21,7 @@ def location_of(store: ObjectStore) -> Location:
     """What a task opens to get the same store. Raises `ConfigError` for a store of this process alone."""
     location: Any = getattr(store, "location", store)
     if not hasattr(location, "open"):
-        raise ConfigError("store", f"{store.url} cannot be opened by Spark's tasks", hint="give a store of S3")
+        raise ConfigError("store", f"{store.url} cannot be opened by Spark's tasks", hint="use an S3 store")
     return cast("Location", location)
 
 

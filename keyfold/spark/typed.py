@@ -58,7 +58,7 @@ def _json(typing: Typing, text: Column, topic: str) -> Column:
         unread = parsed.isNull() & text.isNotNull() & ~blank
         return fn.when(unread, misfit(typing, topic, "is not JSON")).otherwise(parsed)
     schema = _spark_type(typing)
-    told = misfit(typing, topic, "is not JSON of the reader schema")
+    told = misfit(typing, topic, "is not JSON that fits the reader schema")
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     if not isinstance(schema, types.StructType):
         parsed = fn.from_json(text, schema, options)
@@ -76,4 +76,4 @@ def _spark_type(typing: Typing) -> types.StructType | types.ArrayType | types.Ma
         schema = types._parse_datatype_string(schema)  # noqa: SLF001 - StructType.fromDDL is of Spark 4
     if isinstance(schema, types.StructType | types.ArrayType | types.MapType):
         return schema
-    raise ConfigError(typing.schema_option, "for json is a struct, an array or a map, as a Spark type or its DDL")
+    raise ConfigError(typing.schema_option, "must be a struct, an array or a map for json, as a Spark type or its DDL")

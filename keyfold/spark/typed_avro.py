@@ -66,20 +66,22 @@ def _reader(typing: Typing, log: Log, kept: KeptSchemas, partitions: Sequence[in
         return '"bytes"'  # there is nothing to read
     if not ids and len(set(keys)) > 1:
         raise ConfigError(
-            typing.schema_option, f"is needed: GUIDs do not say which is the newest ({sorted(set(keys))})"
+            typing.schema_option, f"is required: GUIDs do not show which schema is the newest ({sorted(set(keys))})"
         )
     try:
         return _bounded(kept, max(ids) if ids else keys[0])
     except Misfit as error:
-        raise ConfigError(typing.schema_option, f"is needed: the last {part} {error.message}") from error
+        raise ConfigError(typing.schema_option, f"is required: the last {part} {error.message}") from error
     except SchemaUnusable as error:
-        message = f"is needed: the newest schema of the {part.value}s cannot be used: {error.message}"
+        message = f"is required: the newest schema of the {part.value}s cannot be used: {error.message}"
         raise ConfigError(typing.schema_option, message) from error
 
 
 def _checked(typing: Typing, text: Any) -> str:
     if not isinstance(text, str):
-        raise ConfigError(typing.schema_option, "for avro is an Avro schema, as JSON or as what JSON parses to")
+        raise ConfigError(
+            typing.schema_option, "must be an Avro schema for avro, as JSON text or as a parsed JSON value"
+        )
     try:
         reader_type(text)
     except ValueError as error:
@@ -104,7 +106,7 @@ def _last_schema(log: Log, partition: int, part: Part) -> Iterator[SchemaKey]:
         yield read_frame(data, record.headers, part.schema_header)[0]
     except Misfit as error:
         where = f"the last {part} of {place}, at offset {record.offset}, {error.message}"
-        raise ConfigError(f"{part}_format", f"is avro, and {where}") from error
+        raise ConfigError(f"{part}_format", f"is avro, but {where}") from error
 
 
 def _last_record(log: Log, place: Place, part: Part) -> Record | None:
@@ -151,7 +153,7 @@ def _bounded(kept: KeptSchemas, key: SchemaKey) -> str:
     try:
         require_bounded(kept.schema(key))
     except SchemaTooLarge as error:
-        raise SchemaUnusable(kept.name(key), f"is a schema that is not read: {error}") from error
+        raise SchemaUnusable(kept.name(key), f"is not a schema that can be read: {error}") from error
     return kept.text(key)
 
 
@@ -169,7 +171,7 @@ def _from_avro(typing: Typing, topic: str, writers: Mapping[SchemaKey, str | Sch
     head = fn.coalesce(in_header, in_data)
     body = fn.when(in_header.isNotNull(), stored).otherwise(fn.expr(_rest_of(typing.column)))
     options: dict[str, Any] = {"avroSchema": reader, "mode": typing.mode}
-    told = fn.concat(fn.lit("begins with "), fn.hex(head), fn.lit(", which is no id of a kept schema"))
+    told = fn.concat(fn.lit("begins with "), fn.hex(head), fn.lit(", which is not the id of a kept schema"))
     column = fn.when(stored.isNull(), None)
     for key, text in writers.items():
         if isinstance(text, SchemaUnusable):

@@ -58,7 +58,7 @@ def _avro_typing(typing: Typing, reader: str) -> AvroTyping:
     try:
         kind = spark_arrow(arrow_type(reader_type(reader)))
     except (NoArrowType, NotAvro, ValueError) as error:
-        raise ConfigError(typing.schema_option, f"cannot be a column of Spark's: {error}") from error
+        raise ConfigError(typing.schema_option, f"cannot be a Spark column: {error}") from error
     return AvroTyping(Part(typing.column), reader, typing.raises, kind)
 
 
@@ -77,7 +77,7 @@ def spark_arrow(kind: pa.DataType) -> pa.DataType:  # noqa: PLR0911 - one for ea
     if pa.types.is_fixed_size_binary(kind):
         return pa.binary()
     if pa.types.is_decimal(kind) and kind.precision > DECIMAL_DIGITS_MAX:
-        raise NoArrowType(f"a decimal of {kind.precision} digits; Spark has {DECIMAL_DIGITS_MAX}")
+        raise NoArrowType(f"a decimal has {kind.precision} digits; the limit in Spark is {DECIMAL_DIGITS_MAX}")
     return kind
 
 
@@ -108,7 +108,7 @@ def _decoded(batch: Any, topic: str, typing: AvroTyping, column: Column) -> Any:
     if decoded.misfits and typing.raises:
         row, misfit = decoded.misfits[0]
         partition, offset = batch.column("partition")[row].as_py(), batch.column("offset")[row].as_py()
-        hint = 'mode="PERMISSIVE" makes null of what does not fit'
+        hint = 'mode="PERMISSIVE" returns null for such values'
         raise misfit_at(topic, partition, offset, typing.part, misfit, hint=hint)
     array = decoded.array.cast(typing.type, safe=False)  # what is finer than a µs is cut off
     at = batch.schema.get_field_index(name)

@@ -96,7 +96,7 @@ def verify_on_spark(
     for place in places:
         if place not in reports:
             raise ObjectNotFound(place.folder, f"the log was replaced {_ROUNDS_MAX} times while it was verified",
-                                 hint="raise file.delete.delay.ms, or verify while the compactor rests")  # fmt: skip
+                                 hint="raise file.delete.delay.ms, or stop the compactor while you verify")  # fmt: skip
         yield reports[place]
 
 

@@ -113,8 +113,8 @@ def require_size(key: str, size_bytes: int, max_bytes: int | None) -> None:
     if max_bytes is not None and size_bytes > max_bytes:
         raise ObjectTooLarge(
             key,
-            f"has {size_bytes} bytes, and at most {max_bytes} are read of such an object",
-            hint="keyfold writes none that large: find out who wrote it before you remove it",
+            f"has {size_bytes} bytes; the limit for this kind of object is {max_bytes}",
+            hint="keyfold did not write it: find out who wrote it before you delete it",
         )
 
 

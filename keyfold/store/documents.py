@@ -27,17 +27,17 @@ def load_json(data: bytes | str) -> Any:
     Whole numbers have 64 bits: what is calculated with them is at worst wrong, and never an overflow.
     """
     if len(data) > DOCUMENT_BYTES_MAX:
-        raise ValueError(f"{len(data)} bytes are more than the {DOCUMENT_BYTES_MAX} that such an object may have")
+        raise ValueError(f"it has {len(data)} bytes; the limit for this kind of object is {DOCUMENT_BYTES_MAX}")
     try:
         return json.loads(data, parse_int=_long, parse_float=_finite, parse_constant=_finite)
     except RecursionError as error:
-        raise ValueError("it is nested too deep") from error
+        raise ValueError("it is nested too deeply") from error
 
 
 def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError(f"{text} is not a number of JSON")
+        raise ValueError(f"{text} is not a JSON number")
     return number
 
 

@@ -24,10 +24,10 @@ def parse_url(url: str, *, key: str = "url") -> tuple[str, str]:
     """
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in {"s3", "s3a", "s3n"}:
-        raise ConfigError(key, f"{url!r} is not s3://<bucket>/<topics.dir>")
+        raise ConfigError(key, f"{url!r} is not of the form s3://<bucket>/<topics.dir>")
     bucket, _, path = rest.partition("/")
     if not bucket or any(sign in bucket for sign in "?#@: "):
-        raise ConfigError(key, f"{url!r} names no bucket: expected s3://<bucket>/<topics.dir>")
+        raise ConfigError(key, f"{url!r} has no bucket; expected s3://<bucket>/<topics.dir>")
     topics_dir = path.strip("/")
     if topics_dir and any(part in {"", ".", ".."} for part in topics_dir.split("/")):
         raise ConfigError(key, f"the directory of {url!r} has an empty part, `.` or `..`")

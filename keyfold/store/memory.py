@@ -87,11 +87,11 @@ class MemoryStore:
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """See `ObjectStore.get_range`."""
         if start < 0 or length < 0:
-            raise ValueError(f"no such range: {start=}, {length=}")
+            raise ValueError(f"invalid range: {start=}, {length=}")
         with self._lock:
             data = self._find(key).data
         if start + length > len(data):
-            raise StoreError(key, f"asked for {length} bytes from {start}, the object has {len(data)}")
+            raise StoreError(key, f"asked for {length} bytes from {start}, but the object has {len(data)}")
         return data[start : start + length]
 
     def head(self, key: str) -> ObjectInfo:
@@ -197,7 +197,7 @@ class MemoryStore:
                 raise StoreError(key, "an upload needs at least one part")
             taken = [parts.get(number + 1, b"") for number in range(len(sums))]
             if [_sum(part) for part in taken] != [*sums]:
-                raise UploadLost(key, "somebody else has sent one of its parts")
+                raise UploadLost(key, "another process has replaced one of its parts")
             self._check(key, Create())
             del self._uploads[upload_id]
             return self._write(key, b"".join(taken))
@@ -218,9 +218,9 @@ class MemoryStore:
         found = self._objects.get(key)
         if isinstance(mode, Create):
             if found is not None:
-                raise AlreadyExists(key, "the name is taken")
+                raise AlreadyExists(key, "the object already exists")
         elif found is None:
-            raise ObjectNotFound(key, f"no such object in {self.url} to be updated")
+            raise ObjectNotFound(key, f"no such object in {self.url} to update")
         elif found.etag != mode.etag:
             raise PreconditionFailed(key, f"its ETag is {found.etag}, not {mode.etag}")
 

@@ -97,17 +97,19 @@ def _fresh_object(store: ObjectStore, folder: str, random: Random) -> Iterator[t
                 continue  # a left-over of a probe with the same seed, or a store that has it the wrong way round
             yield key, created
             return
-    _ignored(folder, f"{_NAMES_TRIED} random names in a row are taken: `If-None-Match: *` seems to be inverted")
+    _ignored(
+        folder, f"{_NAMES_TRIED} random names in a row already exist: the store seems to invert `If-None-Match: *`"
+    )
 
 
 def _judge_create(store: ObjectStore, key: str, created: PutResult) -> None:
     if _lands(store, key, b"created again", Create(), (AlreadyExists,)) is not None:
-        _ignored(key, "the store overwrote an object that was to be created: it ignores `If-None-Match: *`")
+        _ignored(key, "the store overwrote an object on a create: it ignores `If-None-Match: *`")
     found = store.get(key)
     if found.data != b"created":
-        _ignored(key, "the store answered 412 to a second create and overwrote the object all the same")
+        _ignored(key, "the store answered 412 to a second create, but overwrote the object")
     if found.etag != created.etag:
-        _ignored(key, f"a write was answered with ETag {created.etag}, a read with {found.etag}")
+        _ignored(key, f"the store answered a write with ETag {created.etag}, but a read with {found.etag}")
 
 
 def _judge_update(store: ObjectStore, key: str, created: PutResult) -> None:
@@ -119,11 +121,11 @@ def _judge_update(store: ObjectStore, key: str, created: PutResult) -> None:
         _ignored(key, "the store overwrote an object whose ETag had changed: it ignores `If-Match`")
     found = store.get(key)
     if found.data != b"updated" or found.etag != updated.etag:
-        _ignored(key, "after a refused update the object is not the one that was written before")
+        _ignored(key, "the store refused an update, but changed the object")
     absent = f"{key}-absent"
     with _removed(store, absent):
         if _lands(store, absent, b"", Update(created.etag), (ObjectNotFound, PreconditionFailed)) is not None:
-            _ignored(absent, "the store made an object out of an update of an absent one: it ignores `If-Match`")
+            _ignored(absent, "the store created an object on an update of a missing one: it ignores `If-Match`")
 
 
 def _judge_races(store: ObjectStore, key: str, racers: int) -> None:
@@ -131,7 +133,7 @@ def _judge_races(store: ObjectStore, key: str, racers: int) -> None:
         creates = _race(racers, lambda n: _lands(store, key, _racing_bytes(n), Create(), (AlreadyExists,)))
         won = len(creates.landed)
         if won > 1:
-            _ignored(key, f"{won} of {racers} creates of one name at once landed: creating is not atomic")
+            _ignored(key, f"{won} of {racers} concurrent creates of one object succeeded: creates are not atomic")
         creates.require_answers()
         if not creates.landed:
             return
@@ -140,7 +142,7 @@ def _judge_races(store: ObjectStore, key: str, racers: int) -> None:
         updates = _race(racers, lambda n: _lands(store, key, _racing_bytes(racers + n), Update(etag), refusals))
         won = len(updates.landed)
         if won > 1:
-            _ignored(key, f"{won} of {racers} updates of one version landed: updating is not atomic")
+            _ignored(key, f"{won} of {racers} concurrent updates of one version succeeded: updates are not atomic")
         updates.require_answers()
 
 

@@ -187,11 +187,11 @@ class S3Store:
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """See `ObjectStore.get_range`."""
         if start < 0 or length < 0:
-            raise ValueError(f"no such range: {start=}, {length=}")
+            raise ValueError(f"invalid range: {start=}, {length=}")
         if length == 0:
             found = self.head(key)
             if start > found.size_bytes:
-                raise StoreError(key, f"asked for 0 bytes from {start}, the object has {found.size_bytes}")
+                raise StoreError(key, f"asked for 0 bytes from {start}, but the object has {found.size_bytes}")
             return b""
         return read_range(self, key, start, length)
 
@@ -305,7 +305,9 @@ class S3Store:
                 IfNoneMatch=_CREATE_ONLY,
             )
         except ConditionUndecided as error:
-            raise UploadLost(key, error.message, hint="after a 409 S3 wants every part sent again") from error
+            raise UploadLost(
+                key, error.message, hint="S3 requires that every part is sent again after a 409"
+            ) from error
         except UploadLost as error:
             if error.code == "InvalidPart":  # the upload is there, with a part that somebody else has sent
                 raise
@@ -340,7 +342,7 @@ class S3Store:
         try:
             location, patient, single = _clients(asked)
         except (BotoCoreError, ValueError) as error:
-            what = f"the S3 client for bucket {asked.bucket} cannot be made"
+            what = f"the S3 client for bucket {asked.bucket} cannot be created"
             raise ConfigError("store.url", f"{what}: {error}") from error
         for client in (patient, single):
             for operation in ("PutObject", "UploadPart"):
@@ -373,7 +375,7 @@ class S3Store:
             try:
                 self._ask(self._patient.head_bucket, "s3:ListBucket", key)
             except ObjectNotFound as error:
-                hint = "create it, or check s3.bucket.name"
+                hint = "create the bucket, or check s3.bucket.name"
                 raise BucketMissing(key, f"bucket {self.bucket} does not exist", hint=hint) from error
             except BucketMissing:
                 raise
@@ -464,7 +466,7 @@ def _date_ms(answer: dict[str, Any], key: str) -> int:
     try:
         return _second_end_ms(parsedate_to_datetime(text))
     except ValueError as error:
-        raise StoreError(key, f"the store answered with no readable Date header ({text!r})") from error
+        raise StoreError(key, f"the store answered without a valid Date header ({text!r})") from error
 
 
 def _second_end_ms(moment: datetime) -> int:

@@ -89,7 +89,11 @@ def translate(error: Exception, *, bucket: str, key: str, action: str, mode: Put
         hint = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or aws.access.key.id and its secret"
         return AccessDenied(key, said, hint=hint)
     if isinstance(error, _NOT_REACHED):
-        return StoreUnavailable(key, said, hint="is the store up, and its address right (store.url, AWS_ENDPOINT_URL)?")
+        return StoreUnavailable(
+            key,
+            said,
+            hint="check that the store is running and that its address is right (store.url, AWS_ENDPOINT_URL)",
+        )
     if isinstance(error, _NO_ANSWER):
         return StoreUnavailable(key, said)
     # An answer that is no S3 answer (a proxy's page, half an XML): whether the request landed is unknown.
@@ -108,12 +112,16 @@ def _of_answer(error: boto.ClientError, *, bucket: str, key: str, action: str, m
         (code == "NoSuchBucket", BucketMissing, f"create bucket {bucket}, or check s3.bucket.name"),
         (code in _UPLOAD_LOST_CODES, UploadLost, None),
         (unknown, StoreUnavailable, None),
-        (code == _CLOCK_IS_OFF, AccessDenied, "this machine's clock and the store's differ too much: set it right"),
+        (
+            code == _CLOCK_IS_OFF,
+            AccessDenied,
+            "the clocks of this machine and the store differ too much: correct this machine's clock",
+        ),
         (code in _DENIED_CODES or status in {401, 403}, AccessDenied, f"the credentials need {action} on this key"),
         (status == 412, condition_false, None),
         (status == 409 and code not in _NAME_CONFLICTS, ConditionUndecided, None),
         (status == 404, ObjectNotFound, None),
-        (code in _WRONG_REGION_CODES, StoreError, "the bucket is in another region: check s3.region"),
+        (code in _WRONG_REGION_CODES, StoreError, "the bucket is in another region: set s3.region"),
     )
     for applies, kind, hint in rules:
         if applies:

@@ -48,7 +48,7 @@ def read_range(store: S3Store, key: str, start: int, length: int) -> bytes:
 def field_of(answer: Answer, name: str, key: str) -> Any:
     """A field of an answer. Raises `StoreError` where it is missing."""
     if not (value := answer.get(name)) and value != 0:
-        raise StoreError(key, f"the store answered without {name}; keyfold cannot work on such a store")
+        raise StoreError(key, f"the store answered without {name}; keyfold cannot use such a store")
     return value
 
 
@@ -65,12 +65,12 @@ def _pieces(
         length = min(piece_bytes, end - start)
         answer, data = _read(store, key, length, None, Range=f"bytes={start}-{start + length - 1}", **arguments)
         if "ContentRange" not in answer and (start or len(data) != length):
-            raise StoreError(key, f"asked for bytes {start} to {start + length}, the store sent the whole object")
+            raise StoreError(key, f"asked for bytes {start} to {start + length}, but the store sent the whole object")
         if len(data) != length:
-            raise StoreError(key, f"asked for {length} bytes from {start}, the store has {len(data)} there")
+            raise StoreError(key, f"asked for {length} bytes from {start}, but the store sent {len(data)}")
         found = etag_of(answer, key)
         if etag is not None and found != etag:
-            raise StoreUnavailable(key, "was replaced while it was read in pieces")
+            raise StoreUnavailable(key, "the object was replaced while it was read")
         etag = found
         yield answer, data
         start += length

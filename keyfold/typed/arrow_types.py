@@ -76,7 +76,7 @@ def _arrow(schema: Type, path: tuple[str, ...], inside: tuple[RecordType, ...]) 
         case Union():
             return _arrow(one_branch(schema, path), path, inside)
     if any(schema is outer for outer in inside):
-        raise NoArrowType(f"{_at(path)} is a record {schema.name} inside itself, which has no end as columns")
+        raise NoArrowType(f"{_at(path)} is a recursive record {schema.name}, which has no end as columns")
     if not schema.fields:
         raise NoArrowType(f"{_at(path)} is a record {schema.name} without fields, which Parquet cannot hold")
     return pa.struct([(each.name, _arrow(each.type, (*path, each.name), (*inside, schema))) for each in schema.fields])
@@ -85,7 +85,9 @@ def _arrow(schema: Type, path: tuple[str, ...], inside: tuple[RecordType, ...]) 
 def _logical(logical: Logical, bare: pa.DataType, path: tuple[str, ...]) -> pa.DataType:
     if logical.name == "decimal":
         if logical.precision > _DECIMAL256_DIGITS:
-            raise NoArrowType(f"{_at(path)} is a decimal of {logical.precision} digits; Arrow has {_DECIMAL256_DIGITS}")
+            raise NoArrowType(
+                f"{_at(path)} is a decimal of {logical.precision} digits; the limit in Arrow is {_DECIMAL256_DIGITS}"
+            )
         make = pa.decimal128 if logical.precision <= _DECIMAL128_DIGITS else pa.decimal256
         return make(logical.precision, logical.scale)
     if logical.name in {"uuid", "json"}:
@@ -111,9 +113,7 @@ def one_branch(union: Union, path: tuple[str, ...] = ()) -> Type:
     for wide, narrow in (("long", {"int", "long"}), ("double", {"int", "float", "double"})):
         if kinds <= narrow:
             return Primitive(wide)
-    raise NoArrowType(
-        f"{_at(path)} is a {describe(union)}, which is not one type; a reader's schema may say which to take"
-    )
+    raise NoArrowType(f"{_at(path)} is a {describe(union)}, which is not one type; a reader schema can select a type")
 
 
 def _at(path: tuple[str, ...]) -> str:

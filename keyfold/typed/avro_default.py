@@ -47,7 +47,7 @@ def default_value(schema: Type, default: Json, *, raw: bool) -> Any:
             return pairs if raw else dict(pairs)
         case RecordType() if isinstance(default, dict):
             return _default_record(schema, default, raw=raw)
-    raise NotAvro(f"the default {default!r} is no {describe(schema)}")
+    raise NotAvro(f"the default {default!r} does not fit {describe(schema)}")
 
 
 def _default_record(schema: RecordType, default: Mapping[str, Json], *, raw: bool) -> Any:
@@ -73,7 +73,7 @@ def _bare_default(schema: Primitive | Fixed, default: Json) -> Any:
         "fixed": isinstance(default, str) and all(ord(sign) < 256 for sign in default),
     }
     if not fits[kind] or (isinstance(schema, Fixed) and len(default) != schema.size):
-        raise NotAvro(f"the default {default!r} is no {describe(schema)}")
+        raise NotAvro(f"the default {default!r} does not fit {describe(schema)}")
     if kind in {"bytes", "fixed"}:
         return default.encode("latin-1")
     return float(default) if kind in {"float", "double"} else default

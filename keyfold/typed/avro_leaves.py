@@ -56,7 +56,7 @@ class Leaves:
         if written.kind in {"int", "long"}:
             values, at = self.numbers(at, limits)
             if written.kind == "int":
-                refuse((values < _INT_MIN) | (values > _INT_MAX), "no int")
+                refuse((values < _INT_MIN) | (values > _INT_MAX), "a number is not an int")
             return None if kind is None else _counted(values, written.logical, logical, kind), at
         if written.kind in {"bytes", "string"}:
             return self._bytes(action, kind, at, limits)
@@ -67,7 +67,7 @@ class Leaves:
         refuse(at + size > limits, _EARLY)
         if name == "boolean":
             found: Any = self.octets[at]
-            refuse(found > 1, "no boolean")
+            refuse(found > 1, "a byte is not a boolean")
             found = found.astype(np.bool_)
         else:
             found = self._gathered(at, size).view("<f4" if size == 4 else "<f8")[:, 0]
@@ -80,7 +80,7 @@ class Leaves:
     def spans(self, at: Ints, limits: Ints) -> tuple[Spans, Ints]:
         """Where bytes with their length before them lie."""
         sizes, at = self.numbers(at, limits)
-        refuse((sizes < 0) | (sizes > limits - at), "a length beyond its end")
+        refuse((sizes < 0) | (sizes > limits - at), "a length reaches beyond its end")
         return Spans(at, sizes), at + sizes
 
     def texts(self, spans: Spans) -> pa.Array:
@@ -134,7 +134,7 @@ class Leaves:
 
 def _scale(written: Logical | None, target: Logical | None) -> int:
     logical = written if written is not None and written.name == "decimal" else target
-    assert logical is not None, "a decimal's type has a scale"
+    assert logical is not None, "a decimal type must have a scale"
     return logical.scale
 
 
@@ -148,12 +148,12 @@ def _counted(values: Ints, written: Logical | None, target: Logical | None, kind
         times, parts = PER_SECOND[target_unit], PER_SECOND[unit]
         if times > parts:
             most = (2**63 - 1) // (times // parts)
-            refuse((values > most) | (values < -most), "beyond 64 bits")
+            refuse((values > most) | (values < -most), "a number has more than 64 bits")
             values = values * (times // parts)
         else:
             values = values // (parts // times)
     if kind.bit_width == 32:
-        refuse((values < _INT_MIN) | (values > _INT_MAX), "beyond 32 bits")
+        refuse((values < _INT_MIN) | (values > _INT_MAX), "a number has more than 32 bits")
         return pa.array(values.astype(np.int32)).view(kind)
     return pa.array(values).view(kind)
 

@@ -54,7 +54,7 @@ class Into(Enum):
 
 
 def fault_text(error: Exception) -> str:
-    """What is wrong, after `does not decode by schema 3: `."""
+    """What is wrong, after `cannot be decoded with schema 3: `."""
     if isinstance(error, UnicodeDecodeError):
         return f"a string is not UTF-8 ({error.reason})"
     if isinstance(error, RecursionError):
@@ -161,7 +161,7 @@ def _long(data: bytes, at: int) -> tuple[int, int]:
 def _int(data: bytes, at: int) -> tuple[int, int]:
     value, at = _long(data, at)
     if not _INT_MIN <= value < _INT_BEYOND:
-        raise BadData(f"{value} where an int belongs")
+        raise BadData(f"it has {value} instead of an int")
     return value, at
 
 
@@ -172,7 +172,7 @@ def _null(_data: bytes, at: int) -> tuple[None, int]:
 def _boolean(data: bytes, at: int) -> tuple[bool, int]:
     byte = data[at]
     if byte > 1:
-        raise BadData(f"byte {byte} where a boolean belongs")
+        raise BadData(f"it has byte {byte} instead of a boolean")
     return byte == 1, at + 1
 
 
@@ -192,7 +192,7 @@ def _bytes(data: bytes, at: int) -> tuple[bytes, int]:
     size, at = _long(data, at)
     end = at + size
     if size < 0 or end > len(data):
-        raise BadData(f"a length of {size} where {len(data) - at} bytes are left")
+        raise BadData(f"it has a length of {size} with {len(data) - at} bytes left")
     return data[at:end], end
 
 
@@ -233,10 +233,10 @@ def _enum(action: ReadEnum) -> Read:
     def symbol(data: bytes, at: int) -> tuple[str, int]:
         number, at = _long(data, at)
         if not 0 <= number < len(symbols):
-            raise BadData(f"symbol {number} of {len(symbols)} of enum {name}")
+            raise BadData(f"it has symbol {number} of enum {name}, which has {len(symbols)} symbols")
         found = symbols[number]
         if found is None:
-            raise BadData(f"{written[number]!r} is no symbol of the reader's enum {name}")
+            raise BadData(f"{written[number]!r} is not a symbol of the reader's enum {name}")
         return found, at
 
     return symbol
@@ -249,9 +249,9 @@ def _count(data: bytes, at: int) -> tuple[int, int]:
         count = -count
         size, at = _long(data, at)
         if not 0 <= size <= len(data) - at:
-            raise BadData(f"{size} bytes of items where {len(data) - at} are left")
+            raise BadData(f"it declares {size} bytes of items with {len(data) - at} bytes left")
     if count > max(len(data) - at, _FEW_ITEMS):
-        raise BadData(f"{count} items where {len(data) - at} bytes are left")
+        raise BadData(f"it declares {count} items with {len(data) - at} bytes left")
     return count, at
 
 
@@ -287,7 +287,7 @@ def _union(branches: tuple[Read, ...]) -> Read:
     def union(data: bytes, at: int) -> tuple[Any, int]:
         number, at = _long(data, at)
         if not 0 <= number < len(branches):
-            raise BadData(f"branch {number} of a union of {len(branches)}")
+            raise BadData(f"it has branch {number} of a union of {len(branches)}")
         return branches[number](data, at)
 
     return union

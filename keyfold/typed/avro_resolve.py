@@ -155,7 +155,7 @@ class _Resolver:
         action.steps, action.defaults = tuple(steps), tuple(left)
         if missing:
             names = ", ".join(f"`{name}`" for name in missing)
-            return Refuse(f"was written without {names} of {reader.name}, for which the reader's schema has no default")
+            return Refuse(f"it was written without {names} of {reader.name}, and the reader schema has no default")
         return action
 
 
@@ -215,4 +215,4 @@ def _enum(writer: Enumeration, reader: Enumeration) -> ReadEnum:
 
 
 def _mismatch(writer: Type, reader: Type) -> Refuse:
-    return Refuse(f"has a {describe(writer)} where the reader's schema has a {describe(reader)}")
+    return Refuse(f"it was written as {describe(writer)}, but the reader schema says {describe(reader)}")

@@ -135,7 +135,7 @@ def parse_avro(text: str | bytes) -> Type:
     except SchemaTooLarge as error:
         raise NotAvro(str(error)) from error
     except ValueError as error:
-        raise NotAvro(f"it is no JSON: {error}") from error
+        raise NotAvro(f"it is not JSON: {error}") from error
     except RecursionError as error:
         raise NotAvro("it is nested too deeply") from error
     return avro_type(schema)
@@ -144,7 +144,7 @@ def parse_avro(text: str | bytes) -> Type:
 def avro_type(schema: Json, *, defaults: bool = True) -> Type:
     """Read a schema's JSON. A writer's needs no `defaults`, and may have wrong ones. Raises `NotAvro`."""
     if not isinstance(schema, str | list | dict):
-        raise NotAvro(f"{schema!r} is no schema")
+        raise NotAvro(f"{schema!r} is not a schema")
     try:
         require_bounded(schema)
         return _Parser().type(fastavro.parse_schema(_flat(schema, defaults=defaults)))

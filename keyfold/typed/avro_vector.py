@@ -53,7 +53,7 @@ def read_arrow(action: Action, kind: pa.DataType, raw: bytes, starts: Ints, ends
     Raises `Misplaced`, `Unsuited` and `TooWide`.
     """
     found, at = _Walk(Leaves(raw), room).read(action, kind, starts, ends)
-    refuse(at != ends, "it does not end where it should")
+    refuse(at != ends, "it does not end where its data ends")
     return found
 
 
@@ -103,7 +103,7 @@ class _Walk:
     def _union(self, action: ReadUnion, kind: pa.DataType | None, at: Ints, limits: Ints) -> Found:
         branches, at = self._leaves.numbers(at, limits)
         first = int(branches[0])
-        refuse((branches < 0) | (branches >= len(action.branches)), "no branch of its union")
+        refuse((branches < 0) | (branches >= len(action.branches)), "a number is not a branch of its union")
         if (branches == first).all():
             return self.read(action.branches[first], kind, at, limits)
         behind = at.copy()
@@ -126,11 +126,11 @@ class _Walk:
 
     def _enum(self, action: ReadEnum, kind: pa.DataType | None, at: Ints, limits: Ints) -> Found:
         numbers, at = self._leaves.numbers(at, limits)
-        refuse((numbers < 0) | (numbers >= len(action.symbols)), "no symbol of its enum")
+        refuse((numbers < 0) | (numbers >= len(action.symbols)), "a number is not a symbol of its enum")
         if kind is None:
             return None, at
         unknown = np.array([symbol is None for symbol in action.symbols])
-        refuse(unknown[numbers], "a symbol that the reader does not know")
+        refuse(unknown[numbers], "a symbol is not in the reader's enum")
         self._room.take(int(np.array([len(symbol or "") for symbol in action.symbols])[numbers].sum()))
         symbols = pa.array([symbol or "" for symbol in action.symbols], pa.string())
         return as_kind(symbols.take(pa.array(numbers)), kind), at
@@ -206,9 +206,9 @@ class _Items:
                 counts[sized] = -counts[sized]
                 limits = self.limits[ended[sized]]
                 sizes, at[sized] = self.leaves.numbers(at[sized], limits)
-                refuse((sizes < 0) | (sizes > limits - at[sized]), "more bytes of items than there are")
+                refuse((sizes < 0) | (sizes > limits - at[sized]), "it declares more bytes of items than it has")
             most = np.maximum(self.limits[ended] - at, _FEW_ITEMS)
-            refuse((counts < 0) | (counts > most), "more items than there can be")
+            refuse((counts < 0) | (counts > most), "it declares more items than it can have")
             self.at[ended], left[ended] = at, counts
         return rows[left[rows] > 0]
 

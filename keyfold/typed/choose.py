@@ -95,7 +95,7 @@ def _newest(keys: set[SchemaKey], schemas: KeptSchemas, part: Part) -> Type:
         return Primitive("bytes")
     if len(keys) > 1 and any(isinstance(key, str) for key in keys):
         names = ", ".join(sorted(map(str, keys)))
-        message = f"{part.value}s were written by several schemas, and GUIDs do not say which is the newest: {names}"
+        message = f"{part.value}s were written with several schemas, and GUIDs do not show which is the newest: {names}"
         raise needed(part, message)
     key = max(keys) if len(keys) > 1 else next(iter(keys))
     try:
@@ -107,7 +107,7 @@ def _newest(keys: set[SchemaKey], schemas: KeptSchemas, part: Part) -> Type:
 def needed(part: Part, message: str) -> ConfigError:
     """The error that asks for a reader's schema."""
     option = "--reader-schema" if part is Part.VALUE else "--key-reader-schema"
-    return ConfigError(option, message, hint=f"give a reader's schema with {option} FILE")
+    return ConfigError(option, message, hint=f"set a reader schema with {option} FILE")
 
 
 def column_for(part: Part, kind: Format, schemas: KeptSchemas, reader: Type | None) -> Column:
@@ -116,7 +116,7 @@ def column_for(part: Part, kind: Format, schemas: KeptSchemas, reader: Type | No
         return BytesColumn()
     if kind is Format.STRING:
         return StringColumn()
-    assert reader is not None, "a format with schemas needs one"
+    assert reader is not None, "this format needs a schema"
     try:
         return AvroColumn(part, schemas, reader) if kind is Format.AVRO else JsonColumn(reader)
     except NoArrowType as error:

@@ -154,7 +154,7 @@ def _in_room(data: pa.Array, kind: pa.DataType, decode: Callable[[Room], Decoded
     except TooWide:
         if len(data) > 1:
             raise
-        misfit = Misfit(f"takes more than {ROOM_BYTES} bytes as columns, for {data.nbytes} bytes of data")
+        misfit = Misfit(f"needs more than {ROOM_BYTES} bytes as columns, for {data.nbytes} bytes of data")
         return Decoded(pa.nulls(1, kind), [(0, misfit)])
 
 
@@ -192,7 +192,7 @@ def _built(values: list[Any], kind: pa.DataType, misfits: BadRows) -> Decoded:
         try:
             pa.array([value], kind)
         except _REFUSED as error:
-            misfits.append((row, Misfit(f"has no place in the columns: {error}")))
+            misfits.append((row, Misfit(f"does not fit into the columns: {error}")))
             values[row] = None
     misfits.sort(key=lambda found: found[0])
     return Decoded(pa.array(values, kind), misfits)

@@ -84,7 +84,7 @@ def _compile(schema: Any, level: int = 0) -> tuple[Convert, Type | None]:
     elif kind in _AVRO:
         bare, made = _simple(kind), Primitive(_AVRO[kind])
     else:
-        raise Misfit(f"has an envelope with a schema of type {kind!r}, which Connect does not know")
+        raise Misfit(f"has an envelope with a schema of the unknown type {kind!r}")
     return _or_null(bare, schema), Union((Primitive("null"), made))
 
 
@@ -107,13 +107,13 @@ def _or_null(bare: Convert, schema: Mapping[str, Any]) -> Convert:
             return bare(default)
         if optional:
             return None
-        raise Misfit(f"has a payload with null where its schema requires {schema.get('type')}")
+        raise Misfit(f"has a payload with null, but its schema requires {schema.get('type')}")
 
     return convert
 
 
 def _wrong(payload: Any, kind: str) -> Misfit:
-    return Misfit(f"has a payload with a {type(payload).__name__} where its schema says {kind}")
+    return Misfit(f"has a payload with a {type(payload).__name__}, but its schema says {kind}")
 
 
 def _simple(kind: str) -> Convert:
@@ -147,7 +147,7 @@ def _base64(text: str) -> bytes:
     try:
         return binascii.a2b_base64(text.encode(), strict_mode=True)
     except ValueError as error:
-        raise Misfit(f"has a payload with a text that is no Base64: {error}") from error
+        raise Misfit(f"has a payload with a text that is not Base64: {error}") from error
 
 
 def _struct(schema: Mapping[str, Any], level: int) -> tuple[Convert, Type]:
@@ -218,7 +218,7 @@ def _decimal(schema: Mapping[str, Any]) -> tuple[Convert, Type] | None:
             try:
                 return exact_decimal(_base64(payload), scale)
             except ValueError as error:
-                raise Misfit(f"has a payload with {error}") from error
+                raise Misfit(f"has an invalid payload: {error}") from error
         if type(payload) in {int, Decimal}:
             return Decimal(payload)
         if type(payload) is float and math.isfinite(payload):  # a default: the schema is parsed before it is known
@@ -235,7 +235,7 @@ def _whole(make: Convert, kind: str) -> Convert:
         try:
             return make(payload)
         except (OverflowError, ValueError) as error:
-            raise Misfit(f"has a payload with {payload}, which is no {kind} that Python knows") from error
+            raise Misfit(f"has a payload with {payload}, which is not a {kind} that Python can represent") from error
 
     return convert
 

@@ -60,14 +60,14 @@ def reader_type(text: str | bytes) -> Type:
         schema = parse_avro(text)
         check_defaults(schema)
     except NotAvro as error:
-        raise ValueError(f"is no Avro schema: {error}") from error
+        raise ValueError(f"is not an Avro schema: {error}") from error
     return schema
 
 
 def _values(part: Part, kind: Format, schemas: KeptSchemas | None, reader: Type | None) -> Values:
     if kind is Format.AVRO:
         if schemas is None:
-            raise ValueError("Avro is read with the kept schemas: give `schemas`")
+            raise ValueError("pass `schemas`: the format avro needs the kept schemas")
         return AvroValues(part, schemas, reader)
     if kind is Format.JSON:
         return JsonValues()

@@ -39,7 +39,7 @@ def read_head(head: bytes) -> tuple[SchemaKey, int]:
     if head[:1] in {_ID, _GUID}:
         raise Misfit(f"has {len(head)} bytes, too few for a schema id")
     what = f"begins with byte {head[0]}" if head else "is empty"
-    raise Misfit(f"{what}, and not with the 0 that Confluent's serializers write before a schema id")
+    raise Misfit(f"{what}; Confluent's serializers start with byte 0 and a schema id")
 
 
 def is_bytes_alone(schema: Any) -> bool:
@@ -53,12 +53,12 @@ def read_frame(data: bytes, headers: Iterable[Header], name: str) -> tuple[Schem
     if not ids:
         return read_head(head_of(data))
     if len(ids) > 1:
-        raise Misfit(f"has {len(ids)} headers {name} that differ")
+        raise Misfit(f"has {len(ids)} different headers {name}")
     (head,) = ids
     try:
         key, end = read_head(head)
     except Misfit as error:
-        raise Misfit(f"has a header {name} without a schema id: it {error.message}") from error
+        raise Misfit(f"has a header {name} without a schema id: the header {error.message}") from error
     if end != len(head):
-        raise Misfit(f"has a header {name} in which {len(head) - end} bytes follow the schema id")
+        raise Misfit(f"has a header {name} with {len(head) - end} bytes after the schema id")
     return key, 0

@@ -80,7 +80,7 @@ def _plain(value: Any) -> Any:
 
 
 def _wrong(value: Any, schema: Type) -> Misfit:
-    return Misfit(f"is {_KINDS.get(type(value), 'something')} and no {describe(schema)}")
+    return Misfit(f"is {_KINDS.get(type(value), 'something')}, but the schema says {describe(schema)}")
 
 
 _KINDS: Final[dict[type, str]] = {dict: "an object", list: "an array", str: "a text", bool: "true or false"} | {
@@ -103,7 +103,7 @@ def _leaf(schema: Primitive | Fixed) -> Fit:
         except (ValueError, OverflowError, InvalidOperation, TypeError):
             raise _wrong(value, schema) from None
         if size is not None and len(found) != size:
-            raise Misfit(f"has {len(found)} bytes and is no {describe(schema)}")
+            raise Misfit(f"has {len(found)} bytes, but the schema says {describe(schema)}")
         return found
 
     return fit
@@ -187,7 +187,7 @@ def _decimal(value: Any, logical: Logical) -> Decimal:
     try:
         return fit_decimal(found, logical)
     except ValueError as error:
-        raise Misfit(f"has no place in the columns: {error}") from None
+        raise Misfit(f"does not fit into the columns: {error}") from None
 
 
 def _days(value: Any) -> int:
@@ -234,7 +234,7 @@ def _enum(schema: Enumeration) -> Fit:
 def _array(item: Fit) -> Fit:
     def fit(value: Any) -> list[Any]:
         if type(value) is not list:
-            raise Misfit(f"is {_KINDS.get(type(value), 'something')} and no array")
+            raise Misfit(f"is {_KINDS.get(type(value), 'something')}, but the schema says array")
         return [_inside(f"[{number}]", item, each) for number, each in enumerate(value)]
 
     return fit
@@ -243,7 +243,7 @@ def _array(item: Fit) -> Fit:
 def _map(member: Fit) -> Fit:
     def fit(value: Any) -> list[tuple[str, Any]]:
         if type(value) is not dict:
-            raise Misfit(f"is {_KINDS.get(type(value), 'something')} and no object")
+            raise Misfit(f"is {_KINDS.get(type(value), 'something')}, but the schema says map")
         return [(name, _inside(f".{name}", member, each)) for name, each in value.items()]
 
     return fit
@@ -287,7 +287,7 @@ def _record(schema: RecordType) -> Fit:
 
     def fit(value: Any) -> tuple[Any, ...]:
         if type(value) is not dict:
-            raise Misfit(f"is {_KINDS.get(type(value), 'something')} and no record {schema.name}")
+            raise Misfit(f"is {_KINDS.get(type(value), 'something')}, but the schema says record {schema.name}")
         name, found = "", []
         try:
             for name, member, default, aliases in members:

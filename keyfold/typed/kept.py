@@ -44,12 +44,12 @@ class KeptSchemas:
                 try:
                     found = self._texts[key] = self._store.get(name, SCHEMA_BYTES_MAX).data.decode()
                 except ObjectNotFound as error:
-                    message = f"names schema {key}, which is not kept: there is no `{self._store.url}/{name}`"
+                    message = f"names schema {key}, which was not kept: `{self._store.url}/{name}` does not exist"
                     raise Misfit(message, schema=key) from error
                 except ObjectTooLarge as error:
-                    raise SchemaUnusable(name, f"is no schema: it has more than {SCHEMA_BYTES_MAX} bytes") from error
+                    raise SchemaUnusable(name, f"is not a schema: it has more than {SCHEMA_BYTES_MAX} bytes") from error
                 except UnicodeDecodeError as error:
-                    raise SchemaUnusable(name, "is no text in UTF-8") from error
+                    raise SchemaUnusable(name, "is not UTF-8 text") from error
         return found
 
     def schema(self, key: SchemaKey) -> Any:
@@ -59,7 +59,7 @@ class KeptSchemas:
         except RecursionError as error:
             raise SchemaUnusable(self.name(key), "is nested too deeply") from error
         except ValueError as error:
-            raise SchemaUnusable(self.name(key), f"is no JSON: {error}") from error
+            raise SchemaUnusable(self.name(key), f"is not JSON: {error}") from error
 
     def keys(self) -> list[SchemaKey]:
         """What is kept: ids ascending, then GUIDs. One listing."""

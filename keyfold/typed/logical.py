@@ -42,7 +42,7 @@ def exact_decimal(data: bytes, scale: int) -> Decimal:
     Raise `ValueError` if `data` is longer than `DECIMAL_BYTES_MAX`.
     """
     if len(data) > DECIMAL_BYTES_MAX:
-        raise ValueError(f"a decimal of {len(data)} bytes is longer than {DECIMAL_BYTES_MAX}")
+        raise ValueError(f"a decimal of {len(data)} bytes is longer than the limit of {DECIMAL_BYTES_MAX}")
     unscaled = int.from_bytes(data, "big", signed=True)
     sign, digits = (1, str(-unscaled)) if unscaled < 0 else (0, str(unscaled))
     return Decimal((sign, tuple(map(int, digits)), -scale))
@@ -56,11 +56,11 @@ def fit_decimal(value: Decimal, target: Logical) -> Decimal:
     """
     sign, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int):
-        raise ValueError(f"{value} is no number")  # noqa: TRY004 - what is not finite is a fault of the data
+        raise ValueError(f"{value} is not a number")  # noqa: TRY004 - what is not finite is a fault of the data
     shift = exponent + target.scale if value else -len(digits)
     kept = digits[: max(0, len(digits) + shift)]
     if any(digits[len(kept) :]) or len(kept) + max(0, shift) > target.precision:
-        raise ValueError(f"it has no place in {target.precision} digits, {target.scale} of them behind the point")
+        raise ValueError(f"it is not exact in {target.precision} digits with {target.scale} decimal places")
     return Decimal((sign, (*kept, *(0,) * shift) or (0,), -target.scale))
 
 
@@ -133,5 +133,5 @@ def _python(logical: Logical) -> Convert | None:  # noqa: PLR0911 - one for each
 
 def _time_of_day(micros: int) -> Any:
     if not 0 <= micros < DAY_SECONDS * 10**6:
-        raise ValueError(f"{micros} µs is no time of a day")
+        raise ValueError(f"{micros} µs is not a time of day")
     return (EPOCH_LOCAL + timedelta(microseconds=micros)).time()

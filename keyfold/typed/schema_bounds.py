@@ -28,7 +28,7 @@ class SchemaTooLarge(ValueError):
 def require_bounded_text(size_bytes: int) -> None:
     """Raise `SchemaTooLarge` for a schema's text of more than `SCHEMA_BYTES_MAX` bytes."""
     if size_bytes > SCHEMA_BYTES_MAX:
-        raise SchemaTooLarge(f"it has {size_bytes} bytes, and at most {SCHEMA_BYTES_MAX} are read")
+        raise SchemaTooLarge(f"it has {size_bytes} bytes; the limit is {SCHEMA_BYTES_MAX}")
 
 
 def require_bounded(schema: Json) -> None:
@@ -47,11 +47,11 @@ class _Measure:
 
     def size(self, schema: Json, namespace: str, level: int) -> tuple[int, int]:
         if level > SCHEMA_DEPTH_MAX:
-            raise SchemaTooLarge(f"it is nested more than {SCHEMA_DEPTH_MAX} levels deep")
+            raise SchemaTooLarge(f"it has more than {SCHEMA_DEPTH_MAX} nested levels")
         if isinstance(schema, str):
             types, depth = self._of_name(schema, namespace)
             if level + depth > SCHEMA_DEPTH_MAX:
-                raise SchemaTooLarge(f"it is nested more than {SCHEMA_DEPTH_MAX} levels deep")
+                raise SchemaTooLarge(f"it has more than {SCHEMA_DEPTH_MAX} nested levels")
             return types, depth
         if isinstance(schema, list):
             return self._together(schema, namespace, level)
@@ -69,7 +69,7 @@ class _Measure:
             more, below = self.size(each, namespace, level + 1)
             types, depth = types + more, max(depth, below + 1)
             if types > SCHEMA_TYPES_MAX:
-                raise SchemaTooLarge(f"it stands for more than {SCHEMA_TYPES_MAX} types when its names are replaced")
+                raise SchemaTooLarge(f"it expands to more than {SCHEMA_TYPES_MAX} types")
         return types, depth
 
     def _defined(self, schema: Mapping[str, Json], namespace: str, level: int) -> tuple[int, int]:

@@ -124,18 +124,18 @@ class JsonValues:
         except ValueError as error:
             if not data.strip(_SPACE):
                 return None
-            raise Misfit(f"is no JSON: {error}") from error
+            raise Misfit(f"is not JSON: {error}") from error
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _decimal(text: str) -> Decimal:
     try:
         return Decimal(text)
     except InvalidOperation as error:
-        raise ValueError(f"{text[:40]} has more digits in its exponent than a decimal") from error
+        raise ValueError(f"the exponent of {text[:40]} has too many digits") from error
 
 
 class Envelopes:
@@ -192,7 +192,7 @@ class WriterReaders:
             return avro_type(self._schemas.schema(key), defaults=False)
         except NotAvro as error:
             raise Misfit(
-                f"names schema {key}, and what is kept under it is no Avro schema: {error}", schema=key
+                f"names schema {key}, but the kept object is not an Avro schema: {error}", schema=key
             ) from error
 
 
@@ -201,9 +201,9 @@ def read_whole(read: Read, data: bytes, begin: int, key: SchemaKey) -> Any:
     try:
         value, end = read(data, begin)
     except FAULTS as error:
-        raise Misfit(f"does not decode by schema {key}: {fault_text(error)}", schema=key) from error
+        raise Misfit(f"cannot be decoded with schema {key}: {fault_text(error)}", schema=key) from error
     if end != len(data):
-        raise Misfit(f"has {len(data) - end} bytes more than schema {key} accounts for", schema=key)
+        raise Misfit(f"has {len(data) - end} more bytes than schema {key} describes", schema=key)
     return value
 
 

@@ -87,7 +87,7 @@ def test_an_object_is_got_up_to_the_bytes_that_the_caller_takes(
     store.put(folder + "a", bytes(size_bytes), Create())
     assert len(store.get(folder + "a", size_bytes).data) == size_bytes
     if size_bytes:
-        with pytest.raises(ObjectTooLarge, match=f"a`: has {size_bytes} bytes, and at most {size_bytes - 1} are read"):
+        with pytest.raises(ObjectTooLarge, match=f"a`: has {size_bytes} bytes; the limit .* {size_bytes - 1}"):
             store.get(folder + "a", size_bytes - 1)
     assert len(store.get(folder + "a").data) == size_bytes, "the store goes on"
     with pytest.raises(ObjectNotFound):
@@ -144,7 +144,7 @@ def test_a_range_past_the_end_is_an_error(store: ObjectStore, folder: str, start
 
 
 def test_a_negative_range_is_the_callers_mistake(store: ObjectStore, folder: str) -> None:
-    with pytest.raises(ValueError, match="no such range"):
+    with pytest.raises(ValueError, match="invalid range"):
         store.get_range(folder + "a", -1, 1)
 
 

@@ -97,7 +97,7 @@ def test_from_s3_to_s3_and_read_by_pyarrow(
     assert found.column("offset").to_pylist() == [r.offset for r in expected]
     assert found.column("value").to_pylist() == [r.value for r in expected]
     _, errors = run(f"s3://{bucket}/topics", "users", "--to", to, code=2)
-    assert errors[0] == f"error: `--to`: `{to}` is not empty: it holds an export"
+    assert errors[0] == f"error: `--to`: `{to}` is not empty: it contains an earlier export"
     run(f"s3://{bucket}/topics", "users", "--to", to, "--overwrite", "--latest")
     assert len(names(store)) == 2
 
@@ -140,7 +140,7 @@ def test_a_killed_export_shows_nothing_and_is_replaced(
     assert names(store) == ["_exporting.json"]
     local_s3.set_faults()
     _, errors = run(f"s3://{bucket}/topics", "users", *to, code=2)
-    assert re.search(r"is taken: an export into it is at work, or was killed", errors[0])
+    assert re.search(r"is in use: another export is writing there, or was killed", errors[0])
     run(f"s3://{bucket}/topics", "users", *to, "--overwrite")
     assert len(names(store)) == 3
     assert list(store.list_uploads("lake/users/")) == []

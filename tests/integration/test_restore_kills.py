@@ -153,7 +153,7 @@ def test_of_two_restores_at_once_one_is_refused(rig: Rig, store: S3Store, topic:
     first = start(rig, "two", target, "--max-records-per-second", "1500")
     wait_for(lambda: end_of(rig, target) > 0, 60, "records")
     _, err = finish(start(rig, "two", target), 1)
-    assert "error: another run of this restore is at work" in err
+    assert "error: this restore is already running" in err
     finish(first)
     assert bare(uncommitted(rig, target)) == bare(expected)
     store.close()
@@ -173,7 +173,7 @@ def test_a_restore_that_sleeps_while_another_takes_over_wakes_to_send_nothing(
     finally:
         first.send_signal(signal.SIGCONT)
     _, err = finish(first, 1)
-    assert "has taken this restore over" in err
+    assert "has taken over this restore" in err
     assert bare(uncommitted(rig, target)) == bare(expected)
     store.close()
 

@@ -78,9 +78,9 @@ def test_fewer_columns_are_as_good(spark: SparkSession, log: FolderLog) -> None:
     ("options", "said"),
     [
         ({"startingOfset": "earliest"}, "did you mean `startingOffsets`"),
-        ({"maxOffsetsPerTrigger": 5}, "`maxOffsetsPerTrigger`: means nothing for a batch"),
-        ({"startingOffsets": '{"0": 100000}'}, "offset 100000 is outside the log"),
-        ({"topic": "nobody"}, "nobody: no partition of it"),
+        ({"maxOffsetsPerTrigger": 5}, "`maxOffsetsPerTrigger`: does not apply to a batch"),
+        ({"startingOffsets": '{"0": 100000}'}, "offset 100000 is outside of the log"),
+        ({"topic": "nobody"}, "topic `nobody` not found under"),
     ],
 )
 def test_a_mistake_is_said_in_words(spark: SparkSession, log: FolderLog, options: dict[str, object], said: str) -> None:
@@ -91,7 +91,7 @@ def test_a_mistake_is_said_in_words(spark: SparkSession, log: FolderLog, options
 
 def test_a_schema_of_something_else_is_refused(spark: SparkSession, log: FolderLog, sharded: Sharded) -> None:
     log.fill(0)
-    schemas = [("colour STRING", "no column `colour`"), ("offset INT", "column `offset` is bigint, not int")]
+    schemas = [("colour STRING", "unknown column `colour`"), ("offset INT", "column `offset` is bigint, not int")]
     for schema, said in sharded(schemas):
         with pytest.raises(Exception, match=said):
             read(spark, log).schema(schema).load().collect()

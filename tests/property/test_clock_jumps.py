@@ -211,7 +211,7 @@ def test_a_lease_of_a_compactor_that_died_before_the_clock_went_back_says_until_
     life.store.shown.jump(-HOUR_MS)
     (part,) = clean(life.store, NO_WAITS, clock=life.process, seed=3).partitions
     assert part.outcome is Outcome.SKIPPED
-    assert "holds the lease for another 36" in part.why
+    assert "holds the lease for the next 36" in part.why
     life.true.advance(HOUR_MS + 70_000)
     (part,) = clean(life.store, NO_WAITS, clock=life.process, seed=4).partitions
     assert part.outcome is Outcome.CLEANED

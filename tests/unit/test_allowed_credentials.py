@@ -84,7 +84,7 @@ def test_a_list_that_cannot_be_meant_is_refused(key: str, value: str, problem: s
         ("env", "X", "environment variable `X`, which `replica.env.allowlist.pattern`"),
         ("file", "/x:k", "file `/x`, which `replica.file.allowed.paths`"),
         ("profile", "x", "AWS profile `x`, which `replica.profile.allowlist.pattern`"),
-        ("vault", "x", "the provider `vault`"),
+        ("vault", "x", "the unknown provider `vault`"),
     ],
 )
 def test_a_refusal_says_what_was_named_and_what_to_set(kind: str, name: str, words: str) -> None:

@@ -78,7 +78,7 @@ def test_cat_takes_positions_and_limits(keyfold: Keyfold) -> None:
     assert offsets("--max-records", "0") == []
     assert offsets("--latest") == [2, 3]
     assert keyfold("cat", URL, "users", "--from-offset", "99", code=1) == []
-    assert keyfold.errors[0] == "error: users-0: offset 99 is outside the log, which has [0, 5) in version 6"
+    assert keyfold.errors[0] == "error: users-0: offset 99 is outside of the log, which has offsets [0, 5) in version 6"
     assert keyfold.errors[1].startswith("hint: read from an offset between 0 and 5")
 
 
@@ -176,7 +176,7 @@ def test_repair_brings_the_log_back(made: MadeLog, keyfold: Keyfold) -> None:
     made.store.delete(made.place.manifest_key)
     keyfold("cat", URL, "users", code=1)
     assert keyfold.errors == [
-        f"error: users-0: the manifest `{made.place.manifest_key}` is missing, but segments are there",
+        f"error: users-0: the manifest `{made.place.manifest_key}` is missing, but its segments exist",
         "hint: nothing was changed; run `keyfold log repair <url> users --partition 0`",
     ]
     objects = list(made.object_keys())
@@ -191,11 +191,11 @@ def test_repair_brings_the_log_back(made: MadeLog, keyfold: Keyfold) -> None:
 def test_what_is_not_there_is_said(keyfold: Keyfold) -> None:
     for command in ("cat", "describe", "files", "verify"):
         keyfold(command, URL, "nobody", code=1)
-        assert keyfold.errors[0] == "error: nobody: no partition of it is below `memory://test/topics`"
+        assert keyfold.errors[0] == "error: topic `nobody` not found under `memory://test/topics`"
         keyfold(command, URL, "users", "--partition", "7", code=1)
-        assert "users-7: there is no log at" in keyfold.errors[0]
+        assert "users-7: no log found at" in keyfold.errors[0]
     keyfold("cat", URL, "../x", code=1)
-    assert "is not a name that Kafka allows" in keyfold.errors[0]
+    assert "is not a valid topic name" in keyfold.errors[0]
 
 
 def test_verify_that_is_interrupted_ends_at_once(made: MadeLog, keyfold: Keyfold) -> None:

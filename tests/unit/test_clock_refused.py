@@ -24,7 +24,7 @@ from tests.support.replica_rounds import Worlds
 from tests.support.sink_rig import T0, MakeRig, rigs
 
 BATCHES = [[record(0, "a", "1"), record(1, "b", "2")], [record(2, "a", "3")]]
-WORDS = "clock and the store's differ too much: set it right"
+WORDS = "the clocks of this machine and the store differ too much"
 
 
 class Strict(FaultyStore):

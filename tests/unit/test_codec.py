@@ -66,12 +66,12 @@ def test_snappy_ends_in_the_checksum_that_avro_asks_for() -> None:
 
 
 def test_snappy_does_not_believe_any_size() -> None:
-    with pytest.raises(DecompressionFailed, match="cannot hold"):
+    with pytest.raises(DecompressionFailed, match="cannot decompress to"):
         open_codec("snappy").decompress(b"\xff\xff\xff\xff\x0f" + bytes(10))
 
 
 def test_unknown_codecs_are_named() -> None:
-    with pytest.raises(ValueError, match="'lz4' is none of zstandard"):
+    with pytest.raises(ValueError, match="unknown codec 'lz4'; the codecs are zstandard"):
         open_codec("lz4")
 
 

@@ -137,7 +137,7 @@ def test_a_loop_says_how_it_is_from_its_start_to_its_end(clock: ManualClock) -> 
     world = World(clock, stop)
     assert world.vitals.ready().why == "the store has not answered yet", "starting"
     world.job.prove_store_until(stop)
-    assert world.vitals.ready().why == "it is starting", "proven"
+    assert world.vitals.ready().why == "the process is starting", "proven"
     world.job.once()
     assert world.vitals.ready().is_good, "running"
     world.is_away = True
@@ -150,7 +150,7 @@ def test_a_loop_says_how_it_is_from_its_start_to_its_end(clock: ManualClock) -> 
     world.job.once()
     assert world.vitals.ready().is_good, "back"
     stop.set()
-    assert world.vitals.ready().why == "it was told to end"
+    assert world.vitals.ready().why == "the process is stopping"
     assert world.vitals.live().is_good
 
 

@@ -42,7 +42,7 @@ def test_who_starts_is_alive_and_not_ready_whatever_the_store_says(clock: Manual
     vitals = Vitals(clock, QUIET_MAX_S)
     vitals.answered()
     assert vitals.live().is_good
-    assert vitals.ready().why == "it is starting"
+    assert vitals.ready().why == "the process is starting"
     vitals.begun()
     assert vitals.ready().is_good
 
@@ -63,7 +63,7 @@ def test_silence_beyond_the_bound_is_death_and_a_sign_of_life_undoes_it(vitals: 
     clock.sleep(QUIET_MAX_S)
     assert vitals.live().is_good
     clock.sleep(1)
-    assert vitals.live().why == "nothing has moved for 101 s; 100 s are allowed"
+    assert vitals.live().why == "no progress for 101 s; the limit is 100 s"
     assert not vitals.live().is_good
     assert vitals.ready() == vitals.live(), "who is not alive is not ready"
     vitals.moved()
@@ -82,7 +82,7 @@ def test_of_several_loops_the_most_silent_one_counts(vitals: Vitals, clock: Manu
     vitals.moved("replica dr")
     clock.sleep(QUIET_MAX_S + 1)
     vitals.moved()
-    assert vitals.live().why.startswith("replica dr: nothing has moved for 101 s")
+    assert vitals.live().why.startswith("replica dr: no progress for 101 s")
     vitals.over("replica dr")
     assert vitals.live().is_good
     vitals.over("replica dr")
@@ -126,7 +126,7 @@ def test_who_was_told_to_end_is_alive_and_not_ready(clock: ManualClock) -> None:
     vitals.begun()
     vitals.answered()
     stop.set()
-    assert vitals.ready().why == "it was told to end"
+    assert vitals.ready().why == "the process is stopping"
     assert vitals.live().is_good
 
 
@@ -219,7 +219,7 @@ def asked(port: int, path: str) -> tuple[int, dict[str, Any]]:
 
 def test_probes_are_answered_beside_metrics(vitals: Vitals) -> None:
     with serving(CollectorRegistry(), "127.0.0.1", 0, vitals) as port:
-        assert asked(port, "/health/live") == (200, {"status": "alive", "message": "something moved 0 s ago"})
+        assert asked(port, "/health/live") == (200, {"status": "alive", "message": "last progress 0 s ago"})
         unready = {"error_code": 503, "status": "not ready", "message": "the store has not answered yet"}
         assert asked(port, "/health/ready") == (503, unready)
         vitals.answered()

@@ -180,7 +180,7 @@ def test_each_field_of_a_replicas_status_has_its_type() -> None:
 def test_a_lease_that_lasts_for_ever_is_refused() -> None:
     lease = {"epoch": 1, "holder": "x", "lease_s": 10**400, "free": False}
     store = store_with("lease.json", json.dumps(lease).encode())
-    with pytest.raises(KeyfoldError, match="does not hold the lease"):
+    with pytest.raises(KeyfoldError, match="does not contain the lease"):
         Lease(store, "lease.json", holder="h", clock=ManualClock(), random=Random(1)).take()
 
 

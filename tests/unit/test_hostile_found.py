@@ -85,7 +85,7 @@ def endless_registration() -> Registration:
     ids=["a topic of a replica", "the topics of a replica", "a topic of a compactor"],
 )
 def test_a_pattern_without_an_end_is_given_up(match: Callable[[str], object]) -> None:
-    with pytest.raises(ConfigError, match=r"topics\.regex.*after 2 s"):
+    with pytest.raises(ConfigError, match=r"topics\.regex.*took longer than 2 s"):
         match("a" * 100 + "!")
 
 
@@ -177,7 +177,7 @@ def column_of_decimals(kind: str, value: bytes, scale: int) -> list[str]:
 def test_a_decimal_of_any_exponent_is_a_misfit(bounded: Bounded, kind: str, value: bytes, scale: int) -> None:
     """Arrow rescaled it by a table of powers of ten, read far beyond the table, and the process died of SIGSEGV."""
     (misfit,) = bounded.run(column_of_decimals, kind, value, scale)
-    assert "no place" in misfit
+    assert "not exact in 9 digits with 4 decimal places" in misfit
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_a_decimal_of_any_exponent_is_a_misfit(bounded: Bounded, kind: str, valu
 def test_a_decimal_fits_exactly_or_not_at_all(text: str, scale: int, fits: str | None) -> None:
     target = Logical("decimal", 9, scale)
     if fits is None:
-        with pytest.raises(ValueError, match=f"no place in 9 digits, {scale} of them"):
+        with pytest.raises(ValueError, match=f"not exact in 9 digits with {scale} decimal places"):
             fit_decimal(Decimal(text), target)
     else:
         assert str(fit_decimal(Decimal(text), target)) == fits

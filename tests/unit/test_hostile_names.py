@@ -70,7 +70,7 @@ def test_a_manifest_with_a_name_of_another_form_is_corrupt(name: str) -> None:
 @pytest.mark.parametrize(("name", "index_name"), [(INDEX, SEGMENT), (SEGMENT, SEGMENT), (INDEX, INDEX)])
 def test_segments_and_indexes_do_not_trade_names(name: str, index_name: str) -> None:
     segment = replace(entry(sink_name(0), 0, 3), name=name, index_name=index_name)
-    with pytest.raises(Corrupt, match=r"is not a segment's name|is not an index's name"):
+    with pytest.raises(Corrupt, match=r"is not the name of a segment|is not the name of an index"):
         decode_manifest(forged(empty_manifest(last_epoch=1, next_offset=3, segments=(segment,))), PLACE)
 
 
@@ -133,6 +133,6 @@ def test_the_replicator_writes_nothing_by_a_name_of_a_forged_source_and_goes_on_
     with worlds.running() as running:
         states = {state.place.partition: state for state in running.once()}
         assert states[0].state is State.BROKEN
-        assert "is not a segment's name" in states[0].message
+        assert "is not the name of a segment" in states[0].message
         assert worlds.is_equal(partition=1)
     assert [info.key for info in worlds.replica.list("") if "/partition=1/" not in info.key] == []

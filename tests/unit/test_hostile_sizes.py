@@ -140,7 +140,7 @@ def test_s3_compares_the_length_before_it_reads_the_body(pacer: Pacer | None, mo
         return {"ContentLength": TERABYTE, "ETag": '"e"', "Body": body}
 
     monkeypatch.setattr(store, "request", request)
-    with pytest.raises(ObjectTooLarge, match=f"`k`: has {TERABYTE} bytes, and at most 1000 are read"):
+    with pytest.raises(ObjectTooLarge, match=f"`k`: has {TERABYTE} bytes; the limit for this kind of object is 1000"):
         store.get("k", 1000)
     assert asked == (["get_object"] if pacer is None else ["head_object"])
     assert body.closed == (pacer is None)

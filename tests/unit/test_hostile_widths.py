@@ -143,7 +143,7 @@ def test_a_row_that_is_too_wide_by_itself_does_not_fit_and_hides_no_other(
     count, wrong, nulls = bounded.run(decoded_too_wide, name, is_slow)
     assert (count, nulls) == (3, 1)
     (message,) = wrong
-    assert f"takes more than {ROOM_BYTES} bytes as columns" in message
+    assert f"needs more than {ROOM_BYTES} bytes as columns" in message
 
 
 def decoded_too_wide(name: str, is_slow: bool) -> tuple[int, list[str], int]:

@@ -79,7 +79,7 @@ def test_a_block_table_of_other_rows_is_damage(segment: Made) -> None:
     counts[0] += 1
     other = BlockTable(blocks.position, blocks.length, counts, blocks.first_offset, blocks.crc32)
     wrong = Index(segment.index.rows, other, segment.index.codec, SYNC)
-    with pytest.raises(SegmentDamaged, match="not those of its block table"):
+    with pytest.raises(SegmentDamaged, match="do not match its block table"):
         list(Index.parts(wrong.encode()))
 
 

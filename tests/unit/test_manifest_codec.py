@@ -78,7 +78,7 @@ def test_every_truncation_is_found() -> None:
 
 
 def test_the_manifest_of_another_partition_is_refused() -> None:
-    with pytest.raises(Corrupt, match="it is the manifest of users-0"):
+    with pytest.raises(Corrupt, match="it belongs to users-0"):
         decode_manifest(encode_manifest(empty_manifest()), Place("topics", "users", 1))
 
 

@@ -90,7 +90,7 @@ def test_appends_make_contiguous_ranges_and_are_stamped_by_the_next_commit(
 def test_an_append_elsewhere_than_at_the_end_is_refused(log: PartitionLog) -> None:
     log.create()
     sink = log.claim_sink()
-    with pytest.raises(OffsetMoved, match="an append at offset 4 does not meet the log end offset 0"):
+    with pytest.raises(OffsetMoved, match="an append starts at offset 4, but the log ends at offset 0"):
         sink.append(entry(sink.new_name(4), 4, 5))
 
 
@@ -237,10 +237,10 @@ def test_an_epoch_marks_in_one_commit(log: PartitionLog) -> None:
         marked = replace(entry, index_name=str(index), unmarked_tombstone_count=0, cleaned_epochs=(compactor.epoch,))
         return Replacement((Swap((entry,), (marked,)),), first_dirty_offset=0, whole=whole)
 
-    with pytest.raises(AssertionError, match="has to claim an epoch of its own"):
+    with pytest.raises(AssertionError, match="must claim an epoch of its own"):
         compactor.replace(marking(first, whole=False))
     compactor.replace(marking(first, whole=True))
-    with pytest.raises(AssertionError, match="is over and marks again"):
+    with pytest.raises(AssertionError, match="has ended and marks tombstones again"):
         compactor.replace(marking(second, whole=True))
 
 
@@ -314,8 +314,8 @@ def test_a_log_that_was_made_anew_takes_nothing_from_who_wrote_the_old_one(
     anew = replace(session.manifest, log_id="another", sink=replace(session.manifest.sink, commit_id="x"))
     store.delete(PLACE.manifest_key)
     make_log(store, clock, seed=9).restore(anew)
-    with pytest.raises(Fenced, match="made anew"):
+    with pytest.raises(Fenced, match="created again"):
         appended(session, 3)
-    with pytest.raises(Fenced, match="made anew"):
+    with pytest.raises(Fenced, match="created again"):
         session.refresh()
     assert log.load().manifest == anew

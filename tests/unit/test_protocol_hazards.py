@@ -143,7 +143,7 @@ def test_w7_a_zombie_that_lost_the_claim_does_not_fence_the_owner(bucket: Bucket
 def test_w8_an_upload_of_an_older_epoch_is_never_committed(bucket: Bucket) -> None:
     left = uploaded(bucket.sink(), 0, 2)
     again = bucket.sink()
-    with pytest.raises(AssertionError, match="is not of role SINK"):
+    with pytest.raises(AssertionError, match="does not belong to role SINK"):
         again.append(left)
     assert bucket.ranges() == []
 
@@ -202,7 +202,7 @@ def test_a_412_on_an_upload_whose_name_holds_other_bytes_is_an_error(bucket: Buc
     process = bucket.process()
     key = PLACE.key(str(process.log.claim_sink().new_name(0)))
     bucket.store.put(key, b"somebody else's", Create())
-    with pytest.raises(StoreError, match="object names are never reused"):
+    with pytest.raises(StoreError, match="keyfold never reuses object names"):
         create_object(process.store, key, b"bytes", process.log.patience)
 
 

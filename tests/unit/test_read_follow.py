@@ -114,7 +114,7 @@ def test_where_a_follower_begins() -> None:
     assert offsets_until_idle(log.follow(0, start={0: 3})) == [3, 4, 5]
     assert offsets_until_idle(log.follow(0, from_timestamp=25)) == [3, 4, 5]
     assert offsets_until_idle(log.follow(0, from_timestamp=1000)) == []
-    with pytest.raises(OffsetOutOfRange, match="offset 7 is outside the log"):
+    with pytest.raises(OffsetOutOfRange, match="offset 7 is outside of the log"):
         log.follow(0, start={0: 7})
     with pytest.raises(LogNotFound):
         log.follow([0, 1])
@@ -219,11 +219,11 @@ def test_batches_with_columns_and_a_selection() -> None:
     found = [(partition, batch.to_pydict()) for partition, batch in until_idle(follower.batches())]
     assert found == [(0, {"value": [b"1", b"2"]}), (0, {"value": [b"3"]})]
     assert follower.positions()[0].offset == 5
-    with pytest.raises(ValueError, match=r"with `columns` use `batches\(\)`"):
+    with pytest.raises(ValueError, match=r"use `batches\(\)` with `columns`"):
         next(log.follow(0, columns=["value"]))
     follower = log.follow(0)
     next(follower)
-    with pytest.raises(ValueError, match="one by one already"):
+    with pytest.raises(ValueError, match="already returns records one by one"):
         next(follower.batches())
 
 
@@ -269,7 +269,7 @@ def test_a_log_that_was_made_anew_is_another_log() -> None:
 
     follower = log_of(made, script(again)).follow(0)
     assert next(follower)[1].key == b"a"
-    with pytest.raises(OffsetOutOfRange, match="made anew"):
+    with pytest.raises(OffsetOutOfRange, match="created again"):
         next(follower)
 
 

@@ -42,7 +42,7 @@ def test_a_read_begins_where_it_is_told_or_at_the_log_start(asked: int | None, s
 
 @pytest.mark.parametrize("asked", [-1, 0, 9, 51])
 def test_an_offset_outside_the_log_is_an_error_that_says_the_range(asked: int) -> None:
-    with pytest.raises(OffsetOutOfRange, match=rf"offset {asked} is outside the log, which has \[10, 50\)"):
+    with pytest.raises(OffsetOutOfRange, match=rf"offset {asked} is outside of the log, which has offsets \[10, 50\)"):
         start_offset(LOG, asked)
 
 
@@ -94,7 +94,7 @@ def test_a_purged_tombstone_hurts_only_who_had_still_needed_it(
 
 
 def test_a_log_made_anew_is_not_the_one_that_was_read() -> None:
-    with pytest.raises(OffsetOutOfRange, match="made anew"):
+    with pytest.raises(OffsetOutOfRange, match="created again"):
         check_resumed(anchor_of(LOG), 20, replace(LOG, log_id="other"))
 
 
@@ -116,11 +116,11 @@ def test_a_promoted_log_serves_readers_of_the_one_that_it_goes_on_with() -> None
 
 
 def test_a_reader_that_has_seen_more_than_the_promoted_log_has_is_told() -> None:
-    with pytest.raises(OffsetOutOfRange, match="goes on with the log id from offset 50, and this reader, at offset 51"):
+    with pytest.raises(OffsetOutOfRange, match="continues the log id from offset 50, but this reader, at offset 51"):
         check_resumed(anchor_of(LOG), 51, PROMOTED)
     # At offset 20, of a version that ended at 52: offset 12 may have been left out there because of offset 51.
     ahead = check_resumed(anchor_of(LOG), 20, replace(LOG, version=5, next_offset=52))
-    with pytest.raises(OffsetOutOfRange, match="has seen that one up to 52"):
+    with pytest.raises(OffsetOutOfRange, match="has seen that log up to 52"):
         check_resumed(ahead, 20, PROMOTED)
 
 
@@ -135,7 +135,7 @@ def test_passes_of_the_old_log_after_the_parting_do_not_count() -> None:
 def test_a_version_that_ends_before_what_was_seen_is_a_replicas_that_is_behind() -> None:
     behind = replace(LOG, version=3, next_offset=45)
     with pytest.raises(
-        OffsetOutOfRange, match="ends at offset 45, and this reader, at offset 20, has seen the log up to 50"
+        OffsetOutOfRange, match="ends at offset 45, but this reader, at offset 20, has seen the log up to 50"
     ):
         check_resumed(anchor_of(LOG), 20, behind)
 
@@ -149,5 +149,5 @@ def test_who_goes_on_before_a_pass_does_not_know_it_any_more() -> None:
 
 
 def test_a_log_that_is_not_in_the_lineage_is_another_one() -> None:
-    with pytest.raises(OffsetOutOfRange, match="made anew"):
+    with pytest.raises(OffsetOutOfRange, match="created again"):
         check_resumed(anchor_of(PROMOTED), 20, LOG)

@@ -264,7 +264,9 @@ def test_a_damaged_segment_and_one_of_another_log_are_named_and_nothing_is_writt
     theirs = other.append(records("z=1"))
     made.store.delete(key)
     made.store.put(key, other.store.get(other.place.key(theirs.name)).data, Create())
-    with pytest.raises(ManifestLost, match=f"2 different logs, by their sync markers: .*1 as {entry.name}"):
+    with pytest.raises(
+        ManifestLost, match=f"2 different logs, according to their sync markers: .*1 such as {entry.name}"
+    ):
         repair(made)
     assert set(made.object_keys()) == objects
 
@@ -275,7 +277,7 @@ def test_an_offset_with_two_records_is_refused() -> None:
     upload_only(made, records("b=1", 1))
     made.append(records("c=1", 1))
     lose(made)
-    with pytest.raises(ManifestLost, match="offset 1 is another record in"):
+    with pytest.raises(ManifestLost, match="offset 1 is a different record in"):
         repair(made)
 
 

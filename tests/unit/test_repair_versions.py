@@ -127,7 +127,7 @@ def test_a_damaged_manifest_without_versions_comes_back_from_the_segments() -> N
     damage(made)
     found = repair(made, damaged=True)
     assert found.source == "the segments in the folder"
-    assert "this store keeps no versions" in found.notes
+    assert "this store keeps no object versions" in found.notes
     assert [r.offset for r in read(made)] == [0, 1, 2]
 
 
@@ -149,7 +149,7 @@ def test_what_was_appended_after_the_newest_readable_version_is_taken_in(made: M
     del versions[-2:]  # the versions of the two appends have expired, or could not be read
     lose(made)
     found = repair(made)
-    assert any("2 segments were appended after this version, from offset 8" in note for note in found.notes)
+    assert any("2 segments that were appended after this version, from offset 8" in note for note in found.notes)
     assert read(made) == whole
     after = made.manifest
     assert (after.next_offset, after.first_dirty_offset) == (11, 8)
@@ -183,7 +183,7 @@ def test_a_version_whose_objects_are_gone_gives_only_what_the_segments_cannot_kn
     lose(made)
     found = repair(made)
     assert found.source == "the segments in the folder"
-    assert any("of its objects are gone" in note for note in found.notes)
+    assert any("of its objects are missing" in note for note in found.notes)
     assert latest_of(read(made)) == state
     after = made.manifest
     assert (after.settings, after.topic_id) == (SETTINGS, "topic-id")
@@ -198,7 +198,7 @@ def test_only_a_version_or_only_the_segments(made: MadeLog) -> None:
     plain = MadeLog()
     plain.append(records("a=1"))
     lose(plain)
-    with pytest.raises(ManifestLost, match="this store keeps no versions"):
+    with pytest.raises(ManifestLost, match="this store keeps no object versions"):
         plan(plain, "version")
 
 

@@ -137,7 +137,7 @@ def test_who_claims_later_fences_who_claimed_before(both: Both) -> None:
     first.mirror(both.load())
     second = both.claim(seed=3)
     both.append(1)
-    with pytest.raises(Fenced, match=f"claimed epoch {second.epoch}; mine was 1"):
+    with pytest.raises(Fenced, match=f"claimed epoch {second.epoch}; this one had epoch 1"):
         first.mirror(both.load())
     with pytest.raises(Fenced):
         first.refresh()
@@ -147,14 +147,14 @@ def test_who_claims_later_fences_who_claimed_before(both: Both) -> None:
 def test_of_two_that_begin_a_replica_one_wins(both: Both) -> None:
     first, second = both.claim(), both.claim(seed=3)
     second.mirror(both.load())
-    with pytest.raises(Fenced, match="another replicator has made the first manifest"):
+    with pytest.raises(Fenced, match="another replicator has written the first manifest"):
         first.mirror(both.load())
 
 
 def test_a_source_must_be_loaded_again_after_the_claim(both: Both) -> None:
     early = both.load()
     session = both.replica_log().claim(early, name="dr", source_url=URL)
-    with pytest.raises(AssertionError, match="loaded again"):
+    with pytest.raises(AssertionError, match="load the source's manifest again"):
         session.mirror(early)
 
 
@@ -217,7 +217,7 @@ def test_a_demotion_whose_process_dies_is_there_or_not(both: Both) -> None:
 
 def test_a_folder_that_is_anothers_is_left_alone(both: Both) -> None:
     both.log_of(both.replica).create()
-    with pytest.raises(ReplicaDiverged, match="a log with writers of its own here"):
+    with pytest.raises(ReplicaDiverged, match="has its own sink and compactor"):
         both.claim()
     other = Both()
     other.claim().mirror(other.load())
@@ -225,7 +225,7 @@ def test_a_folder_that_is_anothers_is_left_alone(both: Both) -> None:
         other.claim(name="eu")
     third = Both()
     third.replica.put(PLACE.key(str(third.sink.new_name(0)).replace("00000001-s", "00000009-s")), b"x", Create())
-    with pytest.raises(ReplicaDiverged, match="holds objects of epoch 9, and the source knows epochs up to 1"):
+    with pytest.raises(ReplicaDiverged, match="contains objects of epoch 9, but the source's last epoch is 1"):
         third.claim().mirror(third.load())
 
 
@@ -235,11 +235,11 @@ def test_versions_are_skipped_and_never_reversed(both: Both) -> None:
     both.append(1)
     both.append(1)
     session.mirror(both.load())
-    with pytest.raises(ReplicaDiverged, match="the source is at version 3, the replica has version 5 already"):
+    with pytest.raises(ReplicaDiverged, match="the source is at version 3, but the replica already has version 5"):
         session.mirror(old)
     # An older manifest was put back at the source, and it went on from there with the same numbers.
     back = replace(old, version=9, next_offset=6, segments=(replace(old.segments[0], next_offset=6),))
-    with pytest.raises(ReplicaDiverged, match="next_offset is 6 at the source, and was 7"):
+    with pytest.raises(ReplicaDiverged, match="next_offset is 6 at the source and was 7"):
         session.mirror(back)
     assert session.mirror(back, resync=True).next_offset == 6
 
@@ -248,7 +248,7 @@ def test_another_log_is_taken_over_only_when_that_is_asked_for(both: Both) -> No
     session = both.claim()
     session.mirror(both.load())
     anew = replace(both.load(), log_id="anew", version=1)
-    with pytest.raises(ReplicaDiverged, match="reset or repaired there"):
+    with pytest.raises(ReplicaDiverged, match="the source was reset or repaired"):
         session.mirror(anew)
     assert session.mirror(anew, resync=True).log_id == "anew"
 
@@ -260,7 +260,7 @@ def test_a_tombstone_that_was_purged_before_it_was_received_asks_for_a_resync(bo
     both.clean()
     both.clean(purged_to=6)
     with pytest.raises(
-        ResyncRequired, match="a tombstone at offset 6, and the replica has received offsets below 5"
+        ResyncRequired, match="a tombstone at offset 6, but the replica has only received offsets below 5"
     ) as e:
         session.mirror(both.load())
     assert e.value.code == "ResyncRequired"
@@ -288,7 +288,7 @@ def test_what_was_unlinked_here_is_not_listed_again(both: Both) -> None:
     session.mirror(old)
     both.clean()
     session.mirror(both.load())
-    with pytest.raises(ReplicaDiverged, match="which was unlinked here and may be deleted"):
+    with pytest.raises(ReplicaDiverged, match="which the replica has replaced and may delete"):
         session.mirror(replace(old, version=99), resync=True)
 
 
@@ -362,7 +362,7 @@ def test_a_promotion_that_would_leave_something_behind_is_refused(both: Both) ->
     session.promote()
     with pytest.raises(Fenced, match="was promoted as"):
         session.mirror(both.load())
-    with pytest.raises(ReplicaDiverged, match="the log here was promoted"):
+    with pytest.raises(ReplicaDiverged, match="this log was promoted"):
         both.claim()
 
 
@@ -374,7 +374,7 @@ def test_a_promotion_by_force_and_the_way_back(both: Both) -> None:
     sink = new.claim_sink()
     both.append(4, sink)
     both.append(2)  # nobody told the old sink
-    with pytest.raises(ReplicaDiverged, match=r"offsets from 5 to 6 \(up to 2 records\) were written here") as caught:
+    with pytest.raises(ReplicaDiverged, match=r"offsets 5 to 6 \(up to 2 records\) were written here") as caught:
         both.log.demote(new.load().manifest, name="old", source_url="s3://dr")
     assert (caught.value.lost_from, caught.value.lost_to, caught.value.lost_records) == (5, 7, 2)
     diverged = both.log.demote(new.load().manifest, name="old", source_url="s3://dr", discard=True).manifest
@@ -386,7 +386,7 @@ def test_a_promotion_by_force_and_the_way_back(both: Both) -> None:
     # What only the old log had is nobody's at once: as a replaced object it would look like a lost record.
     assert {r.name for r in taken.replaced} == set()
     assert diverged.segments[-1].name not in taken.object_names()
-    with pytest.raises(OffsetOutOfRange, match="has seen that one up to 7"):
+    with pytest.raises(OffsetOutOfRange, match="has seen that log up to 7"):
         check_resumed(anchor_of(diverged), 3, taken)
 
 
@@ -416,7 +416,7 @@ def test_a_log_that_has_unlinked_what_the_new_one_lists_cannot_follow_it_yet(bot
     session.promote()
     both.clean()
     new = both.log_of(both.replica, 7)
-    with pytest.raises(ReplicaDiverged, match="which this log has unlinked"):
+    with pytest.raises(ReplicaDiverged, match="which this log has replaced"):
         both.log.demote(new.load().manifest, name="old", source_url="s3://dr", discard=True)
     both.clean(new)  # now it lists what it has made itself
     both.log.demote(new.load().manifest, name="old", source_url="s3://dr")
@@ -426,7 +426,7 @@ def test_a_log_never_follows_one_that_does_not_go_on_with_it(both: Both) -> None
     other = Both()
     other.log = other.log_of(other.source, 77)
     stranger = replace(other.load(), log_id="stranger")
-    with pytest.raises(ReplicaDiverged, match="does not go on with the log"):
+    with pytest.raises(ReplicaDiverged, match="does not continue this log"):
         both.log.demote(stranger, name="old", source_url="s3://dr", discard=True)
     switched_over(both)
     with pytest.raises(IsReplica):

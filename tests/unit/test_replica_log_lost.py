@@ -45,7 +45,7 @@ def test_who_began_a_replica_is_fenced_by_who_begins_it_again_after_its_manifest
         stalled.refresh,
         parked.refresh,
     ):
-        with pytest.raises(Fenced, match="another replicator has begun the replica anew"):
+        with pytest.raises(Fenced, match="another replicator has created it again"):
             act()
     assert both.there() == manifest
     anew.mirror(both.load())
@@ -69,7 +69,7 @@ def test_a_claim_is_not_taken_from_who_has_begun_the_replica_anew_meanwhile(both
     store = FaultyStore(both.replica)
     lost = Loss(both)
     store.add(Fault(lost.hits, Kind.UNAVAILABLE))
-    with pytest.raises(Fenced, match="another replicator has begun the replica anew"):
+    with pytest.raises(Fenced, match="another replicator has created it again"):
         both.claim(store, seed=3)
     assert lost.anew is not None
     both.append(1)

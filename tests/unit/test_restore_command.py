@@ -15,9 +15,9 @@ URL = "s3://bucket/topics"
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["users"], "`bootstrap.servers`: is missing"),
+        (["users"], "missing required key `bootstrap.servers`"),
         (["users", "-b", "a:1", "--to-offset", "x"], "neither OFFSET nor PARTITION:OFFSET"),
-        (["users", "-b", "a:1", "--latest", "--to-offset", "5"], "`--latest`: excludes --to-offset"),
+        (["users", "-b", "a:1", "--latest", "--to-offset", "5"], "`--latest`: cannot be combined with --to-offset"),
         (["users", "-b", "a:1", "--to-topic", "no/name"], "'no/name' is not a valid topic name"),
         (["users", "-b", "a:1", "--topic-config", "retention.ms"], "is not KEY=VALUE"),
         (["users", "-b", "a:1", "--to-timestamp", "yesterday"], "is not a time: give milliseconds or ISO-8601"),
@@ -26,7 +26,7 @@ URL = "s3://bucket/topics"
             "--group-offsets and --group-offsets-to must be given together",
         ),
         (["users", "-b", "a b"], "is not host:port"),
-        (["users", "-b", "a:1", "--journal", "file:///x"], "is not s3://"),
+        (["users", "-b", "a:1", "--journal", "file:///x"], "is not of the form s3://"),
         (["users", "-b", "a:1", "--max-records-per-second", "0"], "0"),
     ],
 )
@@ -50,5 +50,5 @@ def test_without_the_kafka_client_it_says_what_to_install() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "error: this needs the Kafka client" in done.stderr
+    assert "error: the Kafka client is required" in done.stderr
     assert "hint: install it with: pip install 'keyfold[kafka]'" in done.stderr

@@ -131,9 +131,9 @@ def test_settings_as_kafkas_own_tools_take_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "`bootstrap.servers`: is missing"),
+        ("", "missing required key `bootstrap.servers`"),
         ("bootstrap.servers=a b", "is not host:port"),
-        ("bootstrap.servers=a:1\nssl.truststore.location=x.jks", "trust stores cannot be read"),
+        ("bootstrap.servers=a:1\nssl.truststore.location=x.jks", "it cannot read Java trust stores"),
         ("bootstrap.servers=a:1\nsasl.jaas.config=nonsense", "PlainLoginModule"),
         ("bootstrap.servers=a:1\nacks=1", "`acks`: cannot be set"),
     ],

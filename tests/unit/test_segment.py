@@ -92,7 +92,7 @@ def test_offsets_that_do_not_ascend_are_refused_and_nothing_is_kept(count: int, 
     bad = list(plain_records(count, first=101))
     where = {"same": (-1, bad[-2].offset), "lower": (-1, 7), "before": (0, 100)}[fault]
     bad[where[0]] = replace(bad[where[0]], offset=where[1])
-    with pytest.raises(ValueError, match=f"offset {where[1]} after"):
+    with pytest.raises(ValueError, match=f"offset {where[1]} follows offset"):
         writer.append(columns_of(bad))
     good = list(plain_records(count, first=101))
     writer.append(columns_of(good))
@@ -116,7 +116,7 @@ def test_numbers_that_do_not_fit_are_refused(count: int, column: str, value: int
     numbers = list(getattr(columns, column))
     numbers[-1] = value
     writer = SegmentWriter(sync_marker=SYNC)
-    with pytest.raises(ValueError, match=r"fit|types are"):
+    with pytest.raises(ValueError, match=r"fit|type must be between"):
         writer.append(replace(columns, **{column: numbers}))
     assert (writer.record_count, writer.memory_bytes) == (0, SegmentWriter(sync_marker=SYNC).memory_bytes)
 
@@ -147,7 +147,7 @@ def test_columns_of_different_lengths_are_refused(count: int) -> None:
 def test_an_empty_append_is_nothing_and_an_empty_segment_is_refused() -> None:
     writer = SegmentWriter(sync_marker=SYNC)
     writer.append(RecordColumns([], [], [], [], [], [], []))
-    with pytest.raises(ValueError, match="without records"):
+    with pytest.raises(ValueError, match="a segment needs at least one record"):
         writer.finish()
 
 

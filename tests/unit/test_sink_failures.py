@@ -118,7 +118,7 @@ def test_a_log_that_becomes_a_replica_fails_its_partition_and_says_whose_it_is(m
     assert failed is not None
     assert other is not None
     assert (failed.state, other.state) == (State.FAILED, State.RUNNING)
-    assert "t-0: the log here is the replica `log` of s3://log-dr/topics" in failed.error
+    assert "t-0: this log is the replica `log` of s3://log-dr/topics" in failed.error
     assert "write to the source" in failed.error
     assert failed.error in rig.statuses[-1].trace
     assert log.load().manifest == before

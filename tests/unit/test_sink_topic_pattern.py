@@ -63,7 +63,7 @@ def test_what_people_write_is_matched_here(regex: str, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("regex", ["(a+)+b", "(a|a)*b"])
 def test_one_that_takes_for_ever_is_a_mistake(regex: str) -> None:
     began_s = time.monotonic()
-    with pytest.raises(ConfigError, match=r"topics\.regex.*not been matched"):
+    with pytest.raises(ConfigError, match=r"topics\.regex.*took longer than"):
         TopicPattern(regex, within_s=0.5).choose([NAME])
     assert time.monotonic() - began_s >= 0.5
 
@@ -89,8 +89,8 @@ def test_what_is_remembered_is_bounded() -> None:
 @pytest.mark.parametrize(
     ("regex", "says"),
     [
-        ("(", "no regular expression"),
-        ("a{99999999999999}", "no regular expression"),
+        ("(", "is not a valid regular expression"),
+        ("a{99999999999999}", "is not a valid regular expression"),
         ("(" * 4000 + ")" * 4000, "nested too deeply"),
         ("a" * (LENGTH_MAX + 1), "characters"),
     ],

@@ -104,7 +104,7 @@ def test_an_empty_log_needs_no_schema(store: MemoryStore, log: Log) -> None:
 
 def test_a_schema_that_is_not_kept_must_be_given(store: MemoryStore, log: Log) -> None:
     append(store, b"\0\0\0\0\7\2a")
-    with pytest.raises(ConfigError, match=r"reader_schema.*names schema 7, which is not kept"):
+    with pytest.raises(ConfigError, match=r"reader_schema.*names schema 7, which was not kept"):
         _reader(Typing("value", "avro"), log, KeptSchemas(store, "topics"), [0])
 
 

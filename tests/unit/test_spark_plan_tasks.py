@@ -55,7 +55,7 @@ def test_only_the_wanted_part_of_a_segment_counts(pin: Pin) -> None:
 
 def test_a_task_says_which_version_is_lost_when_an_object_has_gone(pin: Pin) -> None:
     piece = Piece(pin.place, pin.entries[0], 0, 10)
-    with pytest.raises(SnapshotLost, match=rf"users-0.*{piece.entry.index_name}.*has gone.*repeat the whole job"):
+    with pytest.raises(SnapshotLost, match=rf"users-0.*{piece.entry.index_name}.*is missing.*repeat the whole job"):
         list(read_pieces(MemoryStore(), (piece,), record_batches))
 
 

@@ -171,7 +171,7 @@ def test_a_block_table_comes_off_the_end_of_the_index() -> None:
         whole = read_index(store, PLACE, entry).blocks
         for tail_bytes in (64 * 1024, 100, 8, 3):
             if tail_bytes < 8:
-                with pytest.raises(Corrupt, match="does not end as a Parquet file"):
+                with pytest.raises(Corrupt, match="does not end with Parquet's magic bytes"):
                     read_block_table(store, PLACE, entry, tail_bytes=tail_bytes)
                 continue
             table = read_block_table(store, PLACE, entry, tail_bytes=tail_bytes)

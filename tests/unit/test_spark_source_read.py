@@ -177,7 +177,7 @@ def test_a_snapshot_that_lost_a_record_to_one_behind_its_end_says_so() -> None:
         clean(store, clock=ManualClock(1_800_000_000_000))
         assert load(store).first_dirty_offset > 3
 
-    with pytest.raises(SnapshotLost, match="compacted beyond offset 3, where this read of it ends"):
+    with pytest.raises(SnapshotLost, match="compacted beyond offset 3, where this read ends"):
         read(Scene(store, 1, move_on), tasks)  # type: ignore[arg-type]
 
 
@@ -218,7 +218,7 @@ def test_a_missing_object_that_is_still_listed_is_damage() -> None:
     store, _ = many()
     tasks = plan(store)
     store.delete(PLACE.key(load(store).segments[2].name))
-    with pytest.raises(Corrupt, match="is missing, and version"):
+    with pytest.raises(Corrupt, match="is missing, but version"):
         read(store, tasks)
 
 
@@ -270,5 +270,5 @@ def test_a_snapshot_that_lost_a_record_below_the_first_dirty_offset_of_a_part_sa
         for one in manifest.replaced:
             store.delete(PLACE.key(one.name))
 
-    with pytest.raises(SnapshotLost, match="compacted beyond offset 6, where this read of it ends"):
+    with pytest.raises(SnapshotLost, match="compacted beyond offset 6, where this read ends"):
         read(Scene(store, 1, move_on), tasks)  # type: ignore[arg-type]

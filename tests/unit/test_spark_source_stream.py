@@ -72,7 +72,7 @@ def test_a_document_comes_back_as_it_was_and_is_always_the_same_text() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"topic": "orders"}, "is of a stream of the topic 'orders', not 'users'"),
+        ({"topic": "orders"}, "belongs to a stream of topic 'orders', not 'users'"),
         ({"format": 2}, "format 2"),
         ({"partitions": {"0": {"offset": 1}}}, "cannot be read"),
         ({"partitions": [1]}, "cannot be read"),
@@ -289,9 +289,9 @@ def test_a_log_that_was_made_anew_is_noticed() -> None:
     fresh = MemoryStore("fresh")
     Sink.open(fresh, seed=99).append(some(0, 30))
     one = stream(fresh)
-    with pytest.raises(OffsetOutOfRange, match="made anew"):
+    with pytest.raises(OffsetOutOfRange, match="created again"):
         one.latest(again(end))
-    with pytest.raises(OffsetOutOfRange, match="made anew"):
+    with pytest.raises(OffsetOutOfRange, match="created again"):
         one.plan(again(end), one.newest())
     careless = stream(fresh, failondataloss="false")
     further = again(careless.latest(again(end)))
@@ -303,7 +303,7 @@ def test_a_log_that_ends_before_the_batch_does_is_noticed() -> None:
     one = stream(store)
     start = one.initial()
     end = StreamOffset("users", {0: start.positions[0].at(12)})
-    with pytest.raises(OffsetOutOfRange, match="ends at offset 10, and the stream has a batch up to 12"):
+    with pytest.raises(OffsetOutOfRange, match="ends at offset 10, but the stream has a batch up to offset 12"):
         one.plan(start, end)
 
 
@@ -313,7 +313,7 @@ def test_a_partition_that_is_gone_is_noticed() -> None:
     end = stream(store).latest(stream(store).initial())
     for info in list(store.list("topics/users/partition=1/")):
         store.delete(info.key)
-    with pytest.raises(Exception, match="users-1: the log that this stream reads is gone"):
+    with pytest.raises(Exception, match="users-1: the log that this stream reads is no longer in the bucket"):
         stream(store).latest(again(end))
     assert stream(store, failondataloss="false").latest(again(end)) == end
 

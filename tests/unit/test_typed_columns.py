@@ -252,11 +252,12 @@ def test_types(kind: Json, value: Any, raw: pa.DataType, python: Any) -> None:
 @pytest.mark.parametrize(
     ("writer", "reader", "value", "what"),
     [
-        (decimal(9, 2), decimal(3, 2), b"\x7f\xff\xff", "no place"),
-        (decimal(9, 4), decimal(9, 2), b"\x01", "no place"),
-        (logical("long", "timestamp-millis"), logical("long", "timestamp-micros"), 2**62, "no place"),
-        ("long", "string", 1, "has a long where the reader's schema has a string"),
-        (["null", "string"], "string", None, "has a null where"),
+        (decimal(9, 2), decimal(3, 2), b"\x7f\xff\xff", "not exact in"),
+        (decimal(9, 4), decimal(9, 2), b"\x01", "not exact in"),
+        (logical("long", "timestamp-millis"), logical("long", "timestamp-micros"), 2**62,
+         "does not fit into the columns"),
+        ("long", "string", 1, "was written as long, but the reader schema says string"),
+        (["null", "string"], "string", None, "was written as null, but the reader schema says"),
     ],
 )  # fmt: skip
 def test_what_has_no_place(writer: Json, reader: Json, value: Any, what: str) -> None:
@@ -315,16 +316,17 @@ def test_several_schemas_guids_headers_and_rubbish_in_one_batch() -> None:
         (["string", "long"], "the value is a union of string, long, which is not one type"),
         (record("R", a={"type": "array", "items": record("I", b=["int", "string"])}),
          "`a[].b` is a union of int, string"),
-        (LIST, "`next` is a record Node inside itself"),
+        (LIST, "`next` is a recursive record Node"),
         (record("E"), "the value is a record E without fields"),
-        (record("R", d=logical("bytes", "decimal", precision=80)), "`d` is a decimal of 80 digits; Arrow has 76"),
+        (record("R", d=logical("bytes", "decimal", precision=80)),
+         "`d` is a decimal of 80 digits; the limit in Arrow is 76"),
     ],
 )  # fmt: skip
 def test_what_has_no_arrow_type(schema: Json, what: str) -> None:
     with pytest.raises(NoArrowType) as caught:
         arrow_type(avro_type(schema))
     assert str(caught.value).startswith(what)
-    with pytest.raises(ConfigError, match="give a reader's schema with --reader-schema FILE"):
+    with pytest.raises(ConfigError, match="set a reader schema with --reader-schema FILE"):
         column_for(Part.VALUE, Format.AVRO, kept(), avro_type(schema))
 
 

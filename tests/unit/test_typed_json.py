@@ -73,26 +73,34 @@ def test_json_by_a_schema(schema: Json, document: Any, value: Any) -> None:
 @pytest.mark.parametrize(
     ("schema", "document", "what"),
     [
-        ("int", 2**31, "is a number and no int"),
-        ("int", 1.5, "is a number and no int"),
-        ("long", True, "is true or false and no long"),
-        ("string", 1, "is a number and no string"),
-        ("bytes", "A", "is a text and no bytes"),
-        ("boolean", 1, "is a number and no boolean"),
-        (logical("int", "date"), "yesterday", "is a text and no date (int)"),
-        (logical("bytes", "decimal", precision=3, scale=2), "x", "is a text and no decimal (bytes)"),
-        (logical("bytes", "decimal", precision=3, scale=2), 1234, "has no place in the columns"),
-        ({"type": "fixed", "name": "F", "size": 2}, "AQ==", "has 1 bytes and is no fixed F of 2 bytes"),
-        ({"type": "enum", "name": "E", "symbols": ["A"]}, "B", "is a text and no enum E"),
-        (record("R", a="int"), [], "is an array and no record R"),
+        ("int", 2**31, "is a number, but the schema says int"),
+        ("int", 1.5, "is a number, but the schema says int"),
+        ("long", True, "is true or false, but the schema says long"),
+        ("string", 1, "is a number, but the schema says string"),
+        ("bytes", "A", "is a text, but the schema says bytes"),
+        ("boolean", 1, "is a number, but the schema says boolean"),
+        (logical("int", "date"), "yesterday", "is a text, but the schema says date (int)"),
+        (logical("bytes", "decimal", precision=3, scale=2), "x", "is a text, but the schema says decimal (bytes)"),
+        (logical("bytes", "decimal", precision=3, scale=2), 1234, "does not fit into the columns"),
+        ({"type": "fixed", "name": "F", "size": 2}, "AQ==", "has 1 bytes, but the schema says fixed F of 2 bytes"),
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, "B", "is a text, but the schema says enum E"),
+        (record("R", a="int"), [], "is an array, but the schema says record R"),
         (record("R", a="int"), {}, "has at `.a` nothing, and the schema has no default for it"),
-        (record("R", a={"type": "array", "items": "int"}), {"a": [1, "x"]}, "has at `.a[1]` a text and no int"),
-        (record("R", a={"type": "map", "values": "int"}), {"a": {"k": None}}, "has at `.a.k` null and no int"),
+        (
+            record("R", a={"type": "array", "items": "int"}),
+            {"a": [1, "x"]},
+            "has at `.a[1]` a text, but the schema says int",
+        ),
+        (
+            record("R", a={"type": "map", "values": "int"}),
+            {"a": {"k": None}},
+            "has at `.a.k` null, but the schema says int",
+        ),
         (["string", "int"], [], ""),
-        ("int", b"{", "is no JSON"),
+        ("int", b"{", "is not JSON"),
         ("int", b"\xff", "is not UTF-8"),
-        ("int", b"NaN", "is no JSON: NaN is no JSON"),
-        ("int", b"1 2", "is no JSON: Extra data"),
+        ("int", b"NaN", "is not JSON: NaN is not JSON"),
+        ("int", b"1 2", "is not JSON: Extra data"),
         ("int", b"[" * 100_000, "is nested too deeply"),
     ],
 )
@@ -213,12 +221,16 @@ def test_connects_envelope_is_opened() -> None:
 @pytest.mark.parametrize(
     ("schema", "payload", "what"),
     [
-        ({"type": "int8"}, 300, "has a payload with a int where its schema says int8"),
-        ({"type": "string"}, None, "has a payload with null where its schema requires string"),
-        ({"type": "wat"}, 1, "has an envelope with a schema of type 'wat'"),
+        ({"type": "int8"}, 300, "has a payload with a int, but its schema says int8"),
+        ({"type": "string"}, None, "has a payload with null, but its schema requires string"),
+        ({"type": "wat"}, 1, "has an envelope with a schema of the unknown type 'wat'"),
         ({"type": "struct"}, {}, "has an envelope with a struct without fields"),
-        ({"type": "bytes"}, "A", "has a payload with a text that is no Base64"),
-        ({"type": "int32", "name": "org.apache.kafka.connect.data.Date"}, 2**40, "which is no date that Python knows"),
+        ({"type": "bytes"}, "A", "has a payload with a text that is not Base64"),
+        (
+            {"type": "int32", "name": "org.apache.kafka.connect.data.Date"},
+            2**40,
+            "which is not a date that Python can represent",
+        ),
     ],
 )
 def test_an_envelope_that_does_not_fit(schema: Json, payload: Any, what: str) -> None:
@@ -237,7 +249,7 @@ def test_what_is_surveyed() -> None:
     assert surveyed_type([survey], kept("string", "long"), Part.VALUE) == avro_type("long")
     guids = AvroSurvey(Part.KEY)
     guids.keys = {1, str(UUID(int=5))}
-    with pytest.raises(ConfigError, match="keys were written by several schemas, and GUIDs do not say"):
+    with pytest.raises(ConfigError, match="keys were written with several schemas, and GUIDs do not show"):
         surveyed_type([guids], kept("string"), Part.KEY)
     missing = AvroSurvey(Part.VALUE)
     missing.keys = {9}
@@ -349,5 +361,5 @@ def test_numbers_that_are_short_as_text_and_endless_as_numbers(exact: bool) -> N
         assert found.array.to_pylist()[3]["a"] == 1000
         long = {"schema": {"type": "int64"}, "payload": 0}
         data = json.dumps(long).encode().replace(b"0}", number + b"}")
-        with pytest.raises(Misfit, match="where its schema says int64"):
+        with pytest.raises(Misfit, match="but its schema says int64"):
             JsonValues(exact=exact).value(data, ())

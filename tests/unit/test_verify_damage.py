@@ -162,8 +162,8 @@ def test_two_swapped_segments(made: MadeLog) -> None:
     overwrite(made, second.name, datas[0])
     found = [f for f in verify(made).damage if f.kind is Kind.SEGMENT_SWAPPED]
     assert [(f.object, f.what) for f in found] == [
-        (made.place.key(first.name), f"it has the bytes of {second.name}"),
-        (made.place.key(second.name), f"it has the bytes of {first.name}"),
+        (made.place.key(first.name), f"has the bytes of {second.name}"),
+        (made.place.key(second.name), f"has the bytes of {first.name}"),
     ]
 
 
@@ -183,15 +183,15 @@ def test_a_segment_of_another_log(made: MadeLog) -> None:
 
 def test_a_segment_that_is_listed_twice(made: MadeLog, monkeypatch: pytest.MonkeyPatch) -> None:
     doubled = replace(made.manifest, segments=(*made.manifest.segments, made.manifest.segments[-1]))
-    with pytest.raises(AssertionError, match="named twice"):
+    with pytest.raises(AssertionError, match="listed twice"):
         encode_manifest(doubled)
     with monkeypatch.context() as patched:  # a broken writer
         patched.setattr("keyfold.log.manifest_codec.faults", lambda _: [])
         overwrite(made, "_manifest.avro", encode_manifest(doubled))
     (found,) = verify(made).damage
     assert found.kind is Kind.MANIFEST_DAMAGED
-    assert "an object is named twice" in found.what
-    assert f"{made_name(doubled)}: range begins at 12" in found.what
+    assert "an object is listed twice" in found.what
+    assert f"{made_name(doubled)}: range starts at 12" in found.what
 
 
 def made_name(manifest: Manifest) -> str:
@@ -237,7 +237,7 @@ def test_a_resurrected_key_below_the_first_dirty_offset(made: MadeLog) -> None:
     (found,) = verify(made).damage
     assert found.kind is Kind.KEY_RESURRECTED
     assert found.offset == 1
-    assert "key b'b' is here although its tombstone at offset 5 was cleaned" in found.what
+    assert "a record of key b'b' exists although its tombstone at offset 5 is clean" in found.what
 
 
 def test_a_superseded_record_below_the_first_dirty_offset(made: MadeLog) -> None:

@@ -31,8 +31,8 @@ def test_an_older_manifest_of_the_same_sink_that_was_put_back(capsys: pytest.Cap
         world.made.append(batch(start, 5))
     world.overwrite(key, newer)
     found = one(world.verify(), "manifest-outdated")
-    assert (found["object"], found["lost"]) == (key, "what was committed since that version")
-    assert "it ends at offset 170, and " in found["what"]
+    assert (found["object"], found["lost"]) == (key, "everything that was committed since that version")
+    assert "it ends at offset 170, but " in found["what"]
     ancestor = Ancestor("before", 9, 170, world.made.manifest.last_epoch)
     world.put_manifest(lambda m: replace(m, lineage=(ancestor,)))
     assert world.verify() == []  # promoted: what a round had brought already, and had not committed yet

@@ -278,7 +278,7 @@ def test_an_older_manifest_that_was_put_back(world: World) -> None:
     world.overwrite(key, old)
     found = one(world.verify(), "manifest-outdated")
     assert found["object"] == key
-    assert found["lost"] == "what was committed since that version"
+    assert found["lost"] == "everything that was committed since that version"
 
 
 def test_an_upload_of_a_sink_that_claims_while_it_is_verified_is_no_sign_of_an_older_manifest(world: World) -> None:
@@ -313,7 +313,7 @@ def test_a_doubled_segment(world: World) -> None:
     world.overwrite(world.key(2), world.data(world.key(1)))
     found = one(world.verify(), "segment-doubled")
     assert found["object"] == world.key(2)
-    assert found["what"] == f"it has the bytes of {world.entry(1).name}, which has them too"
+    assert found["what"] == f"has the bytes of {world.entry(1).name}, which has them too"
     assert found["lost"] == "40 records, offsets 80 to 119"
 
 
@@ -326,7 +326,7 @@ def test_two_swapped_segments(world: World) -> None:
         ("segment-swapped", world.key(1)),
         ("segment-swapped", world.key(2)),
     ]
-    assert found[0]["what"] == f"it has the bytes of {world.entry(2).name}"
+    assert found[0]["what"] == f"has the bytes of {world.entry(2).name}"
 
 
 @pytest.mark.parametrize(
@@ -344,8 +344,8 @@ def test_a_foreign_segment(world: World, place: Place, whose: str) -> None:
     world.overwrite(world.key(2), world.data(other.place.key(strange.name)))
     found = one(world_verify_one(world), "segment-foreign")
     assert found["object"] == world.key(2)
-    assert found["what"] == f"it carries the sync marker {whose}"
-    assert found["lost"] == "the records of its range"
+    assert found["what"] == f"has the sync marker {whose}"
+    assert found["lost"] == "the records in its range"
 
 
 def world_verify_one(world: World) -> list[Json]:
@@ -466,7 +466,7 @@ def test_a_foreign_index(world: World) -> None:
 def test_a_manifest_of_another_partition(world: World) -> None:
     other = made_log(MemoryStore(), Place("topics", "users", 1))
     world.overwrite(world.made.place.manifest_key, other.store.get(other.place.manifest_key).data)
-    assert "it is the manifest of users-1" in one(world.verify(), "manifest-damaged")["what"]
+    assert "it belongs to users-1" in one(world.verify(), "manifest-damaged")["what"]
 
 
 def test_an_impossible_manifest(world: World) -> None:

@@ -26,7 +26,7 @@ EVERYBODY: Final = (*SINKS, COMPACTOR, *REPLICATORS)
 PARTITIONS: Final = sum(topic.kind.partitions for topic in TOPICS)
 _RESYNC_STATE: Final = "resync-required"
 _MAY_BE_RESYNCED: Final = {_RESYNC_STATE, "broken"}
-_UNLINKED: Final = "which this log has unlinked"
+_UNLINKED: Final = "which this log has replaced"
 
 
 class Drills(threading.Thread):

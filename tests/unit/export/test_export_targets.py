@@ -30,14 +30,14 @@ def test_a_target_that_is_not_empty_is_refused(made: MadeLog, make_place: MakePl
     place = make_place()
     place.add("notes.txt")
     for overwrite in (False, True):
-        with pytest.raises(ConfigError, match=r"it has `notes\.txt`, which no export wrote"):
+        with pytest.raises(ConfigError, match=r"it contains `notes\.txt`, not written by an export"):
             exported(made, place, overwrite=overwrite)
     assert place.names() == ["notes.txt"]
 
 
 def test_overwrite_replaces_an_export_and_nothing_else(made: MadeLog, make_place: MakePlace) -> None:
     exported(made, make_place(), rows_per_file=2)
-    with pytest.raises(ConfigError, match="it holds an export; replace it with --overwrite"):
+    with pytest.raises(ConfigError, match="it contains an earlier export; replace it with --overwrite"):
         exported(made, make_place("11111111"), run="11111111")
     place = make_place("22222222")
     exported(made, place, run="22222222", overwrite=True, latest=True)
@@ -58,7 +58,7 @@ def test_a_failed_overwrite_leaves_the_export_as_it_was(made: MadeLog, make_plac
 def test_a_killed_exports_claim_is_respected_until_overwrite(made: MadeLog, make_place: MakePlace) -> None:
     place = make_place()
     place.add(CLAIM)
-    with pytest.raises(ConfigError, match=r"is taken: .*was killed .*--overwrite"):
+    with pytest.raises(ConfigError, match=r"is in use: .*was killed .*--overwrite"):
         exported(made, place)
     assert place.names() == [CLAIM]
     exported(made, make_place("11111111"), run="11111111", overwrite=True)
@@ -75,7 +75,7 @@ def test_who_has_lost_the_claim_publishes_nothing(made: MadeLog, make_place: Mak
             exported(made, other, run="11111111", overwrite=True)
 
     done: list[int] = []
-    with pytest.raises(KeyfoldError, match="another export has taken"):
+    with pytest.raises(KeyfoldError, match="another export took over"):
         export(log_of(made), place.target, Request((0,)), run="0000abcd", clock=made.clock, progress=overwriting)
     assert place.names() == [SUMMARY, "part-00000-00000000000000000000-11111111.parquet"]
 
@@ -202,7 +202,7 @@ def test_a_bucket_that_fails_never_shows_a_whole_export_that_is_none(
         failed = str(error)
     if failed:
         assert SUMMARY not in place.names()
-        assert ("has only a part of the export" in failed) == bool(place.names()) == (CLAIM in place.names())
+        assert ("contains only part of the export" in failed) == bool(place.names()) == (CLAIM in place.names())
         place.target = BucketTarget(place.store, "out", patience())
         exported(made, place, run="11111111", rows_per_file=2, overwrite=True)
         assert list(place.store.list_uploads("")) == []

@@ -71,7 +71,7 @@ def test_a_misfit_names_topic_partition_offset_and_schema(place: Seen) -> None:
     with pytest.raises(RecordMisfit) as caught:
         exported(made, place, value_format=Format.AVRO)
     assert caught.value.message == (
-        "users-0: the value at offset 2 does not decode by schema 1: a length of 4 where 3 bytes are left"
+        "users-0: the value at offset 2 cannot be decoded with schema 1: it has a length of 4 with 3 bytes left"
     )
     assert (caught.value.topic, caught.value.partition, caught.value.offset, caught.value.schema) == ("users", 0, 2, 1)
     assert place.names() == []
@@ -92,7 +92,7 @@ def test_misfits_may_become_null_and_say_why(place: Seen) -> None:
     (done,) = exported(made, place, value_format=Format.AVRO, on_error=OnError.NULL)
     assert [(r["value"], r["value_error"], r["key_error"]) for r in rows(place)] == [
         ({"name": "anne"}, None, None),
-        (None, "does not decode by schema 1: a length of 4 where 3 bytes are left", None),
+        (None, "cannot be decoded with schema 1: it has a length of 4 with 3 bytes left", None),
         (None, None, None),
     ]
     assert done.misfits.nulled == 1
@@ -147,7 +147,7 @@ def test_the_command_says_what_it_exported(made: MadeLog, keyfold: Keyfold, tmp_
     (row,) = map(json.loads, lines)
     assert (row["topic"], row["partition"], row["rows"]) == ("users", 0, 2)
     _, errors = keyfold("--to", "s3://lake/users", code=2)
-    assert errors == ["error: `--to`: `memory://lake/users` is not empty: it holds an export",
+    assert errors == ["error: `--to`: `memory://lake/users` is not empty: it contains an earlier export",
                       "hint: replace it with --overwrite"]  # fmt: skip
     keyfold("--to", "s3://lake/users", "--overwrite")
 
@@ -162,12 +162,12 @@ def test_the_command_shows_progress_on_a_terminal(
 
 def test_the_command_names_misfits(made: MadeLog, keyfold: Keyfold, tmp_path: Path) -> None:
     _, errors = keyfold("--to", str(tmp_path / "a"), "--key-format", "json", "--value-format", "string", code=1)
-    assert errors[0] == "error: users-0: the key at offset 0 is no JSON: Expecting value: line 1 column 1 (char 0)"
-    assert errors[1] == "hint: --on-error null or skip goes on without it"
+    assert errors[0] == "error: users-0: the key at offset 0 is not JSON: Expecting value: line 1 column 1 (char 0)"
+    assert errors[1] == "hint: continue without it with --on-error null or --on-error skip"
     lines, _ = keyfold("--to", str(tmp_path / "a"), "--value-format", "json", "--on-error", "skip")
     assert "6 rows in 1 file" in lines[0]
     assert ", 1 skipped; " in lines[0]
-    assert "users-0: the value at offset 3 is no JSON" in lines[1]
+    assert "users-0: the value at offset 3 is not JSON" in lines[1]
 
 
 def test_the_command_is_called_wrongly(keyfold: Keyfold, tmp_path: Path) -> None:
@@ -178,8 +178,8 @@ def test_the_command_is_called_wrongly(keyfold: Keyfold, tmp_path: Path) -> None
         ((*to, "--latest", "--to-offset", "3"), "--latest reads the whole log"),
         ((*to, "--from-offset", "3", "--from-timestamp", "3"), "--from-offset and --from-timestamp cannot be combined"),
         ((*to, "--reader-schema", str(schema)), "--reader-schema needs --value-format json or avro, not bytes"),
-        ((*to, "--value-format", "json", "--reader-schema", str(schema)), "is no Avro schema: it is no JSON"),
-        (("--to", "gs://x/y"), "`--to`: 'gs://x/y' is not s3://"),
+        ((*to, "--value-format", "json", "--reader-schema", str(schema)), "is not an Avro schema: it is not JSON"),
+        (("--to", "gs://x/y"), "`--to`: 'gs://x/y' is not of the form s3://"),
         ((), "--to"),
     ):
         _, errors = keyfold(*args, code=2)
@@ -206,7 +206,7 @@ def test_cat_prints_typed_keys_and_values(capfd: pytest.CaptureFixture[str]) -> 
     assert lines[0].split("\t")[2:] == ["k0", '{"name":"anne"}']
     assert lines[2].split("\t")[2:] == ["k2", "(tombstone)"]
     assert errors == [
-        "error: users-0: the value at offset 3 does not decode by schema 1: a length of 4 where 3 bytes are left",
+        "error: users-0: the value at offset 3 cannot be decoded with schema 1: it has a length of 4 with 3 bytes left",
         "hint: use --value-format bytes to print it undecoded",
     ]
 
@@ -225,7 +225,7 @@ def test_one_partition_that_fails_stops_all_and_is_the_one_that_is_named(place: 
         other = MadeLog(store=made.store, place=Place("topics", "users", partition))
         values = [ANNE] * 20 + [BAD if partition == 3 else ANNE] + [ANNE] * 20
         other.append([Record(o, o, CREATE_TIME, b"k", value) for o, value in enumerate(values)])
-    with pytest.raises(RecordMisfit, match="users-3: the value at offset 20 does not decode"):
+    with pytest.raises(RecordMisfit, match="users-3: the value at offset 20 cannot be decoded"):
         exported(made, place, partitions=tuple(range(6)), value_format=Format.AVRO, parallel=3, rows_per_file=5)
     assert place.names() == []
     done = exported(made, place, partitions=tuple(range(6)), value_format=Format.AVRO, on_error=OnError.SKIP)
