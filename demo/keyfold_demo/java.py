@@ -49,12 +49,12 @@ def find_java() -> str:
     java = shutil.which(candidate)
     hint = f"install a JDK {JAVA_MINIMUM} or newer and put it on PATH, or set JAVA_HOME"
     if java is None:
-        where = f"JAVA_HOME is {home}, and there is no bin/java in it" if home else "there is no java on PATH"
-        raise JavaMissing(f"Java {JAVA_MINIMUM} or newer is needed: {where}", hint=hint)
+        where = f"JAVA_HOME is {home}, which has no bin/java" if home else "there is no java on PATH"
+        raise JavaMissing(f"Java {JAVA_MINIMUM} or newer is required: {where}", hint=hint)
     version = _java_version(java)
     if version < JAVA_MINIMUM:
-        found = f"{java} is Java {version}" if version else f"{java} does not tell its version"
-        raise JavaMissing(f"Java {JAVA_MINIMUM} or newer is needed: {found}", hint=hint)
+        found = f"{java} is Java {version}" if version else f"{java} does not report its version"
+        raise JavaMissing(f"Java {JAVA_MINIMUM} or newer is required: {found}", hint=hint)
     return java
 
 
@@ -179,7 +179,7 @@ def _fetch(jars: JarSet, folder: Path) -> None:
             what = ", ".join(missing) or "Ivy failed"
             raise KeyfoldError(
                 f"{jars.title} could not be fetched from Maven Central ({what}):\n{tail}",
-                hint="the network is needed once; run again",
+                hint="this needs the network once; run the command again",
             )
         (work / "libs").rename(folder)
 
@@ -199,7 +199,7 @@ def _pyspark_jar(pattern: str) -> Path:
 
     jars = sorted((Path(pyspark.__file__).parent / "jars").glob(pattern))
     if not jars:
-        raise KeyfoldError(f"this pyspark carries no {pattern}", hint="install keyfold[demo]")
+        raise KeyfoldError(f"this pyspark has no {pattern}", hint="install keyfold[demo]")
     return jars[-1]
 
 

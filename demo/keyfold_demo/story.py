@@ -51,7 +51,7 @@ class Plot:
 
 
 def prepare(teller: Teller) -> Path:
-    """Java and the jars, before anything is started. Returns the folder of Spark's S3 jars; raises `JavaMissing`."""
+    """Find Java and fetch the jars; return the folder of Spark's S3 jars. Raises `JavaMissing`."""
     find_java()
     cache = default_cache()
     with teller.step("Find Java and the jars of Kafka and S3A"):
@@ -60,7 +60,7 @@ def prepare(teller: Teller) -> Path:
 
 
 class Story:
-    """Tells one plot on one stage; what it finds is in `summary`."""
+    """The steps of the demo with one changelog; the results are in `summary`."""
 
     def __init__(self, plot: Plot, stage: Stage, teller: Teller, s3a_libs: Path) -> None:
         self.summary = Summary(plot.facts, PARTITIONS)
@@ -71,12 +71,12 @@ class Story:
         self._log: Log = open_log(stage.url, stage.topic, store=stage.store)
 
     def tell(self) -> Summary:
-        """All acts. Raises `KeyfoldError` where a program fails; what is merely wrong is in the summary."""
+        """Run all steps. Raises `KeyfoldError` if a program fails; failed checks are in the summary."""
         self._load()
         sunk = self._sink()
-        first = self._compact("Compact: the first pass removes what was superseded", "after pass 1")
+        first = self._compact("Compact: the first pass removes superseded records", "after pass 1")
         self._judge_first(sunk, first)
-        second = self._compact("Compact: the second pass removes the tombstones, now due", "after pass 2")
+        second = self._compact("Compact: the second pass removes the tombstones, which are now due", "after pass 2")
         self._judge_second(sunk, second)
         self._compact_again()
         self._teller.say()
@@ -123,15 +123,22 @@ class Story:
         return self._snapshot(moment)
 
     def _compact_again(self) -> None:
-        """A run with nothing to do must cost nothing."""
+        """Check that a run with nothing to do commits nothing."""
         config = str(self._stage.compact_config())
         before = [self._log.manifest(p).version for p in self._log.partitions()]
-        self._run("A third run has nothing to do: no Spark, no commit", "run 3", "compact", "run", config, "--once")
+        self._run(
+            "Compact: a third run has nothing to do, so it starts no Spark and commits nothing",
+            "run 3",
+            "compact",
+            "run",
+            config,
+            "--once",
+        )
         after = [self._log.manifest(p).version for p in self._log.partitions()]
         self.summary.check("a run with nothing to do commits nothing", holds=before == after)
 
     def _run(self, title: str, name: str, *arguments: str) -> Finished:
-        """One `keyfold` command as a step."""
+        """Run one `keyfold` command as a step."""
         with self._teller.step(title) as step:
             finished = self._stage.commands.keyfold(*arguments, watch=self._watch(step.note))
         self._teller.command(self._shown(arguments), finished.out.splitlines())
@@ -139,13 +146,13 @@ class Story:
         return finished
 
     def _watch(self, note: Callable[[str], None]) -> Watch:
-        """Count the bucket's objects while a command runs, where somebody can see it."""
+        """Count the bucket's objects while a command runs, if the output is live."""
         if not self._teller.is_live:
             return lambda: None
         return lambda: note(f"{len(self._sizes()):,} objects in the bucket")
 
     def _shown(self, arguments: Iterable[str]) -> str:
-        """A command line with short file names."""
+        """Return a command line with short file names."""
         return shown(*(a.removeprefix(f"{self._stage.folder}/") for a in arguments))
 
     def _sizes(self) -> list[int]:
@@ -164,7 +171,7 @@ class Story:
     def _judge_first(self, sunk: Logs, now: Logs) -> None:
         facts = self._plot.facts
         self.summary.check(
-            f"pass 1 left exactly the last record of each of the {facts.key_count:,} keys, tombstones included, each "
+            f"pass 1 kept exactly the last record of each of the {facts.key_count:,} keys, including tombstones, each "
             "at its offset",
             holds=now == last_of_each_key(sunk) and _count(now) == facts.key_count,
         )
@@ -172,22 +179,22 @@ class Story:
     def _judge_second(self, sunk: Logs, now: Logs) -> None:
         facts = self._plot.facts
         self.summary.check(
-            f"pass 2 removed the tombstones and nothing else: {facts.latest_count:,} keys are alive",
+            f"pass 2 removed only the tombstones: {facts.latest_count:,} keys are left",
             holds=now == without_tombstones(last_of_each_key(sunk)) and _count(now) == facts.latest_count,
         )
 
     def _cat(self, sunk: Logs, now: Logs) -> None:
-        """Read from an offset that is gone, with the command line."""
+        """Read from a removed offset with the command line."""
         partition, offset, following = removed_offset(sunk, now)
         place = (self._stage.url, TOPIC, "-p", str(partition))
         arguments = ("log", "cat", *place, "--from-offset", str(offset), "--max-records", str(_SHOWN_RECORDS))
-        with self._teller.step(f"Read from offset {offset} of partition {partition}, which is gone") as step:
+        with self._teller.step(f"Read from offset {offset} of partition {partition}, which was removed") as step:
             lines = self._stage.commands.keyfold(*arguments).out.splitlines()
             found = self._stage.commands.keyfold(*arguments, "--json").out.splitlines()
         self._teller.command(self._shown(arguments), lines)
         self.summary.seconds["cat"] = step.seconds
         self.summary.check(
-            f"reading from the removed offset {offset} starts at {following}, the next one that is there",
+            f"a read from the removed offset {offset} starts at {following}, the next existing offset",
             holds=bool(found) and json.loads(found[0])["offset"] == following,
         )
 
@@ -200,14 +207,14 @@ class Story:
         self.summary.check("`keyfold log verify` finds no damage", holds=finished.exit_code == 0)
 
     def _start_spark(self) -> Running:
-        """Spark takes its seconds to start; meanwhile other things are shown."""
+        """Start Spark in the background, while other steps run."""
         files = self._stage.commands.keyfold("log", "files", self._stage.url, TOPIC).out
         scratch = self._stage.folder / "scratch"
         command = [sys.executable, "-m", "keyfold_demo.stock_spark", str(self._s3a_libs), str(scratch)]
         return self._stage.commands.start(command, stdin=files)
 
     def _judge_spark(self, running: Running, now: Logs) -> None:
-        with self._teller.step("Read the same objects with stock Spark, nothing of keyfold in it"):
+        with self._teller.step("Read the same objects with stock Spark, without keyfold"):
             finished = running.wait()
             if finished.exit_code != 0:
                 raise KeyfoldError(f"stock Spark failed:\n{finished.err[-3000:]}")
@@ -226,7 +233,7 @@ class Story:
         )
 
     def _conclude(self) -> None:
-        """The proof, and everything else that was looked at."""
+        """Compare the trees, and print all checks."""
         summary = self.summary
         trees = {*(snapshot.tree for snapshot in summary.snapshots), summary.spark_tree}
         summary.check(
@@ -240,7 +247,7 @@ class Story:
 
 
 def removed_offset(before: Logs, after: Logs) -> tuple[int, int, int]:
-    """Partition, a removed offset that has survivors behind it, and the first of these: offset 36 where it can be."""
+    """Return a partition, a removed offset (offset 36 if possible), and the next existing offset."""
     for partition, records in before.items():
         left = {record.offset for record in after[partition]}
         gone = [r.offset for r in records if r.offset not in left and left and r.offset < max(left)]
@@ -251,7 +258,7 @@ def removed_offset(before: Logs, after: Logs) -> tuple[int, int, int]:
 
 
 def _by_key(rows: Iterable[tuple[bytes | None, bytes | None, int]]) -> dict[bytes | None, list[object]]:
-    """The history of each key, in order: values and timestamps."""
+    """Return the history of each key, in order: values and timestamps."""
     found: dict[bytes | None, list[object]] = defaultdict(list)
     for key, value, timestamp_ms in rows:
         found[key].append((value, timestamp_ms))
@@ -259,7 +266,7 @@ def _by_key(rows: Iterable[tuple[bytes | None, bytes | None, int]]) -> dict[byte
 
 
 def _tree_of(latest: dict[bytes, bytes]) -> str:
-    """The tree's name, or why there is none: a wrong state is a finding, not a crash."""
+    """Return the tree's name, or the reason if there is none: a wrong state must not crash the demo."""
     try:
         return root_tree(latest)
     except ValueError as error:

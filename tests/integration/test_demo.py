@@ -179,7 +179,7 @@ def test_an_interrupted_demo_leaves_nothing(tmp_path: Path, said: str, running: 
 def test_a_missing_java_is_one_clear_line(tmp_path: Path) -> None:
     demo = Demo(tmp_path, PATH=str(tmp_path), JAVA_HOME="")
     assert demo.process.wait(60) == 1
-    assert demo.err.splitlines()[0] == "error: Java 17 or newer is needed: there is no java on PATH"
+    assert demo.err.splitlines()[0] == "error: Java 17 or newer is required: there is no java on PATH"
     assert demo.err.splitlines()[1].startswith("hint: install a JDK 17")
     assert len(demo.err.splitlines()) == 2
     assert demo.out == ""

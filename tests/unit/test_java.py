@@ -34,7 +34,7 @@ def test_a_new_enough_java_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     [
         ('openjdk version "11.0.2" 2019-01-15', "is Java 11"),
         ('java version "1.8.0_202"', "is Java 8"),
-        ("The operation could not be completed. Unable to locate a Java Runtime.", "does not tell its version"),
+        ("The operation could not be completed. Unable to locate a Java Runtime.", "does not report its version"),
     ],
 )
 def test_an_old_or_broken_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, says: str) -> None:
@@ -48,7 +48,7 @@ def test_an_old_or_broken_java_is_named(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_no_java_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(JavaMissing, match="there is no bin/java in it"):
+    with pytest.raises(JavaMissing, match="which has no bin/java"):
         find_java()
     monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setenv("PATH", str(tmp_path))
