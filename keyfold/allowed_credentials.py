@@ -1,12 +1,12 @@
-"""Which credentials of this process a configuration may name that others wrote, such as a replica's registration.
+"""Allowlists for the credentials that a configuration written by others may name, such as a replica's registration.
 
-A process fills in every placeholder of its own configuration file: whoever writes that file starts the process.
-A registration is an object in a bucket. Whoever may write it names both the credentials and the endpoint that they are
-sent to, so its names are checked against these lists before anything is read or opened.
+A process resolves every placeholder in its own configuration file, because its operator wrote that file. A registration
+is an object in a bucket. A person who may write it chooses both the credentials and the endpoint that receives them. So
+the process checks the names in a registration against these lists before it reads or opens anything.
 
-The lists are those of Kafka's configuration providers: `allowlist.pattern` of `EnvVarConfigProvider`, `allowed.paths`
-of `FileConfigProvider`. They are stricter than Kafka's: what is not listed is refused, and a link that leads out of a
-listed folder is not followed.
+The lists correspond to Kafka's configuration providers: `allowlist.pattern` of `EnvVarConfigProvider`, `allowed.paths`
+of `FileConfigProvider`. They are stricter than Kafka's: a name that is not listed is refused, and a link that leads out
+of a listed folder is not followed.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class AllowedCredentials:
     def has_file(self, path: str, real_path: Callable[[str], str] = os.path.realpath) -> bool:
         """Return whether a file may be named.
 
-        The path must be absolute and hold no `..`, and it must lie inside a listed folder, or be listed itself, both as
-        it is written and with its links followed. Only a path that lies inside as it is written is looked at on disk.
+        The path must be absolute, without `..`, and be listed or inside a listed folder. Both must hold for the path as
+        written and with its links resolved. Links are resolved only if the path as written is allowed.
         """
         if not path.startswith("/") or ".." in PurePosixPath(path).parts:
             return False
@@ -53,7 +53,7 @@ class AllowedCredentials:
             return any(
                 _is_inside(path, listed) and _is_inside(real_path(path), real_path(listed)) for listed in self.paths
             )
-        except ValueError:  # such as a zero byte: no file has this name
+        except ValueError:  # such as a zero byte, which no file name contains
             return False
 
     def require(self, key: str, kind: str, name: str, asker: str) -> None:
@@ -83,7 +83,7 @@ class AllowedCredentials:
 
 
 def _matches(pattern: str, name: str) -> bool:
-    # Half of a surrogate pair, which JSON can hold, is in no name that the operating system can look up.
+    # JSON can contain half of a surrogate pair; no name in the operating system can.
     return name.isprintable() and re.fullmatch(pattern, name) is not None
 
 

@@ -1,6 +1,6 @@
-"""How long to wait before the next try: exponential, with jitter, reset by one success.
+"""Delays between retries: exponential, with jitter, reset by a success.
 
-Pure but for the random number that it is given. Who sleeps and who gives up is the caller's business.
+The caller passes in the random numbers, sleeps, and decides when to give up.
 """
 
 from __future__ import annotations

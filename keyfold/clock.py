@@ -1,7 +1,7 @@
-"""Time comes in as an argument.
+"""Clocks, which callers pass in as arguments.
 
-`Clock` is local time, for waiting and for measuring. It is never compared with times in the bucket: those are the
-store's own (`Date`, `Last-Modified`), read off its answers.
+`Clock` is local time, for waiting and measuring. keyfold never compares it with times in the bucket: those are the
+store's own times (`Date`, `Last-Modified`) from its answers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Clock(Protocol):
         """Milliseconds since the epoch; may jump."""
 
     def monotonic_s(self) -> float:
-        """Seconds since some moment; never goes back."""
+        """Seconds since an arbitrary moment; never goes back."""
 
     def sleep(self, seconds: float) -> None:
         """Return after `seconds`."""
@@ -43,12 +43,12 @@ class Moment:
 
     @property
     def age_ms(self) -> int:
-        """How long ago it was."""
+        """Time since that moment, in milliseconds."""
         return round((self._clock.monotonic_s() - self._since_s) * 1000)
 
     @property
     def wall_ms(self) -> int:
-        """When it was (milliseconds since the epoch), as the clock has it now."""
+        """The moment in milliseconds since the epoch, according to the current clock."""
         wall_ms = self._clock.now_ms() - self.age_ms
         if abs(wall_ms - self._wall_ms) >= self.RENAMED_FROM_MS:
             self._wall_ms = wall_ms
@@ -73,7 +73,7 @@ class SystemClock:
 
 @dataclass(slots=True)
 class ManualClock:
-    """A clock that only moves when it is told to, or by the sleeps of those who use it."""
+    """A clock that only moves by `advance` and by `sleep`."""
 
     time_ms: int = 1_700_000_000_000
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -91,6 +91,6 @@ class ManualClock:
         self.advance(round(seconds * 1000))
 
     def advance(self, by_ms: int) -> None:
-        """Move time by `by_ms` milliseconds; a negative number is a clock that jumps back."""
+        """Move the time by `by_ms` milliseconds; a negative number moves it back."""
         with self._lock:
             self.time_ms += by_ms

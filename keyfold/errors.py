@@ -1,43 +1,43 @@
-"""What can go wrong, said so that an operator knows what to do.
+"""All errors that keyfold raises.
 
     KeyfoldError
     ├── ConfigError                   a configuration key is wrong, unknown or contradicts another
-    ├── StoreError                    the object store answered something else than yes
+    ├── StoreError                    the object store refused a request or failed
     │   ├── ObjectNotFound            404: no such object (for a conditional update: the object is gone)
-    │   ├── AlreadyExists             412 on a create: the name is taken
-    │   ├── PreconditionFailed        412 on an update: somebody else wrote first
+    │   ├── AlreadyExists             412 on a create: the object exists
+    │   ├── PreconditionFailed        412 on an update: another writer was first
     │   ├── ConditionUndecided        409: nothing was decided, repeat the same request      (retriable)
-    │   ├── StoreUnavailable          503, 500, time-out, cut connection: RESULT UNKNOWN     (retriable)
+    │   ├── StoreUnavailable          503, 500, timeout, lost connection: RESULT UNKNOWN     (retriable)
     │   ├── AccessDenied              403
     │   ├── BucketMissing             the bucket does not exist
     │   ├── UploadLost                a multipart upload cannot be finished; its parts must be sent again
     │   └── ConditionsIgnored         the store accepts conditional writes and ignores them: unusable
-    ├── TopicNotFound                 no partition of this topic below the URL
+    ├── TopicNotFound                 the topic has no partition below the URL
     ├── LogError                      about one topic partition
     │   ├── LogNotFound               no log here: neither manifest nor segments
-    │   ├── SnapshotLost              a snapshot's objects were collected while it was read: begin again (retriable)
-    │   ├── ManifestLost              segments without a manifest: only `keyfold log repair` may go on
-    │   ├── FirstCopyUnfinished       a replica that has not received everything once: it cannot be read yet
+    │   ├── SnapshotLost              a snapshot's objects were deleted during a read: read again (retriable)
+    │   ├── ManifestLost              segments without a manifest: only `keyfold log repair` may continue
+    │   ├── FirstCopyUnfinished       the first copy of a replica is not complete: it cannot be read yet
     │   ├── FormatTooNew              written by a newer keyfold
-    │   ├── Corrupt                   bytes are not what they must be: object, block, record
+    │   ├── Corrupt                   stored bytes are damaged: the message names object, block and record
     │   ├── CommitRefused             a commit's requirement does not hold any more
-    │   │   ├── Fenced                another writer of my role has claimed the partition
-    │   │   ├── LeaseHeld             another compactor is at work and its lease has not expired
+    │   │   ├── Fenced                another writer of the same role has claimed the partition
+    │   │   ├── LeaseHeld             another compactor is running, and its lease has not expired
     │   │   ├── OffsetMoved           an append does not begin at the log's next_offset
-    │   │   ├── SegmentsMoved         a segment to be replaced is not listed any more
-    │   │   └── IsReplica             the log follows another one: neither sink nor compactor may write here
+    │   │   ├── SegmentsMoved         a segment to be replaced is no longer listed
+    │   │   └── IsReplica             the log is a replica: neither sink nor compactor may write to it
     │   ├── ReplicaError              a replica cannot take what its source has
-    │   │   ├── ReplicaDiverged       it is no state of this source's log: something else wrote there, or here
+    │   │   ├── ReplicaDiverged       the replica and the source have different histories
     │   │   ├── ResyncRequired        the source purged tombstones before the replica had received them
     │   │   ├── CompactionNotEnabled  the source was compacted, and compaction is not enabled at the replica
     │   │   └── ReplicaFormatTooOld   compaction is enabled there for an older format than the source has
-    │   ├── CommitUnknown             no answer within the time given; the commit may still land (retriable)
+    │   ├── CommitUnknown             no answer from the store in time; the commit may still land (retriable)
     │   └── OffsetOutOfRange          a read position that the log cannot serve without a silent hole
     └── SourceError                   the Kafka topic is not the one that the log continues
 
-`retriable` says whether the same call may be repeated as it is. Data is in attributes, a sentence for people is in
-`str(error)`, what to do about it in `hint`. Errors are returned or raised to whoever can act; they are not logged and
-passed over.
+`retriable` says whether the same call may be retried unchanged. An error has its data in attributes, a sentence for
+people in `str(error)`, and advice for the operator in `hint`. Functions raise or return errors to a caller that can
+act; they do not log and ignore them.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class KeyfoldError(Exception):
     retriable: ClassVar[bool] = False
 
     exit_code: ClassVar[int] = 1
-    """What a command ends with that ends with this error."""
+    """Exit code of a command that fails with this error."""
 
     host: str = ""
-    """The address of the store that said so, where whoever raised the error knew it."""
+    """Address of the store that answered; empty if unknown."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -65,7 +65,7 @@ class KeyfoldError(Exception):
         return self.message if self.hint is None else f"{self.message}; {self.hint}"
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Exceptions are pickled by their arguments, and ours are keywords; a Spark executor sends them to its driver.
+        # Spark executors pickle exceptions for the driver; by default only positional arguments survive, not keywords.
         return _revived, (type(self), self.args, self.__dict__)
 
 
@@ -89,9 +89,9 @@ class ConfigError(KeyfoldError):
 
 
 class StoreError(KeyfoldError):
-    """The object store refused or failed; `key` is the object's key in the bucket.
+    """The object store refused a request or failed; `key` is the object's key in the bucket.
 
-    `code` is the store's own word for it, such as `SlowDown`; empty where it said none.
+    `code` is the store's error code, such as `SlowDown`; empty if the store sent none.
     """
 
     def __init__(self, key: str, message: str, *, hint: str | None = None, code: str = "") -> None:
@@ -101,35 +101,35 @@ class StoreError(KeyfoldError):
 
 
 class ObjectNotFound(StoreError):
-    """404 for this key."""
+    """The store has no object with this key (404)."""
 
 
 class ObjectTooLarge(StoreError):
-    """The object has more bytes than the caller takes. None of them was read."""
+    """The object is larger than the caller's limit. No byte was read."""
 
 
 class AlreadyExists(StoreError):
-    """A create found the name taken (412)."""
+    """The object of a create already exists (412)."""
 
 
 class PreconditionFailed(StoreError):
-    """An update found another ETag (412)."""
+    """The object of an update has another ETag (412)."""
 
 
 class ConditionUndecided(StoreError):
-    """409: the store decided nothing; repeat the same request."""
+    """The store did not decide about a conditional write (409): retry the same request."""
 
     retriable = True
 
 
 class StoreUnavailable(StoreError):
-    """Time-out, 5xx or a cut connection. Whether the request landed, or will, is unknown."""
+    """Timeout, 5xx or lost connection. The request may have landed, or may still land."""
 
     retriable = True
 
 
 class AccessDenied(StoreError):
-    """403 for this key."""
+    """The credentials do not allow the request (403)."""
 
 
 class BucketMissing(StoreError):
@@ -137,7 +137,7 @@ class BucketMissing(StoreError):
 
 
 class UploadLost(StoreError):
-    """A multipart upload is gone and its object is not there: send the bytes again under a new name."""
+    """A multipart upload and its object are gone: send the bytes again under a new name."""
 
 
 class ConditionsIgnored(StoreError):
@@ -145,7 +145,7 @@ class ConditionsIgnored(StoreError):
 
 
 class TopicNotFound(KeyfoldError):
-    """There is no partition of `topic` where it was looked for."""
+    """`topic` has no partition below the given URL."""
 
     def __init__(self, topic: str, message: str, *, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -153,7 +153,7 @@ class TopicNotFound(KeyfoldError):
 
 
 class LogError(KeyfoldError):
-    """About one partition's log; `topic` and `partition` say which."""
+    """Base of errors about the log of one partition; `topic` and `partition` name it."""
 
     def __init__(self, topic: str, partition: int, message: str, *, hint: str | None = None) -> None:
         super().__init__(f"{topic}-{partition}: {message}", hint=hint)
@@ -162,24 +162,24 @@ class LogError(KeyfoldError):
 
 
 class LogNotFound(LogError):
-    """There is no log at this place: neither a manifest nor segments."""
+    """The partition has no log: neither a manifest nor segments."""
 
 
 class SnapshotLost(LogError):
-    """Objects of the version that was read were replaced and collected before the reader was done: read it again."""
+    """Objects of the version being read were replaced and deleted: start the read again."""
 
     retriable = True
 
 
 class ManifestLost(LogError):
-    """Segments are there, the manifest is not. Nothing is initialised or collected here."""
+    """The partition has segments but no manifest. keyfold neither creates a log there nor deletes objects."""
 
 
 class FirstCopyUnfinished(LogError):
-    """The folder is a replica's, and its replicator has not committed there yet: nothing can be read, or repaired.
+    """The first copy of a replica's partition is not complete: it can be neither read nor repaired.
 
-    `segments_there` of `segments` and `bytes_there` of `size_bytes` (segments and indexes) have been copied. The totals
-    are 0, and `replica`, `source` and `source_log_id` empty, where the marker could not be read.
+    `segments_there` of `segments` and `bytes_there` of `size_bytes` (segments and indexes) have been copied. If the
+    marker of the first copy could not be read, the totals are 0, and `replica`, `source` and `source_log_id` are empty.
     """
 
     def __init__(
@@ -208,27 +208,27 @@ class FirstCopyUnfinished(LogError):
 
 
 class FormatTooNew(LogError):
-    """The manifest asks for a newer reader or writer than this one."""
+    """The manifest requires a newer reader or writer than this version."""
 
 
 class Corrupt(LogError):
-    """Stored bytes are not what they must be. The message names object, block and record."""
+    """Stored bytes are damaged. The message names object, block and record."""
 
 
 class ManifestTooLarge(LogError):
-    """The next manifest would have more bytes than a reader takes. Nothing was written, and the log is as it was."""
+    """The next manifest would exceed the size that readers accept. Nothing was written, and the log is unchanged."""
 
 
 class CommitRefused(LogError):
-    """A commit's requirement does not hold any more. Nothing was written; uploads become orphans."""
+    """A requirement of a commit no longer holds. Nothing was written; uploaded objects become orphans."""
 
 
 class Fenced(CommitRefused):
-    """Another writer of the same role claimed the partition: stop, do not claim again by yourself."""
+    """Another writer of the same role has claimed the partition: stop, and do not claim it again."""
 
 
 class LeaseHeld(CommitRefused):
-    """Another compactor works on this partition; `until_ms` is the end of its lease in store time."""
+    """Another compactor holds the partition's lease; `until_ms` is the end of the lease in store time."""
 
     def __init__(self, topic: str, partition: int, message: str, *, until_ms: int) -> None:
         super().__init__(topic, partition, message)
@@ -240,11 +240,11 @@ class OffsetMoved(CommitRefused):
 
 
 class SegmentsMoved(CommitRefused):
-    """A segment that was to be replaced is not listed under the same names any more."""
+    """A segment to be replaced is no longer listed under the same names."""
 
 
 class IsReplica(CommitRefused):
-    """The log here follows `source`: only its replicator writes it, until it is promoted."""
+    """The log is a replica of `source`: only its replicator may write to it, until it is promoted."""
 
     def __init__(self, topic: str, partition: int, message: str, *, source: str, hint: str | None = None) -> None:
         super().__init__(topic, partition, message, hint=hint)
@@ -252,15 +252,16 @@ class IsReplica(CommitRefused):
 
 
 class ReplicaError(LogError):
-    """A replica cannot take what its source has. `code` is one word for a status; it does not change."""
+    """Base of errors of a replica that cannot follow its source. `code` is the stable name shown in a status."""
 
     code: ClassVar[str] = "ReplicaError"
 
 
 class ReplicaDiverged(ReplicaError):
-    """What is at the replica is no state of the source's log, or the source is not the log that the replica follows.
+    """The replica is not an earlier state of the source's log, or the source is not the log that the replica follows.
 
-    `lost_from` and `lost_to` are the offsets that only this side has, and would lose; equal where there are none.
+    `lost_from` and `lost_to` are the range of offsets that only this side has and would lose; they are equal if there
+    are none.
     """
 
     code = "ReplicaDiverged"
@@ -283,41 +284,41 @@ class ReplicaDiverged(ReplicaError):
 
 
 class ResyncRequired(ReplicaError):
-    """The source removed tombstones that the replica had not received: who reads there would keep deleted keys."""
+    """The source removed tombstones before the replica received them: readers there would keep deleted keys."""
 
     code = "ResyncRequired"
 
 
 class CompactionNotEnabled(ReplicaError):
-    """The source's log was compacted, and the replica's bucket does not say that it takes compacted logs."""
+    """The source's log was compacted, but compaction is not enabled in the replica's bucket."""
 
     code = "CompactionNotEnabled"
 
 
 class ReplicaFormatTooOld(ReplicaError):
-    """Compaction is enabled at the replica for readers of an older format than the source's log has."""
+    """Compaction is enabled at the replica, but only for readers of an older format than the source's."""
 
     code = "ReplicaFormatTooOld"
 
 
 class CommitUnknown(LogError):
-    """The store gave no answer in the time allowed. The commit may have landed or still land; nothing is cleaned up."""
+    """The store did not answer in time. The commit may have landed or may still land; no upload is deleted."""
 
     retriable = True
 
 
 class OffsetOutOfRange(LogError):
-    """The log cannot serve this position without a silent hole."""
+    """The log cannot serve a read position without silently skipping records."""
 
 
 class SourceError(LogError):
-    """The Kafka topic lost records, was truncated or was made anew: the log cannot simply go on."""
+    """The Kafka topic lost records, was truncated or was recreated: the log cannot continue it."""
 
 
 def is_of_one_partition(error: KeyfoldError) -> bool:
-    """Whether an error that came of reading one partition says nothing about the others.
+    """Return whether an error from reading one partition concerns only that partition.
 
-    A store that does not answer, or that has no such bucket, would say the same of each of them.
+    If the store does not answer or has no such bucket, all partitions fail in the same way.
     """
     if isinstance(error, StoreError):
         return not (error.retriable or isinstance(error, BucketMissing))

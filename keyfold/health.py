@@ -1,11 +1,11 @@
-"""Whether a loop works, as the probes of its supervisor ask: is it alive, is it ready.
+"""Liveness and readiness of a process, for the probes of its supervisor.
 
-    alive    something has moved within `quiet_max_s`: a turn of the loop, a step of its work. A long pass that goes on
-             is alive; a store that is away kills nobody, for waiting has an end and then the loop turns
-    ready    alive, begun and not about to end, the store has answered, and is not away now; the last turn did not fail
+    alive    a loop has made progress within `quiet_max_s`: a turn of the loop, or a step of its work. A long pass that
+             makes progress is alive. An unavailable store does not end a process: each wait ends, and the loop turns
+    ready    alive, started and not stopping; the store has answered and is available; the last turn did not fail
              as a whole
 
-`Vitals` keeps the moments; whoever works tells it, from any thread. Nothing is decided before somebody asks.
+`Vitals` keeps the times, and working threads report to it. It decides when a probe asks.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from typing import Final, Protocol
 from keyfold.clock import Clock
 
 AWAY_S: Final = 10.0
-"""A store that has given no answer for so long, and has been asked, is away. One lost answer is no outage."""
+"""A store that has not answered requests for this time is unavailable. One lost answer is not an outage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """An answer to a probe, and why."""
+    """The answer to a probe, and the reason."""
 
     is_good: bool
     why: str
 
 
 class Checked(Protocol):
-    """Whoever can be probed. Any thread may ask; the answer costs nothing."""
+    """A process that can be probed, from any thread and at no cost."""
 
     def live(self) -> Health:
-        """Whether it works at all; if not it must be started anew."""
+        """Return whether the process makes progress; if not, it must be restarted."""
 
     def ready(self) -> Health:
-        """Whether it does what it is for."""
+        """Return whether the process does its work."""
 
 
 class Vitals:
-    """Signs of life of a process: see `Checked`, and the module for what they mean.
+    """Times of the last progress of a process; the module describes the rules.
 
-    A process has one loop or several (`part`); it is as alive as the one that has been silent longest.
+    A process has one or more loops (`part`). The loop without progress for the longest time decides.
     """
 
     def __init__(self, clock: Clock, quiet_max_s: float, is_ending: Callable[[], bool] = lambda: False) -> None:
@@ -57,34 +57,34 @@ class Vitals:
         self._has_begun = False
 
     def moved(self, part: str = "") -> None:
-        """Something went on."""
+        """Report progress."""
         with self._lock:
             self._moved_s[part] = self._clock.monotonic_s()
 
     def begun(self) -> None:
-        """What comes before the first turn is done."""
+        """Report that the start is complete and the first turn begins."""
         with self._lock:
             self._moved_s[""] = self._clock.monotonic_s()
             self._has_begun = True
 
     def over(self, part: str) -> None:
-        """A loop has ended as it should, and gives no more signs."""
+        """Report that a loop has ended normally and will make no more progress."""
         with self._lock:
             self._moved_s.pop(part, None)
 
     def turned(self, failure: str = "") -> None:
-        """A turn of the loop is over; `failure` says why it failed as a whole."""
+        """Report the end of a turn of the loop; `failure` is the reason if it failed as a whole."""
         with self._lock:
             self._moved_s[""] = self._clock.monotonic_s()
             self._failure = failure
 
     def answered(self) -> None:
-        """The store has answered, be it with a refusal."""
+        """Report that the store has answered, even with a refusal."""
         with self._lock:
             self._answered_s, self._silence = self._clock.monotonic_s(), ""
 
     def unanswered(self, why: str) -> None:
-        """The store was asked, and did not answer."""
+        """Report that the store did not answer a request."""
         with self._lock:
             self._silence = why
 

@@ -3,10 +3,10 @@
     log = structlog.get_logger(__name__)
     log.info("segment committed", topic="users", partition=0, next_offset=36)
 
-An event is lowercase and has no full stop; what varies is in fields. `configure` decides once, in the process's main
-program, how it looks: JSON lines for machines, short lines for people. What libraries log goes the same way, from
-WARNING up. Everything goes to standard error; standard output belongs to a command's data. Tracebacks come without
-local variables: those may hold a secret.
+An event is lowercase, without a full stop; values that vary are in fields. The main program calls `configure` once to
+select the format: JSON lines for machines or short lines for people. Libraries log in the same format, from WARNING up.
+All logs go to standard error; standard output is for a command's data. Tracebacks have no local variables, which may
+hold a secret.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ LEVELS = ("debug", "info", "warning", "error")
 CONNECT_LEVELS: Final[Mapping[str, int]] = MappingProxyType(
     {"OFF": 60, "FATAL": 50, "ERROR": 40, "WARN": 30, "INFO": 20, "DEBUG": 10, "TRACE": 5}
 )
-"""Kafka Connect's names of levels, and Python's numbers for them."""
+"""Kafka Connect's level names and Python's numbers for them."""
 
 
 def configure(*, json: bool, level: str = "info", stream: TextIO | None = None) -> None:
-    """Set up logging for this process; a second call replaces the first. `level` (of `LEVELS`) is for keyfold's."""
+    """Set up logging for this process; a second call replaces the first. `level` (of `LEVELS`) applies to keyfold."""
     if level.lower() not in LEVELS:
         raise ConfigError("log.level", f"must be one of {', '.join(LEVELS)}, not {level!r}")
     shared: list[Processor] = [
@@ -94,7 +94,7 @@ def _make_harmless(_logger: WrappedLogger, _method: str, event: EventDict) -> Ev
 
 
 def _spell_out(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Errors as fields become their kind and sentence; secrets and byte strings are made safe to print."""
+    """Replace errors in fields by their class and message; make secrets and byte strings safe to print."""
     for name, value in list(event.items()):
         if isinstance(value, KeyfoldError):
             event[name] = str(value)
@@ -109,9 +109,9 @@ def _spell_out(_logger: WrappedLogger, _method: str, event: EventDict) -> EventD
 
 
 def set_level(logger: str, level: str) -> list[str]:
-    """Set a logger (empty: the root) and all that exist below it to a level of `CONNECT_LEVELS`, as Connect does.
+    """Set a logger (empty: the root) and all existing loggers below it to a level of `CONNECT_LEVELS`, as Connect does.
 
-    Returns the names of those that were set, in name order, the root's as `root`. Raises `KeyError` for other levels.
+    Returns the names of these loggers in order, with `root` for the root. Raises `KeyError` for other levels.
     """
     number = CONNECT_LEVELS[level]
     below = [name for name in _existing() if not logger or name == logger or name.startswith(f"{logger}.")]
@@ -121,21 +121,21 @@ def set_level(logger: str, level: str) -> list[str]:
 
 
 def get_level(logger: str) -> str | None:
-    """The level, of `CONNECT_LEVELS`, that holds for a logger (empty: the root); None where there is no such logger."""
+    """Return the effective level of a logger (empty: the root), from `CONNECT_LEVELS`; None for an unknown logger."""
     if logger and logger not in _existing():
         return None
     return _connect_level(logging.getLogger(logger or None).getEffectiveLevel())
 
 
 def set_levels() -> dict[str, str]:
-    """Levels that were set, by logger, the root as `root`; a logger without one has that of what it is below."""
+    """Return the levels that were set, by logger, with `root` for the root; other loggers inherit their level."""
     found = {name: logging.getLogger(name).level for name in _existing()}
     levels = {name: _connect_level(number) for name, number in found.items() if number != logging.NOTSET}
     return {**levels, "root": _connect_level(logging.getLogger().level)}
 
 
 def _existing() -> list[str]:
-    """Names of loggers that somebody has asked for."""
+    """Names of the loggers that exist."""
     known = logging.Logger.manager.loggerDict
     return [name for name, entry in list(known.items()) if isinstance(entry, logging.Logger)]
 
@@ -145,10 +145,10 @@ def _connect_level(number: int) -> str:
 
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:
-    """A logger for a module: `get_logger(__name__)`."""
+    """Return a module's logger: `get_logger(__name__)`."""
     return structlog.stdlib.get_logger(name)
 
 
 def bind(**fields: Any) -> None:
-    """Fields for every event of this thread from now on, such as the task's number."""
+    """Add fields, such as the task's number, to all later events of this thread."""
     structlog.contextvars.bind_contextvars(**fields)

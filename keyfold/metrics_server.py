@@ -1,8 +1,8 @@
 """Metrics over HTTP, for Prometheus to scrape: `http://<metrics.host>:<metrics.port>/metrics`.
 
-Beside them, where somebody can be probed, `/health/live` and `/health/ready`: 200 or 503, and JSON that says why. Each
-connection has a thread of its own, so a probe waits for no scrape. Connections are limited in number and in time; the
-oldest gives way to a new one, so that idle connections cannot keep a probe out.
+If the process can be probed, the server also answers `/health/live` and `/health/ready` with 200 or 503 and the reason
+as JSON. Each connection has its own thread, so a probe does not wait for a scrape. Connections are limited in number
+and in time; a new connection replaces the oldest, so that idle connections cannot keep a probe out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from keyfold.health import Checked, Health
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-# The port may be right and the address be none of this machine's.
+# The port may be right although the address does not belong to this machine.
 _WRONG_HOST: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 _CONNECTIONS_MAX: Final = 64
 _SILENCE_S: Final = 15.0
@@ -35,8 +35,8 @@ _SILENCE_S: Final = 15.0
 
 @contextlib.contextmanager
 def serving(registry: CollectorRegistry, host: str, port: int, checked: Checked | None = None) -> Iterator[int]:
-    """Serve until the context ends; gives the port. Raises `ConfigError` where nobody can listen there."""
-    # Whoever asks first must not be told by a page of metrics that all is well: there are probes from the start.
+    """Serve until the context ends; yield the port. Raises `ConfigError` if the address cannot be used."""
+    # Probes exist from the start: a page of metrics in their place would report a healthy process.
     metrics = make_wsgi_app(registry)
     app = metrics if checked is None else _with_health(metrics, checked)
     try:
@@ -54,16 +54,16 @@ def serving(registry: CollectorRegistry, host: str, port: int, checked: Checked 
 
 
 class _Quiet(WSGIRequestHandler):
-    """A request is nothing to write down, and a client that says nothing is not waited for."""
+    """A handler that does not log requests and does not wait for silent clients."""
 
     timeout = _SILENCE_S
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name of whom it overrides
-        """Say nothing."""
+        """Log nothing."""
 
 
 class _Limited(ThreadingMixIn, WSGIServer):
-    """A thread a connection, and at most `_CONNECTIONS_MAX` of them: the oldest is cut off for a new one."""
+    """A server with one thread per connection and at most `_CONNECTIONS_MAX`: a new connection ends the oldest."""
 
     daemon_threads = True  # a scraper that went away must not keep the process
     request_queue_size = 128  # with the default of 5 a probe in a burst waits a second for TCP to try again
@@ -74,7 +74,7 @@ class _Limited(ThreadingMixIn, WSGIServer):
         super().__init__(*arguments, **named)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection in a thread of its own."""
+        """Serve a connection in its own thread."""
         with self._lock:
             self._open[request] = None
             oldest = next(iter(self._open)) if len(self._open) > _CONNECTIONS_MAX else None
@@ -92,16 +92,16 @@ class _Limited(ThreadingMixIn, WSGIServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Pass over clients that went away or said nothing in time; others are reported as by the base class."""
+        """Ignore clients that disconnected or timed out; report other errors like the base class."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
 
 def _server(host: str, port: int, app: WSGIApplication) -> WSGIServer:
-    """It listens from now on. Raises `OSError`, and `UnicodeError` of a host that is no name."""
+    """Return a server that listens. Raises `OSError`, and `UnicodeError` for an invalid host name."""
 
     class Server(_Limited):
-        """IPv4 or IPv6, as the host is."""
+        """A server for IPv4 or IPv6, depending on the host."""
 
         address_family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
 
@@ -109,7 +109,7 @@ def _server(host: str, port: int, app: WSGIApplication) -> WSGIServer:
 
 
 def _with_health(metrics: WSGIApplication, checked: Checked) -> WSGIApplication:
-    """Answers to probes; every other path shows metrics."""
+    """Answer probes; every other path returns metrics."""
     probes: dict[str, tuple[str, Callable[[], Health]]] = {
         "/health/live": ("alive", checked.live),
         "/health/ready": ("ready", checked.ready),

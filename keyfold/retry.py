@@ -1,4 +1,4 @@
-"""Make a call again until it is answered, or until the time for it is over."""
+"""Retries of a call until it is answered or times out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFAULT_BACKOFF: Final = Backoff()
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How to wait between tries, and for how long altogether."""
+    """Delays between retries and the time limit for all of them."""
 
     clock: Clock
     random: Random
@@ -26,7 +26,7 @@ class Patience:
     patience_s: float = 60.0
 
     def repeat(self, call: Callable[[], T]) -> T:
-        """Call until it answers something else than "try again", or patience ends with its last error."""
+        """Call until it returns or raises an error that is not retriable; raise the last error at the time limit."""
         deadline_s = self.clock.monotonic_s() + self.patience_s
         for delay_s in self.backoff.delays_s(self.random):
             try:

@@ -1,8 +1,8 @@
-"""A stop that a signal asks for.
+"""Stop requests by signals.
 
-A handler runs between two steps of the main thread, which may hold the very lock that `threading.Event.set` takes: the
-process would wait for itself for ever, and take no further signal. So a handler leaves the event to a thread.
-`_thread` starts that thread, because `threading.Thread` takes locks too.
+A signal handler runs between two steps of the main thread, which may hold the lock that `threading.Event.set` needs.
+The process would then deadlock and ignore further signals. So the handler lets a thread set the event. `_thread` starts
+that thread, because `threading.Thread` also takes locks.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable
 def stop_on_signals(numbers: Iterable[int], again: Callable[[int], None]) -> threading.Event:
     """Return an event that the first of these signals sets; `again` is called with a signal that has come before.
 
-    Another signal than the first is no repetition: systemd may send two kinds at once, and Python handles those that
-    wait in the order of their numbers. `again` runs in the handler, in the main thread: it may raise, and must take no
-    lock. The caller is the main thread.
+    A signal of another number does not count as a repetition: systemd may send two kinds at once, and Python handles
+    pending signals in the order of their numbers. `again` runs in the handler, in the main thread: it may raise, but
+    must not take a lock. Call this function in the main thread.
     """
     stop = threading.Event()
     seen: list[int] = []

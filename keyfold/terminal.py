@@ -1,9 +1,8 @@
-"""What commands print: the one place that writes it, and the one place that makes text from elsewhere harmless.
+"""Output of commands, with foreign text made harmless.
 
-Keys, reasons, names and errors come from the bucket, from Kafka and over HTTP. A control sequence in one of them could
-move the cursor, change what was shown before, or send an answer as if it had been typed. So whatever is printed goes
-through `escaped`: characters that are not printable become JSON's escapes, which are right inside JSON and readable
-outside of it.
+Keys, reasons, names and errors come from the bucket, from Kafka and over HTTP. A control sequence in such a text could
+move the cursor, change earlier output, or send input as if it had been typed. So all output goes through `escaped`:
+characters that are not printable become JSON escapes, which are valid inside JSON and readable outside of it.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ def echo(line: str = "", *, err: bool = False, flush: bool = True) -> None:
     stream = sys.stderr if err else sys.stdout
     data = escaped(line).encode() + b"\n"
     if hasattr(stream, "buffer"):
-        stream.flush()  # what was written as text comes before it
+        stream.flush()  # flush earlier text output first
         stream.buffer.write(data)
     else:
         stream.write(data.decode())

@@ -1,10 +1,10 @@
-"""`topics.regex`: which topics it matches, within bounded time.
+"""Topics that `topics.regex` matches, within bounded time.
 
-Python's regular expressions backtrack, as Java's do: `(a+)+b` takes longer than a life for sixty `a` without a `b`,
-and holds up every thread of the process meanwhile. Somebody may send such a one to the REST API only to have it
-checked, or write it into the registration of a replica. So one that could be slow (it repeats what itself repeats or
-branches, or does so often) is tried in a process of its own, which is given up after `WITHIN_S`. All others are
-matched as they are: at most two repetitions, over 249 letters.
+Python's regular expressions backtrack, like Java's: `(a+)+b` practically never ends for sixty `a` without a `b`, and
+blocks every thread of the process. A client can send such an expression to the REST API for validation, or write it
+into the registration of a replica. So an expression that could be slow (it repeats a group that repeats or branches, or
+has many repetitions) is tried in a separate process, which is killed after `WITHIN_S`. All others are matched directly:
+they have at most two repetitions, over 249 letters.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _KNOWN_MAX: Final = 100_000
 _REPETITIONS_MAX: Final = 2
 _BRANCHES_MAX: Final = 8
 
-# What is no repetition and no branch, though it looks like one: escaped signs, classes of signs, the mark of a group.
+# Text that looks like a repetition or a branch but is none: escapes, character classes, the start of a group.
 _INERT: Final = re.compile(r"\\.|\[\^?\]?[^\]]*\]|\(\?", re.DOTALL)
-# Flags, comments, conditions and references back: they change what other signs mean, and nobody needs them for topics.
+# Flags, comments, conditions and back references change the meaning of other characters; topics do not need them.
 _ODD: Final = re.compile(r"\(\?[a-zA-Z#(-]*[aiLmsux#(=-]|\\[1-9]")
 _REPEATED_GROUP: Final = re.compile(r"\)[*+?{]")
 _REPETITION: Final = re.compile(r"[*+?{]")
@@ -40,10 +40,10 @@ _PROGRAM: Final = (
 
 
 class TopicPattern:
-    """A regular expression that must match a whole name. May be used by many threads; remembers what it has matched."""
+    """A regular expression that must match a whole name. Thread-safe; caches its results."""
 
     def __init__(self, regex: str, known_max: int = _KNOWN_MAX, within_s: float = WITHIN_S) -> None:
-        """Remember at most `known_max` names. An expression that may be slow is given up after `within_s`.
+        """Cache the results of at most `known_max` names. Stop a slow match after `within_s`.
 
         Raises `ConfigError` where `regex` is invalid or too long.
         """
@@ -62,15 +62,15 @@ class TopicPattern:
         self._lock = threading.Lock()
 
     def matches(self, name: str) -> bool:
-        """Whether it matches this name. Raises `ConfigError` where that cannot be told in time."""
+        """Return whether the expression matches this name. Raises `ConfigError` if it takes too long."""
         return name in self.choose((name,))
 
     def choose(self, names: Iterable[str]) -> list[str]:
-        """The names that it matches, in name order. Raises `ConfigError` where that cannot be told in time."""
+        """Return the names that match, in order. Raises `ConfigError` if that takes too long."""
         if not self._may_be_slow:
             return sorted(name for name in names if self._compiled.fullmatch(name))
         names = set(names)
-        with self._lock:  # whoever asks for the same waits for its answer
+        with self._lock:  # other callers wait for the answer
             unknown = [name for name in names if name not in self._known]
             if len(self._known) + len(unknown) > self._known_max:
                 self._known.clear()
@@ -83,12 +83,12 @@ class TopicPattern:
 
 @functools.lru_cache(maxsize=64)
 def topic_pattern(regex: str) -> TopicPattern:
-    """The same pattern for the same text. Raises `ConfigError`."""
+    """Return the cached pattern for this text. Raises `ConfigError`."""
     return TopicPattern(regex)
 
 
 def may_be_slow(regex: str) -> bool:
-    """Whether matching could take much longer than the name is long. True of many that are quick."""
+    """Return whether matching could take much longer than linear time. Also true for many fast expressions."""
     bare = _INERT.sub("x", regex)
     return (
         _ODD.search(regex) is not None

@@ -1,1 +1,1 @@
-"""The object store as keyfold needs it: a small protocol, its implementations and its wrappers."""
+"""The object store: a small protocol, its implementations and its wrappers."""

@@ -1,15 +1,15 @@
-"""What keyfold asks of an object store.
+"""The protocol of an object store.
 
-Nine calls, each with the promise that the log stands on. Everything above this floor speaks `ObjectStore`; only
-`keyfold.store.s3` knows boto3.
+The protocol has nine calls, each with a promise that the log depends on. All packages above use `ObjectStore`; only
+`keyfold.store.s3` uses boto3.
 
 Promises
     * Reads and listings are strongly consistent (S3 since 2020).
-    * `put` is conditional, always: `Create` for a name that must be new, `Update` for one version of an object that is
-      replaced. There is no unconditional write in this protocol on purpose.
-    * `put` sends its request once. A time-out or 5xx raises `StoreUnavailable`, and the request may still land later;
-      the caller decides what to repeat (see `keyfold.log.commit`). Reads, lists and deletes may be repeated inside.
-    * Answers carry the store's own time (`date_ms`): waits that protect readers are measured with it.
+    * `put` is always conditional: `Create` for a new object, `Update` to replace one version of an object. The protocol
+      has no unconditional write, on purpose.
+    * `put` sends its request once. A timeout or 5xx raises `StoreUnavailable`, and the request may still land later;
+      the caller decides what to retry (see `keyfold.log.commit`). A store may retry reads, lists and deletes by itself.
+    * Answers carry the store's own time (`date_ms`). It measures the waits that protect readers.
 
 Errors are those of `keyfold.errors.StoreError`.
 """
@@ -42,7 +42,7 @@ PutMode = Create | Update
 
 @dataclass(frozen=True, slots=True)
 class PutResult:
-    """A write that landed: its ETag, and the store's time when it answered."""
+    """A successful write: its ETag, and the store's time of the answer."""
 
     etag: str
     date_ms: int
@@ -50,7 +50,7 @@ class PutResult:
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """A whole object as it was at one moment. `date_ms` is the store's time of the answer."""
+    """A whole object at one moment. `date_ms` is the store's time of the answer."""
 
     data: bytes
     etag: str
@@ -81,35 +81,35 @@ class Upload(Protocol):
     """A create that is sent in parts. Nothing is visible before `complete` returns."""
 
     def write(self, part: Bytes) -> None:
-        """Send the next part: at least `MIN_PART_BYTES`, but for the last. A part may be repeated inside.
+        """Send the next part: at least `MIN_PART_BYTES`, except for the last part. A store may retry a part by itself.
 
-        After `StoreUnavailable` the same part may be sent again by another call. Raises `UploadLost`.
+        After `StoreUnavailable` the caller may send the same part again. Raises `UploadLost`.
         """
 
     def complete(self) -> PutResult:
         """Make the object visible, create-only.
 
-        Raises `AlreadyExists` when the name is taken, `UploadLost` when the store no longer knows the upload,
-        `StoreUnavailable` when the result is unknown: call again. `AlreadyExists` after that may mean this very upload.
+        Raises `AlreadyExists` if the object exists, `UploadLost` if the store no longer knows the upload, and
+        `StoreUnavailable` if the result is unknown: retry the call. A later `AlreadyExists` may be about this upload.
         """
 
     def abort(self) -> None:
-        """Forget the parts. Only for an upload whose `complete` was never called."""
+        """Delete the parts. Only for an upload whose `complete` was never called."""
 
 
 MIN_PART_BYTES: Final = 5 * 1024 * 1024
 
 STORE_TIME_RESOLUTION_MS: Final = 2000
-"""How far two times of one store may be off against each other.
+"""Maximum error of the difference between two times of one store.
 
-A time that is read off an answer is up to a second late (it is the end of a whole second), or up to a second early
-(some servers renew their `Date` once a second). So a wait that began at `stamp_ms` is surely over when
+The time of an answer is up to a second late (it is the end of a whole second), or up to a second early (some servers
+update their `Date` once a second). So a wait that began at `stamp_ms` has certainly ended when
 `date_ms - STORE_TIME_RESOLUTION_MS >= stamp_ms + delay_ms`.
 """
 
 
 def require_size(key: str, size_bytes: int, max_bytes: int | None) -> None:
-    """Raise `ObjectTooLarge` for an object of more than `max_bytes`; None takes any."""
+    """Raise `ObjectTooLarge` for an object of more than `max_bytes`; None means no limit."""
     if max_bytes is not None and size_bytes > max_bytes:
         raise ObjectTooLarge(
             key,
@@ -126,42 +126,42 @@ class ObjectStore(Protocol):
         """`s3://<bucket>` or `memory://<name>`, for messages."""
 
     def get(self, key: str, max_bytes: int | None = None) -> Blob:
-        """The whole object. Raises `ObjectNotFound`, and `ObjectTooLarge` where it has more than `max_bytes`.
+        """Return a whole object. Raises `ObjectNotFound`, and `ObjectTooLarge` above `max_bytes`.
 
-        A caller gives `max_bytes` for each object that is small unless somebody else wrote it. The store compares it
-        with the object's size before it takes memory for the bytes.
+        A caller sets `max_bytes` for every kind of object that keyfold only writes in small sizes. The store compares
+        it with the object's size before it allocates memory.
         """
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
-        """Exactly `length` bytes from `start`. Raises `ObjectNotFound`, or `StoreError` where the object is shorter."""
+        """Return exactly `length` bytes from `start`. Raises `ObjectNotFound`, or `StoreError` for a shorter object."""
 
     def head(self, key: str) -> ObjectInfo:
-        """Size and times without the bytes. Raises `ObjectNotFound`."""
+        """Return size and times without the bytes. Raises `ObjectNotFound`."""
 
     def put(self, key: str, data: Bytes, mode: PutMode) -> PutResult:
-        """Write an object under a condition, in one request that is not repeated.
+        """Write an object under a condition, in one request that is not retried.
 
         Raises `AlreadyExists` (412 on `Create`), `PreconditionFailed` (412 on `Update`), `ObjectNotFound` (404 on
         `Update`: the object is gone), `ConditionUndecided` (409), `StoreUnavailable` (unknown).
         """
 
     def start_upload(self, key: str) -> Upload:
-        """Begin a create in parts."""
+        """Start a create in parts."""
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
-        """All objects whose key begins with `prefix`, in key order, after `start_after`."""
+        """Yield all objects whose key starts with `prefix`, in key order, after `start_after`."""
 
     def list_folders(self, prefix: str) -> Iterator[str]:
-        """The next level below `prefix` (which ends in `/`): names without the slash, in order (`Delimiter=/`)."""
+        """Yield the names of the folders directly below `prefix`, which ends in `/`, in order (`Delimiter=/`)."""
 
     def delete(self, key: str) -> None:
-        """Remove an object; one that is not there is no error."""
+        """Delete an object; a missing object is not an error."""
 
     def list_uploads(self, prefix: str) -> Iterator[UploadInfo]:
-        """Unfinished multipart uploads below `prefix`."""
+        """Yield the unfinished multipart uploads below `prefix`."""
 
     def abort_upload(self, key: str, upload_id: str) -> None:
-        """Remove an unfinished upload; one that is not there is no error."""
+        """Delete an unfinished upload; a missing upload is not an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,21 +177,21 @@ class ObjectVersion:
 
 @runtime_checkable
 class VersionedStore(Protocol):
-    """What a store of buckets that keep versions can do beside `ObjectStore`. For repairs; the log never needs it."""
+    """Additional calls of a store whose buckets keep versions. Repairs use them; the log never needs them."""
 
     def list_versions(self, key: str) -> Iterator[ObjectVersion]:
-        """All versions of one object, the newest first; none, or the current one alone, where none are kept."""
+        """Yield all versions of an object, newest first; without versioning, at most the current one."""
 
     def get_version(self, key: str, version_id: str) -> Blob:
-        """The bytes of one version. Raises `ObjectNotFound`."""
+        """Return the bytes of one version. Raises `ObjectNotFound`."""
 
 
 class ServerCopy(Protocol):
-    """A create whose bytes the store has copied by itself. Nothing is visible before `complete` returns."""
+    """A create whose bytes the store has copied internally. Nothing is visible before `complete` returns."""
 
     @property
     def sha256(self) -> bytes:
-        """SHA-256 of the bytes that were copied, as the store has summed them up."""
+        """SHA-256 of the copied bytes, computed by the store."""
 
     def complete(self) -> PutResult:
         """See `Upload.complete`."""
@@ -202,29 +202,29 @@ class ServerCopy(Protocol):
 
 @runtime_checkable
 class CopyingStore(Protocol):
-    """What a store can do beside `ObjectStore` when both ends of a copy are its own: no byte leaves it."""
+    """Additional calls of a store that can copy between its own buckets, without a transfer through the client."""
 
     def copies_from(self, source: ObjectStore) -> bool:
-        """Whether it is worth asking: the same server, the same credentials. Asks nobody."""
+        """Return whether a copy may work: same server and same credentials. Sends no request."""
 
     def start_copy(self, source: ObjectStore, source_key: str, key: str, size_bytes: int) -> ServerCopy | None:
         """Copy a whole object of `source` to where `complete` makes it `key`, create-only.
 
-        None where the store cannot, or does not say what it has copied: then the bytes have to be sent. Raises
-        `ObjectNotFound` when the source has no such object; what is left of a failed copy is an unfinished upload.
+        Returns None if the store cannot copy, or does not return a checksum: then the caller has to send the bytes.
+        Raises `ObjectNotFound` if the source has no such object. A failed copy leaves an unfinished upload.
         """
 
 
 class ResumedUpload(Upload, Protocol):
-    """An upload that an earlier process has begun."""
+    """An upload that an earlier process has started."""
 
     def keep(self, part: Bytes) -> bool:
-        """Take the next part as sent, if the store has it already with these bytes; else `write` has to send it."""
+        """Accept the next part as sent if the store already has it with these bytes; otherwise `write` must send it."""
 
 
 @runtime_checkable
 class ResumingStore(Protocol):
-    """What a store can do beside `ObjectStore`: go on with an upload whose process is gone."""
+    """Additional call of a store that can continue an upload of a process that has ended."""
 
     def resume_upload(self, key: str) -> ResumedUpload | None:
-        """The unfinished upload of `key` that has the most parts; None where nothing was begun."""
+        """Return the unfinished upload of `key` with the most parts; None if there is none."""

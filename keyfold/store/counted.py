@@ -1,8 +1,8 @@
-"""A store that counts what is asked of it: requests cost money, bytes cost time.
+"""A store that counts requests, which cost money, and bytes, which cost time.
 
-Operations are named as in `keyfold.store.faulty`: the calls of `ObjectStore`, `upload.write`, `upload.complete` and
-`upload.abort`, and `start_copy` and `resume_upload` where the store has them. A call is counted when it is made, its
-bytes when they have been moved; what the store copies by itself moves none.
+Operations have the same names as in `keyfold.store.faulty`: the calls of `ObjectStore`, `upload.write`,
+`upload.complete` and `upload.abort`, and `start_copy` and `resume_upload` if the store has them. A call is counted when
+it is made, its bytes when they have been transferred. A copy inside the store transfers no bytes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from keyfold.store.api import (
 
 
 class CountedStore:
-    """An `ObjectStore` that passes everything on. Thread-safe."""
+    """An `ObjectStore` that counts and delegates every call. Thread-safe."""
 
     def __init__(self, inner: ObjectStore) -> None:
         self.inner = inner
@@ -38,35 +38,35 @@ class CountedStore:
 
     @property
     def url(self) -> str:
-        """The inner store's."""
+        """URL of the inner store."""
         return self.inner.url
 
     @property
     def calls(self) -> Counter[str]:
-        """Calls by operation, up to now."""
+        """Calls so far, by operation."""
         with self._lock:
             return self._calls.copy()
 
     @property
     def bytes_moved(self) -> Counter[str]:
-        """Bytes of bodies by operation, up to now."""
+        """Bytes of bodies so far, by operation."""
         with self._lock:
             return self._bytes.copy()
 
     @property
     def bytes_read(self) -> int:
-        """Bytes of bodies that came in."""
+        """Received bytes of bodies."""
         moved = self.bytes_moved
         return moved["get"] + moved["get_range"]
 
     @property
     def bytes_written(self) -> int:
-        """Bytes of bodies that went out, of refused requests too: they were sent."""
+        """Sent bytes of bodies, including those of refused requests."""
         moved = self.bytes_moved
         return moved["put"] + moved["upload.write"]
 
     def reset(self) -> None:
-        """Count from zero again."""
+        """Reset all counts to zero."""
         with self._lock:
             self._calls.clear()
             self._bytes.clear()
@@ -102,7 +102,7 @@ class CountedStore:
         return CountedUpload(self, self.inner.start_upload(key))
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
-        """See `ObjectStore.list`; one call, however many pages it takes."""
+        """See `ObjectStore.list`; counts one call for any number of pages."""
         self.count("list")
         return self.inner.list(prefix, start_after=start_after)
 
@@ -182,7 +182,7 @@ class CountedUpload:
 
 
 class CountedResumedUpload(CountedUpload):
-    """One that was taken up again."""
+    """A resumed upload of a `CountedStore`."""
 
     def __init__(self, store: CountedStore, inner: ResumedUpload) -> None:
         super().__init__(store, inner)
@@ -194,7 +194,7 @@ class CountedResumedUpload(CountedUpload):
 
 
 class CountedCopy:
-    """A copy inside the store."""
+    """A copy inside the store of a `CountedStore`."""
 
     def __init__(self, store: CountedStore, inner: ServerCopy) -> None:
         self._store = store

@@ -1,4 +1,4 @@
-"""Small JSON objects out of a bucket, read without trust.
+"""Parsers for small JSON objects from a bucket, whose contents are not trusted.
 
 load_json          any JSON within bounds
 decode_document    JSON as a value of a dataclass, whose fields have the types that they are declared with
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DOCUMENT_BYTES_MAX: Final = 16 * 1024 * 1024
-"""More than keyfold writes into any: the longest is the status of a replica, with a line for each partition."""
+"""Limit above every document that keyfold writes. The longest is a replica's status, with a line per partition."""
 _SHOWN: Final = 120
 
 
 def load_json(data: bytes | str) -> Any:
-    """Read JSON. Raise `ValueError` for anything else, and where it is too long or too deep, or has endless numbers.
+    """Read JSON. Raise `ValueError` for other text, and for JSON that is too long, too deep or has infinite numbers.
 
-    Whole numbers have 64 bits: what is calculated with them is at worst wrong, and never an overflow.
+    Integers have at most 64 bits, so that calculations with them cannot overflow.
     """
     if len(data) > DOCUMENT_BYTES_MAX:
         raise ValueError(f"it has {len(data)} bytes; the limit for this kind of object is {DOCUMENT_BYTES_MAX}")
@@ -49,9 +49,9 @@ def _long(text: str) -> int:
 
 
 def decode_document(kind: type[T], data: bytes | str) -> T:
-    """Read JSON as a value of the dataclass `kind`. Fields that it does not have are left out.
+    """Read JSON as a value of the dataclass `kind`. Unknown fields are ignored.
 
-    Raise `ValueError` that names the field where one is missing or of another type, and where `load_json` does.
+    Raise a `ValueError` that names the field if it is missing or has another type, and where `load_json` does.
     """
     from pydantic import ValidationError
 
@@ -68,6 +68,6 @@ def decode_document(kind: type[T], data: bytes | str) -> T:
 
 @lru_cache(maxsize=64)
 def _adapter(kind: Any) -> TypeAdapter[Any]:
-    from pydantic import TypeAdapter  # takes longer to import than most commands run
+    from pydantic import TypeAdapter  # slow to import: it takes longer than most commands
 
     return TypeAdapter(kind)

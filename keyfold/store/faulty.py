@@ -1,19 +1,19 @@
 """A store that fails on purpose, repeatably.
 
-Every call gets a number, and a plan says which call fails and how. So a test runs an operation once on a clean
-`FaultyStore`, takes its log of calls, and then runs it again for each fault of `every_fault(calls)`: each call times
-each way in which this call can fail.
+Every call gets a number, and a plan says which call fails and how. A test runs an operation once on a clean
+`FaultyStore`, takes its list of calls, and then runs the operation again for each fault of `every_fault(calls)`: every
+call with every way in which it can fail.
 
-    crash before / after     the process is gone before the request was sent, or after it landed
-    crash, landing late      the process is gone, its request is still on the way
-    unavailable              503: it never lands
-    lost answer              it lands, the caller hears of a time-out
-    late                     the caller hears of a time-out, the request lands later: at a later call, or at `land()`
-    conflict                 409: nothing was decided (for an upload: its parts must be sent again)
+    crash before / after     the process dies before the request is sent, or after it landed
+    crash, landing late      the process dies while its request is in flight
+    unavailable              503: the request never lands
+    lost answer              the request lands, but the caller gets a timeout
+    late                     the caller gets a timeout, and the request lands later: at a later call, or at `land()`
+    conflict                 409: the store decided nothing (for an upload: its parts must be sent again)
 
-A spurious 412 is not among them: no store sends one, and the protocol above stands on that. A crash is a
-`BaseException`, so no `except Exception` survives it; afterwards every call of this store crashes too, because a dead
-process cleans nothing up. Give each process of a test its own `FaultyStore` over one common store.
+A spurious 412 is not in the list: no store sends one, and the commit protocol relies on that. A crash is a
+`BaseException`, so no `except Exception` catches it. Afterwards every call of this store crashes too, because a dead
+process cannot clean up. Give each process of a test its own `FaultyStore` over one common store.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 class SimulatedCrash(BaseException):
-    """The process died here. Not an `Exception`: nothing may handle it."""
+    """The process died here. This is not an `Exception`, because nothing may handle it."""
 
 
 class Kind(Enum):
@@ -62,7 +62,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call in the log: `number` counts from 1, `mode` is a put's condition."""
+    """One call in the list: `number` counts from 1, `mode` is a put's condition."""
 
     number: int
     operation: str
@@ -75,9 +75,9 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What happens at one call: the one with this number, or the first `times` ones for which a predicate holds.
+    """A fault at the call with this number, or at the first `times` calls that match a predicate.
 
-    A late request lands before the call `lands_after` calls further on, or at `land()` where that is None.
+    A late request lands `lands_after` calls later, or at `land()` if that is None.
     """
 
     at: int | Callable[[Call], bool]
@@ -86,13 +86,13 @@ class Fault:
     times: int = 1
 
     def hits(self, call: Call) -> bool:
-        """Whether this fault is meant for `call`."""
+        """Return whether this fault applies to `call`."""
         return call.number == self.at if isinstance(self.at, int) else self.at(call)
 
 
 @dataclass(frozen=True, slots=True)
 class Chaos:
-    """Faults by chance: each call fails with probability `rate`, in one of `kinds` that it can fail in."""
+    """Random faults: each call fails with probability `rate`, in one of the `kinds` that apply to it."""
 
     random: Random
     rate: float
@@ -100,7 +100,7 @@ class Chaos:
     lands_after_max: int = 20
 
     def fault(self, call: Call) -> Fault | None:
-        """The dice for one call."""
+        """Draw the fault for one call."""
         kinds = [kind for kind in kinds_of(call.operation) if kind in self.kinds]
         if not kinds or self.random.random() >= self.rate:
             return None
@@ -109,7 +109,7 @@ class Chaos:
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """A held request that landed: the error that nobody heard of, or None where it did what it asked."""
+    """A held request that landed: its error, which no caller received, or None if it succeeded."""
 
     call: Call
     error: StoreError | None
@@ -124,7 +124,7 @@ _WRITE: Final = (
     Kind.LOST_ANSWER,
     Kind.LATE,
 )
-# A part is found by its number and invisible before the end: that it lands late makes no difference to anybody.
+# A part has a number and is invisible until the upload is complete: landing late makes no difference.
 _PART: Final = (Kind.CRASH_BEFORE, Kind.CRASH_AFTER, Kind.UNAVAILABLE, Kind.LOST_ANSWER)
 _KINDS: Final = {
     "get": _READ,
@@ -146,12 +146,12 @@ _KINDS: Final = {
 
 
 def kinds_of(operation: str) -> tuple[Kind, ...]:
-    """The ways in which a call of this operation can fail."""
+    """Return the ways in which a call of this operation can fail."""
     return _KINDS[operation]
 
 
 def every_fault(calls: Iterable[Call]) -> Iterator[Fault]:
-    """Each call of a log times each way in which it can fail. Late requests wait for `land()`."""
+    """Yield every fault of every call. Late requests wait for `land()`."""
     for call in calls:
         for kind in kinds_of(call.operation):
             yield Fault(call.number, kind)
@@ -174,9 +174,9 @@ class _Plan:
 
 
 class FaultyStore:
-    """An `ObjectStore` that passes calls on to `inner`, but for those that a plan wants to fail.
+    """An `ObjectStore` that delegates calls to `inner`, except for those that fail according to the plan.
 
-    `on_call`, if given, runs before each call: there a test lets somebody else act in between.
+    `on_call`, if given, runs before each call: a test can let another process act in between.
     """
 
     def __init__(
@@ -200,12 +200,12 @@ class FaultyStore:
 
     @property
     def url(self) -> str:
-        """The inner store's."""
+        """URL of the inner store."""
         return self.inner.url
 
     @property
     def held(self) -> Sequence[Call]:
-        """Requests that are still on the way."""
+        """Requests that are still in flight."""
         with self._lock:
             return [held.call for held in self._held]
 
@@ -215,7 +215,7 @@ class FaultyStore:
             self._plans.extend(_Plan(fault) for fault in faults)
 
     def land(self) -> Sequence[Landed]:
-        """Let all held requests land now, in the order in which they were sent."""
+        """Let all held requests land now, in the order of sending."""
         return self._land(lambda _held: True)
 
     def get(self, key: str, max_bytes: int | None = None) -> Blob:
@@ -260,11 +260,11 @@ class FaultyStore:
         return None if copied is None else FaultyCopy(self, key, copied)
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
-        """See `ObjectStore.list`; one call, made at once."""
+        """See `ObjectStore.list`; one call, made immediately."""
         return iter(self.perform("list", prefix, lambda: tuple(self.inner.list(prefix, start_after=start_after))))
 
     def list_folders(self, prefix: str) -> Iterator[str]:
-        """See `ObjectStore.list_folders`; one call, made at once."""
+        """See `ObjectStore.list_folders`; one call, made immediately."""
         return iter(self.perform("list_folders", prefix, lambda: tuple(self.inner.list_folders(prefix))))
 
     def delete(self, key: str) -> None:
@@ -272,7 +272,7 @@ class FaultyStore:
         self.perform("delete", key, lambda: self.inner.delete(key))
 
     def list_uploads(self, prefix: str) -> Iterator[UploadInfo]:
-        """See `ObjectStore.list_uploads`; one call, made at once."""
+        """See `ObjectStore.list_uploads`; one call, made immediately."""
         return iter(self.perform("list_uploads", prefix, lambda: tuple(self.inner.list_uploads(prefix))))
 
     def abort_upload(self, key: str, upload_id: str) -> None:
@@ -280,7 +280,7 @@ class FaultyStore:
         self.perform("abort_upload", key, lambda: self.inner.abort_upload(key, upload_id))
 
     def perform(self, operation: str, key: str, send: Callable[[], T], mode: PutMode | None = None) -> T:
-        """Number and log one call, and let it happen or fail as planned (also for `FaultyUpload`)."""
+        """Number and list one call, and let it succeed or fail as planned (also for `FaultyUpload`)."""
         with self._lock:
             if self.crashed:
                 raise SimulatedCrash(f"{self._died_of}; dead since then, so no {operation} {key}")
@@ -304,7 +304,7 @@ class FaultyStore:
     def _fail(self, call: Call, fault: Fault, send: Callable[[], T]) -> T:
         kind = fault.kind
         if kind in {Kind.CRASH_AFTER, Kind.LOST_ANSWER}:
-            # The answer is lost, also where it was an error.
+            # The answer is lost, even if it was an error.
             self._land_one(_Held(call, send, None))
         if kind in {Kind.LATE, Kind.CRASH_LATE}:
             lands_at = None if fault.lands_after is None else call.number + fault.lands_after
@@ -353,7 +353,7 @@ class FaultyUpload:
             raise ValueError(f"{self._key}: after an unknown result the same part has to be sent again")
 
         def send() -> None:
-            # A part that landed although its answer was lost is replaced by its repetition: same number, same bytes.
+            # A part that landed with a lost answer is replaced by its retry: same number, same bytes.
             if self._landed is None:
                 self._inner.write(copy)
                 self._landed = copy
@@ -371,7 +371,7 @@ class FaultyUpload:
 
 
 class FaultyResumedUpload(FaultyUpload):
-    """One that was taken up again. What is kept was sent long ago and cannot fail."""
+    """A resumed upload. Kept parts were sent earlier and cannot fail."""
 
     def __init__(self, store: FaultyStore, key: str, inner: ResumedUpload) -> None:
         super().__init__(store, key, inner)

@@ -1,6 +1,6 @@
-"""A store that tells whether it answers. A refusal is an answer; no answer is what `StoreUnavailable` stands for.
+"""A store that reports whether it answers. A refusal is an answer; `StoreUnavailable` means no answer.
 
-What uploads send is not listened to: whoever sends asks for something else as well.
+Parts of uploads are not reported: every uploader also sends other requests.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ T = TypeVar("T")
 
 
 class Listener(Protocol):
-    """Whoever wants to know, called by any thread."""
+    """A receiver of reports, called by any thread."""
 
     def answered(self) -> None:
-        """The store has answered."""
+        """Note that the store has answered."""
 
     def unanswered(self, why: str) -> None:
-        """It has not."""
+        """Note that the store has not answered, and why."""
 
 
 class HeardStore:
-    """An `ObjectStore` that passes everything on."""
+    """An `ObjectStore` that reports answers to a listener and delegates every call."""
 
     def __init__(self, inner: ObjectStore, listener: Listener) -> None:
         self.inner = inner
@@ -34,7 +34,7 @@ class HeardStore:
 
     @property
     def url(self) -> str:
-        """The inner store's."""
+        """URL of the inner store."""
         return self.inner.url
 
     def get(self, key: str, max_bytes: int | None = None) -> Blob:
@@ -85,7 +85,7 @@ class HeardStore:
             self.inner.abort_upload(key, upload_id)
 
     def _each(self, rows: Callable[[], Iterator[T]]) -> Iterator[T]:
-        """A listing is asked for page by page, while it is read."""
+        """Report each step: a listing sends requests page by page, while it is read."""
         with self._heard():
             yield from rows()
 

@@ -1,7 +1,7 @@
-"""From a URL to a store.
+"""Stores by URL.
 
-`s3://<bucket>/<topics.dir>` names a log directory; what it does not say (endpoint, region, credentials) comes
-from boto3's usual places: `AWS_ENDPOINT_URL`, `AWS_REGION`, `AWS_PROFILE`, the files in `~/.aws`, the instance's role.
+`s3://<bucket>/<topics.dir>` names a directory of logs. Endpoint, region and credentials come from boto3's usual
+sources: `AWS_ENDPOINT_URL`, `AWS_REGION`, `AWS_PROFILE`, the files in `~/.aws`, the instance's role.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from keyfold.errors import ConfigError
 from keyfold.store.pace import Pacer
 from keyfold.store.s3 import S3Location, S3Store
 
-if TYPE_CHECKING:  # who only reads a log needs no pydantic
+if TYPE_CHECKING:  # a reader of a log does not need pydantic
     from keyfold.options import StoreOptions
 
 
 def parse_url(url: str, *, key: str = "url") -> tuple[str, str]:
-    """The bucket and the topics directory of `s3://<bucket>[/<topics.dir>]`.
+    """Return the bucket and the topics directory of `s3://<bucket>[/<topics.dir>]`.
 
-    The directory comes without slashes at its ends, and is empty for the bucket's top. Raises `ConfigError` with `key`
-    as the configuration key that is to blame.
+    The directory has no slash at either end, and is empty for the top of the bucket. Raises `ConfigError` with the
+    configuration key `key`.
     """
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in {"s3", "s3a", "s3n"}:
@@ -35,12 +35,12 @@ def parse_url(url: str, *, key: str = "url") -> tuple[str, str]:
 
 
 def location_of(url: str) -> S3Location:
-    """Where the bucket of `url` is, with everything else left to boto3."""
+    """Return the location of the bucket of `url`, with boto3's defaults for everything else."""
     return S3Location(parse_url(url)[0])
 
 
 def configured_location(options: StoreOptions) -> S3Location:
-    """Where the bucket is that a configuration describes."""
+    """Return the location of the bucket that a configuration describes."""
     secret = options.secret_access_key
     return S3Location(
         bucket=options.bucket,
@@ -55,6 +55,6 @@ def configured_location(options: StoreOptions) -> S3Location:
 
 
 def open_store(place: str | S3Location, pacer: Pacer | None = None) -> S3Store:
-    """The store of a URL, or of a location that options have filled in."""
+    """Open the store of a URL or of a configured location."""
     location = location_of(place) if isinstance(place, str) else place
     return location.open(pacer)

@@ -1,9 +1,9 @@
 """The reference store: a dict behind one lock.
 
-It does what the protocol promises and nothing by accident: conditions are judged and applied in one step, every write
-gets an ETag that no other write ever had (also when the bytes are the same, unless told otherwise), listings are in the
-order of the UTF-8 keys, parts are invisible until they are completed, and time is its clock's. What is refused by S3 is
-refused here too (an upload without parts, a short part that is not the last), so that a test on it means something.
+It keeps exactly the promises of the protocol. A condition is checked and applied in one step. Every write gets a unique
+ETag (by default even for equal bytes). Listings are in the order of the UTF-8 keys. Parts are invisible until the
+upload is complete, and times come from the given clock. It also refuses what S3 refuses (an upload without parts, a
+short part that is not the last), so that tests on it are meaningful.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class _Parts:
 
 
 class MemoryStore:
-    """An `ObjectStore` in this process. `min_part_bytes` may be lowered so that tests need no 5 MiB parts.
+    """An `ObjectStore` in this process. A low `min_part_bytes` lets tests work without 5 MiB parts.
 
-    With `content_etags` an ETag is the MD5 of the bytes, as on S3: who writes the same bytes twice writes the same
-    version, and an update can slip in over a version that was away in between. Stores with the same `server` copy from
-    each other (`CopyingStore`); one without can copy within itself.
+    With `content_etags` an ETag is the MD5 of the bytes, as on S3: equal bytes have equal ETags, and an update can
+    succeed after the object was changed and changed back. Stores with the same `server` can copy from each other
+    (`CopyingStore`); a store without `server` can only copy within itself.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class MemoryStore:
         return MemoryUpload(self, key, upload_id)
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
-        """See `ObjectStore.list`; a snapshot of the moment of the first row."""
+        """See `ObjectStore.list`; a snapshot taken at the first row."""
         after = start_after.encode()
         with self._lock:
             rows = [
@@ -188,7 +188,7 @@ class MemoryStore:
             parts[number] = copy
 
     def complete_upload(self, key: str, upload_id: str, sums: Sequence[bytes]) -> PutResult:
-        """Make an upload's object visible, of the parts with these SHA-256 (what `MemoryUpload.complete` does)."""
+        """Make an upload's object visible, from the parts with these SHA-256 (what `MemoryUpload.complete` does)."""
         with self._lock:
             if upload_id not in self._uploads and key in self._objects:
                 return PutResult(self._objects[key].etag, self._clock.now_ms())
@@ -234,7 +234,7 @@ class MemoryStore:
 
 
 class MemoryUpload:
-    """An unfinished upload of a `MemoryStore`; `there` are the parts that it had when it was taken up again."""
+    """An unfinished upload of a `MemoryStore`; `there` are the parts that it had when it was resumed."""
 
     def __init__(self, store: MemoryStore, key: str, upload_id: str, there: Mapping[int, bytes] | None = None) -> None:
         self._store = store

@@ -1,25 +1,23 @@
-"""Does this store keep the one promise that the log cannot do without?
+"""A test whether a store honours conditional writes, which the log depends on.
 
-Some gateways accept `If-None-Match` and `If-Match` and ignore them, some had them the wrong way round, some judge the
-condition first and write later. On such a store two writers lose each other's records in silence. So both services
-ask before they begin, with an object that nobody else knows, below `<topics.dir>/_probe/`:
+Some gateways accept `If-None-Match` and `If-Match` and ignore them, some inverted them, some check the condition first
+and write later. On such a store two writers silently lose each other's records. So both services test the store when
+they start, with an object of a random name below `<topics.dir>/_probe/`:
 
-    create a new name                   must land, and be read back with the ETag of the answer
-    create the same name again          must be refused
-    update with the right ETag          must land
-    update with the ETag of before      must be refused
-    update a name that is not there     must be refused
-    several creates at once             at most one may land
-    several updates of one version      at most one may land
+    create a new object                 must succeed, and a read must return the ETag of the answer
+    create the same object again        must be refused
+    update with the right ETag          must succeed
+    update with the previous ETag       must be refused
+    update a missing object             must be refused
+    several creates at once             at most one may succeed
+    several updates of one version      at most one may succeed
 
-The last two find stores that check and write in two steps; as every race they prove only a failure. Nothing in the
-bucket is changed but the probe's own objects, and these are removed (as far as the credentials allow it: the sink
-needs no right to delete).
+The last two detect stores that check and write in two steps; like every race, they can only prove a failure. The probe
+changes no object but its own, and deletes these if the credentials allow it (the sink needs no right to delete).
 
-A request that is refused for now (503), or not answered, proves nothing. The question that it belongs to is asked again
-from its beginning, with an object of a new name: whatever the request did, or will do yet, it does to a name that no
-answer is about any more. So a probe passes only with answers to every request of one sequence. A promise that was seen
-broken is the end at once, also where another answer is missing.
+A request that is refused temporarily (503) or not answered proves nothing. The probe then repeats the whole sequence
+with an object of a new name, so that a late effect of the request does not matter. So a probe only passes with answers
+to every request of one sequence. A broken promise fails the probe immediately, even if another answer is missing.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ from keyfold.store.api import Create, ObjectStore, PutMode, PutResult, Update
 PROBE_FOLDER: Final = "_probe/"
 PATIENCE_S: Final = 60.0
 PATIENCE_IN_A_LOOP_S: Final = 5.0
-"""For a caller that probes again when the store stays away, and says meanwhile that it waits."""
+"""For a caller that probes again while the store is unavailable, and reports that it waits."""
 _NAMES_TRIED: Final = 3
 _UNDECIDED_TRIES: Final = 5
 _DELAYS: Final = Backoff(first_ms=100, cap_ms=2_000)
@@ -67,9 +65,9 @@ def probe(
     racers: int = 4,
     rounds: int = 2,
 ) -> None:
-    """Prove that `store` honours conditional writes; `rounds=0` leaves the races out.
+    """Test that `store` honours conditional writes; `rounds=0` omits the races.
 
-    Raises `ConditionsIgnored`, `AccessDenied`, `BucketMissing` at once, and `StoreUnavailable` when the store has not
+    Raises `ConditionsIgnored`, `AccessDenied`, `BucketMissing` immediately, and `StoreUnavailable` if the store has not
     answered a sequence of requests within `patience_s` (probe again).
     """
     folder = f"{topics_dir}/{PROBE_FOLDER}" if topics_dir else PROBE_FOLDER
@@ -94,7 +92,7 @@ def _fresh_object(store: ObjectStore, folder: str, random: Random) -> Iterator[t
             try:
                 created = _put(store, key, b"created", Create())
             except AlreadyExists:
-                continue  # a left-over of a probe with the same seed, or a store that has it the wrong way round
+                continue  # left over from a probe with the same seed, or a store that inverts the condition
             yield key, created
             return
     _ignored(
@@ -148,13 +146,13 @@ def _judge_races(store: ObjectStore, key: str, racers: int) -> None:
 
 @dataclass(slots=True)
 class _Race:
-    """How a race went: the writes that landed, and the requests that were not answered with yes or no."""
+    """The result of a race: the writes that succeeded, and the requests without a definite answer."""
 
     landed: list[PutResult] = field(default_factory=list)
     failed: list[KeyfoldError] = field(default_factory=list)
 
     def require_answers(self) -> None:
-        """Raise what kept a racer from its answer."""
+        """Raise the first error of a request without a definite answer."""
         if self.failed:
             raise self.failed[0]
 
@@ -170,8 +168,8 @@ def _race(racers: int, run: Callable[[int], PutResult | None]) -> _Race:
     with ThreadPoolExecutor(racers, thread_name_prefix="keyfold-probe") as pool:
         try:
             running = [pool.submit(racer, number) for number in range(racers)]
-        except BaseException:  # a process that is ending starts no more threads
-            start.abort()  # or those that did start would wait for the others for ever, and the process for them
+        except BaseException:  # a process that is ending cannot start threads
+            start.abort()  # otherwise the started threads would wait for the others for ever, and the process for them
             raise
         for future in running:
             try:
@@ -184,12 +182,12 @@ def _race(racers: int, run: Callable[[int], PutResult | None]) -> _Race:
 
 
 def _racing_bytes(number: int) -> bytes:
-    # Large enough that a store which checks first and writes later is caught in between.
+    # Large enough to detect a store that checks first and writes later.
     return bytes([number % 256]) * 65_536
 
 
 def _lands(store: ObjectStore, key: str, data: bytes, mode: PutMode, refusals: _Refusal) -> PutResult | None:
-    """The result of a put, or None where it was refused as it should be."""
+    """Return the result of a put, or None if it was refused with one of `refusals`."""
     try:
         return _put(store, key, data, mode)
     except refusals:

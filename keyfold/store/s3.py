@@ -1,17 +1,17 @@
-"""S3, and what speaks S3, through boto3.
+"""S3 and compatible stores, through boto3.
 
-Two clients share one configuration. The *single* client sends a request once and never again: conditional writes and
-the completion of uploads go through it, because boto3 would repeat a PUT that had landed and report a 412 for its own
-bytes. The *patient* client repeats as boto3's standard mode does: reads, listings, deletes, and parts of an upload,
-which may all be repeated without harm.
+Two clients share one configuration. The *single* client sends every request once. It sends conditional writes and the
+completion of uploads, because boto3 would retry a PUT that had landed and report a 412 for its own bytes. The
+*patient* client retries in boto3's standard mode: reads, listings, deletes, and parts of an upload, which are all safe
+to retry.
 
-Times are the store's: the `Date` and `Last-Modified` of its answers, which have whole seconds. They are given as the
-last millisecond of their second (see `STORE_TIME_RESOLUTION_MS` for what they are worth).
+Times are the store's: the `Date` and `Last-Modified` of its answers, which have whole seconds. They are returned as the
+last millisecond of their second (`STORE_TIME_RESOLUTION_MS` has their precision).
 
-Bytes are paced where they move (`keyfold.store.pace`). What is read is paid for before it is asked for
-(`keyfold.store.s3_reads`). What is written: boto3 signs and sums the plain bytes, and only in its `before-send` event,
-when the request is ready for the socket, is the body replaced by one that asks the pacer. Heads, listings and errors
-are counted as they move.
+The byte-rate limit applies where bytes are transferred (`keyfold.store.pace`). A read acquires its bytes before the
+request (`keyfold.store.s3_reads`). For a write, boto3 first computes signature and checksum of the plain bytes. Then,
+in its `before-send` event, the store replaces the body with one that waits for the pacer. Heads, listings and errors
+are counted when they are transferred.
 """
 
 from __future__ import annotations
@@ -62,11 +62,12 @@ _ASK_FIRST_BYTES: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class S3Location:
-    """Which bucket, and how to get there: plain values, so that a Spark executor can open the same store.
+    """A bucket and its access, as plain values, so that a Spark executor can open the same store.
 
-    What is None is boto3's business: environment, profile, instance role. `checksums="when_required"` is for servers
-    that do not know the checksum headers which boto3 sends since 1.36. `path_style=None` means: for every endpoint
-    that is not Amazon's. `encryption` is asked for with each object (AES256, aws:kms); None: what the bucket does.
+    For None, boto3's sources apply: environment, profile, instance role. `checksums="when_required"` is for servers
+    that do not know the checksum headers that boto3 sends since 1.36. `path_style=None` means path style for every
+    endpoint except Amazon's. `encryption` (AES256, aws:kms) is requested for each object; None means the bucket's
+    default.
     """
 
     bucket: str
@@ -86,12 +87,12 @@ class S3Location:
     read_attempts: int = 4
 
     def open(self, pacer: Pacer | None = None) -> S3Store:
-        """A store at this location."""
+        """Open a store at this location."""
         return S3Store.at(self, pacer)
 
 
 class S3Store:
-    """An `ObjectStore` over one bucket. May be used by many threads; not to be carried over a fork."""
+    """An `ObjectStore` of one bucket. Thread-safe; do not use it after a fork."""
 
     def __init__(
         self,
@@ -132,7 +133,7 @@ class S3Store:
         )
         self.bucket = bucket
         self.pacer = pacer
-        # boto3 sums each part by itself, but leaves it to the caller to say so when an upload begins and ends.
+        # boto3 computes each part's checksum, but the caller has to declare it at the start and end of an upload.
         self._sums_parts = checksums == "when_supported"
         asked_for = {"ServerSideEncryption": encryption, "SSEKMSKeyId": kms_key_id}
         self._encryption = {name: value for name, value in asked_for.items() if value}
@@ -141,7 +142,7 @@ class S3Store:
 
     @classmethod
     def at(cls, location: S3Location, pacer: Pacer | None = None) -> S3Store:
-        """The store that a location describes."""
+        """Open the store that a location describes."""
         options = {name: getattr(location, name) for name in S3Location.__slots__}
         return cls(options.pop("bucket"), pacer=pacer, **options)
 
@@ -152,23 +153,23 @@ class S3Store:
 
     @property
     def host(self) -> str:
-        """Where requests go, for messages: `host:port`."""
+        """The `host:port` that requests go to, for messages."""
         return str(urlsplit(self._patient.meta.endpoint_url).netloc)
 
     def renew(self, location: S3Location) -> None:
-        """Go on with clients that are made anew, so that credentials are looked up again; uploads go on by them.
+        """Replace the clients, so that boto3 looks up the credentials again; uploads continue with the new clients.
 
-        Requests under way end as they were begun. Raises `ConfigError` where boto3 makes no client; nothing has changed
-        then.
+        Requests in flight end with the old clients. Raises `ConfigError` if boto3 cannot create a client; then nothing
+        has changed.
         """
         retired, opened = self._retired, self._open(location)
         self._retired = (self._patient, self._single)
         self.location, self._patient, self._single = opened
-        for client in retired:  # of the time before: whatever it was asked has ended
+        for client in retired:  # replaced by the previous renewal: its requests have ended
             client.close()
 
     def close(self) -> None:
-        """Close the connections that are kept open."""
+        """Close all connections."""
         for client in (*self._retired, self._patient, self._single):
             client.close()
 
@@ -181,7 +182,7 @@ class S3Store:
     def _blob(self, key: str, max_bytes: int | None, **arguments: Any) -> Blob:
         answer, data = read_whole(self, key, max_bytes, **arguments)
         modified_ms = _second_end_ms(field_of(answer, "LastModified", key))
-        # A server that remembers its Date for a second may answer one that is older than the object.
+        # A server that updates its Date once a second may send one that is older than the object.
         return Blob(data, etag_of(answer, key), modified_ms, max(modified_ms, _date_ms(answer, key)))
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
@@ -226,7 +227,7 @@ class S3Store:
             rows = [(row, False) for row in page.get("Versions", ())]
             rows += [(row, True) for row in page.get("DeleteMarkers", ())]
             for row, is_deletion in sorted(rows, key=lambda r: r[0]["LastModified"], reverse=True):
-                if row["Key"] == key:  # and not one that only begins like it
+                if row["Key"] == key:  # and not an object whose key only starts with it
                     modified_ms = _second_end_ms(row["LastModified"])
                     yield ObjectVersion(key, str(row["VersionId"]), row.get("Size", 0), modified_ms, is_deletion)
 
@@ -265,17 +266,17 @@ class S3Store:
         return copy_in_store(self, other.bucket, source_key, key)
 
     def create_upload(self, key: str, checksum: str | None) -> str:
-        """Begin an upload in parts (what `start_upload` and `start_copy` do); its id."""
+        """Start an upload in parts (for `start_upload` and `start_copy`) and return its id."""
         sums = {"ChecksumAlgorithm": checksum} if checksum else {}
         answer = self.request("create_multipart_upload", "s3:PutObject", key, **sums, **self._encryption)
         return str(answer["UploadId"])
 
     def request(self, operation: str, action: str, key: str, **arguments: Any) -> dict[str, Any]:
-        """One request about `key` that may be repeated (for `keyfold.store.s3_uploads` and `s3_reads`)."""
+        """Send a request about `key` that may be retried (for `keyfold.store.s3_uploads` and `s3_reads`)."""
         return self._ask(getattr(self._patient, operation), action, key, Key=key, **arguments)
 
     def write_part(self, key: str, upload_id: str, number: int, part: Bytes) -> dict[str, Any]:
-        """Send one part of an upload (what `S3Upload.write` does); what `complete_upload` needs to know of it."""
+        """Send one part of an upload (for `S3Upload.write`); return its description for `complete_upload`."""
         body = bytes(part) if isinstance(part, memoryview) else part
         answer = self._ask(
             self._patient.upload_part,
@@ -290,7 +291,7 @@ class S3Store:
         return {"PartNumber": number, "ETag": etag_of(answer, key), **sums}
 
     def complete_upload(self, key: str, upload_id: str, parts: Sequence[dict[str, Any]]) -> PutResult:
-        """Make an upload's object visible (what `S3Upload.complete` does)."""
+        """Make an upload's object visible (for `S3Upload.complete`)."""
         if not parts:
             raise StoreError(key, "an upload needs at least one part")
         try:
@@ -309,7 +310,7 @@ class S3Store:
                 key, error.message, hint="S3 requires that every part is sent again after a 409"
             ) from error
         except UploadLost as error:
-            if error.code == "InvalidPart":  # the upload is there, with a part that somebody else has sent
+            if error.code == "InvalidPart":  # the upload exists, with a part that another process has sent
                 raise
             return self._completed_before(key, error)
         if "ETag" not in answer:
@@ -362,7 +363,7 @@ class S3Store:
         return answer
 
     def failure(self, error: Exception, key: str, action: str, mode: PutMode | None = None) -> StoreError:
-        """Our error for what boto3 raised (for what is made of several requests)."""
+        """Return keyfold's error for an error of boto3 (for operations of several requests)."""
         failure = translate(error, bucket=self.bucket, key=key, action=action, mode=mode)
         failure.host = self.host
         return failure
@@ -371,7 +372,7 @@ class S3Store:
         try:
             return self._ask(self._patient.head_object, "s3:GetObject", key, Key=key)
         except ObjectNotFound as missing:
-            # An answer to HEAD has no body, so its 404 does not say what is missing.
+            # An answer to HEAD has no body, so its 404 does not say whether the bucket or the object is missing.
             try:
                 self._ask(self._patient.head_bucket, "s3:ListBucket", key)
             except ObjectNotFound as error:
@@ -391,14 +392,14 @@ class S3Store:
             raise self.failure(error, prefix or self.url, action) from error
 
     def _completed_before(self, key: str, lost: UploadLost) -> PutResult:
-        # An earlier `complete` whose answer was lost made the object and ended the upload.
+        # An earlier `complete` with a lost answer created the object and ended the upload.
         try:
             return _result(self._head(key), key)
         except ObjectNotFound:
             raise lost from None
 
     def _before_send(self, request: Any, **_event: Any) -> None:
-        # boto3 asks "100-continue?" before each body. A small body is sent sooner than the answer comes (and a proxy
+        # boto3 asks "100-continue?" before each body. A small body is sent faster than the answer comes (and a proxy
         # that never answers costs a second each time); a paced one must not ask the pacer for bytes that stay here.
         headers = request.headers
         size_bytes = int(headers.get("X-Amz-Decoded-Content-Length") or headers.get("Content-Length") or 0)
@@ -413,15 +414,15 @@ def _owe_request(pacer: Pacer, request: Any, **_event: Any) -> None:
 
 
 def _owe_answer(pacer: Pacer, response_dict: dict[str, Any] | None, **_event: Any) -> None:
-    if response_dict is None:  # no answer came
+    if response_dict is None:  # no answer was received
         return
-    # The body of an object is read later, and was paid for. Any other body is here already.
+    # The body of an object is read later, and its bytes were acquired. Any other body is already here.
     body = response_dict["body"]
     pacer.owe(head_bytes(response_dict["headers"]) + (len(body) if isinstance(body, bytes) else 0))
 
 
 def _clients(asked: S3Location) -> tuple[S3Location, Any, Any]:
-    """The location as boto3 resolved it, the patient client, the single client."""
+    """Return the location as resolved by boto3, the patient client, and the single client."""
     session = boto3.session.Session(
         aws_access_key_id=asked.access_key_id,
         aws_secret_access_key=asked.secret_access_key,
@@ -452,7 +453,7 @@ def _clients(asked: S3Location) -> tuple[S3Location, Any, Any]:
 
 
 def _configured_endpoint(session: Any) -> str | None:
-    """The endpoint of the environment (`AWS_ENDPOINT_URL`, `AWS_ENDPOINT_URL_S3`) or profile; None means Amazon's."""
+    """Return the endpoint of the environment (`AWS_ENDPOINT_URL`, `AWS_ENDPOINT_URL_S3`) or profile; None: Amazon's."""
     host = urlsplit(url := str(session.client("s3").meta.endpoint_url)).hostname or ""
     return None if host.endswith((".amazonaws.com", ".amazonaws.com.cn")) else url
 

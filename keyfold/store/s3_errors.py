@@ -1,8 +1,8 @@
-"""From what S3 answered to what keyfold can act on.
+"""Translation of S3's answers into keyfold's errors.
 
-The question behind every row is the same: did the request certainly not land (a refusal), may the same request be
-repeated (409), or is the result unknown (time-out, cut connection, 5xx, throttling)? Codes win over the HTTP status,
-because S3 sends some time-outs as 400 and some errors inside a 200.
+Every row answers the same question: did the request certainly not land (a refusal), may the same request be retried
+(409), or is the result unknown (timeout, lost connection, 5xx, throttling)? Error codes take precedence over the HTTP
+status, because S3 sends some timeouts as 400 and some errors inside a 200.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from keyfold.errors import (
 from keyfold.store.api import Create, PutMode
 
 FAILURES: Final = (boto.ClientError, boto.BotoCoreError, HTTPError, OSError)
-"""What boto3 and the streams that it hands out raise."""
+"""Exceptions of boto3 and of the streams that it returns."""
 
 _UNKNOWN_CODES: Final = frozenset({
     "InternalError", "InternalServerError", "OperationTimedOut", "RequestTimeout", "RequestTimeoutException",
     "ServiceUnavailable", "SlowDown", "SlowDownRead", "SlowDownWrite", "Throttling", "ThrottlingException",
     "RequestThrottled", "RequestLimitExceeded", "TooManyRequests", "503 SlowDown",
-    "BadDigest", "IncompleteBody", "XAmzContentChecksumMismatch",  # broken on its way: the same bytes may do next time
-    "ExistingObjectIsDirectory",  # versitygw, whatever went wrong in its file system while it published the object
+    "BadDigest", "IncompleteBody", "XAmzContentChecksumMismatch",  # damaged in transit: a retry may succeed
+    "ExistingObjectIsDirectory",  # versitygw, for any error in its file system while it published the object
 })  # fmt: skip
 _DENIED_CODES: Final = frozenset({
     "AccessDenied", "AllAccessDisabled", "AccountProblem", "ExpiredToken", "InvalidAccessKeyId", "InvalidToken",
@@ -43,18 +43,18 @@ _CLOCK_IS_OFF: Final = "RequestTimeTooSkewed"
 _WRONG_REGION_CODES: Final = frozenset(
     {"PermanentRedirect", "TemporaryRedirect", "AuthorizationHeaderMalformed", "301"}
 )
-# Another process has finished it, let it go, or sent one of its parts again.
+# Another process has completed it, aborted it, or sent one of its parts again.
 _UPLOAD_LOST_CODES: Final = frozenset({"NoSuchUpload", "InvalidPart"})
-# A name that cannot be, on stores that keep objects as files: `o` and `o/x` together. Repeating does not help.
+# An impossible name on stores that keep objects as files: `o` together with `o/x`. A retry does not help.
 _NAME_CONFLICTS: Final = frozenset({"ObjectParentIsFile", "ParentIsObject"})
 
 _NO_ANSWER: Final = (
-    boto.HTTPClientError,  # read time-outs, connections closed in the middle, streams that broke
+    boto.HTTPClientError,  # read timeouts, connections closed in the middle, broken streams
     boto.ConnectionError,
     boto.IncompleteReadError,
     boto.ChecksumError,
     boto.FlexibleChecksumError,
-    boto.CredentialRetrievalError,  # the metadata service is away: nothing was sent, the same call may work soon
+    boto.CredentialRetrievalError,  # the metadata service is unavailable: nothing was sent, and a retry may succeed
     boto.TokenRetrievalError,
     HTTPError,
     OSError,
@@ -69,19 +69,19 @@ _NO_CREDENTIALS: Final = (
 
 
 def code_of(error: BaseException) -> str:
-    """The S3 error code of a boto3 exception, or an empty string."""
+    """Return the S3 error code of a boto3 exception, or an empty string."""
     return str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, boto.ClientError) else ""
 
 
 def status_of(error: BaseException) -> int:
-    """The HTTP status of a boto3 exception, or 0."""
+    """Return the HTTP status of a boto3 exception, or 0."""
     if not isinstance(error, boto.ClientError):
         return 0
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
 def translate(error: Exception, *, bucket: str, key: str, action: str, mode: PutMode | None = None) -> StoreError:
-    """The keyfold error for what boto3 raised while it did `action` (`s3:GetObject`...) on `key`."""
+    """Return keyfold's error for an exception of boto3 during `action` (`s3:GetObject`...) on `key`."""
     if isinstance(error, boto.ClientError):
         return _of_answer(error, bucket=bucket, key=key, action=action, mode=mode)
     said = f"{action} on bucket {bucket}: {error}"
@@ -96,7 +96,7 @@ def translate(error: Exception, *, bucket: str, key: str, action: str, mode: Put
         )
     if isinstance(error, _NO_ANSWER):
         return StoreUnavailable(key, said)
-    # An answer that is no S3 answer (a proxy's page, half an XML): whether the request landed is unknown.
+    # Not an S3 answer (a proxy's page, truncated XML): whether the request landed is unknown.
     if type(error).__name__ == "ResponseParserError":
         return StoreUnavailable(key, said)
     return StoreError(key, said)

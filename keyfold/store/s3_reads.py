@@ -1,10 +1,10 @@
-"""Reading objects from S3: in one request, or, with a pacer, in pieces that are paid for before they are requested.
+"""Reads of S3 objects: in one request, or, with a pacer, in pieces that are acquired before they are requested.
 
-A store sends an answer as fast as the network and the buffers on the way take it, however slowly the client reads. So
-a read is paced by its requests: each asks for one piece, as soon as the pacer allows that piece. All pieces of a read
-come from one version of the object. The size of a whole object is asked for first.
+A store sends an answer as fast as the network and its buffers accept it, even if the client reads slowly. So a read is
+paced by its requests: each requests one piece as soon as the pacer allows it. All pieces of a read come from one
+version of the object. The size of a whole object is requested first.
 
-A body that breaks off is asked for again here, since boto3 does not do that.
+A body that breaks off is requested again here, because boto3 does not do that.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Answer = dict[str, Any]
 
 
 def read_whole(store: S3Store, key: str, max_bytes: int | None, **arguments: Any) -> tuple[Answer, bytes]:
-    """The object's bytes, and the answer that the first of them came with. Raises `ObjectTooLarge`."""
+    """Return the answer of the first request, and the object's bytes. Raises `ObjectTooLarge`."""
     if store.pacer is None:
         return _read(store, key, 0, max_bytes, **arguments)
     try:
@@ -41,19 +41,19 @@ def read_whole(store: S3Store, key: str, max_bytes: int | None, **arguments: Any
 
 
 def read_range(store: S3Store, key: str, start: int, length: int) -> bytes:
-    """`length` bytes from `start`; at least one."""
+    """Return `length` bytes from `start`; `length` is at least 1."""
     return b"".join([data for _, data in _pieces(store, key, start, start + length, None)])
 
 
 def field_of(answer: Answer, name: str, key: str) -> Any:
-    """A field of an answer. Raises `StoreError` where it is missing."""
+    """Return a field of an answer. Raises `StoreError` if it is missing."""
     if not (value := answer.get(name)) and value != 0:
         raise StoreError(key, f"the store answered without {name}; keyfold cannot use such a store")
     return value
 
 
 def etag_of(answer: Answer, key: str) -> str:
-    """The ETag of an answer. Raises `StoreError` where it is missing."""
+    """Return the ETag of an answer. Raises `StoreError` if it is missing."""
     return str(field_of(answer, "ETag", key))
 
 
@@ -79,7 +79,7 @@ def _pieces(
 def _read(
     store: S3Store, key: str, expected_bytes: int, max_bytes: int | None, **arguments: Any
 ) -> tuple[Answer, bytes]:
-    """One request, paid for beforehand where its bytes are known; a body that breaks off is asked for again.
+    """Send one request, with its bytes acquired first if they are known; retry a body that breaks off.
 
     A body of more than `max_bytes` is not read: its connection is closed.
     """
@@ -101,7 +101,7 @@ def _read(
 
 
 def _drain(store: S3Store, body: Any, length: int, paid_bytes: int) -> bytes:
-    """The body of an answer. What is more than was paid for (a store that ignores ranges) is paced as it is read."""
+    """Read the body of an answer. Bytes beyond the acquired ones (the store ignored a range) are paced as they come."""
     if store.pacer is None or length <= paid_bytes:
         return bytes(body.read())
     chunks = [body.read(paid_bytes)] if paid_bytes else []
@@ -112,5 +112,5 @@ def _drain(store: S3Store, body: Any, length: int, paid_bytes: int) -> bytes:
         chunks.append(body.read(want))
         # An empty read before the end makes boto3 raise, so this loop ends.
         left -= len(chunks[-1])
-    body.read(CHUNK_BYTES)  # empty: now boto3 compares length and checksum
+    body.read(CHUNK_BYTES)  # empty read: boto3 now compares length and checksum
     return b"".join(chunks)

@@ -1,12 +1,12 @@
-"""Creates on S3 that take more than one request: uploads in parts, uploads that go on, copies inside the store.
+"""Creates on S3 with several requests: uploads in parts, resumed uploads, copies inside the store.
 
-A copy inside the store is an upload whose only part the store fills itself (`UploadPartCopy`). `CopyObject` keeps
-neither of the two promises that a log stands on: servers ignore its `If-None-Match` and overwrite, and what it has
-copied is visible before anybody could look at its sum. A part can be judged first: an upload that was begun for
-SHA-256 answers with the part's, which is the object's, for there is one part.
+A copy inside the store is an upload with one part that the store fills itself (`UploadPartCopy`). `CopyObject` keeps
+neither of two promises that the log depends on: servers ignore its `If-None-Match` and overwrite objects, and the copy
+is visible before its checksum can be compared. A part can be checked first: an upload that was started for SHA-256
+returns the part's checksum, which is the object's, because there is only one part.
 
-A part that is there is known by its size and its CRC-32, or by its ETag where that is the MD5. Both may be wrong about
-bytes that were made to collide, and who could do that can also write the objects.
+An existing part is recognised by its size and its CRC-32, or by its ETag if that is the MD5. Both can be fooled by
+deliberate collisions, but only by somebody who can also write the objects.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from keyfold.store.s3 import S3Location, S3Store
 
 COPY_BYTES_MAX: Final = 5 * 1024**3
-"""What S3 takes as one part."""
+"""S3's maximum size of a part."""
 
 _UPLOADS_LOOKED_AT: Final = 3
 _ACCESS: Final = ("endpoint_url", "access_key_id", "secret_access_key", "session_token", "profile")
 
 
 class S3Upload:
-    """An unfinished multipart upload. Parts are sent one after another, by one thread.
+    """An unfinished multipart upload. One thread sends its parts, one after another.
 
-    `there` are the parts that the store had when this upload was taken up again, by their numbers.
+    `there` are the parts that the store had when this upload was resumed, by number.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class S3Upload:
 
 @dataclass(frozen=True, slots=True)
 class S3Copy:
-    """An upload whose only part the store has filled from another object."""
+    """An upload whose only part the store has copied from another object."""
 
     store: S3Store
     key: str
@@ -90,7 +90,7 @@ class S3Copy:
 
 
 def has_same_access(one: S3Location, other: S3Location) -> bool:
-    """Whether both are the same server, asked with the same credentials. Regions of Amazon's may differ."""
+    """Return whether both locations have the same server and credentials. Amazon's regions may differ."""
     return all(getattr(one, name) == getattr(other, name) for name in _ACCESS)
 
 
@@ -111,7 +111,7 @@ def copy_in_store(store: S3Store, source_bucket: str, source_key: str, key: str)
 
 
 def take_up(store: S3Store, key: str) -> S3Upload | None:
-    """See `ResumingStore.resume_upload`. Uploads of other kinds (a copy's) are left alone."""
+    """See `ResumingStore.resume_upload`. Other kinds of uploads (copies) are ignored."""
     begun = [info for info in store.list_uploads(key) if info.key == key]
     begun.sort(key=lambda info: info.started_ms, reverse=True)
     best: S3Upload | None = None
@@ -135,7 +135,7 @@ def _copy_part(store: S3Store, key: str, upload_id: str, source_bucket: str, sou
 
 
 def _parts_there(store: S3Store, key: str, upload_id: str) -> dict[int, dict[str, Any]]:
-    """The parts of an unfinished upload by their numbers; none where it is gone."""
+    """Return the parts of an unfinished upload by number; empty if the upload is gone."""
     there: dict[int, dict[str, Any]] = {}
     more: dict[str, Any] = {}
     while True:

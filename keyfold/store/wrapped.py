@@ -1,4 +1,4 @@
-"""Stores around stores: wrappers count, meter or fail calls, and keep what they wrap in `inner`."""
+"""Wrappers around stores, which count, meter or fail calls; `inner` is the wrapped store."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from keyfold.store.api import ObjectStore
 
 
 def unwrapped(store: ObjectStore) -> ObjectStore:
-    """The store that does the work, below all wrappers."""
+    """Return the store inside all wrappers."""
     while (inner := getattr(store, "inner", None)) is not None:
         store = inner
     return store
