@@ -1,1 +1,1 @@
-"""The log: its format, its names, its manifest, and the only code that writes manifests."""
+"""The log: its format, names and manifest, and the only code that writes manifests."""

@@ -1,15 +1,15 @@
-"""Raw blocks into Arrow, a column at a time: no Python runs per record.
+"""Decoder of raw blocks into Arrow, column by column, without Python code per record.
 
-The index says where each record begins and ends (`position`, `length`). From there on all records take the same steps
-at once, with numpy: read a number at each record's position, move all positions behind it, check, go on. Keys, values,
-header names and header values are then cut out by Arrow: the raw bytes with the bounds of what is wanted and of what
-lies between as offsets are an Arrow array already, and a filter on every second element copies what is wanted.
+The index has the start and the length of each record (`position`, `length`). All records then take the same steps at
+once, with numpy: read a number at each record's position, move all positions behind it, check, continue. Arrow then
+cuts out keys, values, header names and header values. The raw bytes, with the bounds of wanted and unwanted parts as
+offsets, already are an Arrow array; a filter on every second element copies the wanted parts.
 
     record = offset, timestamp, type, [key], [value], headers, leader epoch         (docs/format.md)
 
-Nothing that comes from stored bytes is trusted: numbers, branches and lengths are checked as
-`keyfold.log.decode` checks them, and a record must end where its index says and have the offset that its index says.
-Columns that are not asked for are passed over, or not reached at all where they stand behind the last one that is.
+Stored bytes are not trusted: numbers, branches and lengths are checked as in `keyfold.log.decode`, and a record must
+have the end and the offset of its index row. Columns that are not wanted are skipped, or not reached at all if they
+come after the last wanted one.
 
 Invariant: with all columns the result is that of `keyfold.log.decode.decode_block`, or both raise `SegmentDamaged`.
 """
@@ -42,7 +42,7 @@ RECORDS: Final = pa.schema(
         pa.field("leader_epoch", pa.int32()),
     ]
 )
-"""Records as columns. Timestamps are Kafka's numbers, so -1 is where there is none; headers are never null."""
+"""Records as columns. Timestamps are Kafka's numbers, with -1 for none; headers are never null."""
 
 COLUMNS: Final = tuple(RECORDS.names)
 
@@ -50,7 +50,7 @@ _TYPES: Final = pa.array(TIMESTAMP_TYPES, pa.string())
 _INT_MIN: Final = -(2**31)
 _INT_MAX: Final = 2**31 - 1
 _MAX_RAW_BYTES: Final = 2**31 - 1 - PADDING
-# Which parts of a record must be walked through to reach a column.
+# The parts of a record that must be read to reach a column.
 _DEPTH: Final = {
     "offset": 0,
     "timestamp": 0,
@@ -73,7 +73,7 @@ class RawBlock:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What an index says of the records of some blocks, in order: one row a record."""
+    """Index rows of some blocks, in order: one row per record."""
 
     offset: npt.NDArray[Any]
     position: npt.NDArray[Any]
@@ -84,7 +84,7 @@ class Rows:
 
 
 def schema_of(columns: Sequence[str] | None) -> pa.Schema:
-    """`RECORDS`, or these of its columns in this order. Raises `ValueError` for none, or one that there is not."""
+    """Return `RECORDS`, or a schema of these columns in this order. Raises `ValueError` for none or an unknown one."""
     if columns is None:
         return RECORDS
     if not columns:
@@ -106,10 +106,10 @@ def decode_blocks(
     origin: str = "",
     few_records: int = FEW_RECORDS,
 ) -> pa.RecordBatch:
-    """The records of some blocks of one segment: those that `keep` (one flag a row) names, or all.
+    """Return the records of some blocks of one segment: those selected by `keep` (one flag per row), or all.
 
     `rows` are the index's rows for exactly these blocks; together they hold less than 2 GiB. Raises `SegmentDamaged`,
-    which names block and record. Headers of fewer than `few_records` records are read one by one.
+    which names block and record. The headers of fewer than `few_records` records are read one by one.
     """
     schema = schema_of(columns)
     raw, starts, ends = _lay_out(blocks, rows, origin)
@@ -127,7 +127,7 @@ def decode_blocks(
 
 
 def _lay_out(blocks: Sequence[RawBlock], rows: Rows, origin: str) -> tuple[bytes, Ints, Ints]:
-    """All bytes in one piece, padded, and where each record begins and ends in it."""
+    """Return all bytes in one padded piece, and the start and end of each record in it."""
     counts = np.array([block.record_count for block in blocks], np.int64)
     sizes = np.array([len(block.raw) for block in blocks], np.int64)
     if int(counts.sum()) != len(rows):
@@ -137,7 +137,7 @@ def _lay_out(blocks: Sequence[RawBlock], rows: Rows, origin: str) -> tuple[bytes
     bases = np.cumsum(sizes) - sizes
     starts = np.repeat(bases, counts) + rows.position
     ends = starts + rows.length
-    # Records lie one behind the other from the block's first byte to its last, or the index is another block's.
+    # Records fill the block without holes; otherwise the index belongs to another block.
     firsts = np.cumsum(counts) - counts
     expected = np.empty_like(starts)
     expected[1:] = ends[:-1]
@@ -154,7 +154,7 @@ def _lay_out(blocks: Sequence[RawBlock], rows: Rows, origin: str) -> tuple[bytes
 
 
 def _damaged(blocks: Sequence[RawBlock], row: int, fault: Misplaced, origin: str) -> SegmentDamaged:
-    """What is wrong, in the words of the decoder that takes one record after another."""
+    """Return the error of the decoder that reads one record after another."""
     first = 0
     for block in blocks:
         if row < first + block.record_count:
@@ -168,7 +168,7 @@ def _damaged(blocks: Sequence[RawBlock], row: int, fault: Misplaced, origin: str
 
 
 class _Walk:
-    """All records of some raw bytes, walked through at once. `starts` ascend, and no record ends behind the next's."""
+    """All records of some raw bytes, read in parallel. `starts` ascend, and records do not overlap."""
 
     def __init__(self, raw: bytes, starts: Ints, ends: Ints, few_records: int) -> None:
         self._few_records = few_records
@@ -178,7 +178,7 @@ class _Walk:
         self._ends = ends
 
     def arrays(self, offsets: npt.NDArray[Any], names: Sequence[str]) -> list[pa.Array]:
-        """The columns `names`; the offsets must be these. Raises `Misplaced`."""
+        """Return the columns `names`; the records must have these offsets. Raises `Misplaced`."""
         found: dict[str, pa.Array] = {}
         depth = max((_DEPTH[name] for name in names), default=0)
         found["offset"], found["timestamp"], found["timestamp_type"] = self._prefix(offsets)
@@ -204,7 +204,7 @@ class _Walk:
         return pa.array(offsets), pa.array(timestamps).view(RECORDS.field("timestamp").type), kinds
 
     def _optional_bytes(self) -> Spans:
-        """Null or bytes at each position; positions are behind it then, and not behind the record's end."""
+        """Read null or bytes at each position, and move the positions behind them, within the record."""
         refuse(self._at >= self._ends, "reaches beyond its end")
         branch = self._octets[self._at]
         refuse((branch != 0) & (branch != 2), "has a key or value that is neither null nor bytes")
@@ -214,7 +214,7 @@ class _Walk:
             sizes, at = read_numbers(self._octets, at)
         elif branch.any():
             is_null = branch == 0
-            # A null reads the zeros of the padding as its length, and stays where it is.
+            # A null reads its length from the zeros of the padding, and its position stays.
             sizes, behind = read_numbers(self._octets, np.where(is_null, len(self._octets) - PADDING, at))
             at = np.where(is_null, at, behind)
         else:
@@ -226,7 +226,7 @@ class _Walk:
         return spans
 
     def _suffix(self, found: dict[str, pa.Array], names: Sequence[str]) -> None:
-        """Headers, leader epoch, and the record's end."""
+        """Read headers and leader epoch, and check the record's end."""
         refuse(self._at >= self._ends, "reaches beyond its end")
         has_headers = self._octets[self._at] != 0
         rows = np.flatnonzero(has_headers)

@@ -1,8 +1,7 @@
-"""Headers of many records at once, and bytes cut out of raw bytes.
+"""Headers of many records at once, and spans of raw bytes as Arrow arrays.
 
-Headers are walked through in rounds: the first of every record that has any, the second of every record that has two,
-and so on. Where few records are left (most have the same few headers, one may have thousands) the rest is walked one
-by one.
+Headers are read in rounds: the first header of every record that has one, the second of every record that has two, and
+so on. When few records are left (most have the same few headers, one may have thousands), the rest is read one by one.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from keyfold.log.avro import read_varint
 HEADER: Final = pa.struct([pa.field("name", pa.string(), nullable=False), pa.field("value", pa.binary())])
 HEADERS: Final = pa.list_(HEADER)
 
-# Below this many records a round of numpy costs more than their headers one by one.
+# For fewer records, a round of numpy costs more than reading the headers one by one.
 FEW_RECORDS: Final = 48
 
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """Places in raw bytes, ascending and apart from each other. `is_null` None: none is; a null has size 0."""
+    """Spans of raw bytes, ascending and disjoint. `is_null` None means that none is null; a null has size 0."""
 
     starts: Ints
     sizes: Ints
@@ -34,7 +33,7 @@ class Spans:
 
 @dataclass(frozen=True, slots=True)
 class HeaderSpans:
-    """The headers of the records `rows`: how many each has, their names and values in order, and where they end."""
+    """The headers of the records `rows`: their number per record, names and values in order, and their ends."""
 
     rows: Ints
     counts: Ints
@@ -44,7 +43,7 @@ class HeaderSpans:
 
 
 def cut(raw: bytes, spans: Spans) -> pa.Array:
-    """What lies at `spans`, as Arrow's binary: one copy, made by Arrow."""
+    """Return the bytes at `spans` as an Arrow binary array, with one copy made by Arrow."""
     n = len(spans.starts)
     bounds = np.empty(2 * n, np.int32)
     bounds[0::2] = spans.starts
@@ -61,7 +60,7 @@ def cut(raw: bytes, spans: Spans) -> pa.Array:
 
 
 def header_list(raw: bytes, row_count: int, spans: HeaderSpans | None) -> pa.Array:
-    """A list of headers for each row, empty where a row has none. Raises `Misplaced` where a name is no text."""
+    """Return a list of headers for each row, empty for none. Raises `Misplaced` if a name is not UTF-8."""
     if spans is None:
         zeros = pa.array(np.zeros(row_count + 1, np.int32))
         return pa.ListArray.from_arrays(zeros, pa.array([], HEADER))
@@ -88,9 +87,9 @@ def _first_without_text(spans: HeaderSpans, names: pa.Array) -> int:
 def read_headers(
     raw: bytes, octets: Octets, starts: Ints, limits: Ints, rows: Ints, few_records: int = FEW_RECORDS
 ) -> HeaderSpans:
-    """The headers of the records `rows` (of which each has at least one), at `starts`; none reaches beyond `limits`.
+    """Read the headers of the records `rows`, of which each has at least one, from `starts` to at most `limits`.
 
-    Fewer than `few_records` are walked one by one. Raises `Misplaced` where they are no headers.
+    The headers of fewer than `few_records` records are read one by one. Raises `Misplaced` for malformed headers.
     """
     try:
         return _Rounds(raw, octets, rows, starts[rows], limits[rows]).walk(few_records)
@@ -99,7 +98,7 @@ def read_headers(
 
 
 class _Rounds:
-    """Rows here are numbers in what is walked through."""
+    """One read of headers. Row numbers count the records that are read."""
 
     def __init__(self, raw: bytes, octets: Octets, rows: Ints, starts: Ints, limits: Ints) -> None:
         self._raw = raw
@@ -131,7 +130,7 @@ class _Rounds:
         return tuple(np.concatenate(column) for column in zip(*self._found, strict=True))
 
     def _round(self, active: Ints) -> None:
-        """The next header of each of `active`."""
+        """Read the next header of each of `active`."""
         limits = self._limits[active]
         try:
             name_size, name_at = read_numbers(self._octets, self._at[active])
@@ -168,7 +167,7 @@ class _Rounds:
         self._found.append((*found, is_null))
 
     def _length(self, row: int, at: int, limit: int) -> tuple[int, int]:
-        """Where bytes begin and how many they are; at least one byte is left behind them."""
+        """Return start and length of a byte string that at least one byte follows."""
         try:
             size, at = read_varint(self._raw, at)
         except ValueError as e:

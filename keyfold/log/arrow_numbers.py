@@ -1,7 +1,7 @@
-"""Avro's numbers at many positions at once.
+"""Reader of Avro's varints at many positions at once.
 
-One turn of the loop reads one byte of each number. Most columns have numbers of one length, so all of them go on or
-none does; only where lengths differ the finished ones are held back.
+One turn of the loop reads one byte of each number. In most columns all numbers have the same length and end together;
+only if lengths differ are the finished numbers masked.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ Octets = npt.NDArray[np.uint8]
 Flags = npt.NDArray[np.bool_]
 
 PADDING: Final = 64
-"""Zeros that must stand behind raw bytes: some numbers may be read past the end before that is noticed."""
+"""Zeros that must follow the raw bytes: some numbers are read past the end before the check."""
 
 _MAX_SHIFT: Final = 63
 
 
 class Misplaced(ValueError):
-    """The record of a row (counted in what is decoded together) is not what its index says, or not a record."""
+    """The record of a row (counted in one decoded batch) does not match its index, or is malformed."""
 
     def __init__(self, row: int, message: str) -> None:
         super().__init__(message)
@@ -36,10 +36,10 @@ def refuse(wrong: Flags, message: str) -> None:
 
 
 def read_numbers(octets: Octets, at: Ints) -> tuple[Ints, Ints]:
-    """The zigzag varints at positions `at`, and the positions behind them.
+    """Return the zigzag varints at positions `at`, and the positions after them.
 
-    `at` must be inside the bytes before the padding, or at most `PADDING` - 10 behind. Raises `Misplaced` for what
-    `keyfold.log.avro.read_varint` refuses: more than 64 bits, or a last byte of nothing.
+    `at` must be before the padding, or at most `PADDING` - 10 bytes into it. Raises `Misplaced` where
+    `keyfold.log.avro.read_varint` raises an error: more than 64 bits, or an empty last byte.
     """
     byte = octets[at]
     at = at + 1

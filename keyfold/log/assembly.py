@@ -1,10 +1,10 @@
-"""Puts a segment and its index together from blocks and rows; what the sink's writer and the rewriter share.
+"""Assembly of a segment and its index from blocks and rows, shared by the sink's writer and the rewriter.
 
-Blocks come in order, as raw bytes to compress or as stored bytes to keep; rows come in order too, and name the block
-that they are in. Stored bytes leave through `drain` as soon as they are there, rows leave into Parquet row groups; what
-is held is counted (`memory_bytes`).
+Callers add blocks in order, as raw bytes to compress or as stored bytes to keep. They also add index rows in order,
+each with its block number. `drain` returns stored bytes as soon as they exist, and rows go into Parquet row groups.
+`memory_bytes` counts the bytes held in between.
 
-Invariant: the block table always has as many records as blocks were given with, and `finish` insists that rows agree.
+Invariant: the block table has the sum of the blocks' record counts, and `finish` requires as many rows.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from keyfold.log.manifest import UNSTAMPED, SegmentEntry
 
 NO_TIMESTAMP_MS: Final = -1
 
-# Fixed-width bytes of a row as it waits for its row group, and of a block table's row.
+# Fixed-width bytes of a row that waits for its row group, and of a row of the block table.
 _ROW_BYTES: Final = 38
 _BLOCK_ROW_BYTES: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentLimits:
-    """Sizes at which what is held of a segment in the making is cut. The segment's bytes do not depend on them."""
+    """Limits of the memory of an unfinished segment. The segment's bytes do not depend on them."""
 
     row_group_rows: int = ROW_GROUP_ROWS
-    """Rows of a row group of the index. Readers refuse more than `ROW_GROUP_ROWS`."""
+    """Rows per row group of the index. Readers refuse more than `ROW_GROUP_ROWS`."""
     row_group_key_bytes: int = 64 * 1024 * 1024
-    """Bytes of keys at which a row group ends early, so that memory does not follow the size of keys."""
+    """Bytes of keys at which a row group ends early, so that large keys do not need more memory."""
     slice_bytes: int = SLICE_BYTES
     """Bytes of a large batch that are encoded at a time."""
     small_binary_bytes: int = SMALL_BINARY_BYTES
@@ -51,10 +51,10 @@ SEGMENT_LIMITS: Final = SegmentLimits()
 
 @dataclass(frozen=True, slots=True)
 class FinishedSegment:
-    """A segment that is complete, and its index.
+    """A complete segment and its index.
 
-    `data` is what was not drained. Sizes are stored bytes of all of it; checksums are SHA-256. `min_timestamp` and
-    `max_timestamp` (ms) leave out -1, Kafka's "no timestamp", and are -1 where nothing else is there.
+    `data` has the bytes that were not drained yet. Sizes and SHA-256 checksums are those of the whole objects.
+    `min_timestamp` and `max_timestamp` (ms) ignore -1, Kafka's "no timestamp", and are -1 if there is no other.
     """
 
     data: list[bytes]
@@ -76,7 +76,7 @@ class FinishedSegment:
     def entry(
         self, name: str, index_name: str, *, base_offset: int, next_offset: int, appended_at_ms: int = UNSTAMPED
     ) -> SegmentEntry:
-        """The manifest's entry for this segment under these names and this range `[base_offset, next_offset)`."""
+        """Return the manifest's entry for this segment with these names and the range `[base_offset, next_offset)`."""
         if not base_offset <= self.first_offset <= self.last_offset < next_offset:
             records = f"[{self.first_offset}, {self.last_offset}]"
             raise ValueError(f"records {records} are outside the range [{base_offset}, {next_offset})")
@@ -117,7 +117,7 @@ class Rows:
 
 @dataclass(slots=True)
 class RowCounts:
-    """What the manifest keeps of rows, added up as they come."""
+    """Sums over rows for the manifest."""
 
     record_count: int = 0
     tombstone_count: int = 0
@@ -130,7 +130,7 @@ class RowCounts:
     cleaned_epochs: set[int] = field(default_factory=set)
 
     def add(self, rows: Rows) -> None:
-        """Count rows that follow those before."""
+        """Add the next rows to the sums."""
         if not self.record_count:
             self.first_offset = int(rows.offsets[0])
         self.last_offset = int(rows.offsets[-1])
@@ -156,7 +156,7 @@ class RowCounts:
 
 
 class Assembly:
-    """One segment and its index in the making."""
+    """An unfinished segment and its index."""
 
     def __init__(self, *, sync_marker: bytes, codec: str, level: int, limits: SegmentLimits = SEGMENT_LIMITS) -> None:
         self._limits = limits
@@ -177,7 +177,7 @@ class Assembly:
 
     @property
     def block_count(self) -> int:
-        """Blocks so far; the number of the next."""
+        """Number of blocks so far, which is the number of the next block."""
         return len(self._blocks)
 
     @property
@@ -194,12 +194,12 @@ class Assembly:
         )
 
     def add_stored(self, stored: bytes, record_count: int, first_offset: int) -> None:
-        """Append a stored block as it is."""
+        """Append a stored block unchanged."""
         self._blocks.append((self.size_bytes, len(stored), record_count, first_offset, crc32(stored)))
         self._write(stored)
 
     def add_rows(self, rows: Rows) -> None:
-        """Append the index rows of records whose blocks are there or will be."""
+        """Append index rows. Their blocks may be added before or after them."""
         self.counts.add(rows)
         self._rows.append(rows)
         self._row_count += len(rows.offsets)
@@ -210,12 +210,12 @@ class Assembly:
             self._flush_rows(keep_rest=False)
 
     def drain(self) -> list[bytes]:
-        """Stored bytes that were not taken yet; they are forgotten here."""
+        """Return and release the stored bytes that were not returned yet."""
         stored, self._stored, self._held_bytes = self._stored, [], 0
         return stored
 
     def finish(self) -> FinishedSegment:
-        """Complete both objects. Raises `ValueError` where there are no records, or when called again."""
+        """Complete both objects. Raises `ValueError` without any record, or on a second call."""
         counts = self.counts
         table = np.array(self._blocks, np.int64).reshape(-1, 5).T
         blocks = BlockTable(*(np.ascontiguousarray(column) for column in table))
@@ -254,7 +254,7 @@ class Assembly:
         self.size_bytes += len(stored)
 
     def _flush_rows(self, *, keep_rest: bool) -> None:
-        """Write rows to the index: all, or as many whole row groups as there are."""
+        """Write rows to the index: all of them, or only full row groups."""
         if not self._rows:
             return
         table = rows_table(self._rows)
@@ -271,7 +271,7 @@ class Assembly:
 
 
 def rows_table(rows: Sequence[Rows]) -> pa.Table:
-    """Rows as the index has them."""
+    """Return rows as a table of the index."""
 
     def together(name: str) -> Any:
         return np.concatenate([getattr(r, name) for r in rows])

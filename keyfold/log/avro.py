@@ -1,13 +1,13 @@
-r"""Avro's object container file, as far as segments need it: header, stored blocks, and their faults.
+r"""Avro object container files of segments: header and stored blocks.
 
     header  "Obj\x01", a map with avro.schema, avro.codec and keyfold.format, the sync marker (16 bytes)
     block   record count, size of the payload (both zigzag varints), payload, the sync marker
 
-A *stored block* is all of a block, counts and sync marker included; position and length of a block always mean that.
-All segments of one partition carry the same sync marker, so a stored block may move to another segment as it is.
+A *stored block* is a whole block, with its counts and its sync marker; position and length of a block refer to it. All
+segments of one partition have the same sync marker, so a stored block can move to another segment unchanged.
 
-Readers here trust nothing: whatever is not exactly what a writer of this format makes raises `SegmentDamaged`, which
-names origin, block and record.
+Readers do not trust stored bytes: anything that a writer of this format would not write raises `SegmentDamaged`, with
+origin, block and record.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _MAX_FRAME_BYTES: Final = 2 * _MAX_VARINT_BYTES
 
 
 class SegmentDamaged(ValueError):
-    """Stored bytes of a segment or index are not what they must be.
+    """Stored bytes of a segment or index are damaged.
 
-    `origin` says which object, `block` and `record` (both from 0, record inside its block) where; -1 is unknown.
-    Who knows topic and partition turns this into `keyfold.errors.Corrupt`.
+    `origin` names the object; `block` and `record` (both from 0, the record within its block) are -1 if unknown.
+    Callers that know topic and partition raise `keyfold.errors.Corrupt` instead.
     """
 
     def __init__(self, origin: str, message: str, *, block: int = -1, record: int = -1) -> None:
@@ -50,13 +50,13 @@ class SegmentDamaged(ValueError):
         self.record = record
 
     def __reduce__(self) -> tuple[partial[SegmentDamaged], tuple[str, str]]:
-        # Tasks on other machines send their errors home.
+        # Spark tasks send pickled errors to the driver.
         return partial(SegmentDamaged, block=self.block, record=self.record), (self.origin, self.message)
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
-    """What a segment's first bytes say. `size_bytes` is where the first block begins."""
+    """The header of a segment. `size_bytes` is the position of the first block."""
 
     codec: str
     sync_marker: bytes
@@ -66,7 +66,7 @@ class SegmentHeader:
 
 @dataclass(frozen=True, slots=True)
 class StoredBlock:
-    """A block as it lies in its segment. `payload` is still compressed; `position` counts from the segment's start."""
+    """A block as stored in its segment, with a compressed `payload`; `position` counts from the segment's start."""
 
     number: int
     position: int
@@ -76,7 +76,7 @@ class StoredBlock:
 
 
 def varint(value: int) -> bytes:
-    """A long or int of Avro: zigzag, then seven bits a byte, the low ones first."""
+    """Encode an Avro long or int: zigzag, then seven bits per byte, low bits first."""
     rest = (value << 1) ^ (value >> 63)
     if rest < 0x80:
         return bytes((rest,))
@@ -89,7 +89,7 @@ def varint(value: int) -> bytes:
 
 
 def read_varint(data: Bytes, position: int) -> tuple[int, int]:
-    """The number at `position` and the position after it. Raises `ValueError` where no varint of 64 bits is there."""
+    """Return the number at `position` and the position after it. Raises `ValueError` for a malformed varint."""
     rest = shift = 0
     for i in range(position, min(position + _MAX_VARINT_BYTES, len(data))):
         byte = data[i]
@@ -103,7 +103,7 @@ def read_varint(data: Bytes, position: int) -> tuple[int, int]:
 
 
 def header_bytes(codec: str, sync_marker: bytes) -> bytes:
-    """A segment's header. The same arguments always give the same bytes."""
+    """Return a segment's header. Equal arguments give equal bytes."""
     if len(sync_marker) != SYNC_BYTES:
         raise ValueError(f"a sync marker must have {SYNC_BYTES} bytes, not {len(sync_marker)}")
     if codec not in CODECS:
@@ -115,9 +115,9 @@ def header_bytes(codec: str, sync_marker: bytes) -> bytes:
 
 
 def parse_header(data: Bytes, *, origin: str = "") -> SegmentHeader:
-    """Read a header off the beginning of a segment; `data` may go on after it.
+    """Read the header at the start of a segment; `data` may be longer.
 
-    Raises `SegmentDamaged` where it is damaged, cut off, or of a format that this version does not read.
+    Raises `SegmentDamaged` if the header is damaged, cut off, or of an unknown format.
     """
     header = _try_header(data, origin)
     if header is None:
@@ -126,7 +126,7 @@ def parse_header(data: Bytes, *, origin: str = "") -> SegmentHeader:
 
 
 def _try_header(data: Bytes, origin: str) -> SegmentHeader | None:
-    """The header, or None where `data` may be its beginning but does not reach its end."""
+    """Return the header, or None if `data` ends within a header that is valid so far."""
     if bytes(data[: len(MAGIC)]) != MAGIC[: len(data)]:
         raise SegmentDamaged(origin, "does not start with Avro's magic bytes")
     try:
@@ -155,7 +155,7 @@ def _try_header(data: Bytes, origin: str) -> SegmentHeader | None:
 def read_meta(data: Bytes, position: int) -> tuple[dict[str, str], int]:
     """Read a header's metadata map at `position`. Raises `EOFError` if it is cut off, `ValueError` if it is malformed.
 
-    A text has at most 1 MiB, and the map at most 64 entries a block.
+    A text has at most 1 MiB, and the map at most 64 entries per block.
     """
 
     def number(at: int) -> tuple[int, int]:
@@ -184,14 +184,14 @@ def read_meta(data: Bytes, position: int) -> tuple[dict[str, str], int]:
 
 
 def stored_block(record_count: int, payload: bytes, sync_marker: bytes) -> bytes:
-    """All bytes of a block whose payload is compressed already."""
+    """Return the stored block of a compressed payload."""
     return b"".join((varint(record_count), varint(len(payload)), payload, sync_marker))
 
 
 def parse_block(
     stored: memoryview, sync_marker: bytes | None, *, origin: str = "", number: int = 0, position: int = 0
 ) -> StoredBlock:
-    """Take exactly one stored block apart; None as sync marker accepts any. Raises `SegmentDamaged`."""
+    """Parse exactly one stored block; a sync marker of None accepts any. Raises `SegmentDamaged`."""
     record_count, size, start = _frame(stored, origin, number)
     end = start + size
     if end + SYNC_BYTES != len(stored):
@@ -203,7 +203,7 @@ def parse_block(
 
 
 def _frame(data: memoryview, origin: str, number: int) -> tuple[int, int, int]:
-    """Record count, payload size, and where the payload begins."""
+    """Return record count, payload size, and the position of the payload."""
     try:
         record_count, position = read_varint(data, 0)
         size, position = read_varint(data, position)
@@ -215,7 +215,7 @@ def _frame(data: memoryview, origin: str, number: int) -> tuple[int, int, int]:
 
 
 class _Chunks:
-    """Bytes that come in chunks, looked at from a moving position."""
+    """A stream of chunks with a read position."""
 
     def __init__(self, chunks: Iterable[Bytes]) -> None:
         self._chunks = iter(chunks)
@@ -224,7 +224,7 @@ class _Chunks:
         self.position = 0
 
     def peek(self, length: int) -> memoryview:
-        """Up to `length` bytes from here; fewer only at the end."""
+        """Return up to `length` bytes from the position; fewer only at the end."""
         have = len(self._held) - self._start
         if have < length:
             parts: list[Bytes] = [memoryview(self._held)[self._start :]]
@@ -241,10 +241,10 @@ class _Chunks:
 
 
 def read_blocks(data: Bytes | Iterable[Bytes], *, origin: str = "") -> Iterator[StoredBlock | SegmentHeader]:
-    """A segment's header, then its stored blocks, from its bytes or from chunks of them as they arrive.
+    """Yield a segment's header, then its stored blocks, from its bytes or from a stream of chunks.
 
-    Raises `SegmentDamaged` at the block that is damaged or cut off. A segment cut off exactly between two blocks looks
-    whole to this function: compare size or block table (`keyfold.log.decode.read_records`).
+    Raises `SegmentDamaged` at a block that is damaged or cut off. This function cannot detect a segment that is cut off
+    exactly between two blocks: compare the size or the block table (`keyfold.log.decode.read_records`).
     """
     chunks = _Chunks((data,) if isinstance(data, bytes | bytearray | memoryview) else data)
     wanted = 4096

@@ -1,4 +1,4 @@
-"""Which logs a bucket holds: topics and partitions, by their folders."""
+"""The logs in a bucket: topics and partitions, listed by their folders."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-"""How a block's bytes are compressed: Avro's four codecs, by Avro's names.
+"""Compression of blocks: Avro's four codecs, by Avro's names.
 
 zstandard is the default. Its frames carry content size and checksum, so a flipped bit is found when a block is read.
-snappy is raw snappy and the CRC-32 of the uncompressed bytes, big endian, as Avro wants it. deflate is raw deflate.
-deflate and null carry no checksum of their own: there the CRC-32 that an index keeps for each stored block
-(`keyfold.log.index.BlockTable`) is the only guard below that of the whole object.
+snappy is raw snappy and the CRC-32 of the uncompressed bytes, big endian, as Avro requires. deflate is raw deflate.
+deflate and null have no checksum: there the CRC-32 of each stored block in the index (`keyfold.log.index.BlockTable`)
+is the only check besides that of the whole object.
 
-Compressors and decompressors are kept between blocks, which saves their set-up: as many (of a level) as have ever been
-at work at once, whichever segment or thread it was for. Python's own zstd makes a new decompressor for each frame,
-which costs a fifth of the time of reading a block of 64 KiB; the package `zstandard` keeps one.
+Compressors and decompressors are reused between blocks, which saves their set-up. Their number (per level) is the
+largest number that was ever in use at once, over all segments and threads. Python's own zstd creates a new decompressor
+for each frame, which costs a fifth of the time to read a block of 64 KiB; the package `zstandard` reuses one.
 
-A few stored bytes can claim to hold gigabytes. So a caller says how many bytes it takes at most, and no memory is taken
-for more: zstandard and snappy say the size up front, deflate is stopped behind that size.
+A few stored bytes can expand to gigabytes. So a caller sets a limit, and no memory is allocated beyond it: zstandard
+and snappy declare their size at the start, and deflate is stopped at the limit.
 """
 
 from __future__ import annotations
@@ -31,46 +31,46 @@ Bytes = bytes | bytearray | memoryview
 DEFAULT_CODEC: Final = "zstandard"
 DEFAULT_LEVEL: Final = 1
 
-# zstd's frame header descriptor: reserved, unused and checksum bits. Ours always have the checksum and nothing else;
-# the unused bit is one that no decoder looks at, so a flip there would pass.
+# zstd's frame header descriptor: reserved, unused and checksum bits. keyfold's frames only have the checksum bit. No
+# decoder checks the unused bit, so a flip there would not be detected otherwise.
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _ZSTD_FLAGS: Final = 0b0001_1100
 _ZSTD_CHECKSUM: Final = 0b0000_0100
 
 MAX_RAW_BYTES: Final = 2**31 - 1
-"""More than a block can have in any codec: positions in it have 32 bits."""
+"""Maximum size of a block in any codec: positions in it have 32 bits."""
 
 
 class DecompressionFailed(ValueError):
-    """The bytes are not what this codec wrote."""
+    """The bytes were not written by this codec."""
 
 
 class TooLarge(DecompressionFailed):
-    """They hold more bytes than the caller takes."""
+    """The uncompressed bytes exceed the caller's limit."""
 
     def __init__(self, stored_bytes: int, max_bytes: int) -> None:
         super().__init__(f"{stored_bytes} bytes declare an uncompressed size of more than {max_bytes}")
 
 
 class Codec(Protocol):
-    """One compression, both ways."""
+    """Compression and decompression with one codec."""
 
     @property
     def name(self) -> str:
         """Avro's name, as `avro.codec` has it."""
 
     def compress(self, raw: Bytes) -> bytes:
-        """A block's payload, as it is stored."""
+        """Return the stored payload of a block."""
 
     def decompress(self, stored: Bytes, max_bytes: int = MAX_RAW_BYTES) -> Bytes:
-        """The payload's raw bytes. Raises `TooLarge` where they are more than `max_bytes`, `DecompressionFailed`."""
+        """Return the payload's raw bytes. Raises `TooLarge` above `max_bytes`, and `DecompressionFailed`."""
 
     def head(self, stored: Bytes, n_bytes: int) -> Bytes:
-        """The first raw bytes, at most `n_bytes` of them. Raises `DecompressionFailed`."""
+        """Return the first raw bytes, at most `n_bytes`. Raises `DecompressionFailed`."""
 
 
-# What nobody uses now. A used compressor holds 400 KiB: too much for each of hundreds of open segments, and for each
-# of the dozens of threads of a sink, which mostly wait for the store. Taking from a list and giving back is atomic.
+# Idle compressors. Each holds 400 KiB: too much for one per open segment (hundreds), or per thread of a sink (dozens,
+# which mostly wait for the store). `pop` and `append` of a list are atomic.
 _idle_compressors: Final[dict[int, list[zstd.ZstdCompressor]]] = {}
 _idle_decompressors: Final[list[zstandard.ZstdDecompressor]] = []
 
@@ -97,9 +97,9 @@ class _Zstandard:
             compressor = self._idle.pop()
         except IndexError:
             compressor = _new_compressor(self._level)
-        # A frame that is given whole carries its content size: libzstd knows it from the first and only call.
+        # A frame compressed in one call has its content size, because libzstd knows it from that call.
         frame: bytes = compressor.compress(raw, zstd.ZstdCompressor.FLUSH_FRAME)
-        self._idle.append(compressor)  # not one that has failed: it may be in the middle of a frame
+        self._idle.append(compressor)  # a failed decompressor is not reused: it may be in the middle of a frame
         return frame
 
     def decompress(self, stored: Bytes, max_bytes: int = MAX_RAW_BYTES) -> Bytes:
@@ -133,11 +133,11 @@ class _Zstandard:
 
 class _Snappy:
     name = "snappy"
-    # Snappy's copies reach back 64 KiB and a byte or more of input makes at most 64 of output.
+    # Snappy's copies reach back 64 KiB, and one byte of input produces at most 64 bytes of output.
     _MAX_RATIO = 64
 
     def __init__(self) -> None:
-        import pyarrow as pa  # a third of a second and 17 MB, which a sink's supervisor is spared
+        import pyarrow as pa  # late: it takes a third of a second and 17 MB, which a sink's supervisor does not need
 
         self._codec = pa.Codec("snappy")
         self._damaged = (OSError, ValueError, pa.ArrowException)
@@ -162,12 +162,12 @@ class _Snappy:
         return raw
 
     def head(self, stored: Bytes, n_bytes: int) -> Bytes:
-        # Nobody unpacks a part of it. It is no bomb either: it cannot hold more than 64 times its size.
+        # Snappy cannot be decompressed in part. The result is bounded: at most 64 times the stored size.
         return memoryview(self.decompress(stored, MAX_RAW_BYTES))[:n_bytes]
 
 
 def _snappy_size(packed: memoryview) -> int:
-    """The uncompressed size that raw snappy begins with, a varint of at most five bytes."""
+    """Return the uncompressed size at the start of raw snappy, a varint of at most five bytes."""
     size = 0
     for i, byte in enumerate(packed[:5]):
         size |= (byte & 0x7F) << (7 * i)
@@ -224,7 +224,7 @@ CODECS: Final = ("zstandard", "snappy", "deflate", "null")
 
 
 def open_codec(name: str, level: int = DEFAULT_LEVEL) -> Codec:
-    """A codec by Avro's name; `level` counts for zstandard and deflate. Raises `ValueError` for an unknown name."""
+    """Return a codec by Avro's name; `level` applies to zstandard and deflate. Raises `ValueError` for other names."""
     match name:
         case "zstandard":
             return _Zstandard(level)

@@ -3,16 +3,17 @@
     1. Apply the edit to the newest manifest known, under a fresh commit id; encode.
     2. PUT with If-Match on that manifest's ETag.
        won           done
-       409           nothing was decided: the same PUT again
-       unknown       (time-out, 5xx) the same PUT again: it may have landed, or may land yet. A read that still shows
+       409           the store decided nothing: retry the same PUT
+       unknown       (timeout, 5xx) retry the same PUT: it may have landed, or may still land. A read that still shows
                      the old manifest proves nothing, so no read ends this state; only a PUT that wins or gets 412 does
-       404           the manifest is gone: stop, never make a new one
-       412           read the manifest. My commit id in my role's place: it was mine. One of my objects listed or
-                     replaced: it was mine, and others came after it. Else the edit is applied to what was read: go
-                     to 1, or stop with what the edit says (`Fenced`, `OffsetMoved`, `SegmentsMoved`)
+       404           the manifest is gone: stop, never create a new one
+       412           read the manifest. If it has this commit's id for this role, the commit landed. If it lists one of
+                     this commit's objects (also as replaced), the commit landed, and others followed. Otherwise apply
+                     the edit to the manifest that was read: go to 1, or stop with the edit's error (`Fenced`,
+                     `OffsetMoved`, `SegmentsMoved`)
 
-After 412 the old ETag is gone for good (every manifest holds a fresh commit id, so an ETag never comes back), and with
-it every request of this commit that may still be under way. Nothing that was uploaded is ever deleted here.
+After 412 the old ETag never returns, because every manifest has a fresh commit id. So no request of this commit that is
+still in flight can succeed. Commits never delete uploaded objects.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ from keyfold.store.api import Blob, ObjectStore, Update
 class Pinned:
     """One version of a manifest: its ETag, and a store time (ms) at which it had certainly landed.
 
-    `modified_ms` is when it landed by the store's word (`Last-Modified`, whole seconds); `UNSTAMPED` for a version that
-    this process has just written. It serves to show people an age, never to wait by.
+    `modified_ms` is the store's time of the write (`Last-Modified`, whole seconds); `UNSTAMPED` for a version that this
+    process has just written. It is only for displaying an age, never for a wait.
     """
 
     manifest: Manifest
@@ -64,7 +65,7 @@ class Committer:
     patience: Patience
 
     def read(self) -> Pinned:
-        """The newest manifest. Raises `ObjectNotFound`, `Corrupt`, `FormatTooNew`."""
+        """Read the newest manifest. Raises `ObjectNotFound`, `Corrupt`, `FormatTooNew`."""
         blob = self.patience.repeat(lambda: get_manifest(self.store, self.place))
         return Pinned(decode_manifest(blob.data, self.place), blob.etag, blob.date_ms, blob.last_modified_ms)
 
@@ -76,14 +77,14 @@ class Committer:
         objects: frozenset[str] = frozenset(),
         tried: set[str] | None = None,
     ) -> Pinned:
-        """Apply `edit` to the log, beginning with `base`, the newest version that the caller knows.
+        """Apply `edit` to the log, starting with `base`, the newest version that the caller knows.
 
-        An author without a claim leaves no commit id and writes no time: he may be anywhere, and what he changes is
-        not the log. His edit is made again after a 412, so it must be one that can be made twice.
-        `objects` are the names that the edit brings in: they prove that it landed when the commit id is gone already.
-        `tried` collects the commit ids of this very edit, for a caller who makes the same call again.
-        Raises what the edit raises, `ManifestLost`, `FormatTooNew`, and `CommitUnknown` after too long without an
-        answer: the same call with the same objects may then be made again.
+        An author without a claim leaves no commit id and writes no times: it may run anywhere, and does not change the
+        log's contents. Its edit is applied again after a 412, so it must be idempotent. `objects` are the names that
+        the edit adds: they prove that it landed when its commit id has already been replaced. `tried` collects the
+        commit ids of this edit, for a caller that retries the call. Raises the errors of the edit, `ManifestLost`,
+        `FormatTooNew`, and `CommitUnknown` if the store does not answer in time: the caller may then retry the call
+        with the same objects.
         """
         tried = set() if tried is None else tried
         for _ in itertools.count():
@@ -107,7 +108,7 @@ class Committer:
         return with_commit_id(next_manifest, author, new_commit_id(self.patience.random))
 
     def _swap(self, base: Pinned, manifest: Manifest) -> Pinned | None:
-        """PUT until the store says yes or no; None when it said no."""
+        """PUT until the store accepts or refuses; return None if it refused."""
         data = encode_manifest(manifest)
         key = self.place.manifest_key
         try:
@@ -139,7 +140,7 @@ class Committer:
 
 
 def get_manifest(store: ObjectStore, place: Place) -> Blob:
-    """The bytes of a partition's manifest. Raises `Corrupt` where they are too many, and what the store does."""
+    """Read the bytes of a partition's manifest. Raises `Corrupt` if it is too large, and the store's errors."""
     try:
         return store.get(place.manifest_key, MANIFEST_BYTES_MAX)
     except ObjectTooLarge as error:
@@ -148,19 +149,19 @@ def get_manifest(store: ObjectStore, place: Place) -> Blob:
 
 
 def new_commit_id(random: Random) -> str:
-    """An id that no other commit has."""
+    """Return a unique commit id."""
     return f"{random.getrandbits(128):032x}"
 
 
 def _landed(manifest: Manifest, author: Author, commit_id: str, objects: frozenset[str]) -> bool:
-    """Whether a manifest that was read shows my commit. False proves nothing by itself."""
+    """Return whether a manifest shows this commit. False alone proves nothing."""
     if commit_id and commit_id_of(manifest, author) == commit_id:
         return True
     return bool(objects & (manifest.object_names() | {r.name for r in manifest.replaced}))
 
 
 def require_same_log(before: Manifest, now: Manifest) -> None:
-    """Raise `Fenced` where a log was made anew (reset, repair): its epochs say nothing about the old one's."""
+    """Raise `Fenced` if a log was created again (reset, repair): its epochs are unrelated to the old ones."""
     if before.log_id != now.log_id:
         raise Fenced(
             now.topic,
@@ -170,7 +171,7 @@ def require_same_log(before: Manifest, now: Manifest) -> None:
 
 
 def manifest_lost(place: Place, what: str) -> ManifestLost:
-    """The error for a partition whose manifest is missing although its log is not."""
+    """Return the error for a partition that has a log but no manifest."""
     return ManifestLost(
         place.topic,
         place.partition,

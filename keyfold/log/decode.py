@@ -1,10 +1,10 @@
-"""From stored blocks back to records, without trust.
+"""Decoder of stored blocks into records, which does not trust the bytes.
 
 A block's raw bytes must be exactly its records, one after another: every number, branch and length is checked, and the
-last record must end where the block does. Blocks are not unpacked to any size: several records have at most
-`SEVERAL_BYTES_MAX`, and one record has the bytes that its own lengths say. With the block table of the segment's index
-also position, length, count, first offset and CRC-32 of every block are checked, so that a segment cut off between two
-blocks, or one flipped bit in a codec without a checksum, is found. All faults are `SegmentDamaged`.
+last record must end with the block. Uncompressed sizes are limited: a block of several records has at most
+`SEVERAL_BYTES_MAX`, and a block of one record has the bytes given by its own lengths. With the block table of the
+segment's index, position, length, count, first offset and CRC-32 of every block are checked too. This detects a segment
+that is cut off between two blocks, and a flipped bit in a codec without a checksum. All errors are `SegmentDamaged`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from keyfold.log.index import BlockTable
 from keyfold.log.record import TIMESTAMP_TYPES, Header, Record
 
 SEVERAL_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Raw bytes of a block of several records: far more than writers of this format put into one (`segment`)."""
+"""Limit of a block of several records: far more than writers of this format use (`segment`)."""
 
 _BYTES_BRANCH: Final = 2
 _TAIL_BYTES: Final = 16
@@ -39,10 +39,10 @@ _TYPE_OF_BYTE: Final = {2 * i: name for i, name in enumerate(TIMESTAMP_TYPES)}
 def read_records(
     data: Bytes | Iterable[Bytes], *, origin: str = "", blocks: BlockTable | None = None
 ) -> Iterator[Record]:
-    """All records of a segment, from its bytes or from chunks of them.
+    """Yield all records of a segment, from its bytes or from chunks of them.
 
-    `blocks`, the table of its index, makes the check complete. Raises `SegmentDamaged` at the damage; the records of
-    the blocks before it have been given out by then.
+    `blocks`, the block table of its index, makes the check complete. Raises `SegmentDamaged` at the damage, after the
+    records of the blocks before it.
     """
     parts = read_blocks(data, origin=origin)
     header = next(parts)
@@ -71,16 +71,16 @@ def read_records(
 def decode_block(
     stored: Bytes, codec: str | Codec, *, sync_marker: bytes | None = None, origin: str = "", number: int = 0
 ) -> list[Record]:
-    """The records of one stored block. Raises `SegmentDamaged`."""
+    """Return the records of one stored block. Raises `SegmentDamaged`."""
     opened = open_codec(codec) if isinstance(codec, str) else codec
     return _decode(parse_block(memoryview(stored), sync_marker, origin=origin, number=number), opened, origin)
 
 
 def decompress_block(block: StoredBlock, codec: Codec, *, origin: str = "", raw_bytes: int | None = None) -> Bytes:
-    """A block's raw bytes; `raw_bytes` is how many an index says that they are. Raises `SegmentDamaged`.
+    """Return a block's raw bytes; `raw_bytes` is their number according to an index. Raises `SegmentDamaged`.
 
-    Takes no memory for more bytes than the block may have: a writer's block, or one record as large as it says itself,
-    and never more than the index says, which may come from the same hand.
+    Memory is bounded: by the size of a writer's block, or of one record according to its own lengths, and always by the
+    index, which may be forged as well.
     """
     most = MAX_BLOCK_BYTES if raw_bytes is None else raw_bytes
     try:
@@ -96,24 +96,24 @@ def decompress_block(block: StoredBlock, codec: Codec, *, origin: str = "", raw_
 
 
 def _bytes_of_one(block: StoredBlock, codec: Codec) -> int:
-    """How many bytes a block of one large record may have, by the lengths in it. Raises `DecompressionFailed`.
+    """Return the limit of a block of one large record, from the lengths in it. Raises `DecompressionFailed`.
 
-    Only as much is unpacked as the lengths that were read so far account for, and `SEVERAL_BYTES_MAX` more.
+    Decompresses at most `SEVERAL_BYTES_MAX` more than the lengths that were read so far.
     """
     max_bytes = SEVERAL_BYTES_MAX
     while True:
         head = bytes(codec.head(block.payload, max_bytes))
         if len(head) < max_bytes:
-            return max_bytes  # that was all
+            return max_bytes  # the block ends here
         end = _reach(head)
         if end is None or end > MAX_BLOCK_BYTES:
             raise TooLarge(len(block.payload), max_bytes)
-        # Many small headers stick out again and again: twice as much each time.
+        # With many small headers the end is unknown again and again: double the size each time.
         max_bytes = min(max(end + SEVERAL_BYTES_MAX, 2 * max_bytes), MAX_BLOCK_BYTES)
 
 
 def _reach(head: bytes) -> int | None:
-    """Where the field ends that sticks out of `head`, a record's beginning; None where the record ends in it."""
+    """Return the end of the first field that `head`, the start of a record, cuts off; None if the record ends in it."""
     position = 0
     try:
         _, position = _number(head, position)
@@ -133,7 +133,7 @@ def _reach(head: bytes) -> int | None:
                 return position
     except (IndexError, ValueError):
         pass
-    # What is left of a record behind its last bytes: an end of headers and a leader epoch.
+    # After the last byte string, a record only has the end of its headers and a leader epoch.
     return len(head) + _TAIL_BYTES if position > len(head) - _TAIL_BYTES else None
 
 
@@ -158,7 +158,7 @@ def _decode(block: StoredBlock, codec: Codec, origin: str) -> list[Record]:
 
 
 def decode_raw(raw: bytes, record_count: int, *, origin: str = "", number: int = 0) -> list[Record]:
-    """The records of a block's raw bytes. Raises `SegmentDamaged`."""
+    """Return the records of a block's raw bytes. Raises `SegmentDamaged`."""
     records: list[Record] = []
     position = 0
     try:
@@ -175,7 +175,7 @@ def decode_raw(raw: bytes, record_count: int, *, origin: str = "", number: int =
 
 
 def decode_record(raw: bytes, position: int) -> tuple[Record, int]:
-    """One record at `position` of a block's raw bytes, and where the next begins. Raises `ValueError`, `IndexError`."""
+    """Read the record at `position`; return it and the next position. Raises `ValueError`, `IndexError`."""
     offset, position = _number(raw, position)
     timestamp, position = _number(raw, position)
     timestamp_type = _TYPE_OF_BYTE.get(raw[position])
@@ -200,7 +200,7 @@ def decode_record(raw: bytes, position: int) -> tuple[Record, int]:
 
 
 def _number(raw: bytes, position: int) -> tuple[int, int]:
-    """`read_varint` for the numbers that each record has: quicker, and refuses the same."""
+    """Read a varint like `read_varint`, but faster."""
     byte = raw[position]
     rest = byte & 0x7F
     shift = 7
@@ -240,12 +240,12 @@ def _bytes(raw: bytes, position: int) -> tuple[bytes, int]:
 
 
 def skip_headers(raw: bytes, position: int) -> int:
-    """Where the headers at `position` end; there is at least one. Raises `ValueError`, `IndexError`."""
+    """Return the end of the headers at `position`; there is at least one. Raises `ValueError`, `IndexError`."""
     return _headers(raw, position)[1]
 
 
 def _headers(raw: bytes, position: int) -> tuple[tuple[Header, ...], int]:
-    """Header names and values: an array of one piece, as writers of this format make it."""
+    """Read header names and values: an Avro array of one block, as writers of this format write it."""
     count, position = read_varint(raw, position)
     if not 0 < count <= len(raw) - position:
         raise ValueError(f"has an impossible number of headers: {count}")

@@ -1,12 +1,12 @@
-"""What a commit may change: pure edits of a manifest, each with the requirements that it checks itself.
+"""Pure edits of a manifest, each of which checks its own requirements.
 
-An edit takes the newest manifest and returns the next one, or raises `CommitRefused`. It is applied again, unchanged,
-when another commit came between. That works because the two kinds of change commute: an append requires only that it
-begins at `next_offset` and that its sink epoch is the claimed one, a replacement only that the segments that it
+An edit takes the newest manifest and returns the next one, or raises `CommitRefused`. If another commit came first, the
+same edit is applied again. That works because the two kinds of change commute. An append only requires that it starts
+at `next_offset` and that its sink epoch is the claimed one. A replacement only requires that the segments that it
 replaces are still listed under the same names and that its compactor epoch is the claimed one.
 
-Before an edit runs, `keyfold.log.manifest.stamped` has written the times that were still missing, so an edit sees
-every listed segment with its `appended_at_ms`.
+Before an edit runs, `keyfold.log.manifest.stamped` fills in missing times, so an edit sees every listed segment with
+its `appended_at_ms`.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from keyfold.log.manifest import (
 from keyfold.log.names import Role, parse_name
 
 Edit = Callable[[Manifest, int], Manifest]
-"""(newest manifest, store time at which it had landed) -> next manifest, version and commit id still unset."""
+"""(newest manifest, a store time after it landed) -> next manifest, without its version and commit id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """Neighbouring segments, and what takes their place.
+    """Neighbouring segments, and their replacements.
 
-    `new` covers the same range as `old` in the same order, or is empty: nothing survived, and the range goes to a
-    neighbour. A new entry may keep its segment's name under a new index name: the tombstones were marked.
+    `new` covers the same range as `old` in the same order. If it is empty, no record survived, and the range goes to a
+    neighbour. A new entry may keep its segment's name with a new index name: then only tombstones were marked.
     """
 
     old: tuple[SegmentEntry, ...]
@@ -50,10 +50,10 @@ class Swap:
 class Replacement:
     """One commit of a cleaning pass.
 
-    `first_dirty_offset`: nothing superseded is left below it after this commit; it never goes back. `whole` is False
-    for a part of a pass after which other parts follow; such a part marks no tombstone, for an epoch marks in one
-    commit only: a part that is to mark claims an epoch of its own and is whole. `purged_to` and `purged_epoch`
-    describe the tombstones that this commit removes. `mapped_to` is where the offset map ended by which it removes.
+    `first_dirty_offset`: after this commit no superseded record is below it; it never goes back. `whole` is False for a
+    part of a pass that other parts follow. Such a part marks no tombstones, because an epoch marks in one commit only:
+    a part that marks claims its own epoch and is whole. `purged_to` and `purged_epoch` describe the tombstones that
+    this commit removes. `mapped_to` is the end of the offset map that decided about the removed records.
     """
 
     swaps: tuple[Swap, ...]
@@ -65,16 +65,16 @@ class Replacement:
     release_lease: bool = True
 
     def objects(self) -> frozenset[str]:
-        """Names that this replacement brings into the log."""
+        """Return the names that this replacement adds to the log."""
         brought = {n for s in self.swaps for e in s.new for n in (e.name, e.index_name)}
         return frozenset(brought - {n for s in self.swaps for e in s.old for n in (e.name, e.index_name)})
 
 
 def claim(role: Role, expected_epoch: int, *, lease_ms: int = 0, holder: str = "") -> Edit:
-    """Take the next epoch for `role`, whose claimed epoch was `expected_epoch` when the claimer looked.
+    """Claim the next epoch for `role`, whose epoch was `expected_epoch` when the claimer read the manifest.
 
-    A sink that meets another claim than the one it looked at has lost a race and must not fence the winner. A
-    compactor respects a lease that has not run out in store time, unless it is its own.
+    A sink that finds another epoch than the one it read has lost a race and must not fence the winner. A compactor
+    respects a lease that has not expired in store time, except its own.
     """
 
     def edit(manifest: Manifest, seen_ms: int) -> Manifest:
@@ -108,7 +108,7 @@ def append(
     gaps: Sequence[Gap] = (),
     settings: Mapping[str, str] | None = None,
 ) -> Edit:
-    """Extend the log from `base_offset` to `next_offset`, by one segment, or without any over a hole in the source."""
+    """Extend the log from `base_offset` to `next_offset`: by one segment, or by none over a hole in the source."""
 
     def edit(manifest: Manifest, seen_ms: int) -> Manifest:
         _require_epoch(manifest, Role.SINK, epoch)
@@ -121,7 +121,7 @@ def append(
         segments = manifest.segments
         if entry is not None:
             _require_own((entry.name, entry.index_name), Role.SINK, epoch)
-            # A log whose every record was cleaned away has no segment left to carry its range: the next one does.
+            # A log without any remaining record has no segment for its range: the next segment gets it.
             base = base_offset if segments else manifest.log_start_offset
             segments = (*segments, replace(entry, base_offset=base, next_offset=next_offset))
         elif segments:
@@ -141,7 +141,7 @@ def append(
 
 
 def follow(epoch: int, *, settings: Mapping[str, str], topic_id: str, cluster_id: str) -> Edit:
-    """Write what the sink knows about the topic: its settings, and ids that were unknown so far."""
+    """Record the topic's settings, and its ids if they were unknown."""
 
     def edit(manifest: Manifest, _seen_ms: int) -> Manifest:
         _require_epoch(manifest, Role.SINK, epoch)
@@ -156,7 +156,7 @@ def follow(epoch: int, *, settings: Mapping[str, str], topic_id: str, cluster_id
 
 
 def replace_segments(epoch: int, replacement: Replacement) -> Edit:
-    """Put a pass's result in the place of what it read."""
+    """Replace the segments that a pass read by its results."""
 
     def edit(manifest: Manifest, _seen_ms: int) -> Manifest:
         _require_epoch(manifest, Role.COMPACTOR, epoch)
@@ -185,12 +185,12 @@ def replace_segments(epoch: int, replacement: Replacement) -> Edit:
 
 
 def expire(epoch: int, expired: Sequence[SegmentEntry]) -> Edit:
-    """Take the first segments off the log: its start moves to where what is left begins.
+    """Remove the first segments of the log: the log start moves to the first remaining segment.
 
-    The last segment may go too: then the log is empty, and starts and ends at `next_offset`. Requires that the log
-    begins with exactly these segments, so an append that comes between changes nothing. Nothing here can hide a record
-    from a reader: a tombstone never goes without everything before it, and whoever has not read these segments yet is
-    overtaken by the log start, which `keyfold.read.position` says.
+    The last segment may be removed too: then the log is empty, and starts and ends at `next_offset`. The edit requires
+    that the log starts with exactly these segments, so a concurrent append does not matter. It cannot hide a record
+    from a reader: a tombstone is only removed together with everything before it, and `keyfold.read.position` tells a
+    reader that has not read these segments that the log start has overtaken it.
     """
 
     def edit(manifest: Manifest, _seen_ms: int) -> Manifest:
@@ -213,7 +213,7 @@ def expire(epoch: int, expired: Sequence[SegmentEntry]) -> Edit:
 
 
 def without_first(manifest: Manifest, count: int) -> Manifest:
-    """The log that its first `count` segments have left, apart from `replaced`."""
+    """Return the log without its first `count` segments; `replaced` is unchanged."""
     if not count:
         return manifest
     segments = manifest.segments[count:]
@@ -229,7 +229,7 @@ def without_first(manifest: Manifest, count: int) -> Manifest:
 
 
 def renew(epoch: int, lease_ms: int) -> Edit:
-    """Hold the compactor's lease for `lease_ms` from now; 0 gives it back."""
+    """Extend the compactor's lease to `lease_ms` from now; 0 releases it."""
 
     def edit(manifest: Manifest, seen_ms: int) -> Manifest:
         _require_epoch(manifest, Role.COMPACTOR, epoch)
@@ -241,7 +241,7 @@ def renew(epoch: int, lease_ms: int) -> Edit:
 
 
 def forget(epoch: int, names: Iterable[str]) -> Edit:
-    """Take deleted objects off the list of replaced ones."""
+    """Remove deleted objects from the list of replaced ones."""
     gone = frozenset(names)
 
     def edit(manifest: Manifest, _seen_ms: int) -> Manifest:
@@ -258,7 +258,7 @@ def _swap(manifest: Manifest, segments: list[SegmentEntry], swap: Swap) -> None:
     if swap.new:
         appended_at_ms = max(e.appended_at_ms for e in old)
         new = [replace(e, appended_at_ms=max(appended_at_ms, e.appended_at_ms)) for e in swap.new]
-        # The newest commit knows best where the range ends: the sink may have moved the last one over a hole.
+        # The newest manifest has the right end of the range: the sink may have moved the last one over a hole.
         new[0] = replace(new[0], base_offset=begin)
         new[-1] = replace(new[-1], next_offset=end)
         segments[at : at + len(old)] = new
@@ -285,9 +285,9 @@ def _listed(manifest: Manifest, segments: list[SegmentEntry], old: tuple[Segment
 
 
 def _first_dirty(first_dirty: int, segments: Sequence[SegmentEntry], next_offset: int) -> int:
-    """Over the hole that it points into: no segment whose records are all clean counts as dirty for its range's end.
+    """Move `first_dirty` over the hole that it points into, so that a segment with only clean records is not dirty.
 
-    The sink moves the last range's end over a hole while a pass runs whose `first_dirty_offset` is the end before.
+    The sink can move the last range's end over a hole during a pass whose `first_dirty_offset` is the previous end.
     """
     for entry in segments:
         if entry.last_offset >= first_dirty:
@@ -310,11 +310,11 @@ def _with_role(manifest: Manifest, role: Role, state: RoleState) -> Manifest:
 
 
 Author = Role | Literal["replicator"] | None
-"""Who commits: a role, who replicates, or None: somebody with no claim and no place for a commit id."""
+"""The author of a commit: a role, the replicator, or None for an author without a claim and a commit id."""
 
 
 def with_commit_id(manifest: Manifest, author: Author, commit_id: str) -> Manifest:
-    """The manifest with `commit_id` as the last commit of `author`."""
+    """Return the manifest with `commit_id` as the last commit of `author`."""
     if isinstance(author, Role):
         return _with_role(manifest, author, replace(manifest.role(author), commit_id=commit_id))
     if author is None or manifest.replica is None:
@@ -323,14 +323,14 @@ def with_commit_id(manifest: Manifest, author: Author, commit_id: str) -> Manife
 
 
 def commit_id_of(manifest: Manifest, author: Author) -> str:
-    """The last commit of `author`; empty where there is no place for it."""
+    """Return the last commit id of `author`; empty if the manifest has none."""
     if isinstance(author, Role):
         return manifest.role(author).commit_id
     return "" if author is None or manifest.replica is None else manifest.replica.commit_id
 
 
 def require_writers(manifest: Manifest) -> None:
-    """Raise `IsReplica` where neither sink nor compactor may write: the log follows another one."""
+    """Raise `IsReplica` if the log is a replica, to which neither sink nor compactor may write."""
     state = manifest.replica
     if state is not None:
         raise IsReplica(
@@ -357,14 +357,14 @@ def _fenced(manifest: Manifest, role: Role, epoch: int) -> Fenced:
 
 
 def _require_first_marks(manifest: Manifest, replacement: Replacement, epoch: int) -> None:
-    """An epoch marks in one commit, its pass's whole one, or `last_pass_epoch` would not say which marks are made."""
+    """Require that an epoch marks in one whole commit only; otherwise `last_pass_epoch` would be ambiguous."""
     if any(epoch in entry.cleaned_epochs for swap in replacement.swaps for entry in swap.new):
         assert replacement.whole, f"a part of pass {epoch} marks tombstones; it must claim an epoch of its own"
         assert manifest.last_pass_epoch != epoch, f"pass {epoch} has ended and marks tombstones again"
 
 
 def _require_own(names: Iterable[str], role: Role, epoch: int) -> None:
-    """A commit brings in only objects of its own role and epoch: others may be orphans that are being deleted."""
+    """Require that a commit only adds objects of its own role and epoch: others may be orphans in deletion."""
     for name in names:
         parsed = parse_name(name)
         assert parsed is not None, f"{name} is not the name of a segment or an index"

@@ -1,15 +1,15 @@
-"""What a commit may change in a replica's manifest, and in its source's on its behalf: pure edits, as in `edits`.
+"""Pure edits of a replica's manifest, and of its source's manifest for the replica, as in `edits`.
 
-    hold, drop_hold       in the source: what a replica still needs, and what it has
-    claim_replica         in the replica: take the replicator's epoch
-    mirror                take over a version of the source, objects being there already
-    stamp, forget         write the times of what was unlinked; take what was deleted off the list
-    promote               make the replica a log with writers of its own, that goes on with the source's
-    demote                make a log the replica of another one, which must go on with it
+    hold, drop_hold       in the source: the objects that a replica still needs, and the offsets that it has
+    claim_replica         in the replica: claim the replicator's epoch
+    mirror                apply a version of the source, whose objects have been copied
+    stamp, forget         write the times of replaced objects; remove deleted objects from the list
+    promote               make the replica a log with its own writers, which continues the source's log
+    demote                make a log the replica of another one, which must continue it
 
-A replica's manifest is the source's, but for its own version, its own holds (it may have replicas too), and its own
-`replaced` with its own store's times. Source versions may be skipped, never reversed. Names that a version of the
-source does not list are never listed by a later one, so what a mirror unlinks is never wanted again.
+A replica's manifest equals the source's, except for its own version, its own holds (a replica can have replicas), and
+its own `replaced` with its own store's times. A replica may skip source versions, but never goes back. If a version of
+the source does not list an object, no later version does, so an object that a mirror removes is never needed again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _RESYNC: Final = "`keyfold replica resync` makes the replica accept the source's
 
 @dataclass(frozen=True, slots=True)
 class Following:
-    """Whom a replica follows: the name that it is registered under there, and the URL (for people)."""
+    """The source of a replica: the name that the replica is registered under, and the source's URL (for people)."""
 
     name: str
     source: str
@@ -49,9 +49,9 @@ class Following:
 
 
 def hold(name: str, version: int | None, expires_in_ms: int, received_to: int | None = None) -> Edit:
-    """What replica `name` needs: the objects of `version` for `expires_in_ms`, None for nothing; and what it has.
+    """Hold the objects of `version` for replica `name` for `expires_in_ms` (None: hold none), and record what it has.
 
-    What was received never goes back. An edit that would change nothing returns the manifest that it was given.
+    `received_to` never goes back. An edit without effect returns the manifest unchanged.
     """
 
     def edit(manifest: Manifest, seen_ms: int) -> Manifest:
@@ -72,7 +72,7 @@ def hold(name: str, version: int | None, expires_in_ms: int, received_to: int | 
 
 
 def drop_hold(name: str) -> Edit:
-    """The replica is nobody's business any more."""
+    """Remove the hold of a replica that is no longer registered."""
 
     def edit(manifest: Manifest, _seen_ms: int) -> Manifest:
         if manifest.hold(name) is None:
@@ -86,21 +86,21 @@ def drop_hold(name: str) -> Edit:
 
 
 FIRST_EPOCH: Final = 1
-"""The epoch of who writes a replica's first manifest, or makes it anew where it was lost."""
+"""Epoch of the replicator that writes a replica's first manifest, or creates a lost one again."""
 
 
 def first_mirror(source: Manifest, following: Following, commit_id: str, claim_id: str) -> Manifest:
-    """The first manifest of a replica, by who has drawn `claim_id`. Its objects must be there."""
+    """Return the first manifest of a replica, for the replicator that drew `claim_id`. Its objects must exist."""
     state = ReplicaState(FIRST_EPOCH, commit_id, following.name, following.source, claim_id=claim_id)
     empty = replace(source, version=0, segments=(), replaced=(), holds=(), replica=state)
     return replace(_mirrored(empty, source, UNSTAMPED), version=1)
 
 
 def claim_replica(expected: Token, following: Following, claim_id: str) -> Edit:
-    """Take the replicator's epoch, which was that of `expected` when the claimer looked; `claim_id` was just drawn.
+    """Claim the replicator's epoch, which was that of `expected` when the claimer read it; `claim_id` was just drawn.
 
-    The epoch is the version by which it is claimed: nobody ever had it, whatever the log was promoted to in between.
-    Where the manifest was lost since, versions begin again, and the drawn id tells who has claimed.
+    The epoch is the manifest version of the claim. No other claim ever had it, even if the log was promoted in between.
+    If the manifest was lost, versions start again; then the drawn id identifies the claimer.
     """
 
     def edit(manifest: Manifest, _seen_ms: int) -> Manifest:
@@ -119,7 +119,7 @@ def claim_replica(expected: Token, following: Following, claim_id: str) -> Edit:
 
 
 def mirror(token: Token, source: Manifest, *, resync: bool = False) -> Edit:
-    """Take over `source`, whose objects must be there; `require_follows` says what else it must be."""
+    """Apply `source`, whose objects must exist; `require_follows` has the other requirements."""
 
     def edit(manifest: Manifest, seen_ms: int) -> Manifest:
         require_epoch(manifest, token)
@@ -130,7 +130,7 @@ def mirror(token: Token, source: Manifest, *, resync: bool = False) -> Edit:
 
 
 def stamp(token: Token) -> Edit:
-    """Change nothing: a commit by itself writes the times that are missing."""
+    """Change nothing: every commit fills in missing times."""
 
     def edit(manifest: Manifest, _seen_ms: int) -> Manifest:
         require_epoch(manifest, token)
@@ -140,7 +140,7 @@ def stamp(token: Token) -> Edit:
 
 
 def forget(token: Token, names: Iterable[str]) -> Edit:
-    """Take deleted objects off the list of replaced ones."""
+    """Remove deleted objects from the list of replaced ones."""
     gone = frozenset(names)
 
     def edit(manifest: Manifest, _seen_ms: int) -> Manifest:
@@ -151,10 +151,10 @@ def forget(token: Token, names: Iterable[str]) -> Edit:
 
 
 def promote(token: Token, log_id: str, *, epochs_above: int = 0, source: Manifest | None = None) -> Edit:
-    """Make the replica the log `log_id`, which goes on where its source's version ends.
+    """Make the replica the log `log_id`, which continues at the end of its source's version.
 
-    `source`, where it is known, must be what the replica has: nothing is left behind then. `epochs_above` is the
-    newest epoch in any name of the folder, which may still hold what an older log left there.
+    `source`, if known, must equal the replica: then no record is left behind. `epochs_above` is the newest epoch of any
+    name in the folder, which may still contain objects of an older log.
     """
 
     def edit(manifest: Manifest, _seen_ms: int) -> Manifest:
@@ -170,7 +170,7 @@ def promote(token: Token, log_id: str, *, epochs_above: int = 0, source: Manifes
                 lost_to=max(manifest.next_offset, source.next_offset),
             )
         version = manifest.log_version if source is None else source.log_version
-        # A log that was demoted and has received nothing is still itself, and so are its version numbers.
+        # A log that was demoted and has received nothing is still the same log, with the same version numbers.
         version = version or manifest.version
         ancestor = Ancestor(manifest.log_id, version, manifest.next_offset, manifest.last_epoch)
         return replace(
@@ -185,10 +185,10 @@ def promote(token: Token, log_id: str, *, epochs_above: int = 0, source: Manifes
 
 
 def demote(source: Manifest, following: Following, *, discard: bool = False) -> Edit:
-    """Make a log the replica of `source`: its own replica, which is to be promoted, or one that was.
+    """Make a log the replica of `source`: a replica of this log that will be promoted, or was promoted.
 
-    Raises `ReplicaDiverged` where `source` is neither, where this log has records that `source` has not (unless they
-    are to be discarded), and where it has unlinked objects that `source` still lists: their names may be deleted here.
+    Raises `ReplicaDiverged` if `source` is neither, if this log has records that `source` lacks (unless `discard`), and
+    if it has replaced objects that `source` still lists, because their names may be deleted here.
     """
 
     def edit(manifest: Manifest, _seen_ms: int) -> Manifest:
@@ -208,16 +208,16 @@ def demote(source: Manifest, following: Following, *, discard: bool = False) -> 
 
 
 def same_content(one: Manifest, other: Manifest) -> bool:
-    """Whether two manifests describe the same state of the same log, fields of newer formats included."""
+    """Return whether two manifests describe the same state of the same log, including fields of newer formats."""
     return content(one) == content(other) and _unknown(one) == _unknown(other)
 
 
 def require_follows(manifest: Manifest, source: Manifest, *, resync: bool = False) -> None:
-    """Raise where a replica's manifest must not become `source`'s.
+    """Raise an error if a replica's manifest must not become `source`'s.
 
-    `ReplicaDiverged`: `source` is another log, or an older version, or a later one that lacks what the replica has
-    already; or it lists what was unlinked here. `ResyncRequired`: `source` removed a tombstone that the replica had not
-    received. `resync` accepts all but the last case of the first.
+    `ReplicaDiverged`: `source` is another log, an older version, or a later one that lacks data of the replica; or it
+    lists an object that the replica has replaced. `ResyncRequired`: `source` removed a tombstone that the replica had
+    not received. `resync` accepts all cases except a replaced object.
     """
     state = require_replica(manifest)
     again = source.object_names() & {r.name for r in manifest.replaced}
@@ -311,7 +311,7 @@ def _require_nothing_lost(manifest: Manifest, source: Manifest, *, discard: bool
 
 
 def _inherited(source: Manifest, ancestor: Ancestor) -> set[str]:
-    """Of the objects that `source` lists, those that were made before it went its own way."""
+    """Return the objects listed by `source` that were created before it was promoted."""
     parsed = ((name, parse_name(name)) for name in source.object_names())
     return {name for name, p in parsed if p is not None and p.epoch <= ancestor.last_epoch}
 
@@ -319,8 +319,8 @@ def _inherited(source: Manifest, ancestor: Ancestor) -> set[str]:
 def _mirrored(manifest: Manifest, source: Manifest, seen_ms: int) -> Manifest:
     state = require_replica(manifest)
     shared_to = _shared_to(manifest, source)
-    # What only this side had is not part of any log any more. It becomes an orphan at once: listed as replaced, it
-    # would look like records that the log has lost.
+    # Objects that only this side had belong to no log any more. They become orphans immediately: listed as replaced,
+    # they would look like records that the log has lost.
     waiting = {n for s in manifest.segments if s.last_offset < shared_to for n in (s.name, s.index_name)}
     unlinked = sorted(waiting - source.object_names())
     version = manifest.version + 1
@@ -329,7 +329,7 @@ def _mirrored(manifest: Manifest, source: Manifest, seen_ms: int) -> Manifest:
         version=manifest.version,
         sink=RoleState(source.sink.epoch),
         compactor=RoleState(source.compactor.epoch),
-        # Its own replicas have received no more of this log than was common to both.
+        # Its own replicas have only received the part of this log that both have in common.
         holds=tuple(replace(h, received_to=min(h.received_to, shared_to)) for h in manifest.holds),
         replaced=manifest.replaced + tuple(Replaced(name, version, UNSTAMPED) for name in unlinked),
         replica=replace(state, source_log_id=source.log_id, source_version=source.log_version, received_at_ms=seen_ms),
@@ -337,7 +337,7 @@ def _mirrored(manifest: Manifest, source: Manifest, seen_ms: int) -> Manifest:
 
 
 def _shared_to(manifest: Manifest, source: Manifest) -> int:
-    """The offset below which both logs had the same records."""
+    """Return the offset below which both logs have the same records."""
     if source.log_id == manifest.log_id:
         return source.next_offset
     ancestor = source.ancestor(manifest.log_id)
@@ -345,7 +345,7 @@ def _shared_to(manifest: Manifest, source: Manifest) -> int:
 
 
 def require_replica(manifest: Manifest) -> ReplicaState:
-    """What is said of whom the log follows. Raises `Fenced` where it follows nobody: it was promoted."""
+    """Return the state of a replica. Raises `Fenced` if the log is no longer a replica, because it was promoted."""
     if manifest.replica is None:
         raise Fenced(
             manifest.topic, manifest.partition, f"the log is no longer a replica: it was promoted as {manifest.log_id}"
@@ -354,7 +354,7 @@ def require_replica(manifest: Manifest) -> ReplicaState:
 
 
 def own_log(manifest: Manifest, source: Manifest) -> ReplicaDiverged:
-    """The error for a log in the replica's place that has writers of its own."""
+    """Return the error for a log with its own writers in the place of a replica."""
     if manifest.ancestor(source.log_id) is not None:
         what = f"this log was promoted to {manifest.log_id}, which continues the source's log {source.log_id}"
         hint = "make the old source its replica with `keyfold replica demote`, or remove this replica"
@@ -365,7 +365,7 @@ def own_log(manifest: Manifest, source: Manifest) -> ReplicaDiverged:
 
 
 def require_epoch(manifest: Manifest, token: Token) -> ReplicaState:
-    """Raise `Fenced` where another replicator has claimed the log, or nobody may replicate into it any more."""
+    """Raise `Fenced` if another replicator has claimed the log, or if it is no longer a replica."""
     state = require_replica(manifest)
     if state.token == token:
         return state

@@ -1,11 +1,11 @@
-"""Records as columns, turned into Avro a batch at a time.
+"""Encoder of columns of records into Avro, batch by batch.
 
 A record is  prefix (offset, timestamp, type, key's branch and length) · key · middle (value's branch and length) ·
-value · suffix (headers, leader epoch). Prefixes, middles and suffixes of a whole batch are computed with numpy, then
-Arrow joins the five columns record by record in C; the join's own offsets say where each record begins. So no Python
-runs per record, but for records that have headers.
+value · suffix (headers, leader epoch). numpy computes the prefixes, middles and suffixes of a whole batch. Then Arrow
+joins the five columns record by record in C; the offsets of the result are the starts of the records. So Python code
+only runs per record for records with headers.
 
-A handful of records costs less one by one (`encode_few`) than numpy's set-up; both ways give the same bytes.
+For a few records, numpy's set-up costs more than encoding them one by one (`encode_few`); both give the same bytes.
 
 Invariant: `payload[ends[i-1]:ends[i]]` is record i, for any input that `check_columns` accepts.
 """
@@ -30,7 +30,7 @@ Ints = npt.NDArray[np.int64]
 Octets = npt.NDArray[np.uint8]
 Flags = npt.NDArray[np.bool_]
 
-# Below this many records the loop is quicker than numpy (measured: bench_codec.py).
+# For fewer records the loop is faster than numpy (measured: bench_codec.py).
 FEW_RECORDS: Final = 24
 # Columns are joined in slices of about this many bytes, so that a large batch is not held twice.
 SLICE_BYTES: Final = 4 << 20
@@ -45,7 +45,7 @@ _BYTES_BRANCH: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class EncodedRecords:
-    """Some records as raw block bytes, and what the index keeps of them. All columns have one row per record.
+    """Records as raw block bytes, with their columns of the index. All columns have one row per record.
 
     `ends` are positions in `payload` after each record. `keys` is an Arrow `binary` array.
     """
@@ -62,7 +62,7 @@ class EncodedRecords:
 
 
 def check_columns(columns: RecordColumns, last_offset: int) -> None:
-    """Raise `ValueError` where a batch cannot follow `last_offset`: before anything is kept of it."""
+    """Raise `ValueError` if a batch cannot follow `last_offset`, before any record is added."""
     check_lengths(columns)
     offsets = columns.offsets
     if offsets[0] <= last_offset or not all(map(lt, offsets, islice(offsets, 1, None))):
@@ -79,7 +79,7 @@ def check_columns(columns: RecordColumns, last_offset: int) -> None:
 
 
 def check_lengths(columns: RecordColumns) -> None:
-    """Raise `ValueError` where the columns differ in length."""
+    """Raise `ValueError` if the columns differ in length."""
     n = len(columns.offsets)
     fields = (columns.timestamps, columns.timestamp_types, columns.keys, columns.values)
     if any(len(field) != n for field in (*fields, columns.headers, columns.leader_epochs)):
@@ -87,7 +87,7 @@ def check_lengths(columns: RecordColumns) -> None:
 
 
 def content_bytes(columns: RecordColumns) -> int:
-    """Bytes of keys, values and headers. Raises `UnicodeEncodeError` for a header name that is no text."""
+    """Return the bytes of keys, values and headers. Raises `UnicodeEncodeError` for an invalid header name."""
     size = sum(map(len, filter(None, columns.keys))) + sum(map(len, filter(None, columns.values)))
     if any(columns.headers):
         size += sum(
@@ -100,7 +100,7 @@ def content_bytes(columns: RecordColumns) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Checked columns as arrays. `headers` is None where no record has any, `epochs` an int where all are equal."""
+    """Checked columns as arrays. `headers` is None if no record has any, `epochs` an int if all are equal."""
 
     offsets: Ints
     timestamps: Ints
@@ -113,7 +113,7 @@ class Prepared:
     def slices(
         self, slice_bytes: int = SLICE_BYTES, small_binary_bytes: int = SMALL_BINARY_BYTES
     ) -> Iterator[EncodedRecords]:
-        """The records encoded, in pieces of about `slice_bytes`."""
+        """Yield the encoded records in pieces of about `slice_bytes`."""
         ends = (_offsets(self.keys) + _offsets(self.values))[1:].astype(_INT64, copy=False)
         if self.headers is not None:
             ends = ends + _offsets(self.headers)[1:]
@@ -137,14 +137,14 @@ class Prepared:
 
 
 def prepare(columns: RecordColumns, last_offset: int) -> Prepared:
-    """Columns as arrays, with the checks of `check_columns`: `ValueError` where they cannot follow `last_offset`."""
+    """Return columns as arrays. Raises `ValueError`, as `check_columns` does, if they cannot follow `last_offset`."""
     check_lengths(columns)
     try:
         offsets, timestamps = np.array(columns.offsets, _INT64), np.array(columns.timestamps, _INT64)
         types = _types(columns.timestamp_types)
         epochs = _epochs(columns.leader_epochs)
     except (OverflowError, ValueError):
-        check_columns(columns, last_offset)  # says which number does not fit
+        check_columns(columns, last_offset)  # raises an error that names the number
         raise
     if offsets[0] <= last_offset or (offsets[1:] <= offsets[:-1]).any():
         check_columns(columns, last_offset)
@@ -160,7 +160,7 @@ def prepare(columns: RecordColumns, last_offset: int) -> Prepared:
 
 
 def _types(types: Sequence[int]) -> Octets:
-    # bytes() is quickest, but takes only lists and tuples for what they are.
+    # bytes() is the fastest way, but only for lists and tuples.
     array = np.frombuffer(bytes(types), np.uint8) if isinstance(types, list | tuple) else np.array(types, _INT64)
     if int(array.min()) < 0 or int(array.max()) >= len(TIMESTAMP_TYPES):
         raise ValueError("an unknown timestamp type")
@@ -180,13 +180,13 @@ def _epochs(epochs: Sequence[int]) -> Ints | int:
 
 
 def _binary(values: Sequence[bytes | None]) -> Any:
-    """Bytes as an Arrow array, with 64-bit offsets only where 32 bits do not do."""
+    """Return bytes as an Arrow array, with 64-bit offsets only if 32 bits are too few."""
     array = pa.array(values, pa.binary())
     return pa.array(values, pa.large_binary()) if isinstance(array, pa.ChunkedArray) else array
 
 
 def _cuts(ends: Ints, size_bytes: int) -> list[int]:
-    """Row numbers that cut `ends` into runs of about `size_bytes`, each of at least one row."""
+    """Return row numbers that cut `ends` into runs of about `size_bytes`, each of at least one row."""
     cuts = [0]
     while cuts[-1] < len(ends):
         begin = int(ends[cuts[-1] - 1]) if cuts[-1] else 0
@@ -227,7 +227,7 @@ def _encode_slice(records: Prepared, kind: pa.DataType) -> EncodedRecords:
 
 
 def _suffix(headers: Any, epochs: Ints | int, n: int, kind: pa.DataType) -> tuple[Any, ...]:
-    """Headers and leader epoch: one scalar for all records where nothing differs, as is usual."""
+    """Return headers and leader epochs: usually one scalar, because all records have the same."""
     if isinstance(epochs, int):
         epoch = varint(epochs)
         if headers is None:
@@ -245,8 +245,8 @@ def _suffix(headers: Any, epochs: Ints | int, n: int, kind: pa.DataType) -> tupl
 class _Ragged:
     """A column of short byte strings, built from numbers.
 
-    Each number becomes some rows of a byte matrix with one column per record; a mask says which of them a record has.
-    Rows that all records have need no mask, and most are such: the numbers of one batch are of one size.
+    Each number becomes some rows of a byte matrix with one column per record; a mask selects the rows of each record.
+    Rows that all records have need no mask. Most rows are like that, because the numbers of a batch have similar sizes.
     """
 
     def __init__(self, n: int) -> None:
@@ -261,7 +261,7 @@ class _Ragged:
         self._add_unsigned(((values << 1) ^ (values >> 63)).view(np.uint64), None)
 
     def add_union(self, lengths: Ints, nulls: Flags | None) -> None:
-        """The branch of ["null", "bytes"], and the length where it is bytes."""
+        """Add the branch of ["null", "bytes"], and the length of bytes."""
         if nulls is None:
             self.add_byte(np.full(self._n, _BYTES_BRANCH, np.uint8))
             self._add_unsigned((lengths << 1).view(np.uint64), None)
@@ -270,7 +270,7 @@ class _Ragged:
             self._add_unsigned((lengths << 1).view(np.uint64), ~nulls)
 
     def _add_unsigned(self, values: npt.NDArray[np.uint64], there: Flags | None) -> None:
-        """Seven bits a byte, the low ones first; the high bit of a byte says that another follows."""
+        """Add varints: seven bits per byte, low bits first; the high bit of a byte means that another byte follows."""
         least_bytes, bytes_max = _varint_bytes(int(values.min())), _varint_bytes(int(values.max()))
         rest = values >> _SHIFTS[:bytes_max]
         octets = rest.astype(np.uint8)
@@ -293,7 +293,7 @@ class _Ragged:
         self._masks.append(mask)
 
     def array(self, kind: pa.DataType) -> Any:
-        """The strings as an Arrow array of `kind`."""
+        """Return the strings as an Arrow array of `kind`."""
         n = self._n
         matrix = np.concatenate(self._octets).T
         bounds = np.zeros(n + 1, np.int64 if kind == pa.large_binary() else np.int32)
@@ -318,7 +318,7 @@ def _varint_bytes(value: int) -> int:
 
 
 def _offsets(array: Any) -> Any:
-    """The n + 1 offsets of a binary array into its data."""
+    """Return the n + 1 offsets of a binary array into its data."""
     width = np.int64 if array.type == pa.large_binary() else np.int32
     return np.frombuffer(array.buffers()[1], width)[array.offset : array.offset + len(array) + 1]
 
@@ -334,7 +334,7 @@ def _lengths(array: Any) -> Ints:
 
 
 def _nulls(array: Any) -> Flags | None:
-    """Which rows are null; None where none is."""
+    """Return a mask of the null rows; None if there are none."""
     if not array.null_count:
         return None
     flags: Flags = array.is_null().to_numpy(zero_copy_only=False)
@@ -342,14 +342,14 @@ def _nulls(array: Any) -> Flags | None:
 
 
 def _encode_headers(headers: Sequence[Sequence[Header] | None]) -> Any:
-    """The headers of each record as Avro has them; None where no record has any."""
+    """Return the encoded headers of each record; None if no record has any."""
     if not any(headers):
         return None
     return pa.array([headers_bytes(h) if h else b"\0" for h in headers], pa.large_binary())
 
 
 def headers_bytes(headers: Sequence[Header]) -> bytes:
-    """One record's headers as an Avro array of one piece. `headers` is not empty."""
+    """Return one record's headers as an Avro array of one block. `headers` is not empty."""
     parts = [varint(len(headers))]
     for name, value in headers:
         raw = name.encode()
@@ -361,7 +361,7 @@ def headers_bytes(headers: Sequence[Header]) -> bytes:
 
 def encode_few(columns: RecordColumns) -> EncodedRecords:
     """Encode checked columns record by record."""
-    pieces: list[bytes] = []  # joined once: a record may have many megabytes
+    pieces: list[bytes] = []  # joined once, because a record may have many megabytes
     lengths: list[int] = []
     for offset, timestamp, kind, key, value, headers, epoch in zip(
         columns.offsets,
@@ -395,7 +395,7 @@ def encode_few(columns: RecordColumns) -> EncodedRecords:
 
 
 def check_sizes(encoded: EncodedRecords) -> None:
-    """Raise `ValueError` where one record is larger than any Avro block."""
+    """Raise `ValueError` if a record is larger than an Avro block can be."""
     if len(encoded.payload) > MAX_BLOCK_BYTES:
         lengths = np.diff(encoded.ends, prepend=0)
         if int(lengths.max()) > MAX_BLOCK_BYTES:

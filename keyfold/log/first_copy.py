@@ -1,13 +1,13 @@
-"""The marker of a replica's first copy: a partition's folder says whose replica it is to be before it has a manifest.
+"""The marker of a replica's first copy in a partition's folder that has no manifest yet.
 
-    _first_copy.json    the replica's name and source, and how much of the source's log is to come here
+    _first_copy.json    the replica's name and source, and the size of the source's log to copy
 
-A replicator puts it into the folder before the first object, and deletes it after the first commit. Until then objects
-without a manifest would look like a log whose manifest was lost, and a folder without objects like no log at all. The
-marker decides nothing about the log: a manifest counts before it, and a replicator needs none to go on.
+A replicator writes it into the folder before the first object, and deletes it after the first commit. Without it,
+objects without a manifest would look like a log that lost its manifest, and an empty folder like no log at all. The
+marker is only informative: a manifest takes precedence over it, and a replicator can continue without it.
 
-Progress is what a listing of the folder holds of what the marker says. Objects that an interrupted round has left, and
-that the version to be copied does not name, were counted when the marker was written: they are no progress.
+The progress is the part of the marker's objects that a listing of the folder shows. Objects from an interrupted round
+that the version to copy does not list were counted when the marker was written, and do not count as progress.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from keyfold.store.documents import DOCUMENT_BYTES_MAX, load_json
 
 @dataclass(frozen=True, slots=True)
 class FirstCopy:
-    """What the marker says. Sizes are stored bytes of segments and indexes.
+    """The contents of the marker. Sizes are stored bytes of segments and indexes.
 
     `segments` and `size_bytes` are those of version `source_version` of the source's log. `other_segments` and
-    `other_bytes` were in the folder when the copy of that version began, and do not belong to it.
+    `other_bytes` were in the folder when the copy of that version started, and do not belong to it.
     """
 
     name: str
@@ -43,7 +43,7 @@ class FirstCopy:
 
     @staticmethod
     def of_manifest(source: Manifest, name: str, source_url: str, listed: Mapping[str, int]) -> FirstCopy:
-        """The marker of a copy of `source`; `listed` are the sizes of what is in the replica's folder, by name."""
+        """Return the marker of a copy of `source`; `listed` has the objects in the replica's folder and their sizes."""
         wanted = source.object_names()
         other_segments, other_bytes = _counted((n, size) for n, size in listed.items() if n not in wanted)
         size_bytes = sum(e.size_bytes + e.index_size_bytes for e in source.segments)
@@ -60,7 +60,7 @@ class FirstCopy:
 
     @staticmethod
     def of_bytes(data: bytes) -> FirstCopy:
-        """Read a marker, also one of a newer version. Raises `ValueError` where it does not say what it should."""
+        """Read a marker, also one of a newer version. Raises `ValueError` if it is malformed."""
         try:
             found = load_json(data)
             return FirstCopy(
@@ -77,15 +77,15 @@ class FirstCopy:
             raise ValueError(f"no marker of a first copy: {error!r}") from error
 
     def as_bytes(self) -> bytes:
-        """The marker as it is stored."""
+        """Return the stored bytes of the marker."""
         return json.dumps({"version": 1, **asdict(self)}, indent=2, ensure_ascii=False).encode()
 
 
 def put_marker(store: ObjectStore, place: Place, marker: FirstCopy, patience: Patience) -> None:
-    """Write the marker, where another one or none is there. Raises what the store does.
+    """Write the marker, over an existing one or none. Raises the store's errors.
 
-    Of several replicators that begin at once any may be the last: each marker is true of the copy that it began. Where
-    another one has just committed, the marker is one for the replicator's garbage collection.
+    If several replicators start at once, any marker may be the last; each describes the copy that its replicator
+    started. If another replicator has just committed, its garbage collection deletes the marker.
     """
     key = place.key(FIRST_COPY_NAME)
     data = marker.as_bytes()
@@ -103,9 +103,9 @@ def put_marker(store: ObjectStore, place: Place, marker: FirstCopy, patience: Pa
 
 
 def unfinished(place: Place, data: bytes, listed: Mapping[str, int]) -> FirstCopyUnfinished:
-    """The error for a partition whose first copy is not complete.
+    """Return the error for a partition whose first copy is not complete.
 
-    `data` is its marker, empty where it must not be read; `listed` are the sizes of what is in the folder, by name.
+    `data` is its marker, empty if it cannot be read; `listed` has the sizes of objects in the folder, by name.
     """
     try:
         marker = FirstCopy.of_bytes(data)
@@ -144,7 +144,7 @@ def unfinished(place: Place, data: bytes, listed: Mapping[str, int]) -> FirstCop
 
 
 def _counted(sizes: Iterable[tuple[str, int]]) -> tuple[int, int]:
-    """How many segments these are, and the bytes of segments and indexes."""
+    """Return the number of segments, and the bytes of segments and indexes."""
     segments = size_bytes = 0
     for name, size in sizes:
         parsed = parse_name(name)

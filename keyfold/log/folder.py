@@ -1,4 +1,4 @@
-"""One partition's folder in a bucket: what `PartitionLog` and `ReplicaLog` have in common."""
+"""A partition's folder in a bucket: the common part of `PartitionLog` and `ReplicaLog`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from keyfold.store.api import ObjectStore
 
 
 class PartitionFolder:
-    """Where the partition is, how patiently its store is asked, and who commits its manifest."""
+    """A partition's store, place, retry policy and committer."""
 
     def __init__(
         self,
@@ -31,12 +31,12 @@ class PartitionFolder:
         self.committer = Committer(store, place, self.patience)
 
     def listed(self) -> dict[str, int]:
-        """Sizes of all objects in the folder by their names in it. Raises `StoreError`."""
+        """Return the sizes of all objects in the folder, by name. Raises `StoreError`."""
         folder = self.place.folder
         return self.patience.repeat(
             lambda: {info.key.removeprefix(folder): info.size_bytes for info in self.store.list(folder)}
         )
 
     def object_names(self) -> list[ObjectName]:
-        """The segments and indexes that are there, whether a manifest names them or not. Raises `StoreError`."""
+        """Return the segments and indexes in the folder, listed in a manifest or not. Raises `StoreError`."""
         return [parsed for name in self.listed() if (parsed := parse_name(name)) is not None]

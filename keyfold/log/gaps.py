@@ -1,15 +1,15 @@
-"""A log's gaps, kept so that the manifest stays small whatever happens: pure.
+"""A log's list of gaps, bounded so that the manifest stays small. Pure.
 
-Millions of records may be skipped, one here and one there, and each commit writes the whole manifest. So
+A sink may skip millions of single records, and each commit writes the whole manifest. So gaps are merged:
 
-    touching     gaps of one reason that touch are one; so are skipped records with nothing kept between them
-    newest       the newest `NEWEST_GAPS` stay as they are: that is what an operator looks at
-    older        when there are more than `MAX_GAPS`, those of the older ones that lie closest together are joined, per
-                 reason, until three quarters of that are left
-    reasons      more than `MAX_REASONS` different ones are not told apart; the rest is `OTHER_REASONS`
+    touching     adjacent gaps with the same reason are merged; so are skipped records without a kept one in between
+    newest       the newest `NEWEST_GAPS` stay unchanged for the operator
+    older        above `MAX_GAPS`, the older gaps that are closest together are merged, per reason, until three
+                 quarters of that number are left
+    reasons      at most `MAX_REASONS` different reasons are kept; all others become `OTHER_REASONS`
 
-Joining loses places, never numbers: a gap that was joined says how many records of its range are meant
-(`Gap.record_count`), and the sum per reason stays exact. Which offsets of such a range are there, the log itself says.
+Merging loses positions, never numbers: a merged gap has the number of missing records in its range
+(`Gap.record_count`), and the sum per reason stays exact. The log itself shows which offsets of such a range it has.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OTHER_REASONS: Final = "other reasons"
 
 
 def with_gaps(known: Sequence[Gap], fresh: Iterable[Gap]) -> tuple[Gap, ...]:
-    """`known` and after them `fresh`, in the order in which they were noted, within the bounds."""
+    """Return `known` followed by `fresh`, in the order of their recording, within the bounds."""
     found = list(known)
     last_of = {gap.reason: at for at, gap in enumerate(found)}
     for gap in fresh:
@@ -47,12 +47,12 @@ def with_gaps(known: Sequence[Gap], fresh: Iterable[Gap]) -> tuple[Gap, ...]:
 
 
 def records_in(gap: Gap) -> int:
-    """How many offsets of its range a gap means."""
+    """Return the number of offsets that a gap covers."""
     return gap.to_offset - gap.from_offset if gap.record_count == WHOLE_RANGE else gap.record_count
 
 
 def totals(gaps: Iterable[Gap]) -> dict[str, int]:
-    """Offsets by reason."""
+    """Return the number of offsets by reason."""
     found: dict[str, int] = {}
     for gap in gaps:
         found[gap.reason] = found.get(gap.reason, 0) + records_in(gap)
@@ -67,7 +67,7 @@ def _joined(one: Gap, other: Gap) -> Gap:
 
 
 def _coarser(gaps: Sequence[Gap]) -> list[Gap]:
-    """Join the older ones that lie closest together, until three quarters of `MAX_GAPS` are left."""
+    """Merge the older gaps that are closest together, until three quarters of `MAX_GAPS` are left."""
     older, newest = gaps[:-NEWEST_GAPS], list(gaps[-NEWEST_GAPS:])
     by_reason: dict[str, list[Gap]] = {}
     for gap in older:

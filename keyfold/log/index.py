@@ -1,21 +1,22 @@
 """The index of a segment: one row per record, and a table of its blocks, in one Parquet object.
 
-Rows say where a record is (block; position and length in the block's raw bytes) and what a compactor must know of it:
-offset, timestamp, key, whether it is a tombstone, and the pass that marked it (`cleaned_epoch`, null: none). The block
-table says where each stored block is in the segment, and its CRC-32, so that one range can be fetched and trusted.
+A row has the place of a record (block; position and length in the block's raw bytes) and the fields that a compactor
+needs: offset, timestamp, key, whether it is a tombstone, and the pass that marked it (`cleaned_epoch`, null: none). The
+block table has the place of each stored block in the segment and its CRC-32, so that a reader can fetch one range and
+verify it.
 
     Parquet schema     ROWS below; row groups of ROW_GROUP_ROWS; page checksums on
     footer metadata    keyfold.format  "1"
-                       keyfold.codec   the segment's codec, in Avro's words
+                       keyfold.codec   the segment's codec, by Avro's name
                        keyfold.sync    the segment's sync marker, hexadecimal
                        keyfold.blocks  base64 of zstd of little-endian int64: the columns of BlockTable one after
                                        another, position and first_offset as differences to the block before
                        keyfold.check   CRC-32 of the four values above, one after another, eight hexadecimal digits
 
-Parquet settings were measured (400,000 rows; write and read in µs of CPU, size in bytes a row). Numbers are delta
-encoded and not compressed: zstd on top takes 10 % longer for 0.4 bytes. Keys have their lengths apart and zstd level 1:
-random hexadecimal keys 0.067, 0.038, 19.4, against 0.109, 0.046, 20.4 without the former and 0.118, 0.050, 20.9 with a
-dictionary; keys like `user-0000042` 0.066, 0.032, 6.9, against 19.4 bytes uncompressed.
+The Parquet settings were measured (400,000 rows; write and read in µs of CPU, size in bytes per row). Numbers are delta
+encoded and not compressed: zstd on top takes 10 % longer for 0.4 bytes. Keys have separate lengths and zstd level 1:
+random hexadecimal keys take 0.067, 0.038, 19.4, against 0.109, 0.046, 20.4 without separate lengths and 0.118, 0.050,
+20.9 with a dictionary; keys like `user-0000042` take 0.066, 0.032, 6.9, against 19.4 bytes uncompressed.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ ROW_GROUP_ROWS: Final = 128 * 1024
 _TABLE_BYTES: Final = 64 * 1024
 _TABLE_RATIO: Final = 16
 
-# A row group as keyfold writes it, without large keys: its rows, and of each column a page at least.
+# A row group as keyfold writes it, without large keys: its rows, and at least one page per column.
 _GROUP_BYTES: Final = 64 * 1024 * 1024
 _GROUP_BYTES_MIN: Final = 1024 * 1024
 _ROW_BYTES: Final = 512
@@ -100,7 +101,7 @@ class BlockTable:
         return len(self.position)
 
     def check(self, block: StoredBlock, *, origin: str = "") -> None:
-        """Raise `SegmentDamaged` where a block read at its number is not the one of this table."""
+        """Raise `SegmentDamaged` if a block does not match the table's row of its number."""
         i = block.number
         if i >= len(self):
             raise SegmentDamaged(origin, f"the index has only {len(self)} blocks", block=i)
@@ -113,7 +114,7 @@ class BlockTable:
             raise SegmentDamaged(origin, "has another CRC-32 than in its index", block=i)
 
     def encode(self) -> bytes:
-        """The table as it stands in an index's metadata."""
+        """Return the table's value for an index's metadata."""
         columns = [np.diff(self.position, prepend=0), self.length, self.record_count]
         columns += [np.diff(self.first_offset, prepend=0), self.crc32]
         raw = np.concatenate(columns).astype("<i8").tobytes()
@@ -131,9 +132,9 @@ class BlockTable:
 
 @dataclass(frozen=True)
 class Index:
-    """An index, read. `rows` has the columns of `ROWS`, each as one chunk (or those of them that were asked for).
+    """A parsed index. `rows` has all or some columns of `ROWS`, each as one chunk.
 
-    A part of an index has the rows of the blocks `part` (from, up to without) alone, and the whole block table.
+    A part of an index only has the rows of the blocks `part` (first, end), and the whole block table.
     """
 
     rows: pa.Table
@@ -146,13 +147,13 @@ class Index:
         return int(self.rows.num_rows)
 
     def ints(self, column: str) -> npt.NDArray[Any]:
-        """A number column without nulls as numpy, without a copy."""
+        """Return a number column without nulls as a numpy array, without a copy."""
         array: npt.NDArray[Any] = _one_chunk(self.rows.column(column)).to_numpy()
         return array
 
     @cached_property
     def is_tombstone(self) -> npt.NDArray[np.bool_]:
-        """Which rows are tombstones."""
+        """Mask of the rows that are tombstones."""
         flags: npt.NDArray[np.bool_] = _one_chunk(self.rows.column("is_tombstone")).to_numpy(zero_copy_only=False)
         return flags
 
@@ -166,9 +167,9 @@ class Index:
 
     @staticmethod
     def parts(data: Bytes, *, columns: Sequence[str] | None = None, origin: str = "") -> Iterator[Index]:
-        """Read an index a row group at a time: parts of whole blocks, in order. Raises `SegmentDamaged`.
+        """Read an index by row groups: yield parts of whole blocks, in order. Raises `SegmentDamaged`.
 
-        What is held is the object's bytes and two row groups (or some columns of them), however many rows there are.
+        Memory holds the object's bytes and two row groups (or some of their columns), for any number of rows.
         """
         names = list(ROWS.names if columns is None else columns)
         with _opened(data, names, origin) as (file, whole):
@@ -176,9 +177,9 @@ class Index:
 
     @staticmethod
     def groups_backwards(data: Bytes, *, columns: Sequence[str], origin: str = "") -> Iterator[tuple[int, pa.Table]]:
-        """Some columns of an index a row group at a time, the last first: the group's first row, and its rows.
+        """Yield some columns by row groups, the last group first: the number of the group's first row, and its rows.
 
-        What is held is the object's bytes and one row group. Raises `SegmentDamaged`.
+        Memory holds the object's bytes and one row group. Raises `SegmentDamaged`.
         """
         with _opened(data, columns, origin) as (file, _):
             row = file.metadata.num_rows
@@ -189,12 +190,12 @@ class Index:
 
     @staticmethod
     def block_table(tail: Bytes, *, origin: str = "") -> BlockTable:
-        """The block table off an index's end, which holds its whole footer. Raises `SegmentDamaged`."""
+        """Read the block table from an index's end, which contains the whole footer. Raises `SegmentDamaged`."""
         with _damage_named(origin):
             return _checked_footer(tail, origin)[1].blocks
 
     def encode(self, row_group_rows: int = ROW_GROUP_ROWS) -> bytes:
-        """The Parquet object. The same index always gives the same bytes with the same Arrow release."""
+        """Return the Parquet object. Equal indexes give equal bytes with the same Arrow release."""
         writer = IndexWriter(codec=self.codec, sync_marker=self.sync_marker, row_group_rows=row_group_rows)
         writer.write(self.rows)
         return writer.finish(self.blocks)
@@ -202,7 +203,7 @@ class Index:
 
 @contextmanager
 def _damage_named(origin: str) -> Iterator[None]:
-    """Raise `SegmentDamaged` for what bytes that are no index lead to."""
+    """Raise `SegmentDamaged` for any error from malformed bytes."""
     try:
         yield
     except SegmentDamaged:
@@ -213,10 +214,10 @@ def _damage_named(origin: str) -> Iterator[None]:
 
 @contextmanager
 def _opened(data: Bytes, columns: Sequence[str], origin: str) -> Iterator[tuple[Any, Index]]:
-    """An index as a Parquet file whose `columns` may be read, and as an `Index` without its rows.
+    """Open an index as a Parquet file whose `columns` may be read, and as an `Index` without its rows.
 
-    Raises `SegmentDamaged`, also for what happens while it is open. Every reader of rows comes by here: Arrow sees
-    nothing that was not checked.
+    Raises `SegmentDamaged`, also for errors while it is open. Every reader of rows uses this function, so Arrow only
+    reads checked bytes.
     """
     with _damage_named(origin):
         footer, whole = _checked_footer(data, origin)
@@ -228,7 +229,7 @@ def _opened(data: Bytes, columns: Sequence[str], origin: str) -> Iterator[tuple[
 
 
 def _checked_footer(tail: Bytes, origin: str) -> tuple[Footer, Index]:
-    """What the footer says: its row groups, and an `Index` without rows. Raises `SegmentDamaged`, `ValueError`."""
+    """Return the row groups of the footer, and an `Index` without rows. Raises `SegmentDamaged`, `ValueError`."""
     footer = read_footer(tail)
     meta = _checked_meta(footer.metadata, origin)
     blocks = BlockTable.parse(meta["keyfold.blocks"].encode())
@@ -244,16 +245,16 @@ def _checked_footer(tail: Bytes, origin: str) -> tuple[Footer, Index]:
 
 
 def _check_columns(schema: pa.Schema, origin: str) -> None:
-    """Raise `SegmentDamaged` for other columns, and for those that may hold null where a writer's may not."""
+    """Raise `SegmentDamaged` for unexpected columns, including those that may have unexpected nulls."""
     if not schema.equals(ROWS):
         said = str(schema.remove_metadata()).replace("\n", ", ")
         raise SegmentDamaged(origin, f"the index has unexpected columns: {said}")
 
 
 def _check_group(file: Any, data: Bytes, group: RowGroup, number: int, columns: Sequence[str], origin: str) -> None:
-    """Raise `SegmentDamaged` where a row group claims more than keyfold writes, before Arrow takes memory for it.
+    """Raise `SegmentDamaged` if a row group declares more than keyfold writes, before Arrow allocates memory for it.
 
-    Large keys have to be within what the records are said to have.
+    Large keys must fit into the declared lengths of their records.
     """
     wanted = {ROWS.get_field_index(name) for name in columns}
     claimed = sum(unpacked_bytes(data, group, column, is_key=column == _KEY) for column in wanted)
@@ -272,7 +273,7 @@ def _row_groups(file: Any, columns: list[str]) -> Iterator[pa.Table]:
 
 
 def _whole_blocks(index: Index, columns: list[str], groups: Iterator[pa.Table]) -> Iterator[Index]:
-    """Rows as they come, cut where a block ends."""
+    """Yield the rows of `groups` as parts that end at block ends."""
     ends = np.cumsum(index.blocks.record_count)
     first = row = 0
     pending = index.rows.select(columns)
@@ -291,7 +292,7 @@ _META: Final = ("keyfold.format", "keyfold.codec", "keyfold.sync", "keyfold.bloc
 
 
 def _checked_meta(meta: dict[bytes, bytes], origin: str) -> dict[str, str]:
-    """The footer's values of ours. Raises `SegmentDamaged`, `KeyError` where one is missing, `ValueError`."""
+    """Return keyfold's values of the footer. Raises `SegmentDamaged`, `KeyError` for a missing one, `ValueError`."""
     version = meta.get(b"keyfold.format", b"").decode()
     if version != FORMAT:
         raise SegmentDamaged(origin, f"the index has format {version!r}; this version reads format {FORMAT!r}")
@@ -312,7 +313,7 @@ def _one_chunk(column: Any) -> Any:
 
 
 class IndexWriter:
-    """Writes an index row group by row group, so that rows need not be held until the segment ends."""
+    """A writer of an index by row groups, so that memory does not hold all rows of a segment."""
 
     def __init__(self, *, codec: str, sync_marker: bytes, row_group_rows: int = ROW_GROUP_ROWS) -> None:
         self._row_group_rows = row_group_rows
@@ -333,7 +334,7 @@ class IndexWriter:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the row groups that are written."""
+        """Bytes of the row groups written so far."""
         return self._sink.tell()
 
     def write(self, rows: pa.Table) -> None:
@@ -341,7 +342,7 @@ class IndexWriter:
         self._writer.write_table(rows, row_group_size=self._row_group_rows)
 
     def finish(self, blocks: BlockTable) -> bytes:
-        """Close the object and give its bytes."""
+        """Close the object and return its bytes."""
         values = {
             "keyfold.format": FORMAT,
             "keyfold.codec": self._codec,
@@ -354,7 +355,7 @@ class IndexWriter:
 
 
 def remark(index: Index, cleaned_epoch: pa.Array) -> Index:
-    """The same rows with other marks (int32, null: unmarked). Raises `ValueError` for another number of rows."""
+    """Return the same rows with other marks (int32, null: unmarked). Raises `ValueError` for another number of rows."""
     if len(cleaned_epoch) != len(index):
         raise ValueError(f"{len(cleaned_epoch)} marks for {len(index)} rows")
     at = index.rows.schema.get_field_index("cleaned_epoch")
@@ -363,7 +364,7 @@ def remark(index: Index, cleaned_epoch: pa.Array) -> Index:
 
 
 def read_index(store: ObjectStore, place: Place, entry: SegmentEntry, *, columns: Sequence[str] | None = None) -> Index:
-    """A segment's index as its manifest names it, with its checksum and counts verified.
+    """Read a segment's index by its manifest entry, and verify its checksum and counts.
 
     Raises `Corrupt`, which names the object, and the errors of `ObjectStore.get`.
     """
@@ -380,7 +381,7 @@ def read_index(store: ObjectStore, place: Place, entry: SegmentEntry, *, columns
 
 
 def read_index_data(store: ObjectStore, place: Place, entry: SegmentEntry) -> bytes:
-    """The bytes of a segment's index, with their checksum verified. Raises what `read_index` raises."""
+    """Read the bytes of a segment's index, and verify their checksum. Raises the errors of `read_index`."""
     key = place.key(entry.index_name)
     try:
         data = store.get(key, entry.index_size_bytes).data

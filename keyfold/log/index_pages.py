@@ -1,13 +1,13 @@
-"""What an index takes in memory, by the headers of its Parquet pages, before Arrow takes it.
+"""Memory that Arrow would need for an index, computed from the headers of its Parquet pages.
 
-Arrow takes the memory that a Parquet file asks for. A page's header, and not the footer, says how large the page is
-when it is unpacked. A page of a dictionary, or of keys that repeat the beginning of the key before, then grows once
-more. So does a page of keys whose lengths are apart: it says how many lengths there are, and Arrow believes it.
+Arrow allocates the memory that a Parquet file requests. A page's header, not the footer, has the page's uncompressed
+size. Pages with a dictionary, and pages of keys that repeat the start of the previous key, then grow again. So do pages
+of keys with separate lengths: the page declares their number, and Arrow trusts it.
 
-So only what cannot grow is read: data pages of format 1, PLAIN or one of the delta encodings that keyfold writes, not
-compressed or by zstd. The headers are in Thrift's compact protocol. Arrow's own view of a footer's columns cannot be
-asked: Arrow ends the process where a damaged footer has a column that it does not know. Wherever Thrift's decoder would
-pass over something odd (a field that comes twice, a number that is too large for its type), this one raises.
+So only pages that cannot grow are accepted: data pages of format 1, PLAIN or one of the delta encodings that keyfold
+writes, uncompressed or with zstd. The headers are in Thrift's compact protocol. Arrow itself cannot be used to read a
+footer's columns: Arrow aborts the process if a damaged footer has an unknown column. This decoder also raises an error
+where Thrift's decoder would ignore something odd (a repeated field, a number too large for its type).
 
     https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md
     https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift
@@ -30,12 +30,12 @@ _WIDE: Final = 15
 _DATA_PAGE: Final = 0
 _RLE: Final = 3
 _DELTA_LENGTH_BYTE_ARRAY: Final = 6
-# In these a value takes its own bytes in its page, or Arrow takes no more for it than its type has.
+# In these encodings a value occupies its own bytes in the page, or Arrow allocates only the size of its type.
 _ENCODINGS: Final = {0: "PLAIN", 3: "RLE", 5: "DELTA_BINARY_PACKED", 6: "DELTA_LENGTH_BYTE_ARRAY"}
 _NONE: Final = 0
 _ZSTD: Final = 6
 
-# Levels of a page of keys: a bit for each row, and rarely more. Behind them are four numbers, of at most 5 bytes each.
+# Levels of a page of keys: a bit per row, rarely more. After them are four numbers of at most 5 bytes each.
 _LEVELS_BYTES: Final = 20 * 1024
 _NUMBERS_BYTES: Final = 20
 _SIZE: Final = 4
@@ -43,7 +43,7 @@ _SIZE: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The pages of one column in one row group: where they are, their values, and Parquet's number of their codec."""
+    """The pages of one column in one row group: their place, number of values, and Parquet's number of their codec."""
 
     start: int
     size_bytes: int
@@ -53,7 +53,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """A row group: its rows, and a chunk for each column."""
+    """A row group: its number of rows, and a chunk for each column."""
 
     row_count: int
     chunks: tuple[Chunk, ...]
@@ -92,10 +92,10 @@ def read_footer(data: Bytes) -> Footer:
 
 
 def unpacked_bytes(data: Bytes, group: RowGroup, column: int, *, is_key: bool) -> int:
-    """Return what the pages of a column say that they take when they are unpacked.
+    """Return the declared uncompressed bytes of a column's pages.
 
-    Raises `ValueError` where Arrow could take more, and where the values in pages are not as many as the rows. A column
-    of keys has one definition level.
+    Raises `ValueError` if Arrow could need more memory, or if the number of values differs from the number of rows. A
+    column of keys has one definition level.
     """
     chunk = group.chunks[column]
     if chunk.codec not in {_NONE, _ZSTD}:
@@ -138,7 +138,7 @@ class _Page:
 
 
 def _page(pages: memoryview, at: int) -> _Page:
-    """The data page that begins here. Raises `ValueError` for a page of another kind, `IndexError` at the end."""
+    """Return the data page at this position. Raises `ValueError` for another kind of page, `IndexError` at the end."""
     header = _Compact(pages, at)
     kind = unpacked = packed = -1
     values = (-1, -1, -1)
@@ -164,7 +164,7 @@ def _page(pages: memoryview, at: int) -> _Page:
 
 
 def _page_values(header: _Compact) -> tuple[int, int, int]:
-    """A data page's number of values, their encoding, and that of their definition levels; -1 where one is missing."""
+    """Return a data page's number of values, their encoding, and that of their definition levels; -1 if missing."""
     count = encoding = levels = -1
     for field in header.fields():
         if field == 1 << 4 | _I32:
@@ -179,7 +179,7 @@ def _page_values(header: _Compact) -> tuple[int, int, int]:
 
 
 def _check_lengths(stored: memoryview, page: _Page, codec: int, column: int) -> None:
-    """Raise `ValueError` where a page of keys claims more lengths than it has values: Arrow takes memory for each."""
+    """Raise `ValueError` if a page of keys declares more lengths than values: Arrow allocates memory for each."""
     if page.level_encoding != _RLE:
         raise ValueError(f"column {column} has levels of Parquet encoding {page.level_encoding}, not RLE")
     head = _head(stored, _LEVELS_BYTES, codec)
@@ -258,7 +258,7 @@ def _chunk_metadata(footer: _Compact) -> Chunk:
 
 
 class _Compact:
-    """A reader of Thrift's compact protocol. Raises `ValueError`, and `IndexError` where the data ends first."""
+    """A reader of Thrift's compact protocol. Raises `ValueError`, and `IndexError` if the data ends early."""
 
     __slots__ = ("at", "data")
 
@@ -281,7 +281,7 @@ class _Compact:
         self.at += 1
 
     def unsigned(self) -> int:
-        """A varint without a sign."""
+        """Read an unsigned varint."""
         data, at = self.data, self.at
         byte = data[at]
         found, shift = byte & 0x7F, 7
@@ -296,28 +296,28 @@ class _Compact:
         return found
 
     def number(self) -> int:
-        """A number of up to 64 bits."""
+        """Read a number of up to 64 bits."""
         found = self.unsigned()
         if found >> 64:
             raise ValueError("a number is too large")
         return (found >> 1) ^ -(found & 1)
 
     def i32(self) -> int:
-        """A number of 32 bits."""
+        """Read a number of 32 bits."""
         found = self.unsigned()
         if found >> 32:
             raise ValueError("a number is too large")
         return (found >> 1) ^ -(found & 1)
 
     def binary(self) -> bytes:
-        """Bytes."""
+        """Read a byte string."""
         size = self.unsigned()
         start = self.at
         self._pass(size)
         return bytes(self.data[start : self.at])
 
     def items(self, kind: int) -> int:
-        """How many items of this kind the list has that begins here; each has at least one byte."""
+        """Read the number of items of a list of this kind; each item has at least one byte."""
         byte = self.data[self.at]
         self.at += 1
         count = byte >> 4
@@ -330,7 +330,7 @@ class _Compact:
         return count
 
     def skip(self, kind: int, depth: int = 0) -> None:
-        """Pass over a value."""
+        """Skip a value."""
         if kind in {_I16, _I32, _I64}:
             self.unsigned()
         elif kind == _BINARY:

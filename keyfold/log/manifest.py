@@ -1,14 +1,14 @@
-"""The manifest: what one partition's log is made of, as values.
+"""The manifest: the contents of one partition's log, as values.
 
 A manifest lists the log's segments in order. Their *ranges* `[base_offset, next_offset)` are contiguous from
 `log_start_offset` to the log's `next_offset`: a hole inside a range is legal (compaction, transactions), a hole between
-ranges is corruption. The range of a segment and the base offset in its name may differ, because an emptied segment's
+ranges is corruption. The range of a segment may differ from the base offset in its name, because an emptied segment's
 range goes to its neighbour.
 
-Times that protect readers are not known when a manifest is built, only when it has landed. So they are left
-`UNSTAMPED`, and the next commit by anybody writes the store's time at which it had *seen* them (`stamped`).
+The times that protect readers are not known when a manifest is built, only after it has landed. So a commit leaves them
+`UNSTAMPED`, and the next commit of any author fills in the store's time at which it had *seen* them (`stamped`).
 
-Invariant (`check`): what is written above, counts that agree, epochs that never exceed `last_epoch`.
+Invariant (`faults`): the rules above, consistent counts, and epochs that never exceed `last_epoch`.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from keyfold.store.api import STORE_TIME_RESOLUTION_MS
 
 UNSTAMPED: Final = -1
 COUNTED_MAX: Final = 2**62
-"""No writer ever counts so far. From a larger version or epoch the next one might not fit into a manifest's numbers."""
+"""Limit of versions and epochs, which no writer reaches. Above it, the next one might not fit into 64 bits."""
 NO_OFFSET: Final = -1
 NO_EPOCH: Final = 0
 NO_VERSION: Final = -1
 WHOLE_RANGE: Final = -1
 
 Unknown = Mapping[str, Any]
-"""Fields of a newer format that this version keeps without understanding them."""
+"""Fields of a newer format, which this version keeps but does not interpret."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentEntry:
-    """One segment and its index, as the manifest names them.
+    """The manifest's entry of one segment and its index.
 
     Sizes are stored bytes. `min_timestamp`/`max_timestamp` are record timestamps in ms (-1: the segment has none).
     `appended_at_ms` is store time, or `UNSTAMPED`; a merge keeps the latest. `cleaned_epochs` are the distinct passes
@@ -69,8 +69,8 @@ class SegmentEntry:
 class RoleState:
     """A role's claim: its epoch (0: never claimed), its last commit, and for the compactor its lease (store time).
 
-    `append_seen_ms`, for the sink: the store time that it knew when it last appended, so that its append is no older;
-    0 where that is not known. What others commit leaves it as it is.
+    `append_seen_ms`, for the sink: the latest store time it knew when it last appended, so its append is not older; 0
+    if unknown. Other commits do not change it.
     """
 
     epoch: int = NO_EPOCH
@@ -82,7 +82,7 @@ class RoleState:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A cleaning pass that tombstones still refer to. `committed_at_ms` is store time, or `UNSTAMPED`."""
+    """A cleaning pass that marks of tombstones refer to. `committed_at_ms` is store time, or `UNSTAMPED`."""
 
     epoch: int
     committed_at_ms: int
@@ -90,10 +90,10 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Offsets `[from_offset, to_offset)` of which the log misses some although the source had them once.
+    """A range of offsets `[from_offset, to_offset)` in which the log lacks records that the source once had.
 
-    `record_count` says how many of them are missing for this reason, or that all may be (`WHOLE_RANGE`): records that
-    were skipped here and there are counted over a range that the log has others of (`keyfold.log.gaps`).
+    `record_count` is the number of records missing for this reason, or `WHOLE_RANGE` if all may be missing. Single
+    skipped records are counted over a range in which the log has other records (`keyfold.log.gaps`).
     """
 
     from_offset: int
@@ -105,12 +105,11 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """What a source knows about one replica: what it still needs, and what it has.
+    """A source's information about one replica: the objects that it needs, and the offsets that it has.
 
-    `version`: a round under way needs the objects of it, until `expires_at_ms` (store time); `NO_VERSION`: none is.
-    `received_to` is the `next_offset` of the newest version that the replica has in full, -1 for none; it never goes
-    back, but where the log gives up records to follow another one. `received_at_ms` is a store time at which that was
-    known.
+    A running round needs the objects of `version` until `expires_at_ms` (store time); `NO_VERSION` means no round.
+    `received_to` is the `next_offset` of the newest version that the replica has completely, -1 for none. It only goes
+    back if the log gives up records to follow another one. `received_at_ms` is a store time at which it was known.
     """
 
     replica: str
@@ -123,9 +122,9 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What a replicator shows with each commit: the epoch that it claimed, and the id that it drew for that claim.
+    """A replicator's proof of its claim for each commit: the claimed epoch, and the random id of the claim.
 
-    Epochs are those of one manifest, and begin again where it was lost and made anew; no id was ever drawn before.
+    Epochs belong to one manifest, and start again if it is lost and created again; the random id is unique.
     """
 
     epoch: int
@@ -134,12 +133,12 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaState:
-    """Whom a log follows: version `source_version` of the log `source_log_id`, at `source` (a URL, for people).
+    """The state of a replica, which has version `source_version` of the log `source_log_id` at `source` (a URL).
 
-    `epoch` is the replicator's claim: the version of the manifest by which it claimed, so it never comes back while
-    there is a manifest, not even after a promotion. `claim_id` is what the claimer drew; empty: nobody has claimed.
-    `source_version` 0: nothing of that log has been received yet. `received_at_ms` is a time of this store at which the
-    source had that version.
+    `epoch` is the replicator's claim: the manifest version of the claim, so it is never reused while a manifest exists,
+    not even after a promotion. `claim_id` is the claimer's random id; empty if no replicator has claimed. A
+    `source_version` of 0 means that the replica has received no data yet. `received_at_ms` is a time of this store at
+    which the source had that version.
     """
 
     epoch: int = NO_EPOCH
@@ -154,13 +153,13 @@ class ReplicaState:
 
     @property
     def token(self) -> Token:
-        """What its replicator has to show."""
+        """The token that its replicator must present."""
         return Token(self.epoch, self.claim_id)
 
 
 @dataclass(frozen=True, slots=True)
 class Ancestor:
-    """A log that this one goes on with: up to `version` of it, which ended at `next_offset` and knew `last_epoch`."""
+    """A log that this one continues, from its `version` with this `next_offset` and `last_epoch`."""
 
     log_id: str
     version: int
@@ -182,14 +181,15 @@ class Replaced:
 class Manifest:
     """One version of a partition's log.
 
-    `purged_to` is the highest offset of a tombstone ever removed, `purged_epoch` the latest pass whose mark such a
-    tombstone carried, `last_pass_epoch` the last pass that committed in full: with them a reader knows exactly whether
-    a tombstone went that it had still needed (see `keyfold.read.position`).
-    `mapped_to`: whatever was removed for a newer record of its key, that one is below this offset. It may be above
-    `first_dirty_offset`, after a part of a pass and after a pass that left segments with garbage; -1: no pass has said.
+    `purged_to` is the highest offset of a removed tombstone, `purged_epoch` the latest pass that marked such a
+    tombstone, `last_pass_epoch` the last pass that committed completely. With them a reader knows exactly whether a
+    tombstone that it still needed was removed (see `keyfold.read.position`).
+    `mapped_to`: if a record was removed because of a newer record of its key, the newer one is below this offset. It
+    may be above `first_dirty_offset` after a part of a pass, and after a pass that left segments with garbage; -1:
+    unknown.
     `settings` are the topic settings that the sink follows from Kafka, by Kafka's names.
-    `replica` says whom this log follows; None: it is a log with writers of its own. `lineage` are the logs that it goes
-    on with, oldest first.
+    `replica` is the state of a replica; None for a log with its own writers. `lineage` has the logs that this log
+    continues, oldest first.
     """
 
     topic: str
@@ -225,25 +225,25 @@ class Manifest:
     writer_schema: str = field(default="", compare=False)
 
     def role(self, role: Role) -> RoleState:
-        """The state of one role."""
+        """Return the state of one role."""
         return self.sink if role is Role.SINK else self.compactor
 
     @property
     def log_version(self) -> int:
-        """Which version of its log this is: its own number, or for a replica the one that the source gave it."""
+        """The version number within its log: its own, or for a replica the source's."""
         return self.version if self.replica is None else self.replica.source_version
 
     @property
     def is_replica(self) -> bool:
-        """Whether it follows another log, and only a replicator may write it."""
+        """Whether the log is a replica, to which only a replicator may write."""
         return self.replica is not None
 
     def ancestor(self, log_id: str) -> Ancestor | None:
-        """The log of this id that this one goes on with."""
+        """Return the log with this id that this one continues, or None."""
         return next((a for a in reversed(self.lineage) if a.log_id == log_id), None)
 
     def hold(self, replica: str) -> Hold | None:
-        """What is known about this replica."""
+        """Return the hold of this replica, or None."""
         return next((h for h in self.holds if h.replica == replica), None)
 
     @property
@@ -262,15 +262,15 @@ class Manifest:
 
 
 def new_log_id(random: Random) -> str:
-    """An id for a log that begins, or is made anew."""
+    """Return an id for a log that is created."""
     return str(UUID(int=random.getrandbits(128), version=4))
 
 
 def is_over(stamp_ms: int, wait_ms: int, now_ms: int) -> bool:
-    """Whether a wait of `wait_ms` that began at `stamp_ms` is surely over at the store time `now_ms`.
+    """Return whether a wait of `wait_ms` that began at `stamp_ms` has certainly ended at the store time `now_ms`.
 
-    Store times are whole seconds, rounded, and may be a little stale; a wait may take longer than was promised, never
-    shorter. A wait of 0 only asks that the commit has landed.
+    Store times are rounded to seconds and may be slightly stale; a wait may take longer than configured, never shorter.
+    A wait of 0 only requires that the commit has landed.
     """
     if stamp_ms == UNSTAMPED:
         return False
@@ -278,9 +278,9 @@ def is_over(stamp_ms: int, wait_ms: int, now_ms: int) -> bool:
 
 
 def stamped(manifest: Manifest, seen_ms: int) -> Manifest:
-    """Write `seen_ms`, a store time at which `manifest` had already landed, wherever a time is missing.
+    """Fill in missing times with `seen_ms`, a store time at which `manifest` had already landed.
 
-    In a replica the times of segments and passes are the source's: they are copied when it has written them.
+    In a replica the times of segments and passes are the source's, and are copied after the source has written them.
     """
     unlinked = tuple(
         replace(r, unlinked_at_ms=seen_ms) if r.unlinked_at_ms == UNSTAMPED else r for r in manifest.replaced
@@ -300,11 +300,11 @@ def stamped(manifest: Manifest, seen_ms: int) -> Manifest:
 
 
 def content(manifest: Manifest) -> Manifest:
-    """The log that a manifest describes, without what is about its commits and its surroundings alone.
+    """Return the log that a manifest describes, without information about its commits and its bucket.
 
-    Two manifests with equal content describe the same state of the same log, whatever their buckets: the version, who
-    follows and who is followed, leases, commit ids and what waits for deletion are left out. `last_epoch` is left out
-    too: nothing claims an epoch without leaving it in its role.
+    Two manifests with equal content describe the same state of the same log, in any bucket. The version, holds, the
+    state of a replica, leases, commit ids and replaced objects are omitted. `last_epoch` is omitted too, because every
+    claimed epoch is also in its role.
     """
     return replace(
         manifest,
@@ -320,7 +320,7 @@ def content(manifest: Manifest) -> Manifest:
 
 
 def was_compacted(manifest: Manifest) -> bool:
-    """Whether any pass, or a part of one, has ever committed: then records may be missing that the topic had."""
+    """Return whether any pass, or a part of one, has ever committed: then the log may lack records of the topic."""
     return (
         manifest.last_pass_epoch > NO_EPOCH
         or manifest.purged_to > NO_OFFSET
@@ -330,10 +330,10 @@ def was_compacted(manifest: Manifest) -> bool:
 
 
 def _has_clean_part(manifest: Manifest) -> bool:
-    """Whether something was cleaned, by `first_dirty_offset` alone.
+    """Return whether `first_dirty_offset` shows that a part was cleaned.
 
-    An append moves it over a hole, so it may be above the log start where no compactor has ever been: behind the hole
-    that the log begins with. That is its end while there is no segment, and in the first one's range from then on.
+    An append moves it over a hole, so it may be above the log start although no compactor ever ran: after the hole at
+    the start of the log. That is the end of a log without segments, and later within the range of the first segment.
     """
     if not manifest.segments:
         return manifest.first_dirty_offset not in {manifest.log_start_offset, manifest.next_offset}
@@ -341,7 +341,7 @@ def _has_clean_part(manifest: Manifest) -> bool:
 
 
 def faults(manifest: Manifest) -> list[str]:
-    """What is wrong with a manifest in itself, without looking at any object. Empty when it is sound."""
+    """Return the inconsistencies within a manifest, without reading any object. Empty if it is sound."""
     found = _name_faults(manifest)
     position = manifest.log_start_offset
     for entry in manifest.segments:
@@ -371,7 +371,7 @@ def faults(manifest: Manifest) -> list[str]:
 
 
 def _name_faults(manifest: Manifest) -> list[str]:
-    """Names that are not those of segments and indexes in the partition's folder: they are read, copied and deleted."""
+    """Return invalid names. A log reads, copies and deletes objects by name, so only its own may be listed."""
     found = [f"{s.name!r} is not the name of a segment" for s in manifest.segments if not is_segment_name(s.name)]
     found += [
         f"{s.index_name!r} is not the name of an index" for s in manifest.segments if not is_index_name(s.index_name)

@@ -1,17 +1,17 @@
-"""The manifest as bytes: an Avro object container file with one record, and a checksum over all of it.
+"""The manifest as bytes: an Avro object container file with one record and a checksum of the whole file.
 
-Three questions are answered in this order, each from the header alone:
+The header alone answers three questions, in this order:
 
-    1. are these the bytes that were written (`keyfold.sha256`, over the file with that value zeroed)?
+    1. are the bytes intact (`keyfold.sha256`, over the file with that value zeroed)?
     2. may this version read them (`keyfold.min.reader`)?
-    3. may it write the next version (`keyfold.min.writer`)?  asked by `require_writable`
+    3. may this version write the next manifest (`keyfold.min.writer`)?  See `require_writable`
 
-A newer format may add fields. They are decoded by the schema in the file, as far as `keyfold.log.manifest_schema`
-accepts it, kept in `unknown`, and written back by a schema that has both sides' fields: an old writer never drops what
-a new one needs.
+A newer format may add fields. They are decoded with the schema in the file, if `keyfold.log.manifest_schema` accepts
+it, kept in `unknown`, and written back with a schema that has the fields of both versions. So an old writer never drops
+fields that a new one needs.
 
-Anybody who may write into the bucket can write a checksum, so what follows it is not trusted either: the record is
-unpacked only up to `raw_bytes_max`, and names are checked while segments are read. Memory is a small multiple of that.
+Anybody who may write into the bucket can compute a checksum, so the record is not trusted either: it is decompressed
+only up to `raw_bytes_max`, and names are checked while segments are read. Memory is a small multiple of that limit.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ _CHECKSUM_AT: Final = re.compile(re.escape(_CHECKSUM_KEY) + rb"\x80\x01([0-9a-f]
 _NO_CHECKSUM: Final = b"0" * 64
 _LEVEL: Final = 3
 
-# A segment's entry has about 240 bytes, of which 72 are random (two checksums, and the attempt in its names); two names
-# that were replaced have 135 bytes, of which 8 are. So keyfold's own manifests shrink to a half, and to an eighth where
-# all of them is names. Lists of passes shrink further, which the fixed share is for.
+# A segment's entry has about 240 bytes, of which 72 are random (two checksums, and the attempt in its names); two
+# replaced names have 135 bytes, of which 8 are random. So keyfold's own manifests compress to a half, and to an eighth
+# if they only have names. Lists of passes compress further; the fixed share allows for that.
 _RAW_BYTES: Final = 16 * 1024 * 1024
 _RAW_RATIO: Final = 32
 _RAW_BYTES_ADDED: Final = 2 * 1024 * 1024
 MANIFEST_BYTES_MAX: Final = 64 * 1024 * 1024
-"""A manifest as it is stored: 500,000 segments. Every commit writes it once, so logs end their growth long before."""
+"""Limit of a stored manifest: 500,000 segments. Every commit writes it once, so logs become slow long before."""
 
 _SMALL_ARRAY_MAX: Final = 100_000
 _VERSION: Final = re.compile(r"-?[0-9]{1,9}")
@@ -74,7 +74,7 @@ _FAULTS_SHOWN: Final = 5
 
 
 def encode_manifest(manifest: Manifest, max_bytes: int = MANIFEST_BYTES_MAX) -> bytes:
-    """The bytes of a manifest. Its own soundness is checked before anything is written. Raises `ManifestTooLarge`."""
+    """Return the bytes of a manifest, after a check of its consistency. Raises `ManifestTooLarge`."""
     found = faults(manifest)
     if found:
         message = f"refusing to write an unsound manifest of {manifest.topic}-{manifest.partition}: {'; '.join(found)}"
@@ -115,7 +115,7 @@ def encode_manifest(manifest: Manifest, max_bytes: int = MANIFEST_BYTES_MAX) -> 
 
 
 def _sealed(metadata: Mapping[str, bytes], block: bytes) -> bytes:
-    """The file with this header and one record, which carries its own checksum."""
+    """Return the file with this header, one record, and its own checksum."""
     metadata = {**metadata, _CHECKSUM_KEY.decode(): _NO_CHECKSUM}
     sync = hashlib.sha256(block).digest()[:SYNC_BYTES]
     out = io.BytesIO()
@@ -135,7 +135,7 @@ def _sealed(metadata: Mapping[str, bytes], block: bytes) -> bytes:
 def decode_manifest(data: bytes, place: Place) -> Manifest:
     """Read a manifest.
 
-    Raises `Corrupt` where the bytes were not written by an encoder, `FormatTooNew` where they ask for a newer reader.
+    Raises `Corrupt` if an encoder did not write the bytes, `FormatTooNew` if they require a newer reader.
     """
     at = _CHECKSUM_AT.search(data)
     if at is not None:
@@ -161,7 +161,7 @@ def decode_manifest(data: bytes, place: Place) -> Manifest:
     try:
         schema = manifest_schema(metadata.get("avro.schema", ""), FORMAT)
         manifest = _from_body(schema, _unpacked(data, position, metadata, schema), metadata)
-    except Exception as error:  # fastavro does not say what it raises for bytes that are no record
+    except Exception as error:  # fastavro does not document its exceptions for malformed records
         raise _corrupt(place, f"its record cannot be decoded ({type(error).__name__}: {error})") from error
     found = faults(manifest)
     if found:
@@ -172,15 +172,15 @@ def decode_manifest(data: bytes, place: Place) -> Manifest:
 
 
 def raw_bytes_max(stored_bytes: int, *, is_own: bool = True) -> int:
-    """Return how many bytes a manifest's record may have that takes `stored_bytes` when compressed.
+    """Return the limit of a manifest's uncompressed record, which has `stored_bytes` compressed bytes.
 
-    With fields that a newer format has added it is less: nothing is known of how many values a byte of them can hold.
+    With added fields of a newer format the limit is lower, because the number of values per byte is unknown.
     """
     return (_RAW_BYTES if is_own else _RAW_BYTES_ADDED) + _RAW_RATIO * stored_bytes
 
 
 def _version(metadata: Mapping[str, str], key: str) -> int:
-    """A version in the header, -1 where there is none. Raises `ValueError`."""
+    """Return a version in the header, -1 for none. Raises `ValueError`."""
     text = metadata.get(key, "-1")
     if not _VERSION.fullmatch(text):
         raise ValueError(f"{key} is {text[:_NAME_SHOWN]!r}")
@@ -188,7 +188,7 @@ def _version(metadata: Mapping[str, str], key: str) -> int:
 
 
 def _unpacked(data: bytes, position: int, metadata: Mapping[str, str], schema: ManifestSchema) -> bytes:
-    """The bytes of the record. Raises `ValueError` before anything is unpacked that is more than there can be."""
+    """Return the uncompressed record. Raises `ValueError` for more than the limit, before decompressing it."""
     sync = data[position : position + SYNC_BYTES]
     block = parse_block(memoryview(data)[position + SYNC_BYTES :], sync)
     if metadata.get("avro.codec") != "zstandard" or block.record_count != 1:
@@ -205,7 +205,7 @@ def _unpacked(data: bytes, position: int, metadata: Mapping[str, str], schema: M
 
 
 def require_writable(manifest: Manifest) -> None:
-    """Raise `FormatTooNew` where only a newer keyfold may write the next version."""
+    """Raise `FormatTooNew` if only a newer keyfold may write the next version."""
     if manifest.min_writer > FORMAT:
         raise FormatTooNew(
             manifest.topic,
@@ -243,7 +243,7 @@ def _plain(value: Any) -> Any:
 
 
 def _from_body(schema: ManifestSchema, body: bytes, metadata: Mapping[str, str]) -> Manifest:
-    """The manifest that `body` holds. Raises what `ManifestSchema.read` raises, and for values of a wrong kind."""
+    """Return the manifest in `body`. Raises the errors of `ManifestSchema.read`, and errors for wrong types."""
     lists: dict[str, list[Any]] = {name: [] for name in _ITEMS}
     settings: dict[str, str] = {}
 
@@ -279,13 +279,13 @@ def _from_body(schema: ManifestSchema, body: bytes, metadata: Mapping[str, str])
 
 
 def _limit(name: str, found: Sized) -> None:
-    """Raise `ValueError` where there is more than keyfold ever writes. Names bound the others: they are long."""
+    """Raise `ValueError` for more items than keyfold ever writes. Arrays with names are bounded by their size."""
     if name not in {"segments", "replaced"} and len(found) > _SMALL_ARRAY_MAX:
         raise ValueError(f"more than {_SMALL_ARRAY_MAX} {name}")
 
 
 def _open(kind: Any, item: Document) -> Any:
-    """A value that may have fields of a newer format."""
+    """Return a value that may have fields of a newer format."""
     return kind(**_known(kind, item), unknown=_rest(kind, item))
 
 
@@ -313,7 +313,7 @@ def _known(kind: type, document: Document) -> Document:
 
 
 def _rest(kind: type, document: Document) -> Document:
-    """What a newer format has beside what is known."""
+    """Return the unknown fields of a newer format."""
     return {name: value for name, value in document.items() if name not in _FIELDS[kind]}
 
 
@@ -329,12 +329,12 @@ _ITEMS: Final[Mapping[str, Callable[[Document], Any]]] = {
     "segments": _entry,
     "replaced": _replaced,
 }
-"""The manifest's arrays, and what makes a value of one of their items."""
+"""The manifest's arrays, and the functions that create values from their items."""
 
 
 @lru_cache(maxsize=16)
 def _schema_for(theirs: str) -> Document:
-    """Our schema, with the fields that only the file's schema has."""
+    """Return this version's schema with the additional fields of the file's schema."""
     ours: Document = load_schema("manifest", FORMAT)
     return ours if not theirs else _merged(ours, json.loads(theirs))
 

@@ -1,16 +1,14 @@
-"""Which schemas a manifest may carry, and how a record of one is read in bounded memory.
+"""The schemas that a manifest may have, and a reader of their records in bounded memory.
 
-A newer format may add fields, so a manifest is read by the schema in its own header. That schema comes from the bucket
-and is not trusted: it has to be keyfold's own, perhaps without fields that have a default, perhaps with added ones.
+A newer format may add fields, so a manifest is read with the schema in its own header. That schema comes from the
+bucket and is not trusted: it must be keyfold's own, but fields with a default may be missing and others may be added.
 
-    added fields    have a default, and only types whose values take at least one byte each, that do not contain
-                    themselves, and that are nested at most `MAX_DEPTH` deep. So no count in the bytes can stand for
-                    more than the bytes hold
-    everything else type for type as in keyfold's schema
+    added fields    have a default, and only types whose values have at least one byte each, that are not recursive, and
+                    that have at most `MAX_DEPTH` nested levels. So no count in the bytes can exceed the bytes
+    all others      have the same types as in keyfold's schema
 
-What is not part of such a schema (aliases, logical types, fastavro's own marks) is left out before fastavro sees it.
-Top-level arrays and maps are read a few items at a time, and the caller turns these into values, or refuses them,
-before more are read.
+Other parts of a schema (aliases, logical types, fastavro's own marks) are removed before fastavro reads it. Top-level
+arrays and maps are read a few items at a time; the caller converts or refuses them before more are read.
 """
 
 from __future__ import annotations
@@ -41,14 +39,14 @@ _NAMESPACE: Final = "keyfold"
 
 
 class SchemaRefused(ValueError):
-    """A manifest's schema is not keyfold's, nor one that a newer format may have."""
+    """A manifest's schema is neither keyfold's nor a valid extension of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestSchema:
-    """A schema that a manifest may be read by.
+    """An accepted schema of a manifest.
 
-    `text` is what a writer keeps of it: empty for keyfold's own. `is_own`: it has no added fields.
+    `text` is the part that a writer keeps: empty for keyfold's own. `is_own`: the schema has no added fields.
     """
 
     text: str
@@ -58,9 +56,9 @@ class ManifestSchema:
     def read(self, body: bytes, takes: Mapping[str, Callable[[list[Any]], None]]) -> Document:
         """Read the one record of `body`.
 
-        `takes` has the names of top-level arrays and maps, and what gets their items, a few at a time (a map's as
-        pairs); other fields are in what comes back. Raises `ValueError`, `EOFError`, what fastavro raises for bytes
-        that are no record, and what a take raises.
+        `takes` maps names of top-level arrays and maps to functions that receive their items, a few at a time (a map's
+        as pairs); the result has the other fields. Raises `ValueError`, `EOFError`, fastavro's exceptions for malformed
+        records, and the exceptions of these functions.
         """
         stream = io.BytesIO(body)
         document: Document = {}
@@ -82,7 +80,7 @@ class ManifestSchema:
 
 @dataclass(frozen=True, slots=True)
 class _Items:
-    """How items of an array, or entries of a map, are read: one, or `_AT_ONCE` of them by one call."""
+    """Schemas of one item of an array or map, and of `_AT_ONCE` items in one call."""
 
     one: Schema
     many: Schema
@@ -90,7 +88,7 @@ class _Items:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Top-level fields that are read together: some of any type, or one array (`schema` None) or map alone."""
+    """Top-level fields that are read together: several of any type, or a single array (`schema` None) or map."""
 
     name: str
     schema: Schema
@@ -99,13 +97,13 @@ class _Part:
 
 @lru_cache(maxsize=16)
 def manifest_schema(text: str, version: int) -> ManifestSchema:
-    """The schema of a manifest's header, taken apart. Raises `SchemaRefused`."""
+    """Parse the schema of a manifest's header. Raises `SchemaRefused`."""
     ours = load_schema("manifest", version)
     if text == schema_text("manifest", version):
         return ManifestSchema("", True, tuple(_parts(ours)))
     try:
         theirs = _Check().known(ours, json.loads(text), 0)
-        # Fields that are missing are added when the next version is written; a writer has to keep added ones alone.
+        # The next version gets the missing fields; a writer only has to keep added ones.
         is_own = _is_part_of(theirs, ours)
         return ManifestSchema("" if is_own else json.dumps(theirs), is_own, tuple(_parts(theirs)))
     except SchemaRefused:
@@ -115,7 +113,7 @@ def manifest_schema(text: str, version: int) -> ManifestSchema:
 
 
 def for_writing(schema: Schema) -> Schema:
-    """Return a schema, parsed, whose defaults fastavro can write: JSON has text for those of bytes."""
+    """Return a parsed schema with defaults that fastavro can write: JSON has text for bytes."""
     return _with_written_defaults(fastavro.parse_schema(schema))
 
 
@@ -140,7 +138,7 @@ def _written_default(field_: Schema) -> Schema:
 
 
 def _is_part_of(theirs: Schema, ours: Schema) -> bool:
-    """Whether every field of `theirs` is one of `ours`."""
+    """Return whether every field of `theirs` is one of `ours`."""
     if isinstance(theirs, list):
         return all(map(_is_part_of, theirs, ours))
     if not isinstance(theirs, dict):
@@ -155,13 +153,13 @@ def _is_part_of(theirs: Schema, ours: Schema) -> bool:
 
 @dataclass(slots=True)
 class _Check:
-    """One walk through a schema: the named types that are complete, and how deep each is nested."""
+    """One traversal of a schema, with the complete named types and their depths."""
 
     made: dict[str, Schema] = field(default_factory=dict)
     depths: dict[str, int] = field(default_factory=dict)
 
     def known(self, ours: Schema, theirs: Schema, depth: int) -> Schema:
-        """`theirs` where keyfold has `ours`, with added fields. Raises `SchemaRefused`."""
+        """Return `theirs` in the place of `ours`, with added fields. Raises `SchemaRefused`."""
         if isinstance(ours, list):
             if not isinstance(theirs, list) or len(theirs) != len(ours):
                 raise SchemaRefused(f"{_shown(theirs)} is not {_shown(ours)}")
@@ -195,17 +193,17 @@ class _Check:
         return self._complete({**ours, "fields": fields})
 
     def _added_field(self, other: Schema, depth: int) -> Schema:
-        """A field that a newer format has added: a writer that does not know it writes its default."""
+        """Check a field that a newer format has added: a writer that does not know it writes its default."""
         made = _field(other, self.added(other["type"], depth))
         try:
             trial = for_writing(_standalone(_record("Trial_", [made]), self.made, set()))
             fastavro.schemaless_writer(io.BytesIO(), trial, {})
-        except Exception as error:  # what fastavro raises is not said anywhere
+        except Exception as error:  # fastavro does not document its exceptions
             raise SchemaRefused(f"the added field {made['name']} has no default of its type") from error
         return made
 
     def added(self, schema: Schema, depth: int) -> Schema:
-        """A type of an added field. Raises `SchemaRefused`."""
+        """Check a type of an added field. Raises `SchemaRefused`."""
         if depth > MAX_DEPTH:
             raise SchemaRefused(f"types are nested more than {MAX_DEPTH} deep")
         if isinstance(schema, str):
@@ -230,7 +228,7 @@ class _Check:
         if name in _SCALARS:
             return name
         found = self.depths.get(name.removeprefix(f"{_NAMESPACE}."))
-        if found is None:  # null too, which takes no byte, and a type that is not complete: it would contain itself
+        if found is None:  # also null, which has no byte, and an incomplete type, which would be recursive
             raise SchemaRefused(f"{_shown(name)} is not a type that an added field can have")
         if depth + found > MAX_DEPTH:
             raise SchemaRefused(f"types are nested more than {MAX_DEPTH} deep")
@@ -278,12 +276,12 @@ def _field(field_: Schema, kind: Schema) -> Schema:
 
 
 def _shown(value: object) -> str:
-    """A piece of a schema for an error, not longer than a line."""
+    """Return a part of a schema for an error message, at most one line long."""
     return json.dumps(value, default=str)[:80]
 
 
 def _parts(schema: Schema) -> Iterator[_Part]:
-    """The record's fields in order: runs of other types, and each array and map alone."""
+    """Yield the record's fields in order: each array and map alone, and runs of other types."""
     definitions = {d["name"]: d for d in _definitions(schema)}
     run: list[Schema] = []
     for number, field_ in enumerate(schema["fields"]):
@@ -311,7 +309,7 @@ def _items(item: Schema, definitions: dict[str, Schema]) -> _Items:
 
 
 def _named_or(item: Schema) -> Schema:
-    """The name of a type that was defined before, for it must not be defined twice."""
+    """Return the name of a type that is already defined, because it must not be defined twice."""
     return item["name"] if isinstance(item, dict) and item["type"] in _NAMED else item
 
 
@@ -324,7 +322,7 @@ def _parsed(schema: Schema, definitions: dict[str, Schema]) -> Schema:
 
 
 def _standalone(schema: Schema, definitions: dict[str, Schema], seen: set[str]) -> Schema:
-    """A schema that defines each type at its first use, wherever the whole schema defines it."""
+    """Return a schema that defines each type at its first use."""
     if isinstance(schema, str):
         name = schema.removeprefix(f"{_NAMESPACE}.")
         return _standalone(definitions[name], definitions, seen) if name in definitions and name not in seen else schema
@@ -358,11 +356,11 @@ def _definitions(schema: Schema) -> Iterator[Schema]:
 
 
 def _counts(stream: io.BytesIO, body: bytes) -> Iterator[int]:
-    """The number of items in each block of an array or map, up to its end."""
+    """Yield the number of items in each block of an array or map, up to its end."""
     while True:
         count, position = read_varint(body, stream.tell())
         if count < 0:
-            # Avro lets a writer say how many bytes the block has, for readers that pass over it.
+            # Avro allows a writer to add the block's bytes, for readers that skip it.
             _, position = read_varint(body, position)
             count = -count
         stream.seek(position)

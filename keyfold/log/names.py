@@ -1,4 +1,4 @@
-"""Names in the bucket, and how to read them back.
+"""Names of objects in the bucket, and their parsers.
 
     <topics.dir>/<topic>/partition=<p>/<base:020>-<epoch:08>-<role><attempt>.avro
     <topics.dir>/<topic>/partition=<p>/_index/<base:020>-<epoch:08>-<role><attempt>.parquet
@@ -7,9 +7,9 @@
     <topics.dir>/<topic>/partition=<p>/_first_copy.json
     <topics.dir>/_schemas/<id>.avsc
 
-A name stands for one byte string for ever: the attempt is 64 random bits, so nobody writes other bytes under it.
-Role and epoch are in the name because the collector judges an unnamed object by them (a sink's upload must not look
-old to a compactor's epoch). Spark skips names that begin with `_` or `.`, so a topic whose name does is escaped.
+A name always stands for the same bytes: the attempt is 64 random bits, so no writer reuses a name. A name has role and
+epoch because garbage collection judges an unlisted object by them (a sink's upload must not look old to a compactor's
+epoch). Spark skips names that begin with `_` or `.`, so such topic names are escaped.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from keyfold.errors import Corrupt
 
 MANIFEST_NAME: Final = "_manifest.avro"
 FIRST_COPY_NAME: Final = "_first_copy.json"
-"""In a replica's partition from before its first object until after its first commit (`keyfold.log.first_copy`)."""
+"""Marker in a replica's partition, from before its first object until after its first commit (`first_copy`)."""
 
 INDEX_FOLDER: Final = "_index/"
 SCHEMAS_FOLDER: Final = "_schemas/"
 SEGMENT_SUFFIX: Final = ".avro"
 INDEX_SUFFIX: Final = ".parquet"
 
-# Numbers of about 64 bits at most, without needless zeros, in digits of ASCII: `\d` would take those of other scripts.
+# Numbers of about 64 bits at most, without extra zeros, in ASCII digits: `\d` would also match other scripts.
 _OBJECT_NAME: Final = re.compile(
     r"(?P<index>_index/)?(?P<base>[0-9]{20})-(?P<epoch>[0-9]{8}|[1-9][0-9]{8,18})-(?P<role>[sc])(?P<attempt>[0-9a-f]{16})\.(?P<suffix>avro|parquet)"
 )
@@ -41,7 +41,7 @@ _PARTITION_FOLDER: Final = re.compile(r"partition=(0|[1-9][0-9]{0,9})")
 
 
 class Role(Enum):
-    """Who writes: each role has its own epoch, and its letter in the names of its objects."""
+    """A role of writers, with its own epoch and its letter in the names of its objects."""
 
     SINK = "s"
     COMPACTOR = "c"
@@ -63,17 +63,17 @@ class ObjectName:
 
     @property
     def index(self) -> ObjectName:
-        """The index's name that goes with this segment's."""
+        """The name of this segment's index."""
         return ObjectName(self.base_offset, self.epoch, self.role, self.attempt, is_index=True)
 
 
 def new_name(base_offset: int, epoch: int, role: Role, random: Random, *, is_index: bool = False) -> ObjectName:
-    """A name that nobody has used: a fresh attempt of 64 random bits."""
+    """Return an unused name, with a fresh attempt of 64 random bits."""
     return ObjectName(base_offset, epoch, role, f"{random.getrandbits(64):016x}", is_index)
 
 
 def parse_name(name: str) -> ObjectName | None:
-    """Read a name relative to its partition's folder; None where it is not a segment's or an index's."""
+    """Parse a name relative to its partition's folder; None if it is not the name of a segment or an index."""
     match = _OBJECT_NAME.fullmatch(name)
     if match is None or (match["index"] is not None) != (match["suffix"] == "parquet"):
         return None
@@ -83,55 +83,55 @@ def parse_name(name: str) -> ObjectName | None:
 
 
 def is_segment_name(name: str) -> bool:
-    """Whether a segment may have this name, relative to its partition's folder."""
+    """Return whether a segment may have this name, relative to its partition's folder."""
     return _OBJECT_NAME.fullmatch(name) is not None and name.endswith(SEGMENT_SUFFIX) and not name.startswith("_")
 
 
 def is_index_name(name: str) -> bool:
-    """Whether an index may have this name, relative to its partition's folder."""
+    """Return whether an index may have this name, relative to its partition's folder."""
     return _OBJECT_NAME.fullmatch(name) is not None and name.endswith(INDEX_SUFFIX) and name.startswith(INDEX_FOLDER)
 
 
 def manifest_copy_name(sha256: str) -> str:
-    """Where a repair keeps the damaged manifest that it replaces; `sha256` is that of its bytes, in hexadecimal."""
+    """Return the name of the copy of a damaged manifest that a repair replaces; `sha256` of its bytes, in hex."""
     return f"_manifest.damaged-{sha256[:16]}.avro"
 
 
 def is_manifest_copy(name: str) -> bool:
-    """Whether a name, relative to its partition's folder, is one of `manifest_copy_name`."""
+    """Return whether a name, relative to its partition's folder, is one of `manifest_copy_name`."""
     return _MANIFEST_COPY.fullmatch(name) is not None
 
 
 def is_topic_name(topic: str) -> bool:
-    """Whether Kafka would accept this name (Topic.validate)."""
+    """Return whether Kafka accepts this name (Topic.validate)."""
     return _TOPIC_NAME.fullmatch(topic) is not None and topic not in {".", ".."}
 
 
 def topic_folder(topic: str) -> str:
-    """The topic's folder name: itself, with a leading `_` or `.` escaped (`%` is legal in no topic name)."""
+    """Return the topic's folder name: its name with a leading `_` or `.` escaped (topic names have no `%`)."""
     return f"%{ord(topic[0]):02X}{topic[1:]}" if topic[:1] in {"_", "."} else topic
 
 
 def topic_of_folder(folder: str) -> str | None:
-    """The topic of a folder name, or None where the folder is not a topic's."""
+    """Return the topic of a folder name, or None if it is not the folder of a topic."""
     topic = {"%5F": "_", "%2E": "."}.get(folder[:3], folder[:3]) + folder[3:]
     return topic if is_topic_name(topic) and topic_folder(topic) == folder else None
 
 
 def partition_of_folder(folder: str) -> int | None:
-    """The partition of a folder name `partition=<p>`, or None."""
+    """Return the partition of a folder name `partition=<p>`, or None."""
     match = _PARTITION_FOLDER.fullmatch(folder)
     return None if match is None else int(match[1])
 
 
 def schema_key(topics_dir: str, schema: int | str) -> str:
-    """Key of the writer schema that records name by this id, or by this GUID."""
+    """Return the key of the writer schema with this id or GUID."""
     return f"{topics_dir}/{SCHEMAS_FOLDER}{schema}.avsc" if topics_dir else f"{SCHEMAS_FOLDER}{schema}.avsc"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one partition's log is: `topics_dir` may be empty, and may hold slashes but does not end in one."""
+    """The place of one partition's log. `topics_dir` may be empty or have slashes, but does not end in one."""
 
     topics_dir: str
     topic: str
@@ -139,7 +139,7 @@ class Place:
 
     @property
     def folder(self) -> str:
-        """Key prefix of everything of this partition, with its slash."""
+        """Key prefix of the partition's objects, with its final slash."""
         head = f"{self.topics_dir}/" if self.topics_dir else ""
         return f"{head}{topic_folder(self.topic)}/partition={self.partition}/"
 
@@ -149,14 +149,14 @@ class Place:
         return self.folder + MANIFEST_NAME
 
     def key(self, name: str) -> str:
-        """Key of an object that a manifest names."""
+        """Return the key of an object that a manifest lists."""
         return self.folder + name
 
     def own_key(self, name: str) -> str:
-        """Key of a segment or index of this partition, for callers that delete or write.
+        """Return the key of a segment or index of this partition, for callers that delete or write it.
 
-        Raises `Corrupt` for any other name. Manifests with such names are refused when they are read; this is the last
-        step before an object changes, and trusts no earlier one.
+        Raises `Corrupt` for any other name. Readers already refuse manifests with such names; this is a second check
+        directly before an object changes.
         """
         if parse_name(name) is None:
             raise Corrupt(

@@ -1,7 +1,7 @@
-"""New objects under names that nobody has used: whole, or in parts while their bytes are still being made.
+"""Creation of objects with unused names: whole, or in parts while their bytes are still being produced.
 
-A name stands for one byte string. So a request whose answer was lost is repeated as it was, and a name that is taken
-then is this writer's own object, if it has the size.
+A name stands for one byte string. So a request with a lost answer is retried unchanged, and an existing object is then
+this writer's own, if it has the same size.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from keyfold.store.api import Bytes, Create, ObjectStore, ResumedUpload, Upload
 
 PART_BYTES: Final = 8 * 1024 * 1024
 PART_BYTES_MAX: Final = 512 * 1024 * 1024
-# A part has a thousandth of what went before it: the 10,000 parts that S3 takes then hold 2.8 TiB, a thousand times
-# what Kafka's `segment.bytes` can be.
+# A part has a thousandth of the bytes before it: S3's 10,000 parts then hold 2.8 TiB, a thousand times Kafka's maximum
+# `segment.bytes`.
 _PART_SHARE: Final = 1000
 
 
 class NameTaken(StoreError):
-    """Bytes of another length are under a name that stands for this writer's."""
+    """An object of another size has the name of this writer's object."""
 
 
 def create_object(store: ObjectStore, key: str, data: Bytes, patience: Patience) -> None:
-    """Create `key` with `data`, repeating the same request while its result is unknown.
+    """Create `key` with `data`, and retry the same request while its result is unknown.
 
-    Raises `StoreUnavailable` or `ConditionUndecided` when patience ends: the same call may be made again. Raises
-    `UploadLost` when the object was there and is not any more: it needs a new name, and most likely a new claim.
-    Raises `NameTaken` where something else is under the name.
+    Raises `StoreUnavailable` or `ConditionUndecided` after the time limit: the call may be retried. Raises `UploadLost`
+    if the object existed and is gone: it needs a new name, and most likely a new claim. Raises `NameTaken` if another
+    object has the name.
     """
     try:
         patience.repeat(lambda: store.put(key, data, Create()))
@@ -39,10 +39,10 @@ def create_object(store: ObjectStore, key: str, data: Bytes, patience: Patience)
 
 
 class ObjectStream:
-    """One new object, sent while it is made. For one thread.
+    """A new object that is sent while it is produced. Not thread-safe.
 
-    Until it has outgrown a part nothing is sent at all. After an error of `write` or `finish` call `abandon`. With
-    `begun`, an upload of this object that another process has left, the parts that are there are not sent again.
+    Nothing is sent until the object exceeds one part. Call `abandon` after an error of `write` or `finish`. `begun` is
+    an upload of this object by an earlier process: its existing parts are not sent again.
     """
 
     def __init__(
@@ -69,19 +69,19 @@ class ObjectStream:
         self.kept_bytes = 0
 
     def write(self, pieces: Iterable[Bytes]) -> None:
-        """Take what comes next, and send what fills a part. Raises what the store does, when patience ends."""
+        """Add the next bytes, and send complete parts. Raises the store's errors after the time limit."""
         for piece in pieces:
             self._held.append(piece)
             self.held_bytes += len(piece)
-            # More than a part: something is left for the last one, which `finish` sends.
+            # More than a part, so that bytes are left for the last part, which `finish` sends.
             while self.held_bytes > (size := part_bytes(self.sent_bytes, self._part_bytes)):
                 self._send(self._take(size))
 
     def finish(self) -> None:
         """Send the rest and make the object visible, create-only.
 
-        Raises `UploadLost` when the store has lost the parts, or wants them again: the object needs to be made anew,
-        under another name. Raises `StoreUnavailable` when patience ends: the object may be there, or come yet.
+        Raises `UploadLost` if the store has lost the parts or requires them again: the object must be produced again
+        under another name. Raises `StoreUnavailable` after the time limit: the object may exist or still appear.
         """
         size_bytes = self.sent_bytes + self.held_bytes
         if self._upload is None:
@@ -93,22 +93,22 @@ class ObjectStream:
         try:
             self._patience.repeat(self._upload.complete)
         except (AlreadyExists, UploadLost) as error:
-            # A `complete` whose answer was lost may have been under way when it was repeated; then nothing is lost.
+            # A `complete` with a lost answer may have been in flight when it was retried; then nothing is lost.
             try:
                 _require_mine(self._store, self._key, size_bytes, self._patience, error)
-            finally:  # whatever is true: this upload makes the object no more, and nobody would ever end it
+            finally:  # in any case: this upload can no longer create the object, and no other process would end it
                 with contextlib.suppress(StoreError):
                     self._upload.abort()
 
     @property
     def has_begun(self) -> bool:
-        """Whether parts of it are at the store, under an upload that nobody has ended."""
+        """Whether the store has parts of it in an unfinished upload."""
         return self._upload is not None and not self._is_ending
 
     def abandon(self) -> None:
-        """Let the parts go, in one try: what stays is the collector's, like all that a dead process leaves.
+        """Delete the parts, in one attempt: garbage collection deletes the rest, as for a dead process.
 
-        Does nothing once `finish` has asked for the object: then it may be there, or come yet.
+        Does nothing after `finish` has requested the object: it may exist or still appear.
         """
         self._held, self.held_bytes = [], 0
         if self._upload is not None and not self._is_ending:
@@ -126,7 +126,7 @@ class ObjectStream:
         self.sent_bytes += len(part)
 
     def _take(self, size_bytes: int) -> bytes:
-        """The first bytes of those held, in one piece."""
+        """Return the first held bytes in one piece."""
         taken: list[Bytes] = []
         left = size_bytes
         for number, piece in enumerate(self._held):
@@ -144,12 +144,12 @@ class ObjectStream:
 
 
 def part_bytes(sent_bytes: int, smallest: int = PART_BYTES) -> int:
-    """The size of the part that follows `sent_bytes`. All parts have one size up to a thousand of them."""
+    """Return the size of the part that follows `sent_bytes`. The first thousand parts have the same size."""
     return max(smallest, min(sent_bytes // _PART_SHARE, PART_BYTES_MAX))
 
 
 def _require_mine(store: ObjectStore, key: str, size_bytes: int, patience: Patience, error: StoreError) -> None:
-    """The store says that the object is there already, or should be: it must be what was sent."""
+    """Require that an object that exists, or should exist, is the one that was sent."""
     try:
         found = patience.repeat(lambda: store.head(key))
     except ObjectNotFound:

@@ -1,11 +1,11 @@
 """One partition's log: the only code that writes manifests.
 
-    PartitionLog          load, create, restore, and claim; hold what replicas need; become a replica
-    SinkSession           what the holder of the sink's epoch may do: append
-    CompactorSession      what the holder of the compactor's epoch may do: replace, expire, renew its lease, forget
+    PartitionLog          load, create, restore, and claim; hold objects for replicas; become a replica
+    SinkSession           commits of the sink that holds the epoch: append
+    CompactorSession      commits of the compactor that holds the epoch: replace, expire, renew its lease, forget
 
-A session remembers the newest manifest that it has seen, so a commit without a rival costs one request. Sessions of
-one role and partition must not be used by two threads at once.
+A session caches the newest manifest that it has seen, so a commit without a concurrent one costs one request. Two
+threads must not use sessions of one role and partition at once.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class PartitionLog(PartitionFolder):
     """The log of one topic partition in a bucket."""
 
     def load(self) -> Pinned:
-        """The newest manifest.
+        """Read the newest manifest.
 
-        Raises `LogNotFound` where nothing is, `FirstCopyUnfinished` where a replica has no manifest yet, `ManifestLost`
-        where segments are without a manifest, `Corrupt`, `FormatTooNew`.
+        Raises `LogNotFound` for an empty folder, `FirstCopyUnfinished` if a replica has no manifest yet, `ManifestLost`
+        for segments without a manifest, `Corrupt`, `FormatTooNew`.
         """
         try:
             return self.committer.read()
@@ -46,16 +46,16 @@ class PartitionLog(PartitionFolder):
             raise LogNotFound(
                 self.place.topic, self.place.partition, f"no log found at `{self.place.folder}`"
             ) from None
-        marker = self._marker(listed)  # before the manifest: it goes after the first commit
+        marker = self._marker(listed)  # before the manifest, because the marker is deleted after the first commit
         try:
-            return self.committer.read()  # it may have been created between the two looks
+            return self.committer.read()  # it may have been created between the two reads
         except ObjectNotFound:
             if marker is None:
                 raise manifest_lost(self.place, "is missing, but its segments exist") from None
             raise unfinished(self.place, marker, listed) from None
 
     def _marker(self, listed: Mapping[str, int]) -> bytes | None:
-        """The marker of a first copy; None where there is none, empty where it must not be read."""
+        """Return the marker of a first copy; None if there is none, empty if it may not be read."""
         if FIRST_COPY_NAME not in listed:
             return None
         try:
@@ -74,7 +74,7 @@ class PartitionLog(PartitionFolder):
         start_offset: int = 0,
         settings: Mapping[str, str] | None = None,
     ) -> Pinned:
-        """Begin a log at `start_offset`, or load the one that is there. Raises `ManifestLost` as `load` does."""
+        """Create a log at `start_offset`, or load the existing one. Raises `ManifestLost` like `load`."""
         try:
             return self.load()
         except LogNotFound:
@@ -95,12 +95,11 @@ class PartitionLog(PartitionFolder):
         return self._put_first(manifest, Create())
 
     def restore(self, manifest: Manifest, *, over: str | None = None) -> Pinned:
-        """Put a manifest where none is, or `over` the damaged one with this ETag.
+        """Write a manifest where none exists, or `over` the damaged one with this ETag.
 
-        Raises `AlreadyExists` where another one is, and leaves that alone.
-
-        For `keyfold log repair` only. The manifest's epochs must be above every epoch in the partition's folder, so
-        that no writer of the lost one can commit.
+        Raises `AlreadyExists` if another one exists, and does not change it. For `keyfold log repair` only. The
+        manifest's epochs must be above every epoch in the partition's folder, so that no writer of the lost one can
+        commit.
         """
         pinned = self._put_first(manifest, Create() if over is None else Update(over))
         if pinned.manifest.log_id != manifest.log_id:
@@ -108,17 +107,17 @@ class PartitionLog(PartitionFolder):
         return pinned
 
     def claim_sink(self, pinned: Pinned | None = None) -> SinkSession:
-        """Take the next epoch for the sink. Raises `Fenced` when another sink claimed at the same time."""
+        """Claim the next epoch for the sink. Raises `Fenced` if another sink claimed at the same time."""
         base = pinned or self.load()
         edit = edits.claim(Role.SINK, base.manifest.sink.epoch)
         return SinkSession(self, self.committer.commit(base, edit, Role.SINK))
 
     def claim_compactor(self, *, lease_ms: int, holder: str, base: Pinned | None = None) -> CompactorSession:
-        """Take the next epoch and a lease for the compactor. Raises `LeaseHeld`, or `Fenced` after a lost race.
+        """Claim the next epoch and a lease for the compactor. Raises `LeaseHeld`, or `Fenced` after a lost race.
 
-        A caller that has just loaded the log passes what it has seen as `base`.
+        A caller that has just loaded the log passes its version as `base`.
         """
-        base = base or self.load()  # fresh: leases are judged, and counted, from the store's time of this answer
+        base = base or self.load()  # a fresh read, because leases are compared with the store's time of this answer
         edit = edits.claim(Role.COMPACTOR, base.manifest.compactor.epoch, lease_ms=lease_ms, holder=holder)
         return CompactorSession(self, self.committer.commit(base, edit, Role.COMPACTOR))
 
@@ -131,23 +130,23 @@ class PartitionLog(PartitionFolder):
         *,
         pinned: Pinned | None = None,
     ) -> Pinned:
-        """Note what the replica `name` needs and has: see `Hold`. Not for sinks and compactors.
+        """Record the hold of the replica `name` (see `Hold`). Not for sinks and compactors.
 
-        `version` None: no round is under way. The manifest that comes back may be newer than `pinned` or `version`:
-        a round plans by that one, for all that it names stays. It changes nothing of the log, and commits nothing where
-        all is as it should be. Raises `LogNotFound`, `ManifestLost`, `FormatTooNew`, `CommitUnknown` (call again).
+        A `version` of None means that no round is running. The returned manifest may be newer than `pinned` or
+        `version`: a round plans with the returned one, whose objects are held. The call does not change the log, and
+        only commits a change. Raises `LogNotFound`, `ManifestLost`, `FormatTooNew`, `CommitUnknown` (retry the call).
         """
         return self._hold(edits_replica.hold(name, version, expires_in_ms, received_to), pinned)
 
     def drop_hold(self, name: str) -> Pinned:
-        """Forget the replica `name`. Raises as `hold` does."""
+        """Remove the hold of the replica `name`. Raises the errors of `hold`."""
         return self._hold(edits_replica.drop_hold(name), None)
 
     def demote(self, source: Manifest, *, name: str, source_url: str, discard: bool = False) -> Pinned:
-        """Make this log the replica `name` of `source`: from now on neither sink nor compactor can commit.
+        """Make this log the replica `name` of `source`: afterwards neither sink nor compactor can commit.
 
-        Raises `ReplicaDiverged` where that would lose anything (`edits_replica.demote`; records are given up with
-        `discard`), `IsReplica` where it is one, `CommitUnknown`: load, and look before calling again.
+        Raises `ReplicaDiverged` if that would lose data (`edits_replica.demote`; `discard` gives up records),
+        `IsReplica` if it is already a replica, and `CommitUnknown`: load the log and check it before a retry.
         """
         edit = edits_replica.demote(source, edits_replica.Following(name, source_url), discard=discard)
         return self.committer.commit(self.load(), edit, "replicator")
@@ -163,7 +162,7 @@ class PartitionLog(PartitionFolder):
         try:
             result = self.patience.repeat(lambda: self.store.put(self.place.manifest_key, data, mode))
         except (AlreadyExists, PreconditionFailed):
-            return self.committer.read()  # mine, if only the answer was lost; else the winner's
+            return self.committer.read()  # this process's manifest if only the answer was lost, otherwise the winner's
         return Pinned(manifest, result.etag, result.date_ms)
 
 
@@ -179,7 +178,7 @@ class _Session:
 
     @property
     def place(self) -> Place:
-        """The partition."""
+        """The partition's place."""
         return self._log.place
 
     @property
@@ -188,14 +187,14 @@ class _Session:
         return self.pinned.manifest
 
     def new_name(self, base_offset: int) -> ObjectName:
-        """A fresh name for a segment; `.index` of it for its index."""
+        """Return a fresh name for a segment; its `.index` is the name of the index."""
         return new_name(base_offset, self.epoch, self.role, self._log.patience.random)
 
     def refresh(self) -> Manifest:
-        """Read the newest manifest. Raises `ManifestLost`, `Fenced` when the epoch was taken over, and `IsReplica`.
+        """Read the newest manifest. Raises `ManifestLost`, `Fenced` if another writer claimed, and `IsReplica`.
 
-        A log that follows another one keeps its epochs until it has received something. They say nothing then about the
-        objects that are copied here: those have epochs of the other log, which went on from where the two part.
+        A replica keeps its old epochs until it receives data. They are unrelated to copied objects, which have epochs
+        of the other log after the point where the two logs diverged.
         """
         try:
             pinned = self._log.committer.read()
@@ -231,11 +230,11 @@ class SinkSession(_Session):
         gaps: Sequence[Gap] = (),
         settings: Mapping[str, str] | None = None,
     ) -> Manifest:
-        """Commit one uploaded segment and its index; its range begins at the log's `next_offset`.
+        """Commit one uploaded segment and its index; its range starts at the log's `next_offset`.
 
-        Raises `OffsetMoved` or `Fenced` (the upload is an orphan then), `ManifestLost`, `CommitUnknown` (call again
-        with the same entry). Returns normally also when the commit landed and another sink claimed after it: the next
-        append says so.
+        Raises `OffsetMoved` or `Fenced` (the upload is then an orphan), `ManifestLost`, `CommitUnknown` (retry with the
+        same entry). Also returns normally if the commit landed and another sink claimed later: the next append raises
+        `Fenced`.
         """
         edit = edits.append(
             self.epoch,
@@ -253,7 +252,7 @@ class SinkSession(_Session):
     ) -> Manifest:
         """Move `next_offset` over a hole in the source (control records, aborted or compacted records, a gap).
 
-        Raises as `append` does. After `CommitUnknown`, `refresh` and compare `next_offset` before calling again.
+        Raises the errors of `append`. After `CommitUnknown`, `refresh` and compare `next_offset` before a retry.
         """
         edit = edits.append(
             self.epoch,
@@ -266,7 +265,7 @@ class SinkSession(_Session):
         return self._commit(edit)
 
     def follow(self, settings: Mapping[str, str], *, topic_id: str = "", cluster_id: str = "") -> Manifest:
-        """Commit what is followed from the topic, where it differs from what the manifest has."""
+        """Commit the topic's settings and ids if they differ from the manifest's."""
         manifest = self.manifest
         known = bool(manifest.topic_id or not topic_id) and bool(manifest.cluster_id or not cluster_id)
         if known and dict(settings) == dict(manifest.settings):
@@ -287,18 +286,18 @@ class CompactorSession(_Session):
     def replace(self, replacement: Replacement) -> Manifest:
         """Commit a pass, or a part of one.
 
-        Raises `SegmentsMoved` or `Fenced` (what was uploaded is orphans then), `ManifestLost`, `CommitUnknown` (call
-        again with the same replacement).
+        Raises `SegmentsMoved` or `Fenced` (uploads are then orphans), `ManifestLost`, `CommitUnknown` (retry with the
+        same replacement).
         """
-        # A replacement that only unlinks brings no object that could prove it: its commit ids must.
+        # A replacement that only removes segments has no new object as proof, so its commit ids are needed.
         if self._replacing is None or self._replacing[0] is not replacement:
             self._replacing = (replacement, set())
         return self._commit(edits.replace_segments(self.epoch, replacement), replacement.objects(), self._replacing[1])
 
     def expire(self, expired: Sequence[SegmentEntry]) -> Manifest:
-        """Take the log's first segments off it (`edits.expire`). Raises as `replace` does.
+        """Remove the log's first segments (`edits.expire`). Raises the errors of `replace`.
 
-        After `CommitUnknown` the same call may be made again; the objects go where replaced ones go.
+        After `CommitUnknown` the call may be retried. The objects are deleted like replaced ones.
         """
         names = frozenset(e.name for e in expired)
         if self._expiring is None or self._expiring[0] != names:
@@ -306,14 +305,14 @@ class CompactorSession(_Session):
         return self._commit(edits.expire(self.epoch, expired), tried=self._expiring[1])
 
     def renew(self, lease_ms: int) -> Manifest:
-        """Hold the lease for another `lease_ms` from the store's now. Raises `Fenced` when it was lost."""
+        """Extend the lease to `lease_ms` from the store's current time. Raises `Fenced` if it was lost."""
         self.refresh()
         return self._commit(edits.renew(self.epoch, lease_ms))
 
     def release(self) -> Manifest:
-        """Give the lease back."""
+        """Release the lease."""
         return self._commit(edits.renew(self.epoch, 0))
 
     def forget(self, names: Iterable[str]) -> Manifest:
-        """Take objects that were deleted off the manifest's `replaced`."""
+        """Remove deleted objects from the manifest's `replaced`."""
         return self._commit(edits.forget(self.epoch, names))

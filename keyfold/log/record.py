@@ -1,7 +1,7 @@
-"""A record, as Kafka had it, and a batch of records as columns.
+"""A record as in Kafka, and a batch of records as columns.
 
-`Record` is what readers get. `RecordColumns` is what the sink's hot loop fills: one Python list per field, so that a
-block is encoded with a few passes over columns and not record by record.
+Readers return `Record`. The sink's hot loop fills `RecordColumns`: one Python list per field, so that a block is
+encoded with a few passes over columns and not record by record.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Header = tuple[str, bytes | None]
 class Record:
     """One record of the log.
 
-    `timestamp` is in ms since the epoch (-1 where the type is NoTimestampType). A null `value` with a key is a
-    tombstone. `headers` keep their order, duplicates and null values. `leader_epoch` is -1 where unknown.
+    `timestamp` is in ms since the epoch (-1 for the type NoTimestampType). A null `value` with a key is a tombstone.
+    `headers` keep their order, duplicates and null values. `leader_epoch` is -1 if unknown.
     """
 
     offset: int
@@ -41,7 +41,7 @@ class Record:
 
     @property
     def is_tombstone(self) -> bool:
-        """A key with a null value; a keyless record with a null value is not one."""
+        """Whether the record has a key and a null value; a keyless record is not a tombstone."""
         return self.value is None and self.key is not None
 
 
@@ -49,8 +49,8 @@ class Record:
 class RecordColumns:
     """Records as columns of equal length, offsets ascending.
 
-    `timestamp_types` holds indexes into `TIMESTAMP_TYPES`. `headers` holds None or an empty sequence where a record
-    has none.
+    `timestamp_types` are indexes into `TIMESTAMP_TYPES`. `headers` has None or an empty sequence for a record without
+    headers.
     """
 
     offsets: Sequence[int]

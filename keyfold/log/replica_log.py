@@ -1,12 +1,12 @@
-"""One partition's log at a replica: claimed by a replicator, who takes over version after version of the source.
+"""One partition's log at a replica: a replicator claims it and applies version after version of the source.
 
     ReplicaLog        load, and claim
-    ReplicaSession    what the holder of the replicator's epoch may do: mark_first_copy, mirror, stamp, forget, promote
+    ReplicaSession    commits of the replicator that holds the epoch: mark_first_copy, mirror, stamp, forget, promote
 
-The order that makes it safe: claim; THEN load the source's manifest; list the folder; copy what is missing; mirror.
-Before the first mirror there is no manifest; the marker of `first_copy` is put there before anything is copied.
-Whoever loaded the source before his claim may stand on objects that an older replicator has found unnamed and is about
-to delete. A session and what it mirrors and collects belong to one thread.
+The safe order is: claim; THEN load the source's manifest; list the folder; copy the missing objects; mirror. Before the
+first mirror there is no manifest; the marker of `first_copy` is written before any object. A replicator that loads the
+source before its claim may rely on objects that an older replicator has found unlisted and is about to delete. A
+session, its mirrors and its garbage collection belong to one thread.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ class ReplicaLog(PartitionFolder):
     """The log of one topic partition in a replica's bucket."""
 
     def load(self) -> Pinned | None:
-        """The newest manifest, or None before the first mirror. Raises `Corrupt`, `FormatTooNew`, `StoreError`."""
+        """Read the newest manifest; None before the first mirror. Raises `Corrupt`, `FormatTooNew`, `StoreError`."""
         try:
             return self.committer.read()
         except ObjectNotFound:
             return None
 
     def claim(self, source: Manifest, *, name: str, source_url: str) -> ReplicaSession:
-        """Take the replicator's epoch. Where no manifest is yet, this writes nothing.
+        """Claim the replicator's epoch. Without a manifest, this writes nothing.
 
-        `source` says whose replica it is to be; it must be loaded AGAIN before anything is mirrored. Raises `Fenced`
-        after a lost race, `ReplicaDiverged` where another log is, or another replica, `CommitUnknown`.
+        `source` is the log to follow; it must be loaded AGAIN before it is mirrored. Raises `Fenced` after a lost race,
+        `ReplicaDiverged` if the folder has another log or another replica, and `CommitUnknown`.
         """
         following = Following(name, source_url)
         base = self.load()
         if base is None:
-            # Before the source is loaded: then every object that was copied here has an epoch that the source knows.
+            # Before the source is loaded, so that every copied object has an epoch that the source knows.
             return ReplicaSession(self, following, None, source, newest_epoch(self.listed()))
         state = base.manifest.replica
         if state is None:
@@ -70,7 +70,7 @@ class ReplicaLog(PartitionFolder):
 
 
 def newest_epoch(names: Iterable[str]) -> int:
-    """The newest epoch in any of the names of a folder; 0 where there is none."""
+    """Return the newest epoch in the names of a folder; 0 if there is none."""
     return max((parsed.epoch for name in names if (parsed := parse_name(name)) is not None), default=0)
 
 
@@ -95,12 +95,12 @@ class ReplicaSession:
 
     @property
     def place(self) -> Place:
-        """The partition."""
+        """The partition's place."""
         return self._log.place
 
     @property
     def epoch(self) -> int:
-        """The epoch that was claimed."""
+        """The claimed epoch."""
         return self._token.epoch
 
     @property
@@ -109,7 +109,7 @@ class ReplicaSession:
         return None if self.pinned is None else self.pinned.manifest
 
     def refresh(self) -> Manifest | None:
-        """Read the newest manifest. Raises `Fenced` when the claim was lost, `ManifestLost` when it is gone."""
+        """Read the newest manifest. Raises `Fenced` if the claim was lost, `ManifestLost` if the manifest is gone."""
         pinned = self._log.load()
         if pinned is None:
             if self.pinned is not None or self._is_parked:
@@ -123,25 +123,25 @@ class ReplicaSession:
         return pinned.manifest
 
     def park(self) -> None:
-        """Let go of the manifest, which may be large; the claim stays. `refresh` comes before all else then."""
+        """Release the manifest, which may be large, and keep the claim. Call `refresh` before any other method."""
         self._is_parked = self._is_parked or self.pinned is not None
         self.pinned = None
 
     def mark_first_copy(self, source: Manifest, listed: Mapping[str, int]) -> None:
-        """Before anything is copied: say that this folder is a replica's, where it has no manifest to say so.
+        """Mark a folder without a manifest as a replica's, before any object is copied.
 
-        `source` is what is to be copied; `listed` are the sizes of what is in the folder already, by name.
+        `source` is the version to copy; `listed` has the objects already in the folder and their sizes.
         """
         if self.pinned is None and not self._is_parked:
             marker = FirstCopy.of_manifest(source, self._following.name, self._following.source, listed)
             put_marker(self._log.store, self.place, marker, self._log.patience)
 
     def mirror(self, source: Manifest, *, resync: bool = False) -> Manifest:
-        """Commit `source` here: it was loaded after the claim, and all its objects are in the folder.
+        """Commit `source` to the replica; it was loaded after the claim, and all its objects are in the folder.
 
-        Commits nothing where that is what the replica has. Raises `Fenced`, `ReplicaDiverged`, `ResyncRequired` (see
+        Commits nothing if the replica already has it. Raises `Fenced`, `ReplicaDiverged`, `ResyncRequired` (see
         `edits_replica.require_follows`; `resync` accepts them), `FormatTooNew`, `ManifestLost`, and `CommitUnknown`:
-        call again with the same source.
+        retry with the same source.
         """
         assert source is not self._claimed, "load the source's manifest again after the claim"
         require_writable(source)
@@ -158,21 +158,21 @@ class ReplicaSession:
         return self._commit(edits.mirror(self._token, source, resync=resync), self._mirroring[1])
 
     def stamp(self) -> Manifest:
-        """Write the times of what was unlinked, where some are missing: their delay begins then."""
+        """Fill in missing times of replaced objects; their delay begins then."""
         manifest = self._manifest()
         if all(r.unlinked_at_ms != UNSTAMPED for r in manifest.replaced):
             return manifest
         return self._commit(edits.stamp(self._token))
 
     def forget(self, names: Iterable[str]) -> Manifest:
-        """Take objects that were deleted off the manifest's `replaced`."""
+        """Remove deleted objects from the manifest's `replaced`."""
         return self._commit(edits.forget(self._token, names))
 
     def promote(self, source: Manifest | None = None) -> Manifest:
-        """Make the replica a log of its own, which goes on with the source's under a new log id; the session ends.
+        """Make the replica an independent log, which continues the source's log with a new log id; the session ends.
 
-        With `source`, the source's manifest after its writers were fenced, it is proved that nothing is left behind:
-        raises `ReplicaDiverged` where that has more. Raises `Fenced`, `ManifestLost`, and `CommitUnknown`: call again.
+        `source`, the source's manifest after its writers were fenced, proves that no record is left behind: raises
+        `ReplicaDiverged` if the source has more. Raises `Fenced`, `ManifestLost`, and `CommitUnknown`: retry the call.
         """
         self._manifest()
         self._log_id = self._log_id or new_log_id(self._log.patience.random)
@@ -186,13 +186,13 @@ class ReplicaSession:
             pinned = self._log.load()
             if pinned is None or pinned.manifest.log_id != self._log_id:
                 raise
-            self.pinned = pinned  # it was mine, only the answer was lost
+            self.pinned = pinned  # this session's promotion landed, and only the answer was lost
         return self.pinned.manifest
 
     def _drop_marker(self, listed: Mapping[str, int]) -> None:
-        """Delete the marker of a first copy that a killed process has left: no replicator comes after a promotion.
+        """Delete a first copy's marker that a killed process has left: after a promotion no replicator will do it.
 
-        Beside a manifest it says nothing. So a store that refuses ends no promotion.
+        Next to a manifest the marker has no meaning, so a store's refusal does not fail the promotion.
         """
         if FIRST_COPY_NAME in listed:
             with suppress(StoreError):
@@ -215,7 +215,7 @@ class ReplicaSession:
         return self.pinned.manifest
 
     def _create(self, source: Manifest) -> Pinned:
-        """The first manifest. It carries a commit id like any other, so that a lost answer can be told."""
+        """Create the first manifest, with a commit id like any other, so that a lost answer can be resolved."""
         _, tried = self._mirroring
         if self._found_epoch > source.last_epoch:
             raise ReplicaDiverged(

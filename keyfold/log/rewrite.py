@@ -1,20 +1,20 @@
-"""Builds one new segment from what survives of older ones, by bytes.
+"""Rewriter of the surviving records of segments into one new segment, by bytes.
 
-For each source the caller gives the index and a mask of the rows to keep. Then, block by block:
+For each source the caller passes the index and a mask of the rows to keep. Then, block by block:
 
-    nothing survives     the block is not fetched
-    all of it survives   the stored bytes move as they are (same codec, not small, no scrap waiting before it)
-    some of it survives  it is decompressed, runs of survivors are collected until they fill a block, and compressed
+    no record survives     the block is not fetched
+    all records survive    the stored bytes move unchanged (same codec, not small, no partial block pending before it)
+    some records survive   the block is decompressed; runs of survivors are collected into new blocks and compressed
 
-What is finished can be handed on while it is made (`take`), so a segment's size is not bounded by memory: held are one
-range of stored blocks, the block in the making, and index rows.
+Finished bytes can be handed on early (`take`), so memory does not limit a segment's size. Memory holds one range of
+stored blocks, the unfinished block, and index rows.
 
-Records are never decoded: where they are is in the index, and the new index is computed from the old rows with numpy.
-The survivors of one source block stay together, so an output block has at most 1.5 times `block_bytes`, or as many
-bytes as the largest source block.
+Records are never decoded: the index has their places, and the new index is computed from the old rows with numpy. The
+survivors of one source block stay together, so an output block has at most 1.5 times `block_bytes`, or as many bytes as
+the largest source block.
 
-What is fetched is checked before it is used (`BlockTable.check`: place, length, counts, sync marker, CRC-32), and
-offsets ascend over everything that was added. So damage is not carried on under a fresh checksum.
+Fetched blocks are checked before use (`BlockTable.check`: place, length, counts, sync marker, CRC-32), and all added
+offsets must ascend. So damage never gets a fresh checksum.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from keyfold.log.segment import DEFAULT_BLOCK_BYTES
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 Fetch = Callable[[int, int], Bytes]
-"""`fetch(start, length)` gives exactly that range of the source segment's bytes."""
+"""`fetch(start, length)` returns exactly that range of the source segment's bytes."""
 Take = Callable[[list[bytes]], None]
-"""Gets finished stored bytes, in order."""
+"""A function that receives finished stored bytes, in order."""
 
 MAX_FETCH_BYTES: Final = 4 << 20
-# Unneeded bytes between two needed blocks that are read rather than asked around. Bytes are what a pass may spend.
+# Unneeded bytes between two needed blocks that are read to save a request.
 MAX_GAP_BYTES: Final = 4096
 
 
 class SegmentRewriter:
-    """One new segment in the making. Not for several threads at once.
+    """An unfinished new segment. Not thread-safe.
 
-    `take` gets stored bytes block by block as `add` goes on; what it raises ends the segment. Without it they wait for
-    `drain` or `finish`.
+    `take` receives stored bytes block by block during `add`; its exceptions end the segment. Without it the bytes wait
+    for `drain` or `finish`.
     """
 
     def __init__(
@@ -85,10 +85,10 @@ class SegmentRewriter:
     ) -> None:
         """Append the rows of one source segment, or of one part of it, where `keep` is true.
 
-        `header` is the source's, or its codec; None takes what the index says. `cleaned_epoch` are the marks of the
-        *kept* rows (None keeps the marks that the index has). `fetch` gets ranges of at most `MAX_FETCH_BYTES`, or one
-        block if that is larger. Raises `SegmentDamaged` (a `ValueError`) naming `origin` and block where index and
-        segment do not agree; the rewriter must not be used after that.
+        `header` is the source's header or codec; None uses the index's codec. `cleaned_epoch` has the marks of the
+        *kept* rows (None keeps the index's marks). `fetch` is called for ranges of at most `MAX_FETCH_BYTES`, or one
+        larger block. Raises `SegmentDamaged` (a `ValueError`) with `origin` and block if index and segment do not
+        match; the rewriter must not be used afterwards.
         """
         if len(keep) != len(index):
             raise ValueError(f"a mask of {len(keep)} for {len(index)} rows")
@@ -107,32 +107,32 @@ class SegmentRewriter:
 
     @property
     def record_count(self) -> int:
-        """Records so far."""
+        """Number of records so far."""
         return self._assembly.counts.record_count
 
     @property
     def size_bytes(self) -> int:
-        """Stored bytes so far; what waits to fill a block counts as it is, uncompressed."""
+        """Stored bytes so far; the unfinished block counts with its uncompressed bytes."""
         return self._assembly.size_bytes + self._waiting_bytes
 
     @property
     def memory_bytes(self) -> int:
-        """All that this rewriter holds, in bytes, but for a constant."""
+        """Bytes that this rewriter holds, except for a constant."""
         return self._assembly.memory_bytes + self._waiting_bytes
 
     def drain(self) -> list[bytes]:
-        """Finished stored bytes that were not taken yet."""
+        """Return finished stored bytes that were not returned yet."""
         return self._assembly.drain()
 
     def finish(self) -> FinishedSegment:
-        """End the segment. Raises `ValueError` where nothing survived, or when called again."""
+        """Complete the segment. Raises `ValueError` if no record survived, or on a second call."""
         self._flush()
         return self._assembly.finish()
 
     def _move_blocks(
         self, index: Index, plan: _Plan, offsets: Ints, source_codec: str, fetch: Fetch, origin: str
     ) -> tuple[Ints, Ints]:
-        """Move all survivors. Gives for each source block its output block, and where in it its survivors begin."""
+        """Move all survivors. Return for each source block its output block, and the start of its survivors there."""
         blocks = np.zeros(len(index.blocks), np.int64)
         bases = np.zeros(len(index.blocks), np.int64)
         codec = self._open(source_codec)
@@ -166,10 +166,10 @@ class SegmentRewriter:
         return blocks, bases
 
     def _may_move(self, size_bytes: int) -> bool:
-        """Whether a whole block is better moved than packed again.
+        """Return whether a complete block should move unchanged instead of being compressed again.
 
-        Not where it is small, and not where it would leave a scrap behind as a block: many passes and merges would
-        otherwise end in a log of crumbs.
+        False for a small block, and if it would end a small pending block: otherwise many passes and merges would leave
+        a log of tiny blocks.
         """
         if size_bytes < self._block_bytes // 2:
             return False
@@ -180,7 +180,7 @@ class SegmentRewriter:
         if not self._waiting_count:
             self._waiting_offset = first_offset
         if sum(end - start for start, end in spans) * 4 < len(raw):
-            # Few survivors: a copy of them lets go of the whole block.
+            # Few survivors: copy them, so that memory does not hold the whole block.
             self._pieces.append(b"".join([raw[start:end] for start, end in spans]))
         else:
             self._pieces.extend([raw[start:end] for start, end in spans])
@@ -206,9 +206,9 @@ class SegmentRewriter:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What of a source survives. Columns of blocks have one row per source block.
+    """The survivors of a source. Columns of blocks have one row per source block.
 
-    `kept` are the kept rows' numbers, `kept_start` the first of each block among them.
+    `kept` has the numbers of the kept rows, `kept_start` the first of each block in it.
     """
 
     kept: Ints
@@ -221,7 +221,7 @@ class _Plan:
 
     @staticmethod
     def of(index: Index, keep: Flags, origin: str) -> _Plan:
-        """Plan, and check that the index is one: `SegmentDamaged` where its rows and blocks contradict each other."""
+        """Plan a source. Raises `SegmentDamaged` if the index's rows and blocks are inconsistent."""
         n_blocks = len(index.blocks)
         offset, block, length = index.ints("offset"), index.ints("block"), index.ints("length").astype(np.int64)
         row_end = np.cumsum(length)
@@ -254,7 +254,7 @@ class _Plan:
         )
 
     def runs(self, index: Index) -> Iterator[list[tuple[int, int]]]:
-        """For each block with survivors, the byte ranges of neighbours that survive, in its raw bytes."""
+        """Yield, for each block with survivors, the byte ranges of neighbouring survivors in its raw bytes."""
         position = index.ints("position")[self.kept]
         is_new = np.ones(len(self.kept), np.bool_)
         is_new[1:] = (np.diff(self.kept) != 1) | (np.diff(self.kept_block) != 0)
@@ -271,7 +271,7 @@ class _Plan:
 def _new_rows(
     index: Index, plan: _Plan, offsets: Ints, cleaned_epoch: pa.Array | None, blocks: Ints, bases: Ints
 ) -> Rows:
-    """The kept rows as the new index has them."""
+    """Return the kept rows as rows of the new index."""
     taken = pa.array(plan.kept)
     keys = _one(index.rows.column("key").take(taken))
     marks = cleaned_epoch
@@ -294,7 +294,7 @@ def _new_rows(
 
 
 def _one(column: Any) -> Any:
-    """A chunked array as one array."""
+    """Return a chunked array as one array."""
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 
@@ -312,7 +312,7 @@ def _checked(index: Index, number: int, stored: memoryview, origin: str) -> Stor
 
 
 def fetch_ranges(index: Index, needed: Ints) -> Iterator[tuple[int, int, list[int]]]:
-    """Start, length and block numbers of the ranges that hold the blocks `needed` (ascending numbers)."""
+    """Yield start, length and block numbers of the ranges that contain the blocks `needed` (ascending numbers)."""
     positions, lengths = index.blocks.position[needed].tolist(), index.blocks.length[needed].tolist()
     numbers: list[int] = []
     start = end = 0
@@ -329,7 +329,7 @@ def fetch_ranges(index: Index, needed: Ints) -> Iterator[tuple[int, int, list[in
 
 
 def _fetch_blocks(index: Index, needed: Ints, fetch: Fetch, origin: str) -> Iterator[tuple[int, memoryview]]:
-    """The stored blocks `needed`, each with its number."""
+    """Yield the stored blocks `needed`, each with its number."""
     for start, length, numbers in fetch_ranges(index, needed):
         data = memoryview(fetch(start, length))
         if len(data) != length:

@@ -1,10 +1,10 @@
-"""Writes a new segment from records, with its index.
+"""Writer of a new segment and its index from records.
 
-Small appends wait as columns until a block's worth is there; large ones are encoded at once. Encoded records are cut
-into blocks of `block_bytes` raw bytes; a record that is larger is a block by itself. What is left over stays raw until
-more comes. So an append of a few records is a few list extensions, and one of thousands costs one pass.
+Small appends wait as columns until they fill a block; large ones are encoded immediately. Encoded records are cut into
+blocks of `block_bytes` raw bytes; a larger record is a block by itself. The rest stays raw until the next append. So an
+append of a few records extends a few lists, and an append of thousands costs one pass.
 
-Stored bytes can be taken as they come (`drain`), to be uploaded in parts; checksum and sizes go on over all of them.
+`drain` returns stored bytes early, for an upload in parts; checksum and sizes cover all of them.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from keyfold.log.encode import (
 from keyfold.log.record import RecordColumns
 
 DEFAULT_BLOCK_BYTES: Final = 64 * 1024
-# A merge makes blocks half as large again. Readers take up to `decode.SEVERAL_BYTES_MAX`.
+# A merge makes blocks up to 1.5 times as large. Readers accept up to `decode.SEVERAL_BYTES_MAX`.
 BLOCK_BYTES_MAX: Final = 5 * 1024 * 1024
 
-# From here on an append is encoded at once: numpy's set-up (about 0.1 ms) is little then.
+# From this size on an append is encoded immediately: numpy's set-up (about 0.1 ms) is then small.
 MANY_RECORDS: Final = 512
 ENOUGH_RECORDS: Final = 128
 
-# What a record adds to keys and values in a block, and what it costs as Python objects while it waits: seven list
-# slots, two numbers and two bytes objects.
+# Bytes of a record in a block besides keys and values, and its size as Python objects while it waits: seven list slots,
+# two numbers and two bytes objects.
 _TYPICAL_OVERHEAD_BYTES: Final = 16
 _PENDING_OVERHEAD_BYTES: Final = 7 * 8 + 2 * 32 + 2 * 33
 
 
 class SegmentWriter:
-    """One segment in the making. Not for several threads at once."""
+    """An unfinished segment. Not thread-safe."""
 
     def __init__(
         self,
@@ -68,9 +68,9 @@ class SegmentWriter:
         self._raw_bytes = 0
 
     def append(self, columns: RecordColumns) -> None:
-        """Take records whose offsets ascend, after all that came before.
+        """Append records with ascending offsets, after all earlier ones.
 
-        Raises `ValueError` where they do not or a number does not fit; nothing of the batch is kept then.
+        Raises `ValueError` if they do not ascend or a number does not fit; then no record of the batch is added.
         """
         count = len(columns)
         if not count:
@@ -91,17 +91,17 @@ class SegmentWriter:
 
     @property
     def record_count(self) -> int:
-        """Records so far."""
+        """Number of records so far."""
         return self._record_count
 
     @property
     def last_offset(self) -> int:
-        """The last record's offset; -1 without records."""
+        """Offset of the last record; -1 without records."""
         return self._last_offset
 
     @property
     def size_bytes(self) -> int:
-        """Stored bytes of the segment if it ended here: exact for finished blocks, guessed for the rest."""
+        """Stored bytes if the segment ended now: exact for finished blocks, estimated for the rest."""
         stored = self._assembly.size_bytes
         waiting = self._pending_bytes + self._open.size_bytes
         ratio = stored / self._raw_bytes if self._raw_bytes else 1.0
@@ -109,22 +109,22 @@ class SegmentWriter:
 
     @property
     def memory_bytes(self) -> int:
-        """All that this writer holds, in bytes, but for a constant."""
+        """Bytes that this writer holds, except for a constant."""
         pending = self._pending_bytes + len(self._pending[0]) * _PENDING_OVERHEAD_BYTES
         return self._assembly.memory_bytes + pending + self._open.size_bytes
 
     def drain(self) -> list[bytes]:
-        """Finished stored bytes that were not taken yet."""
+        """Return finished stored bytes that were not returned yet."""
         return self._assembly.drain()
 
     def finish(self) -> FinishedSegment:
-        """End the segment. Raises `ValueError` where it has no records, or when called again."""
+        """Complete the segment. Raises `ValueError` without any record, or on a second call."""
         self._encode_pending()
         self._close_block()
         return self._assembly.finish()
 
     def _is_worth_encoding(self) -> bool:
-        """Whether a block's worth waits, in enough records to spread numpy's set-up over (or in very large ones)."""
+        """Return whether a full block waits, in enough records for numpy's set-up to pay off, or in very large ones."""
         if self._pending_bytes < self._block_bytes:
             return False
         return len(self._pending[0]) >= ENOUGH_RECORDS or self._pending_bytes >= 3 * self._block_bytes
@@ -147,7 +147,7 @@ class SegmentWriter:
             self._cut(encoded)
 
     def _cut(self, encoded: EncodedRecords) -> None:
-        """Fill the open block and new ones; the last stays open."""
+        """Fill the open block and new blocks; the last block stays open."""
         ends, payload, count = encoded.ends, encoded.payload, len(encoded)
         lengths = np.diff(ends, prepend=0)
         blocks = np.empty(count, np.int32)
@@ -165,7 +165,7 @@ class SegmentWriter:
             part = slice(row, end_row)
             blocks[part] = self._assembly.block_count
             positions[part] = ends[part] - lengths[part] + (self._open.size_bytes - start)
-            # A last piece that does not fill its block may stay for long; a copy of it lets go of the batch.
+            # The last piece of an unfinished block may stay for long: copy it, so that memory does not hold the batch.
             stays = end_row == count and self._open.size_bytes + end - start < self._block_bytes
             piece = bytes(payload[start:end]) if stays else payload[start:end]
             self._open.add(piece, end_row - row, int(encoded.offsets[row]))
@@ -193,7 +193,7 @@ class SegmentWriter:
 
 
 class _OpenBlock:
-    """Encoded records that do not fill a block yet."""
+    """Encoded records of an unfinished block."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes | memoryview] = []
@@ -225,5 +225,5 @@ def _fields(columns: RecordColumns) -> tuple[Any, ...]:
 
 
 def segment_bytes(finished: FinishedSegment, *drained: bytes) -> bytes:
-    """A segment's bytes in one piece, from what was drained and what was left."""
+    """Return a segment's bytes in one piece, from the drained and the remaining bytes."""
     return b"".join(chain(drained, finished.data))
