@@ -1,1 +1,1 @@
-"""Reading a log back: in order, as latest state, to verify it, and to bring back a lost manifest."""
+"""Readers of a log: in order, as latest state, for verification, and for the repair of a lost manifest."""

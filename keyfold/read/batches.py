@@ -2,11 +2,11 @@
 
     for batch in read_batches(store, place, load, manifest, start, None): ...
 
-What can be left out is: segments by their manifest entry, blocks by their index rows, columns by name
-(`keyfold.read.entry` reads one segment).
+The reader skips segments by their manifest entry, blocks by their index rows, and columns by name (`keyfold.read.entry`
+reads one segment).
 
-Memory is `batch_bytes` of raw blocks (one block where it is larger) and the batch made of them, one range of stored
-bytes, the index's bytes, and the rows of one of its row groups.
+Memory holds `batch_bytes` of raw blocks (or one larger block) and their batch, one range of stored bytes, the index's
+bytes, and the rows of one row group.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ def read_batches(
     batch_bytes: int = BATCH_BYTES,
     limits: ReadLimits = READ_LIMITS,
 ) -> Iterator[pa.RecordBatch]:
-    """Records from offset `start` to `end` (or the end of the version that is read last), in order.
+    """Return the records from offset `start` to `end` (or the end of the last version read), in order.
 
-    Batches have the columns `columns` (default: all of `RECORDS`) and at least one record each. Goes on in a newer
-    version by the rules of `keyfold.read.position`. Raises `ValueError` now, and while iterating what `read_ordered`
-    raises.
+    Batches have the columns `columns` (default: all of `RECORDS`) and at least one record each. The read continues in a
+    newer version by the rules of `keyfold.read.position`. Raises `ValueError` immediately, and the errors of
+    `read_ordered` during the iteration.
     """
     wish = Wish.of(start, end_offset(manifest, end), columns, where, batch_bytes, limits)
     return _ordered(store, place, load, manifest, end, wish)
@@ -94,6 +94,6 @@ def read_entry_batches(
     where: Selection | None = None,
     batch_bytes: int = BATCH_BYTES,
 ) -> Iterator[pa.RecordBatch]:
-    """Records of one segment with `start <= offset < end`. Raises `Corrupt`; `ObjectNotFound` is the caller's."""
+    """Yield records of one segment with `start <= offset < end`. Raises `Corrupt`; callers handle `ObjectNotFound`."""
     for taken in take_entry(store, place, entry, Wish.of(start, end, columns, where, batch_bytes)):
         yield taken.batch

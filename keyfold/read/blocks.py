@@ -1,10 +1,11 @@
-"""Stored blocks of a segment, any of them, by few requests and with proof.
+"""Reads of any stored blocks of a segment, with few requests and verified bytes.
 
-The index's block table says where a block is. Neighbouring ones are fetched together, up to READ_AHEAD_BYTES; each is
-compared with the table (position, length, count, CRC-32) before it is used, and the manifest vouches for the table.
+The index's block table has the place of each block. Neighbouring blocks are fetched together, up to READ_AHEAD_BYTES.
+Each is compared with the table (position, length, count, CRC-32) before use, and the manifest's checksum verifies the
+table.
 
-Damage is `SegmentDamaged` inside, `Corrupt` outside (`damage_named`); `ObjectNotFound` goes on to the caller, who knows
-whether the log has moved on.
+Damage is `SegmentDamaged` internally and `Corrupt` for callers (`damage_named`). `ObjectNotFound` is passed to the
+caller, which knows whether a newer version exists.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ READ_AHEAD_BYTES: Final = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """How much a reader fetches at a time, and how little memory it can do with."""
+    """Limits of a reader's requests and of its memory."""
 
     read_ahead_bytes: int = READ_AHEAD_BYTES
     """Bytes of neighbouring blocks that one request fetches; a larger block has a request of its own."""
     whole_bytes: int = 1024 * 1024
-    """Segments up to here are fetched in one piece: decoding them quicker would save less than a request takes."""
+    """Segments up to this size are fetched whole: faster decoding would save less than one request costs."""
     memory_bytes_min: int = 1024 * 1024
-    """The least memory that the keys of a latest state may be given."""
+    """Minimum memory for the keys of a latest state."""
 
 
 READ_LIMITS: Final = ReadLimits()
@@ -44,7 +45,7 @@ READ_LIMITS: Final = ReadLimits()
 
 @dataclass(frozen=True, slots=True)
 class BlockSource:
-    """A segment and what its index says of its blocks: enough to fetch any of them, without the index's rows."""
+    """A segment and its block table, to fetch any block without the index's rows."""
 
     entry: SegmentEntry
     blocks: BlockTable
@@ -53,18 +54,18 @@ class BlockSource:
 
     @staticmethod
     def of(entry: SegmentEntry, index: Index) -> BlockSource:
-        """The blocks of an index that was read."""
+        """Return the blocks of a parsed index."""
         return BlockSource(entry, index.blocks, index.codec, index.sync_marker)
 
     @staticmethod
     def read(store: ObjectStore, place: Place, entry: SegmentEntry) -> BlockSource:
-        """Read the block table off the segment's index."""
+        """Read the block table from the segment's index."""
         return BlockSource.of(entry, read_index(store, place, entry, columns=("offset",)))
 
 
 @contextmanager
 def damage_named(place: Place) -> Iterator[None]:
-    """Turn what a decoder says about bytes into an error about this partition."""
+    """Turn a decoder's error into an error about this partition."""
     try:
         yield
     except SegmentDamaged as error:
@@ -72,13 +73,13 @@ def damage_named(place: Place) -> Iterator[None]:
 
 
 def verify_hint(place: Place) -> str:
-    """What to do about damage that a reader meets."""
+    """Return the hint for damage found by a reader."""
     command = f"keyfold log verify <url> {place.topic} --partition {place.partition}"
     return f"nothing was changed; run `{command}` to list what is damaged"
 
 
 def read_blocks_at(store: ObjectStore, place: Place, source: BlockSource, numbers: Ints) -> Iterator[Record]:
-    """Records of the blocks `numbers` (ascending). Neighbours are fetched together, up to READ_AHEAD_BYTES."""
+    """Yield the records of the blocks `numbers` (ascending). Fetches neighbours together, up to READ_AHEAD_BYTES."""
     key = place.key(source.entry.name)
     codec = open_codec(source.codec)
     for block in stored_blocks_at(store, place, source, numbers):
@@ -93,7 +94,7 @@ def raw_blocks_at(
     numbers: Ints,
     read_ahead_bytes: int = READ_AHEAD_BYTES,
 ) -> Iterator[tuple[int, Bytes]]:
-    """Number and decompressed bytes of the blocks `numbers` (ascending). Raises `SegmentDamaged`."""
+    """Yield number and decompressed bytes of the blocks `numbers` (ascending). Raises `SegmentDamaged`."""
     key = place.key(source.entry.name)
     for block in stored_blocks_at(store, place, source, numbers, read_ahead_bytes):
         yield block.number, decompress_block(block, codec, origin=key)
@@ -102,7 +103,7 @@ def raw_blocks_at(
 def stored_blocks_at(
     store: ObjectStore, place: Place, source: BlockSource, numbers: Ints, read_ahead_bytes: int = READ_AHEAD_BYTES
 ) -> Iterator[StoredBlock]:
-    """The blocks `numbers` (ascending), each compared with the table. Raises `SegmentDamaged`."""
+    """Yield the blocks `numbers` (ascending), each compared with the table. Raises `SegmentDamaged`."""
     key = place.key(source.entry.name)
     table = source.blocks
     for run in _runs(table, numbers, read_ahead_bytes):
@@ -118,7 +119,7 @@ def stored_blocks_at(
 
 
 def _range(store: ObjectStore, key: str, start: int, length: int) -> bytes:
-    """A range of a segment. Raises `SegmentDamaged` where the segment is too short to have it."""
+    """Read a range of a segment. Raises `SegmentDamaged` if the segment is too short."""
     try:
         return store.get_range(key, start, length)
     except StoreError as error:
@@ -129,7 +130,7 @@ def _range(store: ObjectStore, key: str, start: int, length: int) -> bytes:
 
 
 def _runs(blocks: BlockTable, numbers: Ints, most_bytes: int) -> Iterator[list[int]]:
-    """Neighbouring blocks whose bytes fit one request."""
+    """Yield runs of neighbouring blocks that fit one request."""
     run: list[int] = []
     for number in numbers.tolist():
         end = int(blocks.position[number] + blocks.length[number])

@@ -1,20 +1,20 @@
-"""Hold a log against the Kafka topic that it was written from, where the topic still has the range.
+"""Comparison of a log with the Kafka topic that it was written from, in the range that the topic still has.
 
-Both sides are read in offset order and merged. What both have must be equal: key, value, headers, timestamp and its
-type, and the leader epoch where both know it. What one side has alone must be explained:
+Both sides are read in offset order and merged. Records on both sides must be equal: key, value, headers, timestamp and
+its type, and the leader epoch if both sides know it. Records on one side only need an explanation:
 
-    Kafka alone, below the log's end    a gap of the manifest; or superseded: the log has a newer record of its key, or
-                                        had one; or a tombstone up to `purged_to`. Never inside what one sink's segment
-                                        spans: a sink writes all that there is
-    the log alone                       Kafka's own compaction: a newer record of its key, a tombstone that was due, no
-                                        key. Never where the topic is not compacted
+    only in Kafka, below the log's end  a gap of the manifest; or the log has, or had, a newer record of the key; or a
+                                        tombstone up to `purged_to`. Never within the range of a single sink segment: a
+                                        sink writes every record
+    only in the log                     Kafka's own compaction: a newer record of the key, a tombstone that was due, no
+                                        key. Never in a topic that is not compacted
 
-What decides about a key lies anywhere in the range, so all records go into `verify_hashes`, in bounded memory. Both
-sides are in use: Kafka is read up to the end that it had, and what speaks against the log is looked up again on both
-sides before it is said.
+The record that decides about a key can be anywhere in the range, so all records go into `verify_hashes`, in bounded
+memory. Both sides may change during the comparison: Kafka is read up to its end at the start, and every difference is
+looked up again on both sides before it is reported.
 
-A part of the range, or a sample of it, cannot show what is newer in Kafka outside of it; what is not judged for that
-reason is counted in a note.
+With a part of the range, or a sample of it, newer records of Kafka outside of it are unknown; records that cannot be
+judged for that reason are counted in a note.
 """
 
 from __future__ import annotations
@@ -45,24 +45,24 @@ class TopicReader(Protocol):
     """A topic in Kafka. May be used by several threads."""
 
     def topic_id(self) -> str:
-        """The topic's id as Kafka prints it; empty where brokers know none."""
+        """Return the topic's id as Kafka prints it; empty if the brokers have none."""
 
     def partitions(self) -> Sequence[int]:
-        """Numbers of its partitions."""
+        """Return the numbers of its partitions."""
 
     def settings(self) -> Mapping[str, str]:
-        """The topic's settings, by Kafka's names."""
+        """Return the topic's settings, by Kafka's names."""
 
     def ends(self, partition: int) -> tuple[int, int]:
-        """First offset, and the offset after the last one that a reader of committed records may see."""
+        """Return the first offset, and the offset after the last committed record."""
 
     def read(self, partition: int, from_offset: int, to_offset: int) -> Iterator[Record]:
-        """Records with `from_offset <= offset < to_offset`, in order; both within `ends`."""
+        """Yield the records with `from_offset <= offset < to_offset`, in order; both within `ends`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much to compare: between two offsets, and of that a `sample` (a part of 1, in windows of 10,000 offsets)."""
+    """The extent of a comparison: a range of offsets, and the share `sample` of it (in windows of 10,000 offsets)."""
 
     from_offset: int = 0
     to_offset: int | None = None
@@ -74,7 +74,7 @@ ALL: Final = Extent()
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What was found, and how many records were read on either side."""
+    """The findings of a comparison, and the number of compared records."""
 
     findings: tuple[Finding, ...]
     compared: int
@@ -90,9 +90,9 @@ def compare_partition(
     progress: Callable[[int], None] = lambda _: None,
     rows_at_once: int = ROWS_AT_ONCE,
 ) -> Comparison:
-    """Compare one partition. Differences are in the result; errors of Kafka and of the store are raised.
+    """Compare one partition. Returns differences as findings; raises errors of Kafka and of the store.
 
-    `progress` is told how many records were compared since the last call.
+    `progress` receives the number of records compared since its last call.
     """
     manifest = log.manifest(partition)
     place = log.place(partition)
@@ -123,7 +123,7 @@ def compare_partition(
 
 
 def absent_partitions(log: Log, known: Collection[int], topic: TopicReader) -> Iterator[VerifyReport]:
-    """Partitions that have records in Kafka, and of which there is no log at all: a listing alone cannot miss them."""
+    """Report partitions that have records in Kafka but no log, which a listing of the bucket cannot show."""
     for number in sorted(set(topic.partitions()) - set(known)):
         start, end = topic.ends(number)
         if start < end and next(topic.read(number, start, end), None) is not None:
@@ -143,7 +143,7 @@ _LOOK: Final = "find out what happened to the topic; a log cannot continue anoth
 
 
 def _stranger(place: Place, manifest: Manifest, topic: TopicReader) -> Finding | None:
-    """That this is not the topic which the log continues; None where it is, or nobody knows."""
+    """Return a finding if this is not the topic of the log; None if it is, or if that is unknown."""
     known, theirs = manifest.topic_id, topic.topic_id()
     lost = "unknown: nothing can be compared"
     if known and theirs and known != theirs:
@@ -156,7 +156,7 @@ def _stranger(place: Place, manifest: Manifest, topic: TopicReader) -> Finding |
 
 
 def _outside(place: Place, manifest: Manifest, start: int, end: int) -> Iterator[Finding]:
-    """Which part of the log Kafka does not have."""
+    """Yield findings about the part of the log that Kafka does not have."""
     if end < manifest.next_offset:
         what = f"Kafka ends at offset {end}, the log at {manifest.next_offset}: the topic was truncated or recreated"
         lost = f"in Kafka, the records from offset {end} on; the log has them"
@@ -168,7 +168,7 @@ def _outside(place: Place, manifest: Manifest, start: int, end: int) -> Iterator
 
 
 def _windows(begin: int, stop: int, sample: float, random: Random) -> list[tuple[int, int]]:
-    """All of a range, or windows of it: one at a random place in each stretch."""
+    """Return a whole range, or windows of it: one at a random place in each stretch."""
     if sample >= 1 or stop - begin <= _WINDOW_OFFSETS:
         return [(begin, stop)]
     stretch = max(_WINDOW_OFFSETS, round(_WINDOW_OFFSETS / sample))
@@ -182,7 +182,7 @@ def _windows(begin: int, stop: int, sample: float, random: Random) -> list[tuple
 
 @dataclass
 class _Walk:
-    """Both sides, merged. Rows go to `rows`, what can be judged at once to `findings`."""
+    """The merge of both sides. Rows go to `rows`, immediate findings to `findings`."""
 
     log: Log
     manifest: Manifest
@@ -197,7 +197,7 @@ class _Walk:
     _flags: list[int] = field(default_factory=list)
 
     def run(self, begin: int, stop: int, kafka_end: int) -> None:
-        """One window. Beyond `stop`, up to `kafka_end`, records only tell what supersedes others."""
+        """Compare one window. Records from `stop` to `kafka_end` only show which others they supersede."""
         partition = self.manifest.partition
         ours: Iterator[Record] = self._ours(begin, stop, to_the_end=kafka_end > stop)
         theirs = self.topic.read(partition, begin, kafka_end)
@@ -217,7 +217,7 @@ class _Walk:
                 a, b = next(ours, None), next(theirs, None)
 
     def _ours(self, begin: int, stop: int, *, to_the_end: bool) -> Iterator[Record]:
-        # To the end of the log: what a pass takes away meanwhile is followed by what superseded it.
+        # To the end of the log: a record that a pass removes meanwhile is superseded by a later one.
         return self.log.read(self.manifest.partition, from_offset=begin, to_offset=None if to_the_end else stop)
 
     def _take_theirs(self, record: Record) -> None:
@@ -263,7 +263,7 @@ class _Walk:
         self._keys, self._offsets, self._flags = [], [], []
 
     def finish(self, *, is_whole: bool) -> None:
-        """Judge what only one side has, by its key."""
+        """Judge the records of only one side by their keys."""
         self._flush()
         if not is_whole:
             self._add_index_rows()
@@ -271,7 +271,7 @@ class _Walk:
         self.findings.extend(self.judge.notes())
 
     def _add_index_rows(self) -> None:
-        """What the log has outside of the windows: a newer record there supersedes, too."""
+        """Add the log's records outside of the windows, because a newer record there supersedes others too."""
         for entry in self.manifest.segments:
             index = read_index(self.log.store, self.judge.place, entry)
             flags = row_flags(index, IN_LOG, with_marks=False)

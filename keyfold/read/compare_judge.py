@@ -1,7 +1,7 @@
-"""Is what only one side has explained? See `keyfold.read.compare` for the rules.
+"""Judgement of records that only one side has; `keyfold.read.compare` has the rules.
 
-A suspect is looked up again, on both sides, before it becomes a finding: the log may have been compacted, and Kafka may
-have compacted or expired, while the two were read.
+A suspect is looked up again on both sides before it becomes a finding: both sides may have been compacted or expired
+records during the comparison.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Judge:
     # At once
 
     def kafka_alone(self, record: Record) -> Finding | None:
-        """A record that only Kafka has: a finding, or None; `is_explained` then says whether its key still decides."""
+        """Judge a record that only Kafka has. If the result is None and not `is_explained`, its key decides later."""
         self.is_explained = record.offset < self.stop and self._is_gap(record.offset)
         if self.is_explained or record.offset >= self.stop:
             return None
@@ -85,7 +85,7 @@ class Judge:
         return None
 
     def log_alone_without_key(self, record: Record) -> Finding | None:
-        """A record without a key that only the log has: Kafka's cleaner removes such records."""
+        """Judge a record without a key that only the log has: Kafka's cleaner removes such records."""
         return None if self._is_compacted else self._unexpected(record.offset)
 
     def _is_gap(self, offset: int) -> bool:
@@ -104,7 +104,7 @@ class Judge:
     # By key
 
     def by_key(self, rows: HashedRows) -> Iterator[Finding]:
-        """Findings about records whose key decides."""
+        """Yield findings about records that are judged by key."""
         lost, outlived, unexpected, resurrected = Suspects(), Suspects(), Suspects(), Suspects()
         for group in rows.groups():
             self._find_lost(group, lost, outlived)
@@ -123,7 +123,7 @@ class Judge:
         return found
 
     def _find_lost(self, group: Grouped, suspects: Suspects, outlived: Suspects) -> None:
-        """What only Kafka has, and nothing supersedes that the log can have known.
+        """Find records that only Kafka has, and that no record known to the log supersedes.
 
         A tombstone may have been purged, but never while the log had a value that it deletes.
         """
@@ -157,7 +157,7 @@ class Judge:
             yield Finding(first.kind, self.place.manifest_key, f"{more} more like this", first.lost, first.to_do)
 
     def notes(self) -> Iterator[Finding]:
-        """What was not judged."""
+        """Yield notes about records that were not judged."""
         for why, count in self._unjudged.items():
             if count:
                 yield Finding(Kind.NOT_COMPARED, self.place.manifest_key, f"{count} {why}")
@@ -213,11 +213,11 @@ class Judge:
         try:
             return next(self._log.read(self._partition, from_offset=offset, to_offset=offset + 1), None)
         except OffsetOutOfRange:
-            return None  # retention took it meanwhile
+            return None  # retention removed it meanwhile
 
 
 def _sink_spans(manifest: Manifest) -> Iterator[tuple[int, int]]:
-    """First and last offset of what each sink's segment was written from, in order."""
+    """Yield the first and last offset that each sink segment was written from, in order."""
     for entry in manifest.segments:
         name = parse_name(entry.name)
         if name is not None and name.role is Role.SINK:

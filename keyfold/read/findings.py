@@ -1,8 +1,7 @@
-"""What verification may find, as values.
+"""Findings of a verification, as values.
 
-A *damage* is anything that breaks what the log promises; a *note* is something that an operator may want to know and
-that costs nobody a record. Every finding names an object, and block, record and offset where they are known, says what
-is wrong, what is lost by it, and what to do.
+*Damage* breaks a promise of the log; a *note* informs the operator, and no record is affected. Every finding names an
+object, and block, record and offset if they are known. It describes the problem, the loss, and what to do.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from keyfold.log.names import Place
 
 
 class Kind(Enum):
-    """Kinds of findings; the value is the name that is printed."""
+    """Kinds of findings, with their printed names."""
 
     FIRST_COPY = "first-copy"
     NOT_VERIFIED = "not-verified"
@@ -54,7 +53,7 @@ class Kind(Enum):
 
     @property
     def is_damage(self) -> bool:
-        """Whether the log breaks a promise by it."""
+        """Whether it breaks a promise of the log."""
         return self not in _NOTES
 
 
@@ -73,7 +72,7 @@ MAX_ALIKE: Final = 20
 class Finding:
     """One finding. `object` is a key in the bucket, or a topic partition in Kafka.
 
-    `block`, `record` (its number in the block, from 0) and `offset` are -1 where they say nothing.
+    `block`, `record` (its number in the block, from 0) and `offset` are -1 if they do not apply.
     """
 
     kind: Kind
@@ -96,13 +95,13 @@ class Finding:
 
 @dataclass(slots=True)
 class Findings:
-    """Findings as they come, at most `MAX_ALIKE` of one kind about one object; the rest of them is counted."""
+    """A list of at most `MAX_ALIKE` findings of one kind about one object; further ones are counted."""
 
     _kept: dict[tuple[Kind, str], list[Finding]] = field(default_factory=dict)
     _more: dict[tuple[Kind, str], int] = field(default_factory=dict)
 
     def add(self, finding: Finding) -> None:
-        """Keep it, or count it."""
+        """Add a finding, or count it."""
         alike = self._kept.setdefault((finding.kind, finding.object), [])
         if len(alike) < MAX_ALIKE:
             alike.append(finding)
@@ -128,15 +127,15 @@ class Findings:
         return bool(self._kept)
 
     def has(self, kind: Kind) -> bool:
-        """Whether something of this kind was found."""
+        """Return whether there is a finding of this kind."""
         return any(found is kind for found, _ in self._kept)
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What a verification of one partition saw. `version` is -1 where no manifest could be read.
+    """The result of verifying one partition. `version` is -1 if no manifest could be read.
 
-    `compared` is how many offsets were held against Kafka: -1 where that was not asked for.
+    `compared` is the number of offsets compared with Kafka; -1 without a comparison.
     """
 
     place: Place
@@ -149,25 +148,25 @@ class VerifyReport:
 
     @property
     def damage(self) -> tuple[Finding, ...]:
-        """The findings that break a promise."""
+        """The findings that are damage."""
         return tuple(f for f in self.findings if f.kind.is_damage)
 
     @property
     def is_sound(self) -> bool:
-        """Whether the log was verified, and nothing is damaged."""
+        """Whether the log was verified and has no damage."""
         return not (self.damage or self.is_first_copy or self.is_unverified)
 
     @property
     def is_first_copy(self) -> bool:
-        """Whether there is no log to verify yet: a replica that has not received everything once."""
+        """Whether the first copy of a replica is not complete, so there is no log to verify yet."""
         return any(f.kind is Kind.FIRST_COPY for f in self.findings)
 
     @property
     def is_unverified(self) -> bool:
-        """Whether the log could not be judged; the finding says why."""
+        """Whether the log could not be verified; a finding has the reason."""
         return any(f.kind is Kind.NOT_VERIFIED for f in self.findings)
 
 
 def unverified(place: Place, error: KeyfoldError) -> VerifyReport:
-    """Return the report of a partition that this error keeps from being verified."""
+    """Return the report of a partition that cannot be verified because of this error."""
     return VerifyReport(place, -1, 0, 0, (Finding(Kind.NOT_VERIFIED, place.manifest_key, str(error)),))

@@ -1,11 +1,11 @@
-"""Following a log: read to its end, wait until it grows, read on.
+"""Followers of a log: read to its end, wait until it grows, and continue.
 
     for partition, record in follower: ...
 
-Each partition has a position and the anchor of the first version that was read (`keyfold.read.position`): with both a
-follower goes on where it stopped, after days too, or is told that records that it needed are gone. A log is looked at
-by the manifest's ETag; the manifest itself is read when it has changed. Between looks the follower waits, longer and
-longer while nothing comes. Stores that do not answer are asked again; positions do not move meanwhile.
+Each partition has a position and the anchor of the first version that was read (`keyfold.read.position`). With both, a
+follower can continue where it stopped, even after days, or gets an error if records that it needs are gone. It polls
+the manifest's ETag, and reads the manifest when it has changed. Between polls the follower waits, longer and longer
+while there are no new records. If the store does not answer, it retries, and positions do not move.
 
 Partitions take turns, a version at a time. Within one partition records come in offset order, each once.
 """
@@ -38,21 +38,21 @@ DISCOVER_S: Final = 30.0
 POLLS: Final = Backoff(first_ms=250, cap_ms=5_000)
 PATIENCE_S: Final = 300.0
 
-_DUE_S: Final = 0.001  # sleeps may end a little early
+_DUE_S: Final = 0.001  # sleeps may end slightly early
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The next offset that a reader wants, and the anchor of the version that it began with.
+    """The next offset of a reader, and the anchor of the version that it started with.
 
-    Keep both: the anchor is what tells, after a restart, whether a tombstone went that the reader had still needed.
+    Store both: after a restart, the anchor shows whether a tombstone that the reader still needed was removed.
     """
 
     offset: int
     anchor: Anchor
 
     def document(self) -> dict[str, Any]:
-        """The position for JSON."""
+        """Return the position for JSON."""
         return {
             "offset": self.offset,
             "log_id": self.anchor.log_id,
@@ -63,7 +63,7 @@ class Position:
 
     @staticmethod
     def of(document: Mapping[str, Any]) -> Position:
-        """What `document` gave. Raises `ValueError` where it is something else."""
+        """Return the position of a `document()`. Raises `ValueError` for another value."""
         try:
             log_id, version = str(document["log_id"]), int(document["version"])
             anchor = Anchor(log_id, version, int(document["last_pass_epoch"]), int(document.get("seen_to", -1)))
@@ -74,7 +74,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """How a follower waits between looks, and how it learns that it is to end."""
+    """A follower's delays between polls, and its stop event."""
 
     clock: Clock
     is_stopped: Callable[[], bool]
@@ -83,7 +83,7 @@ class Wait:
 
 @dataclass(slots=True)
 class Tail:
-    """One partition that is followed, from `position` on. `manifest` is the version that it reads now."""
+    """A followed partition, from `position` on. `manifest` is the version being read."""
 
     place: Place
     position: Position
@@ -95,24 +95,24 @@ class Tail:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether all of the version that is known was read."""
+        """Whether the known version has been read completely."""
         return self.position.offset >= self.manifest.next_offset
 
     def move(self, offset: int) -> None:
-        """Go on to `offset`, never back."""
+        """Move to `offset`, never back."""
         self.position = replace(self.position, offset=max(self.position.offset, offset))
 
     def renew(self, manifest: Manifest) -> None:
-        """Go on in a newer version. Raises `OffsetOutOfRange` where that could hide a record."""
+        """Continue in a newer version. Raises `OffsetOutOfRange` if that could hide a record."""
         anchor = check_resumed(self.position.anchor, self.position.offset, manifest)
         self.position = replace(self.position, anchor=anchor)
         self.manifest = manifest
 
 
 def tail_of(place: Place, manifest: Manifest, start: int | Position) -> Tail:
-    """A partition to be followed from an offset, or from where another follower stopped.
+    """Return a partition to follow, from an offset or from the position of an earlier follower.
 
-    Raises `OffsetOutOfRange` where it is not in the log, or where going on there could hide a record.
+    Raises `OffsetOutOfRange` if the position is not in the log, or if continuing there could hide a record.
     """
     if isinstance(start, int):
         return Tail(place, Position(start_offset(manifest, start), anchor_of(manifest)), manifest)
@@ -122,16 +122,15 @@ def tail_of(place: Place, manifest: Manifest, start: int | Position) -> Tail:
 
 
 class Follower:
-    """Records of several partitions, endlessly: an iterator of `(partition, record)`. `batches` gives Arrow batches.
+    """An endless iterator of `(partition, record)` over several partitions. `batches` returns Arrow batches instead.
 
-    Either is used, not both; and not by several threads, though any may set the stop event. It ends when that is set,
-    and raises
+    Use one of the two, in one thread; any thread may set the stop event, which ends the iteration. It raises
 
-    * `OffsetOutOfRange` where the log start overtook the reader, a tombstone was purged that it had still needed, or
-      the log was made anew;
-    * `StoreError` where a store gave no answer for `patience_s`; `Corrupt`, `ManifestLost`, `AccessDenied` at once.
+    * `OffsetOutOfRange` if the log start overtook the reader, if a tombstone that it still needed was removed, or if
+      the log was created again;
+    * `StoreError` if the store did not answer for `patience_s`; `Corrupt`, `ManifestLost`, `AccessDenied` immediately.
 
-    After any of them `positions` are right: behind the last record that was given out.
+    `positions` are valid after each of these errors: after the last returned record.
     """
 
     def __init__(
@@ -173,7 +172,7 @@ class Follower:
         return next(self._records)
 
     def positions(self) -> dict[int, Position]:
-        """Where each partition is: behind what was given out. Store it with what was made of the records."""
+        """Return the position of each partition, after the last returned record. Store it with your results."""
         return {partition: tail.position for partition, tail in self._tails.items()}
 
     def _one_by_one(self) -> Iterator[tuple[int, Record]]:
@@ -186,7 +185,7 @@ class Follower:
             tail.move(taken.position)
 
     def batches(self) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """The same as Arrow batches, each of one partition, until the stop event is set."""
+        """Yield Arrow batches, each of one partition, until the stop event is set."""
         if self._records is not None:
             raise ValueError("this follower already returns records one by one")
         for tail, taken in self._taken():
@@ -196,7 +195,7 @@ class Follower:
                 return
 
     def _taken(self) -> Iterator[tuple[Tail, Taken]]:
-        """Turn after turn; who takes moves the tail behind what it has given out."""
+        """Run turn after turn; the caller moves the tail after the records that it has returned."""
         while not self._wait.is_stopped():
             self._add_partitions()
             for tail in list(self._tails.values()):
@@ -204,14 +203,14 @@ class Follower:
             self._rest()
 
     def _rest(self) -> None:
-        """Sleep until some partition is due, where all were read to their ends."""
+        """Sleep until a partition is due, if all were read to their ends."""
         now_s = self._wait.clock.monotonic_s()
         due_s = min((tail.due_s for tail in self._tails.values()), default=now_s + DISCOVER_S)
         if due_s > now_s + _DUE_S and not self._wait.is_stopped():
             self._wait.sleep(due_s - now_s)
 
     def _turn(self, tail: Tail) -> Iterator[tuple[Tail, Taken]]:
-        """One look, or one segment. A store that does not answer is asked again later."""
+        """Poll once, or read one segment. If the store does not answer, retry later."""
         now_s = self._wait.clock.monotonic_s()
         if tail.due_s > now_s + _DUE_S or self._wait.is_stopped():
             return
@@ -234,7 +233,7 @@ class Follower:
         tail.due_s = self._wait.clock.monotonic_s() + next(tail.delays)
 
     def _look(self, tail: Tail) -> None:
-        """See whether the manifest has changed, and read it."""
+        """Check whether the manifest has changed, and read it."""
         try:
             etag = self._store.head(tail.place.manifest_key).etag
         except ObjectNotFound:
@@ -250,7 +249,7 @@ class Follower:
             tail.delays, tail.due_s = None, 0.0
 
     def _read(self, tail: Tail) -> Iterator[tuple[Tail, Taken]]:
-        """One segment, from the position on."""
+        """Read one segment from the position on."""
         entry = segment_at(tail.manifest, tail.position.offset)
         if entry is None:
             tail.move(tail.manifest.next_offset)
@@ -265,7 +264,7 @@ class Follower:
             tail.move(entry.next_offset)
 
     def _add_partitions(self) -> None:
-        """A topic may get more partitions; a follower of all of them reads the new ones from their starts."""
+        """Add new partitions of the topic, from their starts, if the follower reads all partitions."""
         now_s = self._wait.clock.monotonic_s()
         if self._discover is None or now_s < self._discover_due_s:
             return
@@ -276,4 +275,4 @@ class Follower:
         except StoreError as error:
             if not error.retriable:
                 raise
-            # Next time; a store that stays away is noticed by the partitions that are known.
+            # Try again next time; the known partitions notice an unavailable store.

@@ -1,16 +1,16 @@
-"""Latest state: the last record of each key of one version, deleted keys left out.
+"""Latest state: the last record of each key of one version, without deleted keys.
 
-Indexes choose: their rows have key and tombstone flag, and a later row wins, so a dirty log gives the same result as a
-clean one. Then only the blocks that hold a chosen record are fetched. Records without a key have no latest state and
-are left out.
+The indexes are enough to choose the records: their rows have key and tombstone flag, and a later row wins. So a dirty
+log gives the same result as a clean one. Then only the blocks with a chosen record are fetched. Records without a key
+have no latest state and are omitted.
 
-Memory is `memory_bytes` for keys (`keyfold.read.latest_keys` walks over the indexes several times where they do not
-fit), a bit for each record of the log, and one index and one batch at a time.
+Memory holds `memory_bytes` for keys (if they do not fit, `keyfold.read.latest_keys` reads the indexes several times), a
+bit for each record of the log, and one index and one batch at a time.
 
-Where the state ends a `Follower` goes on: `Latest.position` has the offset and the anchor of the version that was read.
+A `Follower` can continue at the end of the state: `Latest.position` has the offset and the anchor of the version.
 
-This is a snapshot. Choosing starts again in the newest version when an object has gone; after the first record was
-given out that would mix two states, so from there on a missing object is `SnapshotLost`.
+The result is a snapshot. If an object was deleted, the choice starts again in the newest version. After the first
+returned record that would mix two states, so then a missing object raises `SnapshotLost`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The records that make up the latest state of one version: a bit for each record of each of its segments."""
+    """The records of the latest state of one version: a bit for each record of each segment."""
 
     manifest: Manifest
     rows: tuple[RowBits, ...]
@@ -55,7 +55,7 @@ class Chosen:
 
 
 class Latest(Generic[T]):
-    """A latest state: an iterator, once, and the position where it ends."""
+    """A latest state: an iterator for one use, and the position where it ends."""
 
     def __init__(self, items: Iterator[T], manifest: Callable[[], Manifest]) -> None:
         self._items = items
@@ -69,9 +69,9 @@ class Latest(Generic[T]):
 
     @property
     def position(self) -> Position:
-        """Where to follow the log from, for no gap and nothing twice: `log.follow(start={partition: position})`.
+        """The position to follow the log from, without gaps and repetitions: `log.follow(start={partition: position})`.
 
-        Take it after the first item: until then, a version that was collected gives way to a newer one.
+        Read it after the first item: until then, the state may move to a newer version.
         """
         manifest = self._manifest()
         return Position(manifest.next_offset, anchor_of(manifest))
@@ -85,7 +85,7 @@ def read_latest(
     memory_bytes: int = MEMORY_BYTES,
     limits: ReadLimits = READ_LIMITS,
 ) -> Latest[Record]:
-    """The last record of each key, in offset order, of the newest version. Chooses before it returns."""
+    """Return the last record of each key of the newest version, in offset order. Chooses the records immediately."""
     fetched = _fetched(store, place, load, None, memory_bytes, limits=limits)
     return Latest((record for batch in fetched for record in records_of(batch)), lambda: fetched.chosen.manifest)
 
@@ -100,7 +100,7 @@ def read_latest_batches(
     batch_bytes: int = BATCH_BYTES,
     limits: ReadLimits = READ_LIMITS,
 ) -> Latest[pa.RecordBatch]:
-    """The same as Arrow batches. Raises `ValueError` for a column that there is not, or too little memory."""
+    """Return the same as Arrow batches. Raises `ValueError` for an unknown column, or for too little memory."""
     fetched = _fetched(store, place, load, columns, memory_bytes, batch_bytes, limits)
     return Latest(iter(fetched), lambda: fetched.chosen.manifest)
 
@@ -121,7 +121,7 @@ def _fetched(
 
 
 def choose_newest(store: ObjectStore, place: Place, load: Load, memory_bytes: int = MEMORY_BYTES) -> Chosen:
-    """Choose in the newest version, again where it was replaced and collected meanwhile."""
+    """Choose in the newest version, and again if it is replaced and deleted meanwhile."""
     manifest = load()
     while True:
         try:
@@ -137,7 +137,7 @@ def choose(
     memory_bytes: int = MEMORY_BYTES,
     keys_at_once: int = KEYS_AT_ONCE,
 ) -> Chosen:
-    """The latest state of `manifest`, from indexes alone. Raises `Corrupt`, `ObjectNotFound`."""
+    """Choose the latest state of `manifest` from its indexes. Raises `Corrupt`, `ObjectNotFound`."""
     rows = tuple(RowBits(entry.record_count) for entry in manifest.segments)
     walk = Walk(0, HASHES, memory_bytes, keys_at_once)
     count = 1
@@ -148,7 +148,7 @@ def choose(
 
 
 def _walk(store: ObjectStore, place: Place, manifest: Manifest, walk: Walk, rows: Sequence[RowBits]) -> bool:
-    """Judge the rows of a walk's keys, from the newest to the oldest. False where it had to be given up."""
+    """Judge the rows of a walk's keys, from newest to oldest. Return False if the walk was given up."""
     for entry, bits in zip(reversed(manifest.segments), reversed(rows), strict=True):
         data = read_index_data(store, place, entry)
         with damage_named(place):
@@ -171,7 +171,7 @@ def _groups(data: bytes, entry: SegmentEntry, key: str) -> Iterator[tuple[int, p
 
 
 def chosen_batches(store: ObjectStore, place: Place, chosen: Chosen, wish: Wish) -> Iterator[pa.RecordBatch]:
-    """The chosen records as `wish` wants them. Raises `Corrupt`; `ObjectNotFound` is the caller's."""
+    """Yield the chosen records as `wish` specifies. Raises `Corrupt`; callers handle `ObjectNotFound`."""
     for entry, bits in zip(chosen.manifest.segments, chosen.rows, strict=True):
         if not bits:
             continue
@@ -186,7 +186,7 @@ def chosen_batches(store: ObjectStore, place: Place, chosen: Chosen, wish: Wish)
 
 @dataclass(slots=True)
 class _Fetched:
-    """Fetches what was chosen; chooses again as long as nothing was given out."""
+    """A reader of the chosen records, which chooses again as long as it has returned none."""
 
     store: ObjectStore
     place: Place

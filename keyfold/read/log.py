@@ -6,8 +6,8 @@
     for batch in log.batches(partition=0, columns=["offset", "value"]): ...      Arrow
     for partition, record in log.follow(): ...                                   waits for more
 
-Each call reads the newest manifest and keeps to that version as long as its objects are there, so a read sees the log
-as it was at one moment, whatever is appended or compacted meanwhile.
+Each call reads the newest manifest and stays with that version as long as its objects exist. So a read sees the log at
+one moment, regardless of concurrent appends and compactions.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from keyfold.store.api import ObjectStore
 
 
 def open_log(url: str, topic: str, *, store: ObjectStore | None = None) -> Log:
-    """The log of `topic` below `url`, which is `s3://<bucket>/<topics.dir>`.
+    """Open the log of `topic` below `url`, which is `s3://<bucket>/<topics.dir>`.
 
-    Nothing is read yet. With `store` the URL's bucket is not looked at: it only says the topics.dir.
-    Raises `ConfigError` where the URL is none.
+    This reads nothing yet. With `store`, only the topics.dir of the URL is used, not its bucket. Raises `ConfigError`
+    for an invalid URL.
     """
     from keyfold.store.location import open_store, parse_url
 
@@ -53,7 +53,7 @@ def open_log(url: str, topic: str, *, store: ObjectStore | None = None) -> Log:
 
 
 class Log:
-    """All partitions of one topic. Reads only; safe to use from several threads; a context manager that closes."""
+    """The log of one topic, with all partitions. Read-only, thread-safe, and a context manager that closes it."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Log:
         self._on_close = on_close
 
     def close(self) -> None:
-        """Close the connections that `open_log` has opened. A store that was given stays open."""
+        """Close the connections that `open_log` opened. A store passed by the caller stays open."""
         self._on_close()
 
     def __enter__(self) -> Self:
@@ -90,11 +90,11 @@ class Log:
         return f"Log({self.store.url}/{self.topics_dir}, {self.topic})"
 
     def place(self, partition: int) -> Place:
-        """Where a partition is in the bucket."""
+        """Return the place of a partition in the bucket."""
         return Place(self.topics_dir, self.topic, partition)
 
     def partitions(self) -> list[int]:
-        """Partitions of the topic, ascending. Raises `TopicNotFound` where there is none."""
+        """Return the topic's partitions, ascending. Raises `TopicNotFound` if there are none."""
         found = catalog.partitions(self.store, self.topics_dir, self.topic)
         if not found:
             raise TopicNotFound(
@@ -105,7 +105,7 @@ class Log:
         return found
 
     def manifest(self, partition: int = 0) -> Manifest:
-        """The newest manifest: offsets, segments, counts, settings, epochs.
+        """Read the newest manifest: offsets, segments, counts, settings, epochs.
 
         Raises `LogNotFound`, `ManifestLost`, `Corrupt`, `FormatTooNew`, `StoreError`.
         """
@@ -120,14 +120,14 @@ class Log:
         from_timestamp: int | None = None,
         to_offset: int | None = None,
     ) -> Iterator[Record]:
-        """Records of a partition in offset order.
+        """Return the records of a partition in offset order.
 
-        From `from_offset` (a removed one is legal: reading starts at the next that is there), or from the first record
-        in offset order whose timestamp is at or after `from_timestamp` (ms), or from the log start. Up to `to_offset`,
-        exclusive, or the log's end.
+        The read starts at `from_offset` (or at the next existing offset if that one was removed), or at the first
+        record in offset order with a timestamp at or after `from_timestamp` (ms), or at the log start. It ends before
+        `to_offset`, or at the log's end.
 
-        Raises `OffsetOutOfRange` now, or while iterating when the log start overtook the reader or a tombstone was
-        purged that it had still needed; `Corrupt` where stored bytes are damaged; what `manifest` raises.
+        Raises `OffsetOutOfRange` immediately, or during the iteration if the log start overtakes the reader or a
+        tombstone that it still needs is removed; `Corrupt` for damaged bytes; and the errors of `manifest`.
         """
         manifest, position = self._start(partition, from_offset, from_timestamp)
         return read_ordered(
@@ -151,11 +151,11 @@ class Log:
         where: Selection | None = None,
         batch_bytes: int = BATCH_BYTES,
     ) -> Iterator[pa.RecordBatch]:
-        """The same records as `read` gives, as Arrow batches with the schema `keyfold.log.arrow.RECORDS`.
+        """Return the same records as `read`, as Arrow batches with the schema `keyfold.log.arrow.RECORDS`.
 
-        Only `columns` of them are read where they are given, and only records that `where` selects: segments and
-        blocks without such records are not fetched. A batch has at least one record and about `batch_bytes` of them,
-        more only where one record is larger. Raises `ValueError` for a column that there is not; else as `read`.
+        `columns` and `where` limit the read to some columns and records: segments and blocks without selected records
+        are not fetched. A batch has at least one record and about `batch_bytes`; only a single large record exceeds
+        this. Raises `ValueError` for an unknown column, and the errors of `read`.
         """
         manifest, position = self._start(partition, from_offset, from_timestamp)
         return read_batches(
@@ -172,13 +172,13 @@ class Log:
         )
 
     def latest(self, partition: int = 0, *, memory_bytes: int = MEMORY_BYTES) -> Latest[Record]:
-        """The last record of each key, in offset order; deleted keys and records without a key are left out.
+        """Return the last record of each key, in offset order, without deleted keys and records without a key.
 
-        What is given back is iterated once, and then its `position` says from where to follow the log.
+        The result can be iterated once; its `position` is then the start for following the log.
 
-        Keys are held in memory, up to `memory_bytes` (at least 1 MiB); where they do not fit, the log's indexes are
-        walked over several times. Values are not held. Raises `SnapshotLost` while iterating when the version that is
-        read was replaced and collected; else as `read`.
+        Memory holds the keys, up to `memory_bytes` (at least 1 MiB); if they do not fit, the indexes are read several
+        times. Memory does not hold values. Raises `SnapshotLost` during the iteration if the version was replaced and
+        deleted, and the errors of `read`.
         """
         return read_latest(
             self.store,
@@ -196,7 +196,7 @@ class Log:
         memory_bytes: int = MEMORY_BYTES,
         batch_bytes: int = BATCH_BYTES,
     ) -> Latest[pa.RecordBatch]:
-        """What `latest` gives, as Arrow batches like those of `batches`."""
+        """Return the records of `latest` as Arrow batches like those of `batches`."""
         return read_latest_batches(
             self.store,
             self.place(partition),
@@ -218,16 +218,16 @@ class Log:
         batch_bytes: int = BATCH_BYTES,
         stop: Event | None = None,
     ) -> Follower:
-        """Read to the end, wait for more, read on: an iterator of `(partition, record)`.
+        """Read to the end, wait for more records, and continue: return an iterator of `(partition, record)`.
 
-        Of one partition, some, or all of the topic (those that it gets later too). From the log's start, its end, the
-        offset or `Position` that `start` names for a partition (the log's start where it names none), or from the
-        first record at or after `from_timestamp`. Ends when `stop` is set. `Follower.batches()` gives Arrow batches
-        instead of records; `columns`, `where` and `batch_bytes` as for `batches`. `Follower.positions()` are to be
-        kept by who wants to go on after a restart: with a bare offset nobody can tell whether a tombstone that the
-        reader had still needed was purged meanwhile.
+        It reads one partition, several, or all of the topic, including later ones. It starts at the log's start or end,
+        at the offset or `Position` that `start` has for a partition (other partitions start at the log's start), or at
+        the first record at or after `from_timestamp`. It ends when `stop` is set. `Follower.batches()` returns Arrow
+        batches instead of records, with `columns`, `where` and `batch_bytes` as in `batches`. To continue after a
+        restart, store `Follower.positions()`: an offset alone cannot show whether a tombstone that the reader still
+        needed was removed in between.
 
-        Raises now and while iterating what `Follower` says; `TopicNotFound`, and what `manifest` raises.
+        Raises the errors of `Follower`, immediately or during the iteration, `TopicNotFound`, and those of `manifest`.
         """
         starts = start if isinstance(start, Mapping) else {}
         if start is not starts and start not in {"earliest", "latest"}:
@@ -247,7 +247,7 @@ class Log:
             found: list[Tail] = []
             for number in self.partitions():
                 if number not in known:
-                    with suppress(LogNotFound, FirstCopyUnfinished):  # a folder that has no log yet
+                    with suppress(LogNotFound, FirstCopyUnfinished):  # a folder without a log
                         found.append(tail(number, at_end=False))
             return found
 
@@ -266,19 +266,19 @@ class Log:
         return follower
 
     def offset_for_time(self, timestamp_ms: int, partition: int = 0) -> int | None:
-        """The first offset, in offset order, whose timestamp is at or after `timestamp_ms`; None where none is."""
+        """Return the first offset with a timestamp at or after `timestamp_ms`, in offset order; None for none."""
         found = self.offsets_for_times({partition: timestamp_ms})[partition]
         return None if found is None else found.offset
 
     def offsets_for_times(self, timestamps_ms: Mapping[int, int]) -> dict[int, OffsetAndTimestamp | None]:
-        """Kafka's `offsetsForTimes`: per partition the first record whose timestamp is at or after the given one.
+        """Return the first record per partition with a timestamp at or after the given one (Kafka's `offsetsForTimes`).
 
-        None where no record is so late. At most one index of each partition is read.
+        None for a partition without such a record. Reads at most one index per partition.
         """
         return {partition: self._at_time(partition, at)[1] for partition, at in timestamps_ms.items()}
 
     def _start(self, partition: int, from_offset: int | None, from_timestamp: int | None) -> tuple[Manifest, int]:
-        """The version to read, and where to begin in it."""
+        """Return the version to read, and its start offset."""
         if from_timestamp is None:
             manifest = self.manifest(partition)
             return manifest, start_offset(manifest, from_offset)
@@ -288,7 +288,7 @@ class Log:
         return manifest, manifest.next_offset if found is None else found.offset
 
     def _at_time(self, partition: int, timestamp_ms: int) -> tuple[Manifest, OffsetAndTimestamp | None]:
-        """The version in which the record was looked for, and where it is."""
+        """Return the version that was searched, and the record's place in it."""
         place = self.place(partition)
         manifest = self.manifest(partition)
         while True:

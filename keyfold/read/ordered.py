@@ -1,7 +1,7 @@
-"""An ordered read: one manifest version, and a newer one from the same position when the objects have gone.
+"""Ordered reads: one manifest version, and a newer one from the same position when its objects are deleted.
 
 `keyfold.read.position` has the rules. A 404 for an object that the newest version still lists is damage, not a race:
-the collector deletes only what an earlier commit unlinked.
+garbage collection only deletes objects that an earlier commit replaced.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from keyfold.read.position import anchor_of, check_resumed, end_offset, segments
 from keyfold.store.api import ObjectStore
 
 Load = Callable[[], Manifest]
-"""The newest manifest."""
+"""A function that reads the newest manifest."""
 
 
 def read_ordered(
@@ -34,7 +34,7 @@ def read_ordered(
     to_offset: int | None,
     limits: ReadLimits = READ_LIMITS,
 ) -> Iterator[Record]:
-    """Records from `position` on, up to `to_offset` or the end of the version that is read last."""
+    """Yield records from `position` on, up to `to_offset` or the end of the last version read."""
     anchor = anchor_of(manifest)
     while True:
         end = end_offset(manifest, to_offset)
@@ -52,7 +52,7 @@ def read_ordered(
 
 
 def newer(place: Place, load: Load, missing: ObjectNotFound) -> Manifest:
-    """The manifest to go on with after a 404. Raises `Corrupt` where it still lists the missing object."""
+    """Return the manifest to continue with after a 404. Raises `Corrupt` if it still lists the missing object."""
     manifest = load()
     if missing.key.removeprefix(place.folder) in manifest.object_names():
         raise Corrupt(
@@ -66,16 +66,16 @@ def newer(place: Place, load: Load, missing: ObjectNotFound) -> Manifest:
 
 @dataclass(frozen=True, slots=True)
 class OffsetAndTimestamp:
-    """A record's place in its log and its timestamp in ms, as Kafka's class of this name."""
+    """A record's offset and timestamp in ms, like Kafka's class of this name."""
 
     offset: int
     timestamp: int
 
 
 def find_time(store: ObjectStore, place: Place, manifest: Manifest, timestamp_ms: int) -> OffsetAndTimestamp | None:
-    """Kafka's `offsetsForTimes`: the first record, in offset order, whose timestamp is not before `timestamp_ms`.
+    """Return the first record with a timestamp at or after `timestamp_ms`, in offset order (Kafka's `offsetsForTimes`).
 
-    None where no record is. Reads one index.
+    None if there is no such record. Reads one index.
     """
     for entry in segments_from_time(manifest, timestamp_ms):
         index = read_index(store, place, entry, columns=("offset", "timestamp"))
@@ -87,6 +87,6 @@ def find_time(store: ObjectStore, place: Place, manifest: Manifest, timestamp_ms
 
 
 def offset_for_time(store: ObjectStore, place: Place, manifest: Manifest, timestamp_ms: int) -> int | None:
-    """The offset of what `find_time` finds."""
+    """Return the offset of the record that `find_time` finds."""
     found = find_time(store, place, manifest, timestamp_ms)
     return None if found is None else found.offset

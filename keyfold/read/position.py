@@ -1,34 +1,34 @@
-"""Which position a log can serve, and whether a reader may go on in a newer version of it.
+"""Positions that a log can serve, and the rules for continuing a read in a newer version.
 
-A reader pins one manifest version. The objects of that version live on for a while after they were replaced
-(`file.delete.delay.ms`), then they are collected, and a slow reader meets a 404. An *ordered* read may then go on in
-the newest version from its position, because compaction never changes an offset and never moves a record: what is
-left behind the position is what would have been read there anyway.
+A reader pins one manifest version. Replaced objects of that version stay for a while (`file.delete.delay.ms`), then
+they are deleted, and a slow reader gets a 404. An *ordered* read may then continue in the newest version from its
+position, because compaction never changes an offset and never moves a record: the remaining records after the position
+are those that the reader would have read anyway.
 
-Two things would make a silent hole, and both are errors here:
+Two cases would silently skip records, and both are errors:
 
-    overtaken   the log start moved past the position (retention): records that were promised are gone;
-    purged      a tombstone at or behind the position was removed, and this reader had still needed it, because it may
+    overtaken   the log start moved past the position (retention): records that the reader needs are gone;
+    purged      a tombstone at or after the position was removed although this reader still needed it, because it may
                 have read (or hold from the start) the older value that the tombstone deletes.
 
-The second is decided exactly and without clocks. A tombstone is *marked* by the pass whose commit leaves no older
-record of its key. A reader that began after that commit never saw an older one and does not need the tombstone. So a
-purge hurts only when the removed mark is younger than the last whole pass that the reader's first version knew
-(`purged_epoch > last_pass_epoch`) and the tombstone was still ahead (`position <= purged_to`).
+The second case is decided exactly and without clocks. A tombstone is *marked* by the pass whose commit leaves no older
+record of its key. A reader that started after that commit never saw an older one and does not need the tombstone. So a
+removed tombstone only matters if its mark is newer than the last whole pass of the reader's first version
+(`purged_epoch > last_pass_epoch`), and if the reader had not reached it (`position <= purged_to`).
 
-A log that goes on with another one (a replica that was promoted) serves readers of that one too: it has the same
-records up to where it went its own way, under another log id. A third thing would make a silent hole there:
+A log that continues another one (a promoted replica) also serves readers of the old one: it has the same records up to
+the point where the logs diverged, with another log id. A third case would silently skip records there:
 
-    parted      the reader has seen the old log beyond that point. What is there exists nowhere else, and what was
-                compacted away because of it was never read.
+    diverged    the reader has seen the old log beyond that point. The records there exist nowhere else, and the reader
+                never read the records that were compacted because of them.
 
-So every version that was read must end at or before that point (`Anchor.seen_to`). The same is asked of a replica that
-is behind the source that was read before: it ends too early. And of the passes that the reader knew only those count
-that the version has too, in which it goes on: else it may still read there what they had removed, and later ones have
-numbers that the new log gave to passes of its own.
+So every version that was read must end at or before that point (`Anchor.seen_to`). The same holds for a replica that is
+behind the source that was read before: it ends too early. And of the passes that the reader knew, only those count that
+the new version has too. Otherwise the reader could still read records there that the others had removed; and the new
+log may have given their numbers to its own passes.
 
-The end of a read without `to_offset` is the end of the version that it reads *now*: a record that was compacted away
-because of a newer one must be followed by that newer one, or the reader would see the key with no value at all.
+A read without `to_offset` ends at the end of the version that it reads *now*: if a record was compacted because of a
+newer one, the reader must also read the newer one, or it would see the key without any value.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from keyfold.log.manifest import Manifest, SegmentEntry
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """What a reader's first version knew; it goes with the reader's position, across restarts too.
+    """The state of a reader's first version, stored with the reader's position, also across restarts.
 
-    `seen_to` moves on: no version that was read ends behind it. -1 where that is not known. `last_pass_epoch` goes back
-    where the reader goes on in a version that has not had that pass, as a replica's may be.
+    `seen_to` moves forward: no version that was read ends after it; -1 if unknown. `last_pass_epoch` goes back if the
+    reader continues in a version without that pass, for example in a replica.
     """
 
     log_id: str
@@ -55,12 +55,12 @@ class Anchor:
 
 
 def anchor_of(manifest: Manifest) -> Anchor:
-    """The anchor of a reader that begins with this version."""
+    """Return the anchor of a reader that starts with this version."""
     return Anchor(manifest.log_id, manifest.version, manifest.last_pass_epoch, manifest.next_offset)
 
 
 def start_offset(manifest: Manifest, from_offset: int | None) -> int:
-    """Where a read begins: `from_offset` (`next_offset` is legal), or the log start. Raises `OffsetOutOfRange`."""
+    """Return the start of a read: `from_offset` (up to `next_offset`), or the log start. Raises `OffsetOutOfRange`."""
     if from_offset is None:
         return manifest.log_start_offset
     if manifest.log_start_offset <= from_offset <= manifest.next_offset:
@@ -75,14 +75,14 @@ def start_offset(manifest: Manifest, from_offset: int | None) -> int:
 
 
 def end_offset(manifest: Manifest, to_offset: int | None) -> int:
-    """Where a read of this version ends, exclusive: `to_offset`, at most the log's end."""
+    """Return the end of a read of this version, exclusive: `to_offset`, at most the log's end."""
     return manifest.next_offset if to_offset is None else min(to_offset, manifest.next_offset)
 
 
 def check_resumed(anchor: Anchor, position: int, manifest: Manifest) -> Anchor:
-    """The anchor with which a reader at `position` goes on in `manifest`: its own, but where the log was promoted.
+    """Return the anchor of a reader that continues in `manifest` at `position`; it only changes after a promotion.
 
-    Raises `OffsetOutOfRange` where going on could hide a record that the reader needs.
+    Raises `OffsetOutOfRange` if continuing could hide a record that the reader needs.
     """
     if manifest.log_id != anchor.log_id:
         anchor = _inherited(anchor, position, manifest)
@@ -110,7 +110,7 @@ def check_resumed(anchor: Anchor, position: int, manifest: Manifest) -> Anchor:
 
 
 def _inherited(anchor: Anchor, position: int, manifest: Manifest) -> Anchor:
-    """The anchor of a reader of an older log in the log that goes on with it."""
+    """Return the anchor of a reader of an older log in the log that continues it."""
     ancestor = manifest.ancestor(anchor.log_id)
     if ancestor is None:
         raise _lost(
@@ -139,7 +139,7 @@ def _lost(manifest: Manifest, message: str) -> OffsetOutOfRange:
 
 
 def segment_at(manifest: Manifest, position: int) -> SegmentEntry | None:
-    """The segment whose range holds `position`, or None at or past the end."""
+    """Return the segment whose range contains `position`, or None at or after the end."""
     at = bisect_right(manifest.segments, position, key=lambda s: s.base_offset) - 1
     if at < 0:
         return None

@@ -1,21 +1,21 @@
-"""Bring back a lost or damaged manifest: from an older version of its object, or from the segments in the folder.
+"""Repair of a lost or damaged manifest, from an older version of its object or from the segments in the folder.
 
-    version     where the bucket keeps versions, the newest one that can be read is the base (`repair_version`)
-    survey      else list the folder; read every segment in full; all must be readable and carry one sync marker
-    choose      `keyfold.read.cover` says which of them make up the log, or that it cannot be said
-    describe    an entry for each, its range from the bases in the names; an index object is taken over where it is
-                there, agrees with the segment row by row and has no marks, else a new one is built
-    restore     upload new indexes, then create the manifest: create-only, so nothing that is there is replaced. Only
-                a damaged manifest is, where that was asked for: over its ETag, after a copy of it was put beside it
+    version     if the bucket keeps versions, the newest readable one is the base (`repair_version`)
+    survey      otherwise list the folder and read every segment; all must be readable and have one sync marker
+    choose      `keyfold.read.cover` selects the segments of the log, or refuses if that is ambiguous
+    describe    create an entry for each, with its range from the bases in the names; keep an existing index object if
+                it matches the segment row by row and has no marks, otherwise build a new one
+    restore     upload new indexes, then create the manifest, create-only, so no existing object is replaced. Only a
+                damaged manifest is replaced if requested: by its ETag, after a copy was written next to it
 
-What the segments do not know begins anew: the log id; epochs, above every epoch in any name, so that no writer of the
-old manifest can ever commit; `first_dirty_offset` at the log start, so that everything is cleaned again; no tombstone
-is marked, so every delete horizon starts from the next pass; topic settings and ids, which the sink follows again.
-`purged_to` is as high as it may have been: which tombstones passes had removed, nobody knows any more.
+State that the segments do not have starts from scratch: the log id; epochs, above every epoch in any name, so that no
+writer of the old manifest can ever commit; `first_dirty_offset` at the log start, so that everything is cleaned again;
+no tombstone is marked, so every delete horizon starts with the next pass; topic settings and ids, which the sink
+follows again. `purged_to` is as high as it may have been, because the removed tombstones are unknown.
 
-One thing cannot be known: a segment that a pass emptied and the collector has not taken yet, when the tombstones that
-emptied it were purged since and their own sources are collected already. Its deleted keys come back. The collector
-takes lower offsets first, so the emptied segment goes before the tombstones that emptied it.
+One case cannot be detected: a segment that a pass emptied and that is not deleted yet, if the tombstones that emptied
+it were removed since, and the segments with these tombstones are already deleted. Its deleted keys come back. Garbage
+collection deletes lower offsets first, so the emptied segment is deleted before the tombstones that emptied it.
 """
 
 from __future__ import annotations
@@ -58,19 +58,19 @@ from keyfold.retry import Patience
 from keyfold.store.api import Blob, ObjectInfo, ObjectStore
 
 Base = Literal["auto", "version", "segments"]
-"""What a repair stands on; auto: a version where there is one that is still the log, else the segments."""
+"""The base of a repair; auto: a version that still describes the log if there is one, otherwise the segments."""
 
 REPLICA_DOCUMENT: Final = "_replica.json"
-"""Beside the topics of a bucket that has replicas: whether compacted logs may come there."""
+"""Document next to the topics of a replica's bucket: whether compacted logs may be replicated there."""
 
 SEGMENTS: Final = "the segments in the folder"
 
 
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
-    """What a repair would write. `new_indexes` are names and bytes; `notes` are sentences for the operator.
+    """The objects that a repair writes. `new_indexes` are names and bytes; `notes` are sentences for the operator.
 
-    `source` says what it stands on. `damaged` is the manifest that is to be replaced, where one is there.
+    `source` describes the base. `damaged` is the existing manifest to replace, if there is one.
     """
 
     place: Place
@@ -91,12 +91,12 @@ def plan_repair(
     base: Base = "auto",
     replace_damaged: bool = False,
 ) -> RepairPlan:
-    """Find out what the lost manifest must have said. Writes nothing.
+    """Determine the contents of the lost manifest. Writes nothing.
 
-    Raises `LogError` where a sound manifest is there, `Corrupt` where a damaged one is and `replace_damaged` is not
-    asked for, or a segment is damaged, `LogNotFound` where there are no segments, `ManifestLost` where neither a
-    version nor the segments tell the log without doubt, `FirstCopyUnfinished` where there was no manifest yet and
-    `base` does not say that a log is to be made of what has been copied.
+    Raises `LogError` if a sound manifest exists, `Corrupt` for a damaged one without `replace_damaged` and for a
+    damaged segment, `LogNotFound` if there are no segments, `ManifestLost` if neither a version nor the segments
+    determine the log, and `FirstCopyUnfinished` for an incomplete first copy unless `base` requests a log of the
+    copied part.
     """
     notes: list[str] = []
     try:
@@ -131,7 +131,7 @@ def plan_repair(
 
 
 def apply_repair(store: ObjectStore, plan: RepairPlan, *, clock: Clock, random: Random) -> None:
-    """Write the new indexes and create the manifest. Raises `LogError` where one has appeared meanwhile."""
+    """Write the new indexes and create the manifest. Raises `LogError` if a manifest was created meanwhile."""
     log = PartitionLog(store, plan.place, clock=clock, random=random)
     patience = Patience(clock, random)
     for name, data in plan.new_indexes:
@@ -152,14 +152,14 @@ def apply_repair(store: ObjectStore, plan: RepairPlan, *, clock: Clock, random: 
 
 
 def copy_name(damaged: Blob) -> str:
-    """Where a damaged manifest is kept when it is replaced."""
+    """Return the name of the copy of a replaced damaged manifest."""
     return manifest_copy_name(hashlib.sha256(damaged.data).hexdigest())
 
 
 def _require_lost(
     store: ObjectStore, place: Place, clock: Clock, random: Random, *, replace_damaged: bool
 ) -> Blob | None:
-    """None where no manifest is, or the damaged one. Raises where a sound one is."""
+    """Return the damaged manifest, or None if there is none. Raises an error for a sound one."""
     log = PartitionLog(store, place, clock=clock, random=random)
     try:
         log.load()
@@ -173,7 +173,7 @@ def _require_lost(
 
 
 def _require_no_replica(store: ObjectStore, place: Place, found: Found | None) -> None:
-    """A replica's manifest comes back by replicating: repaired, it would be another log, which its source never had."""
+    """Refuse to repair a replica: replication restores its manifest, and a repair would make it another log."""
     following = None if found is None else found.manifest.replica
     head = f"{place.topics_dir}/" if place.topics_dir else ""
     if following is None and (found is not None or not _is_there(store, head + REPLICA_DOCUMENT)):
@@ -189,7 +189,7 @@ def _require_no_replica(store: ObjectStore, place: Place, found: Found | None) -
 
 
 def _not_copied(error: FirstCopyUnfinished) -> FirstCopyUnfinished:
-    """A repair would make a log of the part that is there, and the replicator could not go on with it."""
+    """Return the refusal for an incomplete first copy: a replicator could not continue a repaired log."""
     error.hint = (
         f"nothing was changed: run `keyfold replica run {error.source or '<source>'} {error.replica or '<name>'}` to "
         "continue the copy. If the source is lost, `--from segments` makes an independent log of the copied segments"
@@ -216,7 +216,7 @@ def _not_lost(place: Place) -> LogError:
 
 @dataclass(frozen=True, slots=True)
 class _Folder:
-    """All objects of the partition by name, and the epoch above every one in any name."""
+    """All objects of the partition by name, and an epoch above every epoch in their names."""
 
     place: Place
     objects: dict[str, ObjectInfo]
@@ -237,7 +237,7 @@ class _Folder:
 def _plan_from_version(
     store: ObjectStore, folder: _Folder, found: Found, random: Random, damaged: Blob | None
 ) -> RepairPlan | str:
-    """The plan, or why the version is not the log any more."""
+    """Return the plan, or the reason why the version no longer describes the log."""
     version, place = found.manifest, folder.place
     missing = missing_objects(version, {name: info.size_bytes for name, info in folder.objects.items()})
     if missing:
@@ -298,7 +298,7 @@ def _plan_from_segments(store: ObjectStore, folder: _Folder, random: Random) -> 
 
 
 def _survey(store: ObjectStore, place: Place, folder: _Folder, names: Iterable[ObjectName]) -> dict[str, Surveyed]:
-    """Some segments of the folder, read in full, by name."""
+    """Read some segments of the folder completely; return them by name."""
     surveyed: dict[str, Surveyed] = {}
     for name in names:
         info = folder.objects[str(name)]
@@ -309,7 +309,7 @@ def _survey(store: ObjectStore, place: Place, folder: _Folder, names: Iterable[O
 def _entries(
     store: ObjectStore, place: Place, surveyed: Mapping[str, Surveyed], cover: Cover, epoch: int, random: Random
 ) -> tuple[list[SegmentEntry], list[tuple[str, bytes]]]:
-    """An entry for each segment that was chosen, and the indexes that have to be written for them."""
+    """Return an entry for each chosen segment, and the indexes to write."""
     entries: list[SegmentEntry] = []
     new_indexes: list[tuple[str, bytes]] = []
     for one, (begin, end) in zip(cover.chosen, _ranges(cover.chosen), strict=True):
@@ -324,7 +324,7 @@ def _entries(
 
 
 def _require_one_log(place: Place, surveyed: Mapping[str, Surveyed]) -> None:
-    """All segments carry one sync marker, and an offset is the same record wherever it is."""
+    """Require that all segments have one sync marker, and that an offset is the same record in all of them."""
     markers: dict[bytes, list[str]] = {}
     for name, found in surveyed.items():
         markers.setdefault(found.index.sync_marker, []).append(name)
@@ -367,7 +367,7 @@ def _require_proved(place: Place, cover: Cover) -> None:
 
 
 def _ranges(chosen: tuple[Candidate, ...]) -> list[tuple[int, int]]:
-    """Contiguous ranges: each begins at the base in its name where that lies behind the records before it."""
+    """Return contiguous ranges: each starts at the base in its name if that is after the previous records."""
     begins: list[int] = []
     last = -1
     for one in chosen:
@@ -380,7 +380,7 @@ def _ranges(chosen: tuple[Candidate, ...]) -> list[tuple[int, int]]:
 def _index_for(
     store: ObjectStore, place: Place, found: Surveyed, epoch: int, random: Random
 ) -> tuple[str, bytes | None]:
-    """The index object's name, and its bytes where it has to be written."""
+    """Return the index object's name, and its bytes if it has to be written."""
     own = str(found.candidate.name.index)
     if read_matching_index(store, place, own, found.index):
         return own, None

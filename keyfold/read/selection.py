@@ -1,4 +1,4 @@
-"""Which records are wanted, as far as manifest and indexes can tell without reading a value."""
+"""Selection of records by fields of manifests and indexes, without reading values."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Records with `min_timestamp <= timestamp <= max_timestamp` (ms) and one of `keys`; None lets all through.
+    """Records with `min_timestamp <= timestamp <= max_timestamp` (ms) and one of `keys`; None selects all.
 
-    A record without a timestamp has -1, as Kafka has it, and manifests do not say which segments have such. So with
-    `max_timestamp` alone all segments are looked at; `min_timestamp=0` leaves such records and those segments out.
-    A record without a key is none of `keys`.
+    A record without a timestamp has -1, as in Kafka, and manifests do not show which segments have such records. So
+    with `max_timestamp` alone all segments are read; `min_timestamp=0` excludes these records and segments. `keys`
+    never select a record without a key.
     """
 
     min_timestamp: int | None = None
@@ -31,14 +31,14 @@ class Selection:
 
     @property
     def has_times(self) -> bool:
-        """Whether timestamps are looked at."""
+        """Whether timestamps are selected."""
         return self.min_timestamp is not None or self.max_timestamp is not None
 
     def can_match(self, entry: SegmentEntry) -> bool:
-        """Whether a segment can have such a record, by what its manifest says."""
+        """Return whether a segment can have a selected record, according to the manifest."""
         if self.keys is not None and (not self.keys or entry.keyless_count == entry.record_count):
             return False
-        # The manifest's bounds leave out records without a timestamp, so a range that has -1 may be anywhere.
+        # The manifest's bounds ignore records without a timestamp, so a range with -1 may match any segment.
         if self._has(NO_TIMESTAMP_MS, NO_TIMESTAMP_MS):
             return True
         return self._has(entry.min_timestamp, entry.max_timestamp)
@@ -52,7 +52,7 @@ class Selection:
         return (("timestamp",) if self.has_times else ()) + (("key",) if self.keys is not None else ())
 
     def matches(self, index: Index) -> Flags:
-        """Which rows of an index are wanted."""
+        """Return a mask of the selected rows of an index."""
         found = np.ones(len(index), np.bool_)
         if self.has_times:
             timestamps = index.ints("timestamp")
