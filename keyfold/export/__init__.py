@@ -1,8 +1,8 @@
-"""A topic's log, or its latest state, as Parquet files: `keyfold log export`.
+"""Export of a topic's log, or of its latest state, to Parquet files: `keyfold log export`.
 
-    request     what is asked for                       rows       typed columns, and what becomes of misfits
+    request     options of an export                    rows       typed columns, and values that do not fit
     source      one pinned version of a partition       files      row groups, files of bounded size
     target      a folder, or a prefix of a bucket       run        all partitions, the summary, the commit
 
-Nothing is to be seen before all of it is there.
+An export becomes visible when it is complete.
 """

@@ -1,6 +1,6 @@
-"""Rows to Parquet files: row groups of bounded bytes, files of bounded rows, zstd, and in each footer where it is from.
+"""Writer of rows to Parquet files: row groups of bounded bytes, files of bounded rows, zstd, and the origin in footers.
 
-A row group is held in memory until it is full, so its size is bounded by bytes too, and not by rows alone.
+Memory holds a row group until it is full, so its size is limited by bytes, not only by rows.
 """
 
 from __future__ import annotations

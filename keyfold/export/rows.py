@@ -1,4 +1,4 @@
-"""Records of a batch as the rows that are exported: typed keys and values, and what becomes of misfits.
+"""Records of a batch as exported rows: typed keys and values, and values that do not fit.
 
     partition        int32                    key, value               the type that their format has
     offset           int64                    key_error, value_error   string; only with `--on-error null`
@@ -32,7 +32,7 @@ HEADERS: Final = pa.list_(pa.struct([pa.field("name", pa.string(), nullable=Fals
 
 @dataclass(slots=True)
 class Misfits:
-    """What did not fit in a partition: records that were left out, values that became null, and some of them."""
+    """Values of a partition that did not fit: numbers of skipped records and of values set to null, and examples."""
 
     skipped: int = 0
     nulled: int = 0
@@ -40,7 +40,7 @@ class Misfits:
 
 
 class Rows:
-    """Makes rows of a topic. Safe to use from several threads."""
+    """A converter of a topic's records to rows. Thread-safe."""
 
     def __init__(self, key: Column, value: Column, on_error: OnError) -> None:
         self._columns = {Part.KEY: key, Part.VALUE: value}
@@ -64,7 +64,7 @@ class Rows:
         )
 
     def tables(self, place: Place, batch: pa.RecordBatch, misfits: Misfits) -> Iterator[pa.Table]:
-        """The rows of some records, in one table unless they are too wide for that. Counts into `misfits`.
+        """Yield the rows of some records, in one table unless they are too wide. Counts into `misfits`.
 
         Raises `RecordMisfit` for the first record that does not fit.
         """
@@ -111,7 +111,7 @@ def _as(array: Any, kind: pa.DataType) -> Any:
 
 
 def _errors(bad: Iterable[tuple[int, Any]], size: int) -> pa.Array:
-    """What is wrong with each row, null where nothing is."""
+    """Return the error of each row, null for none."""
     texts: list[str | None] = [None] * size
     for row, misfit in bad:
         texts[row] = misfit.message

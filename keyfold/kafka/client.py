@@ -1,7 +1,7 @@
-"""Makes Kafka clients, and puts what they say into plain errors. The only module that must find confluent-kafka.
+"""Creation of Kafka clients, and translation of their errors. The only module that imports confluent-kafka first.
 
-librdkafka tries for ever: a wrong password and a broker that is away look alike to a call, they both time out. What
-brokers have against us comes by the error callback; `Contact` hears it, so that the error can name the reason.
+librdkafka retries for ever: for a call, a wrong password and an unavailable broker look the same, because both time
+out. The brokers' refusals only reach the error callback. `Contact` receives it, so that an error can name the reason.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TLS_WORDS: Final = re.compile(r"SSL routines|SSL handshake failed|tls alert", r
 _STEP_S: Final = 0.2
 _BELIEVED_AFTER_S: Final = 5.0
 
-# The client's own codes begin with an underscore.
+# The client's own codes start with an underscore.
 _LOGIN: Final = frozenset(
     {
         KafkaError._AUTHENTICATION,  # noqa: SLF001
@@ -61,7 +61,7 @@ _GONE: Final = frozenset(
 )
 
 
-# What passes by itself: brokers that are away, or that are just taking over a partition.
+# Transient errors: unavailable brokers, and brokers that are taking over a partition.
 _PASSING: Final = frozenset(
     {
         KafkaError._TRANSPORT,  # noqa: SLF001
@@ -84,7 +84,7 @@ _PASSING: Final = frozenset(
 
 
 class Contact:
-    """What one client hears of its brokers. Used by the client's threads."""
+    """The errors that one client receives from its brokers. Used by the client's threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -98,7 +98,7 @@ class Contact:
             self._why = _refusal(error) or self._why
 
     def answered(self) -> None:
-        """A broker has answered: what was said against us before is over."""
+        """Note that a broker has answered, which ends earlier refusals."""
         with self._lock:
             self._why, self._last = None, ""
 

@@ -1,7 +1,7 @@
-"""Keys of the Java clients that librdkafka knows under another name, and Java's way to write a login. Pure.
+"""Translation of the Java clients' keys and JAAS logins for librdkafka. Pure.
 
-Most keys of the two are named alike, and people have files for Kafka's own tools (`--command-config`). So what means
-the same is translated.
+Most keys of both have the same name, and users have files for Kafka's own tools (`--command-config`). So equivalent
+keys are translated.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _JAAS_OPTION: Final = re.compile(r"(?<!\w)(?P<key>\w+)\s*=\s*(?:\"(?P<quoted>(?:
 
 
 def translated(settings: Mapping[str, str]) -> dict[str, str]:
-    """A client's settings in librdkafka's names."""
+    """Return a client's settings with librdkafka's names."""
     found = {SAME_AS.get(key, key): value for key, value in settings.items() if key != JAAS}
     if JAAS in settings:
         user, password = user_of_jaas(settings[JAAS]) or ("", "")
@@ -39,7 +39,7 @@ def translated(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def user_of_jaas(text: str) -> tuple[str, str] | None:
-    """User and password of a JAAS configuration, as Java's clients are given it; None where it is of another kind."""
+    """Return user and password of a Java client's JAAS configuration; None for another kind."""
     module = _JAAS_MODULE.fullmatch(text)
     if module is None:
         return None

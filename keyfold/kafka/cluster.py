@@ -1,4 +1,4 @@
-"""What a command asks the cluster about one topic: whether it is there, its ids, settings, offsets; and to make it.
+"""Requests to a cluster about one topic: its existence, ids, settings and offsets, and its creation.
 
 Calls block for at most `timeout_s` and raise `KafkaUnavailable`, `KafkaRefused`, `KafkaTopicMissing`.
 """
@@ -28,7 +28,7 @@ _LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
-    """One partition as the cluster describes it. `leader` is -1 where there is none."""
+    """The cluster's description of one partition. `leader` is -1 if there is none."""
 
     partition: int
     leader: int
@@ -38,7 +38,7 @@ class PartitionFacts:
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
-    """A topic as the cluster describes it. `topic_id` is as Kafka prints it, empty where brokers know none."""
+    """The cluster's description of a topic. `topic_id` is as Kafka prints it, empty if the brokers have none."""
 
     name: str
     topic_id: str

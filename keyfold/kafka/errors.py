@@ -1,8 +1,8 @@
-"""What can go wrong with Kafka.
+"""Errors of Kafka.
 
 KeyfoldError
 ├── KafkaClientMissing        confluent-kafka is not installed
-├── KafkaUnavailable          no answer in the time given; asking again may help   (retriable)
+├── KafkaUnavailable          Kafka did not answer in time; a retry may help      (retriable)
 ├── KafkaRefused              wrong credentials, certificates or missing rights
 └── KafkaTopicMissing         the cluster has no such topic
 """
@@ -23,13 +23,13 @@ class KafkaClientMissing(KeyfoldError):
 
 
 class KafkaUnavailable(KeyfoldError):
-    """Kafka gave no answer; asking again may help."""
+    """Kafka did not answer; a retry may help."""
 
     retriable = True
 
 
 class KafkaRefused(KeyfoldError):
-    """Kafka refuses this client: its login, its certificate, or what it asks for."""
+    """Kafka refuses this client's login, certificate or request."""
 
 
 class KafkaTopicMissing(KeyfoldError):

@@ -1,7 +1,7 @@
-"""Read a range of a partition of a topic, as records of a log.
+"""Reader of a range of a topic's partition, as records of a log.
 
-What Kafka no longer has (compaction, retention, markers of transactions) is simply not there: offsets ascend with
-holes, as in a log. Memory is the consumer's queue, which is kept small.
+Records that Kafka no longer has (compaction, retention, transaction markers) are missing: offsets ascend with holes, as
+in a log. Memory holds the consumer's queue, which is small.
 """
 
 from __future__ import annotations
@@ -38,11 +38,10 @@ def read_topic(
     patience_s: float = 60.0,
     clock: Clock | None = None,
 ) -> Iterator[Record]:
-    """Records with `from_offset <= offset < to_offset`, in order; `to_offset` is at most the end of the partition.
+    """Yield records with `from_offset <= offset < to_offset`, in order; `to_offset` is at most the partition's end.
 
-    `committed` leaves out records of aborted transactions. Raises `KafkaUnavailable` where nothing comes for
-    `patience_s`, and what `keyfold.kafka.client.plain` makes of other errors: `from_offset` outside of the partition
-    is a `KeyfoldError`.
+    `committed` omits records of aborted transactions. Raises `KafkaUnavailable` if no record arrives for `patience_s`,
+    and the errors of `keyfold.kafka.client.plain`: a `from_offset` outside of the partition is a `KeyfoldError`.
     """
     if from_offset >= to_offset:
         return

@@ -1,11 +1,11 @@
-"""How a command connects to Kafka: `--bootstrap-servers` and a file of client settings, as Kafka's own tools take them.
+"""Connection settings of commands: `--bootstrap-servers` and a file of client settings, as for Kafka's own tools.
 
     keyfold restore ... --bootstrap-servers host:9092 --kafka-config client.properties
 
-The file is .properties or JSON and may hold `${env:VARIABLE}` and `${file:/path:key}`. Keys are librdkafka's; those of
-the Java clients that mean the same are translated, those that only matter to Java (serializers, interceptors) are left
-out, and those that would connect otherwise than they say (Java's trust stores) are refused with what to do instead.
-Whether librdkafka knows a key and takes its value it says itself, when a client is made (`keyfold.kafka.client`).
+The file is .properties or JSON and may contain `${env:VARIABLE}` and `${file:/path:key}`. Keys are librdkafka's.
+Equivalent keys of the Java clients are translated, and keys that only matter to Java (serializers, interceptors) are
+ignored. Keys that this client cannot honour (Java's trust stores) are refused with an alternative. librdkafka itself
+checks keys and values when a client is created (`keyfold.kafka.client`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One topic of a cluster, as `keyfold log verify` compares a log with it: `keyfold.read.compare.TopicReader`."""
+"""A topic of a cluster for the comparison by `keyfold log verify` (`keyfold.read.compare.TopicReader`)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from keyfold.log.record import Record
 
 
 class KafkaTopic:
-    """A topic that is read, never written. A context manager; may be used by several threads.
+    """A read-only topic. A context manager; thread-safe.
 
-    Records are those that a reader of committed transactions sees, as the sink reads them.
+    It has the records that a reader of committed transactions sees, like the sink.
     """
 
     def __init__(self, settings: Mapping[str, str], topic: str) -> None:

@@ -1,14 +1,14 @@
-"""A log back into a Kafka topic: every record once, wherever the process or a broker dies.
+"""Restore of a log into a Kafka topic: every record exactly once, even if the process or a broker dies.
 
-    selection   which records: whole log, up to an offset or a time, the latest state          pure
+    selection   the records to restore: whole log, up to an offset or a time, the latest state pure
     source      these records of one partition, in windows that are known before they are read
-    window      which source offsets land from which target offset on                          pure
+    window      the source offsets that land from a target offset on                           pure
     journal     windows in the bucket, each created before its first record is produced; the plan
     lease       one run at a time
-    hazards     what the target would refuse, drop or change                                   pure
-    survey      what hazards need to know of the source, from manifests and indexes
+    hazards     records that the target would refuse, drop or change                           pure
+    survey      data about the source for hazards, from manifests and indexes
     target      the topic: found, compared or made; its end; records of it; a channel into it
-    partition   one partition: recover, plan a window, produce it, again
+    partition   one partition: recover, plan a window, produce it, repeat
     run         all partitions: checks, plan, threads, report
     offsets     offsets of consumer groups, translated by the journal
 

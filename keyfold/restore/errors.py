@@ -1,11 +1,11 @@
-"""What stops a restore.
+"""Errors that stop a restore.
 
 RestoreRefused      the target, the source or an earlier run does not allow it; nothing was written by this run
-TargetMoved         records are in the target that this restore did not write
+TargetMoved         the target has records that this restore did not write
 RestoreFenced       another run has taken this restore over
-RestoreBusy         another run is at work
+RestoreBusy         another run is active
 RestoreStopped      this run was asked to stop
-RecordRefused       Kafka does not take a record, and never will
+RecordRefused       Kafka rejects a record permanently
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from keyfold.errors import KeyfoldError
 
 
 class RestoreRefused(KeyfoldError):
-    """Something does not allow this restore, and going on would lose, repeat or change records."""
+    """The restore cannot continue without losing, repeating or changing records."""
 
 
 class TargetMoved(KeyfoldError):
-    """The target partition has records, or lost some, that this restore knows nothing of."""
+    """The target partition has unknown records, or lost some."""
 
 
 class RestoreFenced(KeyfoldError):

@@ -1,8 +1,8 @@
-"""What would go wrong, told before the first record is written. Pure.
+"""Problems of a restore, found before the first record is written. Pure.
 
-An error is what Kafka would refuse in the middle of the restore, or what would make it another log; nothing is written
-then. A warning is what Kafka would do to records that it has taken: drop them, or put other times on them; or what the
-log itself does not have.
+An error is something that Kafka would reject during the restore, or that would change the log; then nothing is written.
+A warning is something that Kafka would do to accepted records, such as deleting them or replacing their timestamps, or
+data that the log itself lacks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Hazard:
-    """One thing that would go wrong. `partition` is None where it is about the whole topic."""
+    """One problem. `partition` is None if it concerns the whole topic."""
 
     kind: str
     what: str

@@ -1,13 +1,13 @@
-"""The journal of a restore, in the bucket: what was decided, and what was announced before it was produced.
+"""The journal of a restore in the bucket: its plan, and windows that are announced before they are produced.
 
     <topics.dir>/_restores/<topic>/<target topic>@<target topic id>/
-        plan.json                          what is restored, from which log; created once
-        lease.json                         who is at work; changed by compare-and-set
-        partition=<p>/plan.json            the same for a partition that the log got later; created once
+        plan.json                          the log and the records to restore; created once
+        lease.json                         the active run; changed by compare-and-set
+        partition=<p>/plan.json            the same for a partition that was added later; created once
         partition=<p>/<number>.window      numbered windows; created once each
 
-A window's name is its number, and it is created, never replaced. So of two runs that go on from the same point only one
-gets the number, and the other stops. A topic that was deleted and made anew has another id and another journal.
+A window's name is its number, and it is created, never replaced. So if two runs continue from the same point, only one
+gets the number, and the other stops. A topic that was deleted and created again has another id and another journal.
 """
 
 from __future__ import annotations

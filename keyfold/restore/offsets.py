@@ -1,12 +1,12 @@
-"""Offsets of consumer groups, from the source topic's to the target's, exactly.
+"""Exact translation of consumer groups' offsets from the source topic to the target topic.
 
-    in      what Kafka's own tool exports:  kafka-consumer-groups.sh --reset-offsets --export --dry-run
+    in      exported by Kafka's own tool:  kafka-consumer-groups.sh --reset-offsets --export --dry-run
                 one group        topic,partition,offset
                 several          group,topic,partition,offset
     out     the same form, which its --reset-offsets --from-file takes
 
-A committed offset is where a group reads on. In the target that is the first restored record at or behind it, wherever
-the journal says it landed; the end of the restored records where there is none.
+A group continues at its committed offset. In the target that is the first restored record at or after it, at the
+target offset in the journal; or the end of the restored records if there is none.
 """
 
 from __future__ import annotations

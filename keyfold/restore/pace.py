@@ -1,4 +1,4 @@
-"""How fast a restore may go: records and bytes a second, over all partitions together (`keyfold.rate_limit`)."""
+"""Rate limit of a restore: records and bytes per second, over all partitions together (`keyfold.rate_limit`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from keyfold.rate_limit import RateLimit
 
 
 class Pace:
-    """A limit of records a second, of bytes a second, of both, or none."""
+    """A limit of records per second, of bytes per second, of both, or none."""
 
     def __init__(self, clock: Clock, *, records_per_s: float | None = None, bytes_per_s: float | None = None) -> None:
         self._limit = RateLimit(clock)
@@ -15,9 +15,9 @@ class Pace:
 
     @property
     def is_free(self) -> bool:
-        """Whether there is no limit at all."""
+        """Whether there is no limit."""
         return self._costs == (0.0, 0.0)
 
     def take(self, n_records: int, n_bytes: int) -> float:
-        """Book so much; seconds to wait before it may go out."""
+        """Book records and bytes; return the seconds to wait before they may be sent."""
         return self._limit.reserve(max(n_records * self._costs[0], n_bytes * self._costs[1]))

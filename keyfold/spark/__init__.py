@@ -1,8 +1,8 @@
 """Logs as Spark DataFrames.
 
-`read_log` is one moment of a log, over all partitions or some; `latest_state` the last record of each key, without
-deleted keys. `snapshot_errors` turns Spark's words for a collected object into `SnapshotLost`. From Spark 4 on there is
-the data source too, after `register(spark)`, for batch and stream: `spark.read.format("keyfold")`.
+`read_log` returns one moment of a log, over all partitions or some; `latest_state` the last record of each key, without
+deleted keys. `snapshot_errors` turns Spark's error about a deleted object into `SnapshotLost`. With Spark 4 and newer
+there is also the data source, after `register(spark)`, for batch and stream: `spark.read.format("keyfold")`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a key or value column is to be read, and what stands for one that does not fit."""
+"""Formats of key and value columns, and replacements for values that do not fit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from keyfold.errors import ConfigError
 Format = Literal["bytes", "string", "json", "avro"]
 Mode = Literal["FAILFAST", "PERMISSIVE"]
 ReaderSchema = str | Mapping[str, Any] | types.DataType | None
-"""Avro's JSON as text or as parsed; for json a Spark type or its DDL."""
+"""An Avro schema as JSON text or parsed; for json a Spark type or its DDL."""
 
 FORMATS: Final = ("bytes", "string", "json", "avro")
 MODES: Final = ("FAILFAST", "PERMISSIVE")
@@ -22,7 +22,7 @@ MODES: Final = ("FAILFAST", "PERMISSIVE")
 
 @dataclass(frozen=True, eq=False)
 class Typing:
-    """How one column, `key` or `value`, is read. Raises `ConfigError` for what cannot be."""
+    """The format of one column, `key` or `value`. Raises `ConfigError` for invalid combinations."""
 
     column: Literal["key", "value"]
     format: Format = "bytes"
@@ -45,7 +45,7 @@ class Typing:
 
     @property
     def schema_option(self) -> str:
-        """The argument that gives this column's reader schema."""
+        """Name of the argument with this column's reader schema."""
         return "reader_schema" if self.column == "value" else "key_reader_schema"
 
     @property
@@ -55,7 +55,7 @@ class Typing:
 
 
 def misfit(typing: Typing, topic: str, what: str | Column) -> Column:
-    """What stands for a value that does not fit: an error that names the record, or null."""
+    """Return the replacement of a value that does not fit: an error that names the record, or null."""
     if not typing.raises:
         return fn.lit(None)
     told = fn.lit(what) if isinstance(what, str) else what

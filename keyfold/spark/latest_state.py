@@ -56,9 +56,9 @@ def latest_state(
     store: ObjectStore | None = None,
     broadcast_head_records: int = BROADCAST_HEAD_RECORDS,
 ) -> DataFrame:
-    """The last record of each key of each partition, of one moment of the log, in no promised order.
+    """Return the last record of each key of each partition at one moment, in no guaranteed order.
 
-    Keys whose last record is a tombstone, and records without a key, are left out. Columns, errors and the other
+    Keys whose last record is a tombstone, and records without a key, are omitted. Columns, errors and the other
     arguments are those of `read_log`. A dirty head of at most `broadcast_head_records` records is broadcast to the
     tail's indexes; a larger one is joined with them by key.
     """

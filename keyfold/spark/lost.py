@@ -1,9 +1,8 @@
-"""When a snapshot's objects are collected while Spark reads them.
+"""Errors about a snapshot's objects that are deleted while Spark reads them.
 
-A DataFrame is one version of the log, whose objects live for `file.delete.delay.ms` after a compaction has replaced
-them. A job that meets a missing one fails, always: Spark's options that skip missing files are off here. What it says
-then is Spark's own (`FILE_NOT_EXIST`, with advice about REFRESH TABLE that does not help). `snapshot_errors` says it
-in the log's words:
+A DataFrame is one version of the log, whose objects stay for `file.delete.delay.ms` after a compaction has replaced
+them. A job always fails on a missing object: Spark's options to skip missing files are off. Spark's own error is
+`FILE_NOT_EXIST`, with advice about REFRESH TABLE that does not help. `snapshot_errors` translates it:
 
     with snapshot_errors():
         read_log(spark, url, "users").write.parquet(target)
@@ -27,7 +26,7 @@ _OBJECT: Final = re.compile(
 
 
 def lost_snapshot(error: BaseException) -> SnapshotLost | None:
-    """What Spark's error means, where it means that an object of a log is not there any more."""
+    """Return the error for a Spark error about a deleted object of a log; None for other errors."""
     text = f"{type(error).__name__}: {error}"
     found = _OBJECT.search(text) if _SIGNS.search(text) else None
     if found is None:
@@ -36,7 +35,7 @@ def lost_snapshot(error: BaseException) -> SnapshotLost | None:
 
 
 def gone(topic: str, partition: int, key: str) -> SnapshotLost:
-    """The error for an object of the version that a DataFrame reads."""
+    """Return the error for a deleted object of a DataFrame's version."""
     return SnapshotLost(
         topic,
         partition,
@@ -48,7 +47,7 @@ def gone(topic: str, partition: int, key: str) -> SnapshotLost:
 
 @contextmanager
 def snapshot_errors() -> Iterator[None]:
-    """Around actions of a DataFrame of ours: a collected object is `SnapshotLost`, other errors pass.
+    """Raise `SnapshotLost` for a deleted object during actions of keyfold's DataFrames; pass other errors on.
 
     with snapshot_errors():
         read_log(spark, url, "users").write.parquet(target)

@@ -5,9 +5,9 @@
     3. scan       by the JVM or by keyfold's tasks, then exact filters on rows (`keyfold.spark.scan`)
     4. type       key and value, if asked for (`keyfold.spark.typed`)
 
-The DataFrame is lazy, and stays the version that was pinned: computed twice it gives the same rows, whatever was
-appended or compacted between. Its objects live for `file.delete.delay.ms` after a compaction has replaced them; a job
-that comes later fails (`keyfold.spark.lost`).
+The DataFrame is lazy and stays at the pinned version: computed twice it returns the same rows, regardless of appends
+and compactions in between. Its objects stay for `file.delete.delay.ms` after a compaction has replaced them; a later
+job fails (`keyfold.spark.lost`).
 """
 
 from __future__ import annotations
@@ -55,26 +55,26 @@ def read_log(
     root: str | None = None,
     store: ObjectStore | None = None,
 ) -> DataFrame:
-    """The records of `topic` below `url` (`s3://<bucket>/<topics.dir>`), of one moment, in no promised order.
+    """Return the records of `topic` below `url` (`s3://<bucket>/<topics.dir>`) at one moment, in no guaranteed order.
 
-    Columns: partition int, offset long, timestamp timestamp (to the ms; 1969-12-31T23:59:59.999Z where the record has
-    none), timestamp_type string, key, value binary or as typed, headers array<struct<name string, value binary>>,
-    leader_epoch int. Records are as stored: superseded ones and tombstones (a key with a null value) are among them.
+    Columns: partition int, offset long, timestamp timestamp (to the ms; 1969-12-31T23:59:59.999Z for none),
+    timestamp_type string, key, value binary or typed, headers array<struct<name string, value binary>>, leader_epoch
+    int. Records are as stored, including superseded ones and tombstones (a key with a null value).
 
-    partitions                      None: all that there are
+    partitions                      None: all partitions
     from_offset, to_offset          inclusive, exclusive; a number for all partitions, or a dict for some of them
     from_timestamp, to_timestamp    inclusive, exclusive; ms or an aware datetime. A filter on each record's own
                                     timestamp, not a position
     key_format, value_format        "bytes", "string" (UTF-8), "json", "avro" (Confluent's wire format)
-    reader_schema                   what values become: Avro's JSON for avro (None: the newest kept schema), a Spark
-                                    type or DDL for json (None: variant, from Spark 4 on); `key_reader_schema` for keys
+    reader_schema                   the type of values: an Avro schema for avro (None: the newest kept schema), a Spark
+                                    type or DDL for json (None: variant, with Spark 4); `key_reader_schema` for keys
     mode                            "FAILFAST": a value that does not fit fails the job; "PERMISSIVE": it becomes null
     engine                          "auto", "jvm" (Spark's Avro reader and S3 file system), "keyfold" (neither needed)
-    root                            how Spark reaches the bucket, such as `s3a://bucket`; None: by what the session has
-    store                           where manifests are read; None: the URL's bucket, by the AWS settings of the driver
+    root                            Spark's URL of the bucket, such as `s3a://bucket`; None: by the session's settings
+    store                           the store of the manifests; None: the URL's bucket with the driver's AWS settings
 
-    Raises `TopicNotFound`, `LogNotFound`, `ManifestLost`, `OffsetOutOfRange`, `ConfigError`, `SnapshotLost` now. A job
-    fails where an object was collected meanwhile or is damaged; `snapshot_errors` names the former.
+    Raises `TopicNotFound`, `LogNotFound`, `ManifestLost`, `OffsetOutOfRange`, `ConfigError`, `SnapshotLost`
+    immediately. A job fails if an object was deleted meanwhile or is damaged; `snapshot_errors` reports the former.
     """
     key = Typing("key", key_format, key_reader_schema, mode)
     value = Typing("value", value_format, reader_schema, mode)
@@ -91,7 +91,7 @@ def read_log(
 
 
 def engine_for(spark: SparkSession, url: str, log: Log, engine: EngineName, root: str | None) -> Engine:
-    """What reads objects in this session. Raises `ConfigError`."""
+    """Return the engine that reads objects in this session. Raises `ConfigError`."""
     found = choose_engine(spark, url, engine, root)
     if found is not None:
         return JvmEngine(spark, found)
@@ -99,9 +99,9 @@ def engine_for(spark: SparkSession, url: str, log: Log, engine: EngineName, root
 
 
 def at_one_moment(pin: Callable[[], tuple[Pin, ...]], make: Callable[[tuple[Pin, ...]], _T]) -> _T:
-    """Make something of pins; of newer ones where Spark, which looks whether files exist, finds one collected.
+    """Call `make` with pins, and with newer ones if Spark, which checks that files exist, finds a deleted file.
 
-    Nothing has been read by then, so that beginning again mixes no versions.
+    Nothing has been read by then, so starting again does not mix versions.
     """
     for _ in range(PIN_ATTEMPTS - 1):
         try:
