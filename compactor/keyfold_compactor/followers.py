@@ -58,7 +58,7 @@ def load_followers(
     except KeyfoldError as error:
         if error.retriable:
             raise
-        return Followers(unreadable=(UNKNOWN,), problems=(f"which replicas there are cannot be read: {error}",))
+        return Followers(unreadable=(UNKNOWN,), problems=(f"the list of replicas cannot be read: {error}",))
     found: list[Registration] = []
     unreadable: list[str] = []
     problems: list[str] = []
@@ -78,5 +78,5 @@ def load_followers(
             found.append(registration)
         except ConfigError as error:
             unreadable.append(registration.hold_name)
-            problems.append(f"which topics replica {name} takes cannot be told: {error}")
+            problems.append(f"the topics of replica {name} cannot be determined: {error}")
     return Followers(tuple(found), tuple(unreadable), tuple(problems))

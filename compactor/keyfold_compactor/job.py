@@ -131,7 +131,8 @@ class Job:
         wanted = self._selection
         directory = self._options.topics_dir
         if wanted.topic is not None and not self._options.wants(wanted.topic):
-            raise ConfigError("topics", f"does not cover {wanted.topic}", hint="--topic narrows what is configured")
+            hint = "--topic selects among the topics that the configuration includes"
+            raise ConfigError("topics", f"does not include topic `{wanted.topic}`", hint=hint)
         repeat = Patience(self._clock, self._random).repeat
         if wanted.topic is not None:
             topics: Iterable[str] = (wanted.topic,)
@@ -145,10 +146,10 @@ class Job:
             if wanted.partition in {None, partition}
         ]
         if not found and (wanted.topic is not None or wanted.partition is not None):
-            topic = wanted.topic or "the configured topics"
-            what = f"partition of {topic}" if wanted.partition is None else f"partition {wanted.partition} of {topic}"
-            hint = f"`keyfold log list {self._options.url}` shows what is there"
-            raise KeyfoldError(f"there is no {what} in the bucket", hint=hint)
+            what = f"topic `{wanted.topic}`" if wanted.topic is not None else "the configured topics"
+            what = what if wanted.partition is None else f"partition {wanted.partition} of {what}"
+            url = self._options.url
+            raise KeyfoldError(f"{what} not found under `{url}`", hint=f"`keyfold log list {url}` lists what is there")
         return found
 
     def look(self) -> list[Look]:
@@ -220,7 +221,7 @@ class Job:
                 if not error.retriable:
                     raise
                 pause_s = next(delays)
-                log.warning("the store is waited for", in_s=round(pause_s, 1), error=str(error))
+                log.warning("store unavailable; retrying", in_s=round(pause_s, 1), error=str(error))
                 stop.wait(pause_s)
             else:
                 return
@@ -244,7 +245,7 @@ class Job:
                 if not error.retriable:
                     raise
                 pause_s = max(pause_s, next(delays))
-                log.warning("the run could not be done and is tried again", in_s=round(pause_s, 1), error=str(error))
+                log.warning("run failed; retrying", in_s=round(pause_s, 1), error=str(error))
             stop.wait(pause_s)
 
     def _delays(self) -> Iterator[float]:
@@ -274,7 +275,7 @@ class Job:
         topics = {place.topic for place in places}
         self._followers = load_followers(self._store, self._options.topics_dir, self._clock, self._random, topics)
         for problem in self._followers.problems:
-            log.warning("tombstones are held for a replica that cannot be read", why=problem)
+            log.warning("holding tombstones for an unreadable replica", why=problem)
 
     def _settings_of(self, topic: str, manifest: Manifest) -> TopicSettings:
         settings = self._options.settings_of(topic, manifest.settings)
@@ -289,5 +290,5 @@ def _executor_failures(before: int, report: RunReport) -> int:
         return before + 1
     raise KeyfoldError(
         f"Spark failed in {before + 1} runs in a row: {report.executor_error}",
-        hint="start the compactor again, which starts Spark anew; nothing was changed by the runs that failed",
+        hint="restart the compactor, which starts a new Spark session; only complete commits change a log",
     )

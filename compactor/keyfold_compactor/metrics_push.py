@@ -24,7 +24,7 @@ def push(registry: CollectorRegistry, url: str, job: str) -> bool:
     try:
         push_to_gateway(url, job, registry, timeout=PUSH_TIMEOUT_S, handler=_handler)
     except (OSError, HTTPException, ValueError) as error:
-        log.warning("metrics were not pushed", url=url, error=error)
+        log.warning("pushing metrics failed", url=url, error=error)
         return False
     return True
 

@@ -33,7 +33,7 @@ from keyfold_compactor.work import Executor, Limits, MapAnswer, Traffic, UnitAns
 UNIT_BYTES_MIN: Final = 32 * 1024 * 1024
 AT_ONCE_SHARE: Final = 1.25
 """Logs of so many times the bytes of a unit are cleaned in one go: cutting them would even out nothing."""
-STOPPED: Final = "stopped; the next run does the rest"
+STOPPED: Final = "stopped; the next run continues"
 
 
 class Parallel(Protocol):

@@ -147,7 +147,7 @@ def judge(manifest: Manifest, settings: TopicSettings, now_ms: int, *, force: bo
     expires = expiry(manifest, settings, now_ms)
     if not settings.compact:
         merging = (Reason.MERGE,) if merges(manifest.segments, parts.first_dirty, settings) else ()
-        why_not = "" if merging else "cleanup.policy does not hold compact"
+        why_not = "" if merging else "cleanup.policy does not include `compact`"
         return Verdict(parts, manifest.next_offset, merging, chores, 0, why_not, expires)
     reasons: list[Reason] = []
     if force:
@@ -166,7 +166,7 @@ def judge(manifest: Manifest, settings: TopicSettings, now_ms: int, *, force: bo
 
 
 def _followers_verdict(manifest: Manifest, parts: CleanRange, source: str) -> Verdict:
-    why_not = f"it is a replica: {source} is cleaned and expired, and what it is then comes here"
+    why_not = f"this log is a replica of {source}, which is cleaned and expired in its place"
     nothing = Expiry((), 0, 0, manifest.log_start_offset, why_not, is_asked=False)
     return Verdict(parts, manifest.next_offset, (), (), 0, why_not, nothing, follows=source)
 
@@ -224,7 +224,8 @@ def _why_not(manifest: Manifest, parts: CleanRange, settings: TopicSettings) -> 
     if not manifest.segments:
         return "the log is empty"
     if parts.first_dirty >= manifest.next_offset:
-        return "everything is clean"
+        return "no dirty records"
     if parts.cleanable_bytes == 0:
-        return f"everything dirty is younger than min.compaction.lag.ms ({settings.min_compaction_lag_ms})"
-    return f"dirty ratio {parts.dirty_ratio:.3f} is not above {settings.min_cleanable_dirty_ratio:g}"
+        return f"all dirty segments are younger than min.compaction.lag.ms ({settings.min_compaction_lag_ms})"
+    ratio = f"min.cleanable.dirty.ratio ({settings.min_cleanable_dirty_ratio:g})"
+    return f"dirty ratio {parts.dirty_ratio:.3f} is not above {ratio}"

@@ -325,14 +325,14 @@ def text_lines(report: RunReport) -> Iterable[str]:
         f"{size_text(total['bytes_freed'])} freed, "
         f"{size_text(total['bytes_read'])} read, {size_text(total['bytes_written'])} written, "
         f"{total['objects_deleted']} objects and {total['orphans_deleted']} orphans deleted, "
-        f"{report.seconds:.1f} s ({total['throttle_wait_s']:.1f} s waited for the throttle)"
+        f"{report.seconds:.1f} s ({total['throttle_wait_s']:.1f} s of waits for the byte rate)"
     )
     for replica in report.replicas:
         yield from replica.lines
 
 
 def _held_text(part: PartitionReport) -> str:
-    return f", {part.held_tombstones} of them for a replica alone" if part.held_tombstones else ""
+    return f", {part.held_tombstones} of them held for replicas" if part.held_tombstones else ""
 
 
 def _partition_lines(part: PartitionReport) -> Sequence[str]:
@@ -340,7 +340,7 @@ def _partition_lines(part: PartitionReport) -> Sequence[str]:
     expired = part.expired
     if expired.segments:
         lines.append(
-            f"{part.place}: retention took {expired.segments} segments, {expired.records} records, "
+            f"{part.place}: retention removed {expired.segments} segments, {expired.records} records, "
             f"{size_text(expired.bytes)}; the log starts at {part.after.log_start_offset}"
         )
     if expired.error:
@@ -356,13 +356,15 @@ def _partition_lines(part: PartitionReport) -> Sequence[str]:
         if part.parts > 1:
             lines.append(f"{part.place}: {part.parts_committed} of {part.parts} parts committed; {part.why or 'done'}")
         if part.segments_left:
-            lines.append(f"{part.place}: left {part.segments_left} segments below segment.min.garbage.ratio")
+            lines.append(
+                f"{part.place}: {part.segments_left} segments not rewritten, garbage below segment.min.garbage.ratio"
+            )
     elif part.why:
         lines.append(f"{part.place}: {part.outcome.value}: {part.why}")
         if part.parts_committed:
             lines.append(
-                f"{part.place}: {part.parts_committed} of {part.parts} parts were committed before that, and stay: "
-                f"{part.removed} records removed"
+                f"{part.place}: {part.parts_committed} of {part.parts} parts were committed before that and remain "
+                f"in effect: {part.removed} records removed"
             )
     if part.swept.object_count:
         lines.append(

@@ -103,7 +103,7 @@ def _is_old(entry: SegmentEntry, settings: TopicSettings, now_ms: int) -> bool:
 
 def _no_retention(settings: TopicSettings) -> str:
     if not settings.delete:
-        return "cleanup.policy, as this configuration sets it, does not hold delete"
+        return "the configured cleanup.policy does not include `delete`"
     return "neither retention.ms nor retention.bytes is set"
 
 
@@ -112,11 +112,11 @@ def _why_not(entry: SegmentEntry, settings: TopicSettings, above_bytes: int, now
     if settings.retention_ms >= 0:
         born = born_ms(entry)
         if born == UNSTAMPED:
-            reasons.append(f"the append time of the segment at {entry.base_offset} is not written down yet")
+            reasons.append(f"the append time of the segment at offset {entry.base_offset} is not recorded yet")
         else:
             left_ms = max(0, born + settings.retention_ms - now_ms)
-            reasons.append(f"the segment at {entry.base_offset} has {left_ms} ms left of retention.ms")
+            reasons.append(f"the segment at offset {entry.base_offset} stays for another {left_ms} ms (retention.ms)")
     if settings.retention_bytes >= 0:
         over = f"{max(0, above_bytes)} bytes above retention.bytes" if above_bytes > 0 else "not above retention.bytes"
-        reasons.append(f"the log is {over}, and that segment has {entry.size_bytes}")
+        reasons.append(f"the log is {over}, and that segment has {entry.size_bytes} bytes")
     return "; ".join(reasons)

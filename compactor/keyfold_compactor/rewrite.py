@@ -128,7 +128,7 @@ def _survivors(
                 with _fetch(store, key, patience, _ranges(part, keep) if is_ahead else None) as fetch:
                     rewriter.add(part, None, keep, marks, fetch, origin=key)
         except SegmentDamaged as error:
-            hint = "run `keyfold log verify`; nothing was changed"
+            hint = "run `keyfold log verify`; the log was not changed"
             raise Corrupt(unit.place.topic, unit.place.partition, str(error), hint=hint) from error
     finished = rewriter.finish()
     take(finished.data)
@@ -170,7 +170,7 @@ def _parts(
         if row <= len(keep):
             yield part, keep[row - len(part) : row]
     if row != len(keep):
-        raise SegmentDamaged(origin, f"has {row} rows, its segment {len(keep)} records")
+        raise SegmentDamaged(origin, f"has {row} rows, but its segment has {len(keep)} records")
 
 
 def _keep(unit: UnitJob, source: UnitSource, masks: Mapping[MaskKey, bytes]) -> Bools:
@@ -180,7 +180,7 @@ def _keep(unit: UnitJob, source: UnitSource, masks: Mapping[MaskKey, bytes]) -> 
         return np.ones(count, np.bool_)
     keep = unpacked(masks[unit.log, source.position], count)
     found = int(np.count_nonzero(keep))
-    assert found == source.kept_count, f"{unit.place}: the mask of `{source.entry.name}` is another pass's"
+    assert found == source.kept_count, f"{unit.place}: the mask of `{source.entry.name}` belongs to another pass"
     return keep
 
 

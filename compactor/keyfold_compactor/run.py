@@ -182,7 +182,7 @@ class Run:
     def _judge(self, place: Place, pinned: Pinned, settings: TopicSettings) -> Verdict:
         verdict = forecast(pinned.manifest, settings, pinned.seen_ms, force=self._settings.force)
         if self._settings.settled.knows(place, pinned.manifest, verdict, settings, pinned.seen_ms):
-            why_not = "what is left to clean is below segment.min.garbage.ratio"
+            why_not = "the garbage that is left is below segment.min.garbage.ratio"
             return replace(verdict, reasons=(), why_not=why_not)
         return verdict
 
@@ -358,7 +358,7 @@ class Run:
         verdict = judge(pinned.manifest, settings, pinned.seen_ms, force=self._settings.force)
         if verdict.is_due:
             return verdict, settings
-        self._report.add(PartitionReport(place, Outcome.UNCHANGED, why="another run has just cleaned it"))
+        self._report.add(PartitionReport(place, Outcome.UNCHANGED, why="another run has just cleaned this log"))
         return None
 
     def _pass(self, claims: Sequence[Claim], should_stop: Callable[[], bool]) -> None:
@@ -385,7 +385,7 @@ class Run:
             return f"stopped: {error}"
         if settings.compact or claim.verdict.is_merge:
             return ""
-        return "stopped: cleanup.policy does not hold compact any more"
+        return "stopped: cleanup.policy no longer includes `compact`"
 
     # Deleting
 

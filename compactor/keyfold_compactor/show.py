@@ -112,14 +112,14 @@ def plan_lines(looks: Sequence[Look], costs: Costs | None = None, rate: float | 
                 yield f"{name}: cost: {_cost_text(costs[look.place], rate)}"
         else:
             forced = f" (--force: {_cost_text(costs[look.place], rate)})" if look.place in costs else ""
-            yield f"{name}: leave: {found['why_not']}{forced}"
+            yield f"{name}: skip: {found['why_not']}{forced}"
         if look.verdict is not None and look.verdict.held is not None:
             yield f"{name}: {_held_text(look.verdict.held)}"
         yield from (f"{name}: {chore}" for chore in found.get("chores", ()) if chore != Chore.EXPIRE.value)
         if look.verdict is not None and look.verdict.expiry.is_asked:
             yield f"{name}: retention: {_retention_text(look.verdict.expiry)}"
     if not looks:
-        yield "none of the configured topics has a log there: `keyfold log list <url>` shows what is there"
+        yield "no log found for the configured topics; `keyfold log list <url>` lists what is there"
         return
     due, whole = _in_all(looks, costs)
     yield f"{len(looks)} partitions looked at, {due} to clean" + (f": {_cost_text(whole, rate)}" if due else "")
@@ -191,8 +191,8 @@ def _held_text(found: Held) -> str:
     who = " and ".join(plain_names(found.replicas))
     until = datetime.fromtimestamp(found.until_ms / 1000, UTC).isoformat(timespec="seconds")
     return (
-        f"tombstones past their delete horizon are held from offset {found.from_offset} on: that is what replica "
-        f"{who} has not received; until it has, or {until} (replica.hold.max.ms)"
+        f"tombstones past their delete horizon are held from offset {found.from_offset} on until they reach replica "
+        f"{who}, at the latest until {until} (replica.hold.max.ms)"
     )
 
 

@@ -65,10 +65,10 @@ class SparkKeeper:
             return
         if self._is_given:
             raise SparkLost(
-                "the Spark that this process was started in has ended",
-                hint="start the compactor again as it was started; what was not committed is done by its next run",
+                "the Spark session that this process was given has ended",
+                hint="restart the compactor the way it was started (spark-submit, a notebook); its next run continues",
             )
-        log.warning("spark has died and is started anew when it is needed")
+        log.warning("spark has died; the next run that needs it starts a new session")
         self._end()
 
     def _end(self) -> None:

@@ -64,7 +64,7 @@ def spark_session(name: str, settings: Mapping[str, str]) -> Iterator[SparkSessi
     running = _running()
     if running is not None:
         if settings:
-            log.warning("spark runs already, so its settings hold and not these", settings=sorted(settings))
+            log.warning("settings ignored: a spark session is already running", settings=sorted(settings))
         check_jvm(running.version, pyspark_version)
         yield running
         return
@@ -93,7 +93,7 @@ def _conf(name: str, settings: Mapping[str, str]) -> SparkConf:
         elif conf.get(key) != value:
             overruled.append(key)
     if overruled:
-        log.warning("spark-submit's settings hold, not the configuration's", settings=sorted(overruled))
+        log.warning("settings ignored: spark-submit sets them too", settings=sorted(overruled))
     if not conf.contains("spark.master"):
         conf.set("spark.master", "local[*]")
     is_local = _is_local(conf)

@@ -85,7 +85,7 @@ class _SwitchedPacer:
 
     def _now(self) -> Pacer:
         if self.current is None:
-            raise ThrottleLost("no task has the turn, so nothing may be moved")
+            raise ThrottleLost("no task is running in this worker, so no bytes may be moved")
         return self.current
 
 

@@ -50,7 +50,7 @@ def check_pyspark(found: str | None) -> None:
         raise ConfigError(
             "pyspark",
             f"version {found} was found; keyfold's compactor needs Spark {supported()}",
-            hint=f"install pyspark>={OLDEST[0]}.{OLDEST[1]},<{NEWEST[0]}.{NEWEST[1] + 1}, or use such a cluster",
+            hint=f"install pyspark>={OLDEST[0]}.{OLDEST[1]},<{NEWEST[0]}.{NEWEST[1] + 1}, or use a cluster with such a version",
         )
 
 
@@ -59,8 +59,8 @@ def check_jvm(jvm: str, pyspark: str) -> None:
     if minor_of(jvm) != minor_of(pyspark):
         raise ConfigError(
             "pyspark",
-            f"version {pyspark} talks to a Spark {jvm}; both must be of the same minor version",
-            hint="install the cluster's version of pyspark, or unset SPARK_HOME where it points to another Spark",
+            f"version {pyspark} is connected to Spark {jvm}; both must have the same minor version",
+            hint="install the cluster's version of pyspark, or unset SPARK_HOME if it points to another Spark",
         )
 
 

@@ -187,7 +187,7 @@ class ThrottleClient:
     def _lost(self, error: OSError) -> ThrottleLost:
         return ThrottleLost(
             f"the throttle at {self._address.host}:{self._address.port} does not answer ({error})",
-            hint="the task stops rather than move bytes outside the budget; executors must reach the driver's address",
+            hint="executors must reach the driver's address; the task stopped so as not to exceed the byte rate",
         )
 
 

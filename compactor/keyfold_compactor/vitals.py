@@ -66,7 +66,7 @@ class VitalWatch:
 
     def fail(self) -> None:
         """See `Watch.fail`."""
-        self._vitals.turned("it could not be done at all; the log says why")
+        self._vitals.turned("see the compactor's log")
         self._inner.fail()
 
 

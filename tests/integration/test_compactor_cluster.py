@@ -123,7 +123,7 @@ def test_a_cluster_cleans_with_code_that_spark_ships_and_shows_no_secret(
     out, errors = running.communicate(timeout=240)
     assert running.returncode == 0, out[-3000:] + errors[-3000:]
     assert report(out)["partitions_cleaned"] == len(PLACES)
-    (warning,) = [line for line in out.splitlines() if "spark-submit's settings hold" in line]
+    (warning,) = [line for line in out.splitlines() if "settings ignored: spark-submit sets them too" in line]
     assert json.loads(warning)["settings"] == ["spark.executor.memory", "spark.master"]
     for place in PLACES:
         assert read_all(store, place=place) == last_per_key(appended[place])

@@ -125,7 +125,7 @@ def test_a_wrong_key_is_named_before_anything_happens(
 def test_a_topic_that_is_not_configured_is_refused(tmp_path: Path, location: S3Location) -> None:
     done = here("compact", "run", config(tmp_path, location), "--once", "--topic", "orders")
     assert done.returncode == 2
-    assert "does not cover orders" in done.stderr
+    assert "does not include topic `orders`" in done.stderr
 
 
 def test_per_topic_values_win_over_general_ones_and_those_over_what_kafka_said() -> None:

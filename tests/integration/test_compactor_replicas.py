@@ -79,7 +79,7 @@ def test_a_run_with_nothing_to_clean_carries_what_is_new_and_starts_no_spark(
         assert "dr: 1 of 1 partitions in sync" in done[1]
         assert "carried" not in done[1]
         done = keyfold("compact", "plan", config(tmp_path, there))
-        assert "users-0: leave: it is a replica: " in done[1]
+        assert "users-0: skip: this log is a replica of " in done[1]
     finally:
         source.close()
         far.close()

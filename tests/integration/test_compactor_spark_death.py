@@ -108,7 +108,7 @@ def test_a_spark_of_ours_that_died_is_started_anew_and_no_pass_is_left_half_done
             process.terminate()
         process.communicate(timeout=60)
     assert process.returncode == 0, (tmp_path / "errors").read_text()[-3000:]
-    assert "spark has died and is started anew" in (tmp_path / "errors").read_text()
+    assert "spark has died; the next run that needs it starts a new session" in (tmp_path / "errors").read_text()
 
     done = subprocess.run([*command, "--once"], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr

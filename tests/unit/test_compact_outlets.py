@@ -371,7 +371,7 @@ def test_a_push_that_fails_is_a_warning_and_nothing_else(
         thread.join()
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 3
-    assert all('"level": "warning"' in line and "metrics were not pushed" in line for line in lines)
+    assert all('"level": "warning"' in line and "pushing metrics failed" in line for line in lines)
 
 
 def _answer_nonsense(server: socket.socket) -> None:

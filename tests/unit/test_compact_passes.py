@@ -83,7 +83,7 @@ def test_what_parts_have_committed_is_reported_when_the_executor_dies() -> None:
     assert part.after.records == load(store).record_count
     assert (report.exit_code, load(store).compactor.lease_until_ms) == (1, 0)
     assert report.executor_error == "RuntimeError: the driver lost its executors"
-    told = f"1 of 3 parts were committed before that, and stay: {part.superseded} records removed"
+    told = f"1 of 3 parts were committed before that and remain in effect: {part.superseded} records removed"
     assert told in "\n".join(text_lines(report))
     clean(store, clock=clock)
     assert read_all(store) == last_per_key(appended)
@@ -172,7 +172,7 @@ def followed(_topic: str, manifest: Manifest) -> TopicSettings:
 @pytest.mark.parametrize(
     ("policy", "why"),
     [
-        ("delete", "stopped: cleanup.policy does not hold compact any more"),
+        ("delete", "stopped: cleanup.policy no longer includes `compact`"),
         ("both", "stopped: `min.compaction.lag.ms`: must not exceed max.compaction.lag.ms"),
     ],
 )

@@ -263,7 +263,7 @@ def test_a_log_that_is_only_deleted_expires_without_spark_and_leaves_no_object_b
     assert (part.outcome, part.expired.segments, part.expired.records) == (Outcome.EXPIRED, 2, 4)
     assert part.expired.bytes == part.before.bytes - part.after.bytes > 0
     assert report.document()["totals"]["records_expired"] == 4
-    assert "users-0: retention took 2 segments, 4 records" in "\n".join(text_lines(report))
+    assert "users-0: retention removed 2 segments, 4 records" in "\n".join(text_lines(report))
     assert [r.offset for r in read_all(store)] == [4, 5]
     assert object_names(store) == load(store).object_names()
     assert load(store).compactor.lease_until_ms == 0, "nobody else has to wait for it"
@@ -378,11 +378,11 @@ def test_the_plan_says_what_expires_and_why_not_more() -> None:
     (text,) = [line for line in plan_lines(looks) if "retention" in line]
     assert "2 segments expire (2 by retention.ms), 4 records" in text
     assert "the log will start at 4" in text
-    assert "not written down yet" in text
+    assert "not recorded yet" in text
     found = plan_document(looks)["partitions"][0]["retention"]
     assert (found["segments"], found["records"], found["log_start_offset"]) == (2, 4, 4)
     json.dumps(found)
     kept = job(store, clock, cleanup_policy="compact", retention_ms="-1").look()
-    assert "does not hold delete" in plan_document(kept)["partitions"][0]["retention"]["why_not_more"]
+    assert "does not include `delete`" in plan_document(kept)["partitions"][0]["retention"]["why_not_more"]
     assert not [line for line in plan_lines(kept) if "retention" in line]
     assert len(read_all(store)) == 6, "a plan changes nothing"

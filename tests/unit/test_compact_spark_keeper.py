@@ -84,7 +84,7 @@ def test_a_given_spark_that_died_is_an_error_that_says_what_to_do(monkeypatch: p
         keeper()
         spark.alive = False
         for call in (keeper.look_after, keeper):
-            with pytest.raises(SparkLost, match="has ended; start the compactor again as it was started"):
+            with pytest.raises(SparkLost, match="has ended; restart the compactor the way it was started"):
                 call()
     assert len(spark.started) == 1
 

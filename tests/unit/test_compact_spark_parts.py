@@ -308,5 +308,5 @@ def test_a_jvm_of_another_spark_is_refused_before_a_context_is_made(monkeypatch:
     monkeypatch.setattr(SparkContext, "_active_spark_context", None)
     monkeypatch.setattr(SparkSession, "getActiveSession", staticmethod(lambda: None))
     monkeypatch.setattr(module, "_conf", lambda *_: conf)
-    with pytest.raises(ConfigError, match=r"talks to a Spark 2\.4\.8"), module.spark_session("name", {}):
+    with pytest.raises(ConfigError, match=r"is connected to Spark 2\.4\.8"), module.spark_session("name", {}):
         pass

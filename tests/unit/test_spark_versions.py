@@ -40,7 +40,7 @@ def test_a_missing_pyspark_is_said_to_be_missing() -> None:
 
 def test_a_jvm_of_another_minor_version_is_refused() -> None:
     check_jvm("4.0.1", "4.0.5")
-    with pytest.raises(ConfigError, match=r"version 4\.0\.5 talks to a Spark 4\.1\.0"):
+    with pytest.raises(ConfigError, match=r"version 4\.0\.5 is connected to Spark 4\.1\.0"):
         check_jvm("4.1.0", "4.0.5")
 
 
