@@ -79,7 +79,7 @@ class Rounds:
         try:
             found = self._replication.once(should_stop, self._narrowed)
         except KeyfoldError as error:
-            text = f"replicas: nothing was carried to them: {error}"
+            text = f"replicas: nothing was copied: {error}"
             return (Replicated("", is_failure=True, is_news=True, document={"error": str(error)}, lines=(text,)),)
         return tuple(_replicated(name, each, self._counted.done(name)) for name, each in found.items())
 
@@ -126,7 +126,7 @@ class Done(NamedTuple):
 
 def _replicated(name: str, found: RunSummary, done: Done) -> Replicated:
     is_failure = bool(found.error or found.failed)
-    carried = f"{name}: {done.commits} commits, {done.objects} objects with {size_text(done.bytes)} carried"
+    carried = f"{name}: {done.commits} commits, {done.objects} objects with {size_text(done.bytes)} copied"
     return Replicated(
         name,
         is_failure=is_failure,

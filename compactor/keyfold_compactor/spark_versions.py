@@ -50,7 +50,7 @@ def check_pyspark(found: str | None) -> None:
         raise ConfigError(
             "pyspark",
             f"version {found} was found; keyfold's compactor needs Spark {supported()}",
-            hint=f"install pyspark>={OLDEST[0]}.{OLDEST[1]},<{NEWEST[0]}.{NEWEST[1] + 1}, or use a cluster with such a version",
+            hint=f"install pyspark>={OLDEST[0]}.{OLDEST[1]},<{NEWEST[0]}.{NEWEST[1] + 1}, or use a cluster that has it",
         )
 
 

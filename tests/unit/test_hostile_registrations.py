@@ -120,7 +120,7 @@ def properties_file(endpoint: Endpoint, folder: Path) -> Attack:
 
 def endpoint_with_a_variable(endpoint: Endpoint, _folder: Path) -> Attack:
     config = {"store.url": endpoint.url + "/${env:PAYROLL_SECRET}", **keys("${env:KEYFOLD_REPLICA_KEY}")}
-    return Attack(config, "store.url", "only credentials may")
+    return Attack(config, "store.url", "which only credentials may have")
 
 
 def profile(endpoint: Endpoint, _folder: Path) -> Attack:

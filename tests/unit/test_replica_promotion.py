@@ -125,7 +125,7 @@ def test_no_role_is_changed_where_one_partition_cannot_be_promoted(keyfold: Keyf
     before = objects(keyfold.buckets, "log", "dr")
     found = {row["topic"]: row for row in keyfold.json("promote", SOURCE, "dr", code=1)}
     assert (found["orders"]["step"], found["users"]["step"]) == ("failed", "ready")
-    assert "nobody's replica" in found["orders"]["error"]
+    assert "is not a replica and never was" in found["orders"]["error"]
     assert objects(keyfold.buckets, "log", "dr") == before
     made.append(records("e=1", 5))
 

@@ -438,7 +438,7 @@ def test_an_unregistered_replica_is_left_alone() -> None:
     worlds = written()
     worlds.desk.orders_ = None
     with worlds.running() as running:
-        assert "not registered" in running.runner.once().error
+        assert "registration of replica far has changed or was removed" in running.runner.once().error
 
 
 def test_topics_that_are_not_covered_are_left_alone() -> None:

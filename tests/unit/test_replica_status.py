@@ -169,7 +169,7 @@ def test_a_replica_that_is_away_is_asked_once_and_judged_by_the_cursor(scene: Sc
     assert found.summary.pending.segments == 2
     (failing,) = found.summary.errors
     assert (failing.trouble.code, failing.trouble.host, len(failing.places)) == ("StoreUnavailable", "s3.second", 2)
-    assert any("not asked everywhere" in line for line in status_lines(found))
+    assert any("the replica did not answer for every partition" in line for line in status_lines(found))
 
 
 def test_a_replica_whose_rights_are_missing_here_is_broken_for_who_asks(scene: Scene) -> None:
@@ -233,7 +233,7 @@ def test_a_process_is_alive_while_it_writes_now_and_then(scene: Scene) -> None:
     late = load_reported(scene.first, "topics", "dr")
     assert late is not None
     assert not late.is_alive
-    assert any("was last heard of 3 min ago" in line for line in status_lines(scene.status()))
+    assert any("last reported 3 min ago" in line for line in status_lines(scene.status()))
     scene.writer.ended("the bucket is gone")
     ended = load_reported(scene.first, "topics", "dr")
     assert ended is not None

@@ -118,8 +118,8 @@ class Carrier:
                 return True
             raise NameTaken(
                 target_key,
-                "holds another schema than the source has under this id",
-                hint="give the replica a topics directory that no other registry's schemas are in",
+                "holds another schema than the source has for this id",
+                hint="give the replica a topics directory that holds no schemas of another registry",
             )
 
     def copying_target(self) -> CopyingStore | None:
@@ -146,7 +146,7 @@ class Carrier:
             job.place.topic,
             job.place.partition,
             f"`{job.key}` in {self.source.url} {what}",
-            hint=f"nothing was copied; run `keyfold log verify <url of the source> {job.place.topic}`",
+            hint=f"the object was not copied; run `keyfold log verify <url of the source> {job.place.topic}`",
         )
         error.host = host_of(self.source)
         return error
@@ -156,7 +156,7 @@ class Carrier:
             job.place.topic,
             job.place.partition,
             f"in {self.target.url} {error.message}",
-            hint="names are never reused: something else writes into the replica's folder; stop it, delete the object",
+            hint="another process writes into the replica's folder; stop it, and delete the object",
         )
         told.host = error.host
         return told
@@ -194,7 +194,7 @@ class _Carriage:
             except ObjectNotFound:
                 return False
             if found.size_bytes != self._job.size_bytes:
-                raise NameTaken(self._key, f"holds {found.size_bytes} bytes where {self._job.size_bytes} belong")
+                raise NameTaken(self._key, f"holds {found.size_bytes} bytes instead of {self._job.size_bytes}")
         return True
 
     def _send_small(self) -> int:
@@ -203,7 +203,7 @@ class _Carriage:
         with about(self._source):
             data = self._patience.repeat(lambda: self._source.get(job.key)).data
         if len(data) != job.size_bytes:
-            raise _Disagrees(f"has {len(data)} bytes, the manifest says {job.size_bytes}")
+            raise _Disagrees(f"has {len(data)} bytes, but the manifest says {job.size_bytes}")
         self._require_sum(hashlib.sha256(data).digest())
         with about(self._target):
             create_object(self._target, self._key, data, self._patience)
@@ -239,7 +239,7 @@ class _Carriage:
                 raise
             with contextlib.suppress(StoreError):
                 begun.abort()
-            raise UploadLost(self._key, f"cannot be gone on with: {error.message}") from error
+            raise UploadLost(self._key, f"cannot be continued: {error.message}") from error
 
     def _is_copied_by_store(self) -> bool:
         """Whether the store has done it; not where it cannot, or tells another sum: sending shows what is wrong."""
@@ -301,7 +301,7 @@ class _Carriage:
                 found = self._patience.repeat(lambda: self._source.head(job.key))
             if found.size_bytes == job.size_bytes:
                 raise
-            raise _Disagrees(f"has {found.size_bytes} bytes, the manifest says {job.size_bytes}") from error
+            raise _Disagrees(f"has {found.size_bytes} bytes, but the manifest says {job.size_bytes}") from error
 
     def _left_by_others(self) -> ResumedUpload | None:
         """An upload of this object that nobody has ended. Where that is not to be learned it is begun anew."""
@@ -318,11 +318,11 @@ class _Carriage:
 
     def _require_sum(self, found: bytes) -> None:
         if found != self._job.sha256:
-            raise _Disagrees("has another SHA-256 than the manifest says")
+            raise _Disagrees("does not have the SHA-256 of the manifest")
 
     def _go_on(self) -> None:
         if self._stop.is_set() or self._carrier.stopping.is_set():
-            raise TransferStopped(f"{self._job.place}: copying of {self._job.name} was stopped")
+            raise TransferStopped(f"{self._job.place}: the copy of {self._job.name} was stopped")
 
 
 class _StoppableClock:

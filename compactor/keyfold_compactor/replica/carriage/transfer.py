@@ -30,7 +30,7 @@ from keyfold_compactor.replica.carriage.memory import Memory
 
 DEFAULT_THREADS: Final = 16
 DEFAULT_MEMORY_BYTES: Final = 192 * 1024 * 1024
-_CLOSED: Final = "the copying was stopped"
+_CLOSED: Final = "the copy was stopped"
 
 
 class Transfer:
@@ -53,7 +53,7 @@ class Transfer:
         pacer: Pacer | None = None,
     ) -> None:
         if threads < 1:
-            raise ValueError(f"{threads} threads")
+            raise ValueError(f"at least one thread is needed, not {threads}")
         self._threads = threads
         self._stopping = threading.Event()
         memory = Memory(memory_bytes, self._stopping)

@@ -225,7 +225,7 @@ def _warn(made: Registration, allowed: AllowedCredentials) -> None:
     try:
         made.require_allowed(allowed)
     except ConfigError as error:
-        echo(f"warning: {error.message}: the process that replicates must allow it", err=True)
+        echo(f"warning: {error.message}: the replicator must allow this credential", err=True)
 
 
 def _admit(ctx: click.Context, asked: Registration, ours: Side, allowed: AllowedCredentials) -> Admission:

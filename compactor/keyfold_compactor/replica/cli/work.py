@@ -119,7 +119,7 @@ def resync(
     ours = open_side(ctx, source)
     registration = registry_of(ctx, ours).load(name)
     if registration.is_paused:
-        raise KeyfoldError(f"replica {name} is paused", hint=f"keyfold replica resume {source} {name}")
+        raise KeyfoldError(f"replica {name} is paused", hint=f"resume it first: keyfold replica resume {source} {name}")
     means = means_of(ctx, allowed=allowed_credentials(source))
     found = Replication(ours, means, (name,)).once(narrowed=Narrowed(topic, partition, resync=True))
     _require_taken(found, topic, partition)

@@ -88,9 +88,9 @@ def _judge_topics(registration: Registration, found: set[str]) -> Iterator[str]:
     """A topic that is not there may come yet, or be misspelt."""
     missing = sorted({*registration.options.topics} - found)
     if missing:
-        yield f"not at the source yet: {names_text(missing)}"
+        yield f"topics not found at the source yet: {names_text(missing)}"
     elif not found:
-        yield "the source has no topic yet that this replica takes"
+        yield "the source has no topic for this replica yet"
 
 
 def require_follows(source: Manifest, replica: Manifest, name: str) -> None:
@@ -101,7 +101,7 @@ def require_follows(source: Manifest, replica: Manifest, name: str) -> None:
             source.topic,
             source.partition,
             "the replica's folder holds a log of its own",
-            hint="take an empty folder; or turn that log into a replica with `keyfold replica demote`",
+            hint="choose an empty folder; or turn that log into a replica with `keyfold replica demote`",
         )
     if not _is_of(state.source_log_id, source):
         raise _other_log(source, state.source_log_id, state.source)
@@ -110,7 +110,7 @@ def require_follows(source: Manifest, replica: Manifest, name: str) -> None:
             source.topic,
             source.partition,
             f"the replica's folder holds the replica `{state.name}` of this source",
-            hint=f"register it as `{state.name}`, if nothing is any more, or take an empty folder for `{name}`",
+            hint=f"choose an empty folder for `{name}`; or register this one as `{state.name}`, if that name is free",
         )
 
 
@@ -136,14 +136,14 @@ def _judge_place(source: Side, replica: Side, random: Random) -> Iterator[str]:
         with contextlib.suppress(StoreError):
             replica.store.delete(key)
     if _sees(replica, key):
-        yield "objects cannot be deleted at the replica with these credentials: what passes replace will pile up there"
+        yield "these credentials cannot delete objects at the replica: replaced objects will pile up there"
     mine, theirs = (f"{side.topics_dir}/" if side.topics_dir else "" for side in (source, replica))
     if is_one_bucket and mine == theirs:
         raise ConfigError("--to", f"{replica.url} is the source itself")
     if is_one_bucket and (mine.startswith(theirs) or theirs.startswith(mine)):
-        raise ConfigError("--to", f"{replica.url} and the source {source.url} are in one another")
+        raise ConfigError("--to", f"{replica.url} and the source {source.url} overlap: one folder contains the other")
     if is_one_bucket:
-        yield "source and replica are in one bucket: what happens to the bucket happens to both"
+        yield "source and replica are in the same bucket: if the bucket is lost, both are lost"
 
 
 def _sees(side: Side, key: str) -> bool:
@@ -167,8 +167,8 @@ def _look(
             place.topic,
             place.partition,
             f"the replica's folder `{there.folder}` holds segments without a manifest",
-            hint="if a replicator of this source has left them before its first commit, use --no-probe; else take an "
-            "empty folder",
+            hint="if a replicator of this source left them before its first commit, use --no-probe; otherwise choose "
+            "an empty folder",
         ) from error
 
 
@@ -201,5 +201,5 @@ def _other_log(source: Manifest, source_log_id: str, url: str) -> ReplicaDiverge
         source.topic,
         source.partition,
         f"the replica's folder follows another log: {source_log_id} at {url}, not {source.log_id}",
-        hint="take an empty folder",
+        hint="choose an empty folder",
     )

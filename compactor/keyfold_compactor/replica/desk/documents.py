@@ -163,7 +163,8 @@ class Registration:
 def require_name(name: str) -> None:
     """Raise `ConfigError` where a replica cannot be called so: names are parts of keys."""
     if _NAME.fullmatch(name) is None:
-        raise ConfigError("name", f"{name!r} must be letters, digits, `.`, `_` or `-`, at most 64")
+        hint = "use up to 64 letters, digits, `.`, `_` and `-`, and begin with a letter or a digit"
+        raise ConfigError("name", f"{name!r} is not a valid name", hint=hint)
 
 
 def require_sound(registration: Registration) -> None:
@@ -173,18 +174,18 @@ def require_sound(registration: Registration) -> None:
         value = registration.config[key]
         if key in CREDENTIAL_KEYS:
             if _PLACEHOLDERS_ONLY.fullmatch(value) is None:
-                hint = "write ${env:VARIABLE} or ${file:/path/to.properties:key}, leave both keys out, or `aws.profile`"
-                raise ConfigError(key, "would stand readable in the source's bucket", hint=hint)
+                hint = "write ${env:VARIABLE} or ${file:/path/to.properties:key}, omit both keys, or set `aws.profile`"
+                raise ConfigError(key, "would be readable in the source's bucket", hint=hint)
             continue
         _require_no_placeholder(key, value)
         if _USER_IN_URL.search(value):
-            raise ConfigError(key, "holds a user or a password, which would stand readable in the source's bucket")
+            raise ConfigError(key, "has a user or a password, which would be readable in the source's bucket")
     _ = registration.options
 
 
 def _require_no_placeholder(key: str, value: str) -> None:
     if "${" in value:
-        raise ConfigError(key, "holds a placeholder; only credentials may", hint="write the value itself")
+        raise ConfigError(key, "has a placeholder, which only credentials may have", hint="write the value itself")
 
 
 @lru_cache(maxsize=256)
@@ -222,10 +223,10 @@ def registration_of(document: Json, key: str, version: int = 0) -> Registration:
         topic_pattern(read.config.get("topics.regex", ""))
         _ = read.url
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, ConfigError) as error:
-        hint = "remove the object and register the replica anew; what it has received stays"
-        raise DocumentUnreadable(key, f"does not hold a replica's registration: {error!r}", hint=hint) from error
+        hint = "delete the object and register the replica again; what the replica has received stays"
+        raise DocumentUnreadable(key, f"is not the registration of a replica: {error!r}", hint=hint) from error
     if registration_key("", read.name) != f"{REPLICAS_FOLDER}{key.rpartition('/')[2]}":
-        raise DocumentUnreadable(key, f"holds the registration of {read.name!r}, another replica")
+        raise DocumentUnreadable(key, f"is the registration of another replica, {read.name!r}")
     return read
 
 
@@ -283,7 +284,7 @@ def enablement_of(document: Json, key: str, version: int = 0) -> Enablement:
             for topic, e in found.pop("compaction").items()
         }
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        hint = "remove the object, and run `keyfold replica enable-compaction` again where it is wanted"
+        hint = "delete the object, and run `keyfold replica enable-compaction` again for the topics that need it"
         raise DocumentUnreadable(key, f"does not say whether compaction is enabled: {error!r}", hint=hint) from error
     return Enablement(entries, version, found)
 
@@ -296,5 +297,5 @@ def _flag(value: object) -> bool:
 
 def _string(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no string")
+        raise TypeError(f"{value!r} is not a string")
     return value

@@ -90,7 +90,7 @@ class Registry:
         require_sound(registration)
         others = self.all()
         if len(others) >= REPLICAS_MAX:
-            raise AlreadyRegistered(f"there are {len(others)} replicas already, {REPLICAS_MAX} at most")
+            raise AlreadyRegistered(f"the source has {len(others)} replicas already, and {REPLICAS_MAX} is the maximum")
         now_ms = self._clock.now_ms()
         made = replace(registration, cursor_id=self._cursor_id(), added_at_ms=now_ms, changed_at_ms=now_ms)
         _require_own_place(made, others)
@@ -98,8 +98,8 @@ class Registry:
         def create(body: Body | None) -> Body:
             if body is not None:
                 raise AlreadyRegistered(
-                    f"a replica `{made.name}` is registered already",
-                    hint=f"take another name, or change it: keyfold replica edit ... {made.name}",
+                    f"a replica `{made.name}` is already registered",
+                    hint=f"choose another name, or change that replica: keyfold replica edit ... {made.name}",
                 )
             return registration_document(made)
 
@@ -150,7 +150,7 @@ class Registry:
         if found.body is None:
             raise NotRegistered(
                 f"no replica `{name}` is registered in {self._store.url}/{self._topics_dir}",
-                hint="`keyfold replica list` shows those that are, `keyfold replica add` registers one",
+                hint="`keyfold replica list` lists the registered replicas, `keyfold replica add` registers one",
             )
         return registration_of(found.body, object_.key, found.version)
 
@@ -204,6 +204,6 @@ def _require_own_place(registration: Registration, others: tuple[Registration, .
     for other in others:
         if other.name != registration.name and (other.url, other.config.get("store.url")) == place:
             raise AlreadyRegistered(
-                f"{registration.url} is registered as the replica `{other.name}`",
-                hint=f"give more topics to that one: keyfold replica edit ... {other.name}",
+                f"{registration.url} is already registered as the replica `{other.name}`",
+                hint=f"add the topics to that replica: keyfold replica edit ... {other.name}",
             )

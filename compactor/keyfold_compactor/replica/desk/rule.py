@@ -25,16 +25,16 @@ def refusal(source: Manifest, enablement: Enablement, replica: str, named: str =
         return CompactionNotEnabled(
             source.topic,
             source.partition,
-            f"the log was compacted, and compaction is not enabled at replica {replica}",
+            f"the log was compacted, but compaction is not enabled at replica {replica}",
             hint=f"run `keyfold replica enable-compaction {named or replica} --topic {source.topic}`; "
-            "replication resumes then",
+            "replication then resumes",
         )
     if entry.format < source.min_reader:
         return ReplicaFormatTooOld(
             source.topic,
             source.partition,
-            f"the log needs readers of format {source.min_reader}, those of replica {replica} read {entry.format}",
-            hint=f"upgrade what reads the replica, then run `keyfold replica enable-compaction {named or replica} "
+            f"the log needs readers of format {source.min_reader}, but those of replica {replica} read {entry.format}",
+            hint=f"upgrade the readers of the replica, then run `keyfold replica enable-compaction {named or replica} "
             f"--topic {source.topic}` with the new version",
         )
     return None

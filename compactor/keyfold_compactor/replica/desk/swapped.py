@@ -70,8 +70,8 @@ class SwappedObject:
             body = dict(load_json(blob.data))
             version, changes = int(body.pop("version")), tuple(map(str, body.pop("changes")))
         except (ValueError, TypeError, KeyError) as error:
-            hint = "look at it, remove it, and ask again for what it said"
-            raise DocumentUnreadable(self.key, f"is not what keyfold writes there: {error!r}", hint=hint) from error
+            hint = "look at the object, delete it, and repeat the commands that had written it"
+            raise DocumentUnreadable(self.key, f"is not a document of keyfold: {error!r}", hint=hint) from error
         return Found(body, version, changes, blob.etag)
 
     def change(self, change: Change) -> Found:
@@ -108,6 +108,6 @@ class SwappedObject:
             raise StoreUnavailable(
                 self.key,
                 f"the store gave no certain answer: {error.message}",
-                hint="it may still be noted down: look, and ask again",
+                hint="the request may still take effect; check before you retry",
             ) from error
         return True

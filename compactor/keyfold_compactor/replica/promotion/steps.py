@@ -145,7 +145,7 @@ class SwitchOver:
         if source.manifest.log_id != state.source_log_id and source.manifest.ancestor(state.source_log_id) is None:
             raise ReplicaDiverged(
                 *wanted,
-                f"the replica follows the log {state.source_log_id}, and the one at {self._source.url} is "
+                f"the replica follows the log {state.source_log_id}, but the one at {self._source.url} is "
                 f"{source.manifest.log_id}",
             )
         if source.manifest.replica is None:
@@ -155,7 +155,7 @@ class SwitchOver:
         raise ReplicaDiverged(
             *wanted,
             f"the source is itself a replica, of {source.manifest.replica.source}",
-            hint="promote that replica; this one then follows it",
+            hint="promote the source first; this replica then follows it",
         )
 
     def _found_promoted(self, base: Outcome, source: Manifest, replica: Manifest) -> Outcome:
@@ -167,7 +167,7 @@ class SwitchOver:
         if source.replica is None:
             raise ReplicaDiverged(
                 *wanted,
-                "the replica was promoted without the source, which takes writes still",
+                "the replica was promoted without the source, which still accepts writes",
                 hint=f"keyfold replica demote {self._source.url} --to-replica-of {self._replica.url} --dry-run",
             )
         return replace(base, step=Step.DONE)
@@ -187,7 +187,7 @@ class SwitchOver:
                 continue
             break
         if not is_handed_over(log.load().manifest, self._replica.url):
-            raise ReplicaDiverged(found.topic, found.partition, "the source was made another log's replica meanwhile")
+            raise ReplicaDiverged(found.topic, found.partition, "the source has become a replica of another log")
         return replace(found, step=Step.FENCED)
 
     def _promote(self, found: Outcome) -> Outcome:
@@ -240,7 +240,7 @@ class FailOver:
             manifest = _load_replica(_replica_log(self._replica, *wanted, self._world), self._replica).manifest
         except FirstCopyUnfinished as error:
             place = f"{self._replica.url} {wanted[0]} --partition {wanted[1]}"
-            hint = f"if the source is lost: `keyfold log repair {place} --from segments` makes a log of what is there"
+            hint = f"if the source is lost, `keyfold log repair {place} --from segments` makes a log of what was copied"
             return Outcome(*wanted, Step.MISSING, error=error.message, hint=hint)
         if manifest.replica is None and not manifest.lineage:
             raise _own_log(wanted, self._replica)
@@ -293,7 +293,7 @@ class Demotion:
         if new.manifest.is_replica:
             raise ReplicaDiverged(
                 *wanted,
-                f"what is at {self._new.url} is itself a replica",
+                f"the log at {self._new.url} is itself a replica",
                 hint="promote it first: `keyfold replica promote`",
             )
         # The edit knows all that is in the way; nothing is written by asking it.
@@ -346,7 +346,7 @@ def with_errors(outcomes: Iterable[Outcome], errors: Mapping[tuple[str, int], st
     def judged(found: Outcome) -> Outcome:
         error = everywhere or errors.get((found.topic, found.partition), "")
         if found.step is Step.MISSING:
-            error = error or "nothing has been received"
+            error = error or "the replica has received nothing"
         if not error or found.step is Step.DONE:
             return found
         hint = _AGAIN if found.step is Step.FENCED else "nothing was changed"
@@ -355,7 +355,7 @@ def with_errors(outcomes: Iterable[Outcome], errors: Mapping[tuple[str, int], st
     return [judged(found) for found in outcomes]
 
 
-_AGAIN: Final = "the source takes no writes now; run the same command again when the cause is gone"
+_AGAIN: Final = "the source no longer accepts writes; run the same command again once the cause is gone"
 
 
 def _each(work: Callable[[T], Outcome], items: Iterable[T]) -> list[Outcome]:
@@ -409,10 +409,10 @@ def _load_replica(log: ReplicaLog, side: Side) -> Pinned:
         raise LogNotFound(
             log.place.topic,
             log.place.partition,
-            f"nothing has been received at {side.url}",
-            hint="replicate it first, or take it out of the registration's topics",
+            f"the replica at {side.url} has received nothing",
+            hint="replicate the partition first, or remove its topic from the registration",
         ) from None
 
 
 def _own_log(wanted: tuple[str, int], side: Side) -> ReplicaDiverged:
-    return ReplicaDiverged(*wanted, f"the log at {side.url} is nobody's replica, and never was")
+    return ReplicaDiverged(*wanted, f"the log at {side.url} is not a replica and never was")

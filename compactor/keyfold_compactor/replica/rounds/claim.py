@@ -112,6 +112,6 @@ class Claim:
         try:
             session.refresh()
         except ManifestLost as error:
-            error.hint = "the next round makes it anew, of the objects that are there"
+            error.hint = "the next round writes a new manifest from the objects that are there"
             self.session = None
             raise

@@ -281,7 +281,7 @@ class Rounds:
 
     def _require_wanted(self) -> None:
         if not self._tools.is_wanted():
-            raise TransferStopped(f"{self._place}: the replica was paused, or its process ends")
+            raise TransferStopped(f"{self._place}: the replica was paused, or the process is stopping")
 
     def _plan_again(self, error: ObjectNotFound, lost: int) -> Pinned:
         """An object went away before it was copied: the source as it is now, if that explains it."""
@@ -293,7 +293,7 @@ class Rounds:
             raise Corrupt(
                 self._place.topic,
                 self._place.partition,
-                f"the source's manifest names {name}, which is not there",
+                f"the source's manifest names {name}, which does not exist",
                 hint=f"run `keyfold log verify {self._link.source.url} {self._place.topic}`",
             ) from error
         if lost >= LOST_PLANS_MAX:

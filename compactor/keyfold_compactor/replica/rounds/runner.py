@@ -163,7 +163,7 @@ class Runner:
         try:
             orders = self._desk.orders()
             if orders is None:
-                return RunSummary(error=f"replica {self._link.name} is not registered as it was any more")
+                return RunSummary(error=f"the registration of replica {self._link.name} has changed or was removed")
             if orders.paused:
                 self._pause()
                 return RunSummary(self.states(), is_paused=True)
@@ -235,7 +235,7 @@ class Runner:
                 for topic in {place.topic for place in tuple(self._workers)}:
                     orders.covers(topic)  # what cannot be told in time is asked here, and never in the loop
         except KeyfoldError as error:
-            log.warning("orders were not read", replica=self._link.name, error=str(error))
+            log.warning("reading the registration failed", replica=self._link.name, error=str(error))
             return Looked()
         if orders is None or orders.paused:
             return Looked(orders, is_gone=orders is None)
@@ -248,7 +248,7 @@ class Runner:
         try:
             found = self._list(orders)
         except KeyfoldError as error:
-            log.warning("topics were not listed", replica=self._link.name, error=str(error))
+            log.warning("listing topics failed", replica=self._link.name, error=str(error))
             return None
         self._listed_at_s = now_s
         return found

@@ -189,7 +189,7 @@ class Replication:
         try:
             names = self._wanted()
         except KeyfoldError as error:
-            log.warning("replicas were not listed", source=self._source.url, error=str(error))
+            log.warning("listing replicas failed", source=self._source.url, error=str(error))
             return None
         for name, thread in threads.items():
             if not thread.is_alive() and name not in names:
@@ -211,7 +211,7 @@ class Replication:
         except NotRegistered:
             return
         except KeyfoldError as error:
-            log.warning("replica cannot be replicated to", replica=name, error=str(error))
+            log.warning("replica cannot be opened", replica=name, error=str(error))
         finally:
             self._vitals.over(_part(name))
 
@@ -237,7 +237,7 @@ class Replication:
         except KeyfoldError as error:
             left = [str(error)]
         for why in left:
-            log.warning("an entry is left in a manifest, without effect", replica=registration.name, error=why)
+            log.warning("a manifest keeps an entry of a removed replica", replica=registration.name, error=why)
 
     @contextmanager
     def _opened(self, registration: Registration) -> Iterator[tuple[Runner, StatusWriter]]:

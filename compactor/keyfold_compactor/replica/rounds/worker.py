@@ -120,14 +120,14 @@ class Worker:
         if not ended.is_settled:
             self._board.change(self._rounds.place, lambda state: replace(state, state=State.PENDING))
         if before.has_failed:
-            log.info("replication resumes", place=str(after.place), after=before.code, attempts=before.attempts)
+            log.info("replication resumed", place=str(after.place), after=before.code, attempts=before.attempts)
         if ended.chore_error is not None:
             self._in_sync_but(trouble(ended.chore_error, self._rounds.side.host))
 
     def _in_sync_but(self, found: Trouble) -> None:
         """The replica has everything, and something that should go there could not be deleted: it is shown."""
         self._tally.add(Totals(failures={found.code: 1}))
-        log.warning("replica cannot delete", place=str(self._rounds.place), code=found.code, error=found.message)
+        log.warning("deletion at replica failed", place=str(self._rounds.place), code=found.code, error=found.message)
         self._board.change(
             self._rounds.place,
             lambda s: replace(s, code=found.code, host=found.host, message=found.message, hint=found.hint),

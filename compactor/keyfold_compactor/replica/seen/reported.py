@@ -139,7 +139,7 @@ class StatusWriter:
             data = json.dumps(reported_document(reported), separators=(",", ":"), ensure_ascii=False).encode()
             self._etag = self._put(data)
         except KeyfoldError as failure:
-            log.warning("replica status was not written", key=self._key, error=str(failure))
+            log.warning("writing the replica status failed", key=self._key, error=str(failure))
 
     def _partitions(self) -> Mapping[Place, PartitionState]:
         if self._earlier is None:

@@ -96,7 +96,7 @@ def status_lines(status: ReplicaStatus, *, all_partitions: bool = False) -> Iter
     yield f"  {_process(status)}"
     yield f"  {pending_text(found.pending)}; {lag_text(found.lag)}"
     if found.is_by_cursor:
-        yield "  the replica was not asked everywhere: what passes have rewritten is missing from these figures"
+        yield "  the replica did not answer for every partition: these figures leave out what passes have rewritten"
     if status.reported is not None and status.is_replicating and found.next_attempt_ms != NEVER_MS:
         wait_s = status.reported.in_ms(found.next_attempt_ms) / 1000
         yield f"  next attempt in {_duration(wait_s)}, longest backoff {_duration(found.backoff_ms / 1000)}"
@@ -107,19 +107,19 @@ def status_lines(status: ReplicaStatus, *, all_partitions: bool = False) -> Iter
 
 def _counts(found: Summary) -> str:
     parts = ", ".join(f"{count} {state.value}" for state, count in found.by_state.items())
-    return f"{_partitions(found.partitions)}: {parts}" if parts else "no partition of the topics that it takes"
+    return f"{_partitions(found.partitions)}: {parts}" if parts else "no partition of this replica's topics"
 
 
 def _process(status: ReplicaStatus) -> str:
     reported = status.reported
     if reported is None:
-        return f"nothing has replicated yet: `keyfold replica run {status.source_url} {status.registration.name}`"
+        return f"no replicator has run yet: `keyfold replica run {status.source_url} {status.registration.name}`"
     ago = _duration(reported.age_ms / 1000)
     if status.is_replicating:
-        return f"replicated by {reported.holder}, which wrote this down {ago} ago"
-    ended = "ended" if not reported.is_running else "was last heard of"
+        return f"replicated by {reported.holder}, which reported {ago} ago"
+    ended = "ended" if not reported.is_running else "last reported"
     why = f": {reported.error}" if reported.error else ""
-    return f"no process replicates now: {reported.holder} {ended} {ago} ago{why}"
+    return f"no replicator is running: {reported.holder} {ended} {ago} ago{why}"
 
 
 def pending_text(pending: Pending) -> str:
@@ -129,7 +129,7 @@ def pending_text(pending: Pending) -> str:
     what = f"{size_text(pending.bytes)}, {pending.records:,} records, {pending.segments:,} segments pending"
     if pending.earliest_ms == NEVER_MS:
         return what
-    return f"{what}, of {iso(pending.earliest_ms)} to {iso(pending.latest_ms)}"
+    return f"{what}, from {iso(pending.earliest_ms)} to {iso(pending.latest_ms)}"
 
 
 def lag_text(lag: Lag) -> str:

@@ -166,7 +166,7 @@ class PartitionState:
         usual = PartitionState(Place(topics_dir, "", 0)).as_json()
         for key in usual.keys() & found.keys():
             if type(found[key]) is not type(usual[key]):
-                raise TypeError(f"`{key}` is {type(found[key]).__name__}, and must be {type(usual[key]).__name__}")
+                raise TypeError(f"`{key}` is {type(found[key]).__name__}, but must be {type(usual[key]).__name__}")
         values = {name: found[name] for name in _PLAIN if name in found}
         pending = {name: found[key] for key, name in _PENDING.items() if key in found}
         lag = {name: found[key] for key, name in _LAG.items() if key in found}
@@ -203,7 +203,7 @@ def trouble(error: BaseException, host: str) -> Trouble:
     host = getattr(error, "host", "") or host
     if not isinstance(error, KeyfoldError):
         said = f"{type(error).__name__}: {error}"
-        return Trouble(State.BROKEN, "Internal", host, said, "this is a defect of keyfold: please report it")
+        return Trouble(State.BROKEN, "Internal", host, said, "this is a bug in keyfold; please report it")
     code = code_of(error)
     state = State.WAITING if error.retriable or isinstance(error, _NEW_ROUND) else State.BROKEN
     if type(error).__name__ in _WAITING_CODES:
