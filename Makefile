@@ -137,7 +137,7 @@ bench: jars ## Ratios on this machine, each on the same data in one run
 	@for bench in $$(ls tests/bench/*.py | grep -v '/_'); do name=$${bench%.py}; \
 		echo "== $$bench"; $(PY) -m "$${name//\//.}" $(ARGS); done
 
-docs: $(STAMP) ## Write docs/configuration.md, the tables of docs/metrics-sink.md and the chart's README from their sources
+docs: $(STAMP) ## Write docs/configuration.md, the tables of the metrics pages and the chart's README from their sources
 	$(PY) -m tests.support.configuration_docs
 	$(PY) -m tests.support.metrics_docs
 	$(PY) -m tests.support.operations_docs

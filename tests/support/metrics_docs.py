@@ -1,4 +1,4 @@
-"""`make docs`: the tables of docs/metrics-sink.md are printed from the code, between marks; a test compares.
+"""`make docs`: write the tables of the metrics pages from the declared metrics, between marks. A test compares.
 
 <!-- printed: sink-task-metrics -->
 ...
@@ -8,15 +8,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from keyfold_compactor import metric_names as compactor_names
+from keyfold_compactor.metric_names import Metric as CompactorMetric
+from keyfold_compactor.replica.seen import metric_names as replica_names
 from keyfold_sink.metrics import names
 from keyfold_sink.metrics.metric import Metric, Scope
 from keyfold_sink.metrics.names import METRICS
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "metrics-sink.md"
+DOCS: Final = Path(__file__).parents[2] / "docs"
+PAGE: Final = DOCS / "metrics-sink.md"
+COMPACTOR_PAGE: Final = DOCS / "metrics.md"
+REPLICA_PAGE: Final = DOCS / "metrics-replica.md"
+PAGES: Final = (PAGE, COMPACTOR_PAGE, REPLICA_PAGE)
 COMMAND: Final = "make docs"
 
 _PRINTED: Final = re.compile(r"(<!-- printed: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -54,14 +61,37 @@ def table(metrics: Sequence[Metric]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def compactor_table() -> str:
+    """Return the table of the compactor's metrics, with the attribute of Kafka's cleaner."""
+    return _named_table("Kafka", compactor_names.METRICS, lambda m: m.kafka_name.rpartition("name=")[2], ())
+
+
+def replica_table() -> str:
+    """Return the table of the replicator's metrics, with the field of MapR; all metrics have the label `replica`."""
+    return _named_table("MapR", replica_names.METRICS, lambda m: replica_names.MAPR_NAMES.get(m, ""), ("replica",))
+
+
+def _named_table(
+    head: str, metrics: Sequence[CompactorMetric], name: Callable[[CompactorMetric], str], common: Sequence[str]
+) -> str:
+    heads = ["metric", head, "labels", "meaning", "when it rises"]
+    lines = [_row(heads), _row(["---"] * len(heads))]
+    for metric in metrics:
+        labels = ", ".join(f"`{label}`" for label in metric.labels if label not in common)
+        other = f"`{name(metric)}`" if name(metric) else "-"
+        lines.append(_row([f"`{metric.name}`", other, labels or "-", metric.help, metric.rises]))
+    return "\n".join(lines) + "\n"
+
+
 def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
 def page(text: str) -> str:
-    """The page with its tables as they must be. Raises `KeyError` for a table that there is not."""
-    tables = sections()
-    return _PRINTED.sub(lambda found: f"{found[1]}\n{table(tables[found[2]])}\n{found[3]}", text)
+    """Return the page with its tables as they must be. Raise `KeyError` for an unknown table."""
+    tables = {name: table(metrics) for name, metrics in sections().items()}
+    tables |= {"compactor": compactor_table(), "replica": replica_table()}
+    return _PRINTED.sub(lambda found: f"{found[1]}\n{tables[found[2]]}\n{found[3]}", text)
 
 
 def printed(text: str) -> list[str]:
@@ -70,4 +100,5 @@ def printed(text: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for each in PAGES:
+        each.write_text(page(each.read_text(encoding="utf-8")), encoding="utf-8")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -21,6 +20,7 @@ from keyfold_compactor.report import Expired, LogSize, Outcome, PartitionReport,
 from keyfold_compactor.settings import TopicSettings
 from keyfold_compactor.standing import Standing, standing
 from keyfold_compactor.work import Traffic
+from tests.support import metrics_docs
 from tests.support.cleaning import EAGER, PLACE, clean, load, memory_log, new_run, record
 from tests.support.manifests import empty_manifest, entry, sink_name
 
@@ -359,7 +359,9 @@ def test_names_are_those_of_the_jmx_exporter() -> None:
 
 
 def test_the_page_on_metrics_has_a_row_for_each_and_no_other() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
+    page = metrics_docs.COMPACTOR_PAGE.read_text(encoding="utf-8")
+    assert page == metrics_docs.page(page), f"run `{metrics_docs.COMMAND}`"
+    assert all(len(text) <= 120 for metric in METRICS for text in (metric.help, metric.rises)), "a cell is a phrase"
     rows = [line.split("|")[1:-1] for line in page.splitlines() if line.startswith("| `")]
     tables = {cells[0].strip().strip("`"): cells[1].strip().strip("`") for cells in rows}
     assert tables == {m.name: m.kafka_name.rpartition("name=")[2] or "-" for m in METRICS}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import urllib.request
 from dataclasses import fields
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -25,9 +24,10 @@ from keyfold_compactor.replica.seen.metrics import Known, ReplicaMeter, values
 from keyfold_compactor.replica.standing.figures import Lag, Pending
 from keyfold_compactor.replica.standing.states import PartitionState, State
 from keyfold_compactor.replica.standing.tally import Tally, Totals
+from tests.support import metrics_docs
 from tests.support.replica_command import Buckets, made_log
 
-PAGE = Path(__file__).parents[2] / "docs" / "metrics-replica.md"
+PAGE = metrics_docs.REPLICA_PAGE
 
 
 def state(partition: int, kind: State = State.IN_SYNC, **changes: Any) -> PartitionState:
@@ -185,6 +185,8 @@ def test_a_tally_sums_up_failures_by_code() -> None:
 
 def test_the_page_has_a_row_for_each_and_no_other() -> None:
     page = PAGE.read_text(encoding="utf-8")
+    assert page == metrics_docs.page(page), f"run `{metrics_docs.COMMAND}`"
+    assert all(len(text) <= 120 for metric in METRICS for text in (metric.help, metric.rises)), "a cell is a phrase"
     rows = [line.split("|")[1:-1] for line in page.splitlines() if line.startswith("| `keyfold_")]
     tables = {cells[0].strip().strip("`"): cells[1].strip().strip("`") for cells in rows}
     assert tables == {m.name: MAPR_NAMES.get(m, "-") for m in METRICS}
