@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Pin every image that others publish by its digest: the bases of the Dockerfiles and the images of Compose. From the
-# root of the repository, with docker and its buildx, on a machine that reaches the registries:
+# Pin every third-party image by its digest: the bases of the Dockerfiles and the images of Compose. Run it from the root
+# of the repository, with docker and its buildx, on a machine that reaches the registries:
 #
 #   infra/images/pin_digests.sh
 #
@@ -10,7 +10,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 files=(infra/images/*/Dockerfile infra/compose/compose.yaml)
 images=$(sed -nE 's/^(ARG [A-Z]+_IMAGE=| +image: )(docker\.io\/[^@ ]+).*/\2/p' "${files[@]}" | sort -u)
-# All are looked up before a file is touched.
+# All digests are looked up before a file is changed.
 edits=()
 for image in $images; do
     digest=$(docker buildx imagetools inspect --format '{{.Manifest.Digest}}' "$image")

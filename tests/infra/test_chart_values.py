@@ -264,7 +264,7 @@ def test_somebody_is_woken_later_where_runs_are_rare() -> None:
 def test_the_message_says_where_no_alert_is_about_the_compactor() -> None:
     def said(*changes: Mapping[str, Any]) -> bool:
         notes = template_text(with_values(*changes), command="notes")
-        return "No alert is about the compactor" in notes and "metrics.push.url" in notes
+        return "No alert covers the compactor" in notes and "metrics.push.url" in notes
 
     assert said(RULE)
     assert not said(), "no rule is wanted"
@@ -352,21 +352,21 @@ def test_wrong_values_are_refused_by_name(change: Mapping[str, Any], said: str) 
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({}, "store.bucket: the bucket of the log must be given"),
-        ({"store": {"bucket": "log"}}, "sink.config: `topics` or `topics.regex` must be given"),
+        ({}, "store.bucket: missing required value, the bucket of the log"),
+        ({"store": {"bucket": "log"}}, "sink.config: missing required key `topics` or `topics.regex`"),
         ({"store": {"bucket": "log"}, "sink": {"config": {"topics": "users"}}}, "sink.bootstrapServers"),
         (
             with_values({"sink": {"config": {"listeners": "x"}}}),
             "`listeners` is set by the chart: use `sink.rest.port`",
         ),
-        (with_values({"sink": {"config": {"sasl.password": "x"}}}), "`sasl.password` would stand in a ConfigMap"),
-        (with_values({"compactor": {"config": {"aws.secret.access.key": "x"}}}), "would stand in a ConfigMap"),
+        (with_values({"sink": {"config": {"sasl.password": "x"}}}), "`sasl.password` would be readable in a ConfigMap"),
+        (with_values({"compactor": {"config": {"aws.secret.access.key": "x"}}}), "would be readable in a ConfigMap"),
         (with_values({"compactor": {"config": {"spark.master": "yarn"}}}), "use `compactor.spark.mode`"),
         (
             with_values({"sink": {"autoscaling": {"type": "hpa", "minReplicas": 5}}}),
             "maxReplicas (4) is less than minReplicas (5)",
         ),
-        (with_values({"sink": {"pod": {"labels": {"app.kubernetes.io/name": "x"}}}}), "is the chart's"),
+        (with_values({"sink": {"pod": {"labels": {"app.kubernetes.io/name": "x"}}}}), "is set by the chart"),
     ],
 )
 def test_what_cannot_work_is_refused_with_what_to_do(values: Mapping[str, Any], said: str) -> None:

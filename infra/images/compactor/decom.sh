@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Called before an executor's pod is stopped, where spark.decommission.enabled is set (spark.kubernetes.decommission.script):
-# SIGPWR tells the executor to take no more tasks. It ends by itself, or when the pod's grace period is over.
+# Runs before an executor's pod is stopped, if spark.decommission.enabled is set (spark.kubernetes.decommission.script).
+# SIGPWR tells the executor to accept no more tasks. The executor ends by itself, or when the pod's grace period is over.
 set -euo pipefail
 
 for process in /proc/[0-9]*; do

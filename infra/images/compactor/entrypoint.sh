@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What Spark on Kubernetes expects of an image: called with `driver ARGUMENTS...` or `executor`, the rest in variables
-# that Spark gives to its pods. Any other command runs as it is. All of them under tini, which passes signals on and
-# collects what processes leave behind. Nothing is written to: the root file system may be read-only.
+# The entrypoint that Spark on Kubernetes expects: called with `driver ARGUMENTS...` or `executor`, with further settings
+# in variables that Spark gives to its pods. Any other command runs as it is. All commands run under tini, which forwards
+# signals and reaps orphaned processes. The script writes nothing: the root file system may be read-only.
 set -euo pipefail
 
 : "${SPARK_HOME:=/opt/spark}"

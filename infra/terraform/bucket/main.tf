@@ -1,4 +1,4 @@
-# A bucket for logs. See docs/operations/iam.md for what each part is for.
+# A bucket for logs. docs/operations/iam.md explains each part.
 
 locals {
   policy = jsondecode(templatefile("${path.module}/../../iam/bucket.json", {
@@ -6,7 +6,7 @@ locals {
     TOPICS_DIR = var.topics_dir
   }))
 
-  # Which encryption is refused depends on which one the bucket has.
+  # The bucket refuses any encryption but its own.
   statements = [
     for statement in local.policy.Statement : statement
     if statement.Sid != "DenyOtherEncryption" || var.kms_key_arn != ""
@@ -48,7 +48,7 @@ resource "aws_s3_bucket_server_side_encryption_configuration" "log" {
   }
 }
 
-# For manifests: `keyfold log repair` brings one back from its versions. There is no versioning of some objects alone.
+# Versioning is for manifests: `keyfold log repair` restores one from its versions. S3 cannot version only some objects.
 resource "aws_s3_bucket_versioning" "log" {
   bucket = aws_s3_bucket.log.id
 
@@ -74,8 +74,8 @@ resource "aws_s3_bucket_lifecycle_configuration" "log" {
     }
   }
 
-  # What the collector deletes is a noncurrent version from then on, like an older manifest. No `newer_noncurrent_versions`
-  # here: a deleted segment is the newest of its noncurrent versions, and would stay for ever.
+  # A collected object becomes a noncurrent version, like an older manifest. Do not set `newer_noncurrent_versions`: a
+  # deleted segment is the newest of its noncurrent versions, and would stay permanently.
   rule {
     id     = "expire-noncurrent-versions"
     status = "Enabled"
@@ -93,8 +93,8 @@ resource "aws_s3_bucket_lifecycle_configuration" "log" {
     }
   }
 
-  # What a sink may not delete itself: the objects of its probe, and the status of a worker that is gone. A living
-  # worker writes its own anew every half minute.
+  # Objects that a sink may not delete itself: those of its probe, and the status of a worker that has ended. A running
+  # worker writes its own status again every half minute.
   dynamic "rule" {
     for_each = toset(concat(["_probe/"], [for name in var.sinks : "_sinks/${name}/workers/"]))
 

@@ -9,7 +9,7 @@ output "arn" {
 }
 
 output "place" {
-  description = "What the module `roles` takes as a place."
+  description = "The bucket as a place for the module `roles`."
   value = {
     bucket      = aws_s3_bucket.log.bucket
     topics_dir  = var.topics_dir

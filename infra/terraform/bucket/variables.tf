@@ -10,36 +10,36 @@ variable "topics_dir" {
 
   validation {
     condition     = can(regex("^[^/].*[^/]$|^[^/]$", var.topics_dir))
-    error_message = "A folder, without slashes at its ends."
+    error_message = "The folder must not begin or end with a slash."
   }
 }
 
 variable "kms_key_arn" {
-  description = "Key that objects are encrypted with, in the bucket's region. Empty: keys of S3's own (SSE-S3)."
+  description = "KMS key for the objects, in the bucket's region. Empty: keys managed by S3 (SSE-S3)."
   type        = string
   default     = ""
 }
 
 variable "sinks" {
-  description = "Names of the sinks (`name` in their configurations), whose leftovers are cleared away."
+  description = "Names of the sinks (`name` in their configurations) whose leftovers are deleted."
   type        = list(string)
   default     = []
 }
 
 variable "abort_incomplete_days" {
-  description = "After so many days an upload that nobody ended is aborted. Longer than any upload is under way: `segment.ms`, and a replica's largest segment."
+  description = "Days after which an unfinished upload is aborted. Choose more than any upload takes: `segment.ms`, and a replica's largest segment."
   type        = number
   default     = 7
 }
 
 variable "noncurrent_days" {
-  description = "For so many days an older manifest, or a segment that was collected, can be brought back. It is paid for as long."
+  description = "Days for which an older manifest or a collected segment can be restored. S3 charges for it that long."
   type        = number
   default     = 14
 }
 
 variable "force_destroy" {
-  description = "Whether `destroy` deletes the bucket with all that is in it."
+  description = "Whether `destroy` deletes the bucket with all objects in it."
   type        = bool
   default     = false
 }

@@ -1,4 +1,4 @@
-# A log and its replica in another region, with a key each, and roles for all services.
+# A log and its replica in another region, each with its own key, and roles for all services.
 
 terraform {
   required_version = ">= 1.6"
@@ -66,8 +66,8 @@ module "roles" {
     replica = module.replica.place
   }
 
-  # Sink and compactor have their rights in both places: a promotion need not wait for IAM. Without `topics` a role has
-  # its rights in all topics.
+  # Sink and compactor have rights in both places, so a promotion need not wait for IAM. Without `topics` a role has its
+  # rights in all topics.
   roles = {
     sink = {
       grants           = { source = ["sink"], replica = ["sink"] }

@@ -1,4 +1,4 @@
-# Roles for the services, for the service accounts of a Kubernetes cluster (IRSA), with the policies of infra/iam.
+# Roles for the services' service accounts in a Kubernetes cluster (IRSA), with the policies of infra/iam.
 
 locals {
   grants = {
@@ -30,7 +30,7 @@ resource "aws_iam_policy" "grant" {
   description = "keyfold: ${each.value.policy}.json in ${var.places[each.value.place].bucket}"
   tags        = var.tags
 
-  # A bucket without a key of KMS needs no right to one.
+  # A bucket without a KMS key needs no right to one.
   policy = jsonencode(merge(local.documents[each.key], {
     Statement = [
       for statement in local.documents[each.key].Statement : statement

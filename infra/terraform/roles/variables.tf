@@ -1,11 +1,11 @@
 variable "prefix" {
-  description = "Names of roles and policies begin with it."
+  description = "Prefix of the names of roles and policies."
   type        = string
   default     = "keyfold"
 }
 
 variable "places" {
-  description = "Buckets with logs, by a name that `roles` uses: the output `place` of the module `bucket`."
+  description = "Buckets with logs, by the name that `roles` uses. Each is the output `place` of the module `bucket`."
   type = map(object({
     bucket      = string
     topics_dir  = string
@@ -15,7 +15,7 @@ variable "places" {
 }
 
 variable "roles" {
-  description = "Roles by their names: which policies of infra/iam they have in which places, who may take them on, and for which topics."
+  description = "Roles by name: their policies of infra/iam in each place, the service accounts that may assume them, and their topics."
   type = map(object({
     grants           = map(list(string))     # place -> names of policies
     service_accounts = list(string)          # "namespace:name"
@@ -25,7 +25,7 @@ variable "roles" {
 
   validation {
     condition     = alltrue([for role in values(var.roles) : can(regex("^[^/]+$", role.topics)) && can(regex("^[^/]+$", role.sink))])
-    error_message = "A role's topics and sink must not be empty or hold a slash; leave them out for all."
+    error_message = "A role's topics and sink must not be empty or contain a slash. Omit them for all topics and sinks."
   }
 }
 

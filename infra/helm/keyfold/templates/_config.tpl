@@ -1,8 +1,8 @@
-{{/* The configurations, as flat maps of Connect's. */}}
+{{/* The services' configurations, as flat maps like Connect's. */}}
 
-{{/* What the chart knows of the store. As JSON. */}}
+{{/* The keys about the store that the chart sets, as JSON. */}}
 {{- define "keyfold.storeConfig" -}}
-{{- $c := dict "s3.bucket.name" (required "store.bucket: the bucket of the log must be given" .Values.store.bucket) "topics.dir" .Values.store.topicsDir -}}
+{{- $c := dict "s3.bucket.name" (required "store.bucket: missing required value, the bucket of the log" .Values.store.bucket) "topics.dir" .Values.store.topicsDir -}}
 {{- with .Values.store.region }}{{ $_ := set $c "s3.region" . }}{{ end -}}
 {{- with .Values.store.url }}{{ $_ := set $c "store.url" . }}{{ end -}}
 {{- with .Values.store.encryption }}{{ $_ := set $c "s3.ssea.name" . }}{{ end -}}
@@ -11,7 +11,7 @@
 {{- toJson $c -}}
 {{- end -}}
 
-{{/* (list name config reserved): refuse keys that are the chart's, and secrets that would stand in a ConfigMap. */}}
+{{/* (list name config reserved): refuse keys that the chart sets, and secrets that would be readable in a ConfigMap. */}}
 {{- define "keyfold.checkConfig" -}}
 {{- $name := index . 0 -}}
 {{- $reserved := index . 2 -}}
@@ -20,7 +20,7 @@
 {{- fail (printf "%s.config: `%s` is set by the chart: use `%s`" $name $key (get $reserved $key)) -}}
 {{- end -}}
 {{- if and (regexMatch "passw|passphrase|secret|token|credential|jaas|user\\.?info" (lower $key)) (not (regexMatch "\\.(location|url|source|class|type)$" (lower $key))) (not (regexMatch "^aws\\.access\\.key\\.id$" $key)) (not (contains "${" (toString $value))) -}}
-{{- fail (printf "%s.config: `%s` would stand in a ConfigMap: write ${env:NAME} and name the Secret in %s.secretEnv, or ${file:/path:key} and %s.secretFiles" $name $key $name $name) -}}
+{{- fail (printf "%s.config: `%s` would be readable in a ConfigMap: write ${env:NAME} and name the Secret in %s.secretEnv, or ${file:/path:key} and %s.secretFiles" $name $key $name $name) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -30,7 +30,7 @@
 {{- $store := include "keyfold.storeConfig" . | fromJson -}}
 {{- include "keyfold.checkConfig" (list "sink" $sink.config (dict "listeners" "sink.rest.port" "rest.token" "sink.rest.tokenSecretName" "bootstrap.servers" "sink.bootstrapServers" "consumer.override.group.instance.id" "sink.staticMembership" "consumer.override.session.timeout.ms" "sink.staticMembership.sessionTimeoutMs")) -}}
 {{- if not (or (get $sink.config "topics") (get $sink.config "topics.regex")) -}}
-{{- fail "sink.config: `topics` or `topics.regex` must be given" -}}
+{{- fail "sink.config: missing required key `topics` or `topics.regex`" -}}
 {{- end -}}
 {{- $c := dict "name" (include "keyfold.fullname" .) "bootstrap.servers" (required "sink.bootstrapServers: the brokers must be given, host:port separated by commas" $sink.bootstrapServers) -}}
 {{- $_ := set $c "listeners" (printf "http://0.0.0.0:%d" (int $sink.rest.port)) -}}

@@ -13,7 +13,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* What selects pods; never changes over upgrades. (list $ component) */}}
+{{/* Labels that select pods; they never change in an upgrade. (list $ component) */}}
 {{- define "keyfold.selector" -}}
 {{- $ := index . 0 -}}
 app.kubernetes.io/name: {{ default $.Chart.Name $.Values.nameOverride }}
@@ -74,7 +74,7 @@ metadata:
 {{ default (printf "%s-rest" (include "keyfold.fullname" .)) .Values.sink.rest.tokenSecretName }}
 {{- end -}}
 
-{{/* Whether the compactor makes executors. */}}
+{{/* Whether the compactor creates executor pods. */}}
 {{- define "keyfold.onKubernetes" -}}
 {{- if and (ne .Values.compactor.mode "off") (eq .Values.compactor.spark.mode "kubernetes") }}true{{ end -}}
 {{- end -}}

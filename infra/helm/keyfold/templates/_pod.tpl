@@ -1,4 +1,4 @@
-{{/* What the pods have in common. A service is `.Values.sink`, `.compactor` or `.replica`. */}}
+{{/* Common parts of the pods. A service is `.Values.sink`, `.compactor` or `.replica`. */}}
 
 {{/* The restricted Pod Security Standard. (list uid) */}}
 {{- define "keyfold.podSecurity" -}}
@@ -42,7 +42,7 @@ priorityClassName: {{ . }}
 {{- $ := index . 0 -}}
 {{- $pod := index . 2 -}}
 {{- range $key, $_ := $pod.labels -}}
-{{- if hasPrefix "app.kubernetes.io/" $key }}{{ fail (printf "pod.labels: `%s` is the chart's" $key) }}{{ end -}}
+{{- if hasPrefix "app.kubernetes.io/" $key }}{{ fail (printf "pod.labels: `%s` is set by the chart" $key) }}{{ end -}}
 {{- end -}}
 labels:
   {{- include "keyfold.labels" (list $ (index . 1)) | nindent 2 }}
@@ -65,7 +65,7 @@ imagePullSecrets:
 {{- end }}
 {{- end -}}
 
-{{/* Environment: the pod's name and address, credentials, what the values say. (list $ service) */}}
+{{/* Environment: the pod's name and address, credentials, and the variables of the values. (list $ service) */}}
 {{- define "keyfold.env" -}}
 {{- $ := index . 0 -}}
 {{- $service := index . 1 -}}

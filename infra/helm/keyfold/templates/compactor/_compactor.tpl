@@ -1,6 +1,6 @@
 {{/* The compactor's pod: the same for a run of the CronJob and for the loop. */}}
 
-{{/* What executors are made from. Spark adds image, resources, a volume for its local directories, and its own labels. */}}
+{{/* The pod template of executors. Spark adds image, resources, a volume for its local directories, and its own labels. */}}
 {{- define "keyfold.executorPod" -}}
 {{- $compactor := .Values.compactor -}}
 {{- $executor := $compactor.spark.executor -}}
@@ -21,7 +21,7 @@ spec:
       volumeMounts:
         # Executors fetch the code, and write what Spark's start script makes, into their working directory.
         - {name: work, mountPath: {{ $compactor.spark.home }}/work-dir}
-        # Spark takes the volumes of this name for its local directories.
+        # Spark uses volumes with this name for its local directories.
         - {name: spark-local-dir-1, mountPath: /var/data/spark}
         {{- include "keyfold.sharedMounts" $compactor | nindent 8 }}
   volumes:
@@ -71,7 +71,7 @@ they send: tasks carry the store's credentials.
 {{- mergeOverwrite $c (deepCopy $spark.conf) | toJson -}}
 {{- end -}}
 
-{{/* Arguments of the image's entrypoint, which runs them under an init that collects Spark's orphans. */}}
+{{/* Arguments of the image's entrypoint, which runs them under an init that reaps Spark's orphaned processes. */}}
 {{- define "keyfold.compactArguments" -}}
 {{- $compactor := .Values.compactor -}}
 {{- $spark := $compactor.spark -}}
