@@ -1,11 +1,11 @@
-"""The Spark job: options in, runs until told to stop, reports out.
+"""The compactor's job: takes options, runs until told to stop, and returns reports.
 
     once        one run; exit code 1 when a partition failed
-    loop        runs with `log.cleaner.backoff.ms` between them until SIGTERM or SIGINT; a partition that failed is left
-                alone for a while that doubles, and then tried again: it never stays uncleanable
+    loop        runs with `log.cleaner.backoff.ms` between them until SIGTERM or SIGINT. A partition that failed is
+                skipped for a time that doubles with each failure, then retried; it never stays uncleanable
 
-Spark is started by the first run that has something to clean, and kept for the following ones; see
-`keyfold_compactor.spark_keeper` for what happens when it dies.
+The first run that has something to clean starts Spark, and later runs reuse it. `keyfold_compactor.spark_keeper` says
+what happens when Spark dies.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ log = structlog.get_logger(__name__)
 
 ExecutorFactory = Callable[[], Executor]
 Replicate = Callable[[Callable[[], bool]], Sequence[Replicated]]
-"""Carries to the replicas what is new, unless it is asked to stop; what became of it, replica by replica."""
+"""Replicate what is new until asked to stop; return the result for each replica."""
 FAILED_BACKOFF = Backoff(first_ms=30_000, cap_ms=3_600_000)
 EXECUTOR_FAILURES_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What the command line narrows a run to."""
+    """What the command line limits a run to."""
 
     topic: str | None = None
     partition: int | None = None
@@ -61,7 +61,7 @@ class Selection:
 
 @dataclass(slots=True)
 class Penalties:
-    """Partitions that failed and until when they are left alone (local monotonic seconds)."""
+    """Partitions that failed, and until when they are skipped (local monotonic seconds)."""
 
     clock: Clock
     random: Random
@@ -69,16 +69,16 @@ class Penalties:
     _delays: dict[Place, Iterator[float]] = field(default_factory=dict)
 
     def is_out(self, place: Place) -> bool:
-        """Whether a partition is still to be left alone."""
+        """Whether a partition is still to be skipped."""
         return self._until_s.get(place, 0.0) > self.clock.monotonic_s()
 
     @property
     def failing(self) -> frozenset[Place]:
-        """Partitions whose last try failed."""
+        """Partitions whose last attempt failed."""
         return frozenset(self._delays)
 
     def learn(self, report: RunReport, resting: frozenset[Place] = frozenset()) -> None:
-        """Note who failed; everybody else starts afresh, but for those in `resting`, who were not tried again."""
+        """Record which partitions failed. Reset all others except those in `resting`, which were not retried."""
         failed = {p.place for p in report.failed} - resting
         for place in self.failing - failed - resting:
             del self._until_s[place], self._delays[place]
@@ -104,9 +104,9 @@ class Job:
         watch: Watch | None = None,
         replicate: Replicate = lambda _: (),
     ) -> None:
-        """`look_after` is called between runs, to see to the executor; what it raises ends the loop.
+        """Call `look_after` between runs to check the executor; an error that it raises ends the loop.
 
-        `replicate` is called when a run is over, and says what it has carried to replicas.
+        `replicate` is called after a run, and returns what it copied to replicas.
         """
         self._options = options
         self._selection = selection
@@ -127,7 +127,7 @@ class Job:
         self._runs = 0
 
     def places(self) -> list[Place]:
-        """The partitions that this job covers. Raises `ConfigError` for a topic that the configuration leaves out."""
+        """Return the partitions that this job covers. Raise `ConfigError` for a topic outside the configuration."""
         wanted = self._selection
         directory = self._options.topics_dir
         if wanted.topic is not None and not self._options.wants(wanted.topic):
@@ -153,13 +153,13 @@ class Job:
         return found
 
     def look(self) -> list[Look]:
-        """What the next run would do, and why. Changes nothing and starts no Spark."""
+        """Return what the next run would do, and why. Changes nothing and starts no Spark."""
         places = self.places()
         self._load_followers(places)
         return self._run().look(places)
 
     def costs(self, looks: Iterable[Look]) -> dict[Place, Cost]:
-        """What cleaning would cost, of those partitions where there is something to clean."""
+        """Return the cost of cleaning for each partition that has something to clean."""
         found: dict[Place, Cost] = {}
         for look in looks:
             if look.pinned is None or look.verdict is None:
@@ -171,7 +171,7 @@ class Job:
         return found
 
     def once(self, should_stop: Callable[[], bool] = lambda: False) -> RunReport:
-        """One run."""
+        """Do one run."""
         self._runs += 1
         run = self._run()
         self._watch.begin(run.report)
@@ -207,12 +207,12 @@ class Job:
         return report
 
     def prove_store(self, patience_s: float = PATIENCE_S) -> None:
-        """Refuse a store that ignores conditions. Raises `ConditionsIgnored`, `AccessDenied`, `BucketMissing`."""
+        """Refuse a store that ignores conditions. Raise `ConditionsIgnored`, `AccessDenied` or `BucketMissing`."""
         with self._watched():
             probe(self._store, self._options.topics_dir, self._clock, self._random, patience_s=patience_s)
 
     def prove_store_until(self, stop: threading.Event) -> None:
-        """The same, for a loop: a store that is away is waited for, until `stop`."""
+        """Do the same for a loop: wait for a store that does not answer, until `stop`."""
         delays = self._delays()
         while not stop.is_set():
             try:
@@ -227,9 +227,9 @@ class Job:
                 return
 
     def loop(self, stop: threading.Event, publish: Callable[[RunReport], None]) -> None:
-        """Run again and again until `stop`. A run that fails as a whole (no bucket, no network) is tried again too.
+        """Run repeatedly until `stop`. Retry a run that fails as a whole (no bucket, no network).
 
-        Spark that has failed several batches in a row is not coming back in this process: raises `KeyfoldError`.
+        Raise `KeyfoldError` if Spark fails in several runs in a row: a new process must start it.
         """
         delays = self._delays()
         failures = 0
@@ -283,7 +283,7 @@ class Job:
 
 
 def _executor_failures(before: int, report: RunReport) -> int:
-    """How many runs in a row Spark has failed. Raises `KeyfoldError` when these are too many."""
+    """Return in how many runs in a row Spark has failed. Raise `KeyfoldError` when there are too many."""
     if not report.executor_error:
         return 0 if report.partitions else before
     if before + 1 < EXECUTOR_FAILURES_MAX:

@@ -1,13 +1,13 @@
-"""The passes of one batch: map all its logs, choose, then rewrite and commit part by part, all logs side by side.
+"""The passes of one batch: map all logs, choose, then rewrite and commit part by part, all logs in parallel.
 
-    map        every log of the batch once; a log that is small beside it is cleaned in one go (`at_once`)
-    choose     what of it is worth rewriting, and the parts that this is cut into (`keyfold_compactor.parts`)
-    round r    the r-th part of every log that has one: its units are dealt to tasks by bytes, then each log commits
+    map        every log of the batch once; a log that is small beside the batch is cleaned in one stage (`at_once`)
+    choose     the segments that are worth rewriting, and the parts that they are cut into (`keyfold_compactor.parts`)
+    round r    part r of every log that has one: its units are distributed over tasks by bytes, then each log commits
 
-A log that fails leaves the rounds and holds up no other; what its earlier parts have committed is whole and stays. When
-the run is asked to stop it does so between two rounds, and a later run does the rest. So does a log whose topic is not
-to be compacted any more: its rounds may take hours, and Kafka ends a cleaning then as well (LogManager.
-updateTopicConfig).
+A log that fails leaves the rounds and delays no other log. The commits of its earlier parts stay, and each is complete.
+A run that is asked to stop stops between two rounds, and a later run continues. A log whose topic is no longer
+compacted stops there too: its rounds may take hours, and Kafka also ends a cleaning then
+(LogManager.updateTopicConfig).
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from keyfold_compactor.work import Executor, Limits, MapAnswer, Traffic, UnitAns
 
 UNIT_BYTES_MIN: Final = 32 * 1024 * 1024
 AT_ONCE_SHARE: Final = 1.25
-"""Logs of so many times the bytes of a unit are cleaned in one go: cutting them would even out nothing."""
+"""Logs up to this many units in size are cleaned in one stage: cutting them would not balance anything."""
 STOPPED: Final = "stopped; the next run continues"
 
 
 class Parallel(Protocol):
-    """Calls a function with each item, many at a time, each a step of the stage's progress."""
+    """Call a function with each item, many at a time. Each call is a step of the stage's progress."""
 
     def __call__(self, work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-        """The results, in order."""
+        """Return the results, in order."""
 
 
 @dataclass(slots=True)
 class _Pass:
-    """One log's pass on its way. `written` is what its committed parts have made, by group."""
+    """The pass of one log in progress. `written` has the entries that its committed parts have made, by group."""
 
     claim: Claim
     answer: MapAnswer
@@ -70,7 +70,7 @@ class _Pass:
 
 
 class Passes:
-    """Cleans the claimed partitions of one batch and reports each of them once."""
+    """Clean the claimed partitions of one batch, and report each of them once."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Passes:
         clock: Clock,
         why_stop: Callable[[Claim], str] = lambda _: "",
     ) -> None:
-        """`why_stop` is asked between the parts of a pass: a reason to leave the rest, or nothing."""
+        """`why_stop` is called between the parts of a pass; it returns a reason to stop, or an empty string."""
         self._executor = executor
         self._why_stop = why_stop
         self._clock = clock
@@ -99,7 +99,7 @@ class Passes:
         self._parallel = parallel
 
     def clean(self, claims: Sequence[Claim], should_stop: Callable[[], bool]) -> None:
-        """Map, plan, rewrite and commit what was claimed."""
+        """Map, plan, rewrite and commit the claimed logs."""
         waiting = self._map(claims)
         while waiting:
             try:
@@ -143,7 +143,7 @@ class Passes:
         return Limits(settings.segment_bytes, unit_bytes, floor, self._max_bytes, settings.has_max_lag)
 
     def _round(self, passes: Sequence[_Pass]) -> None:
-        """The next part of each pass: rewrite, then commit."""
+        """Do the next part of each pass: rewrite, then commit."""
         made = self._rewrite(passes)
 
         def finish(each: _Pass) -> None:
@@ -182,7 +182,7 @@ class Passes:
         return made
 
     def _finish(self, each: _Pass, made: Sequence[UnitAnswer]) -> None:
-        """Commit one part of one pass, and report the pass where it was the last."""
+        """Commit one part of one pass, and report the pass after its last part."""
         claim = each.claim
         each.traffic = sum((a.traffic for a in made), each.traffic)
         errors = [text for text in (each.answer.error, *(a.error for a in made)) if text]
@@ -213,7 +213,7 @@ class Passes:
         self._end(each, Outcome.CLEANED if changed else Outcome.UNCHANGED, "")
 
     def _stop(self, stopping: tuple[_Pass, str]) -> None:
-        """A pass ends between two parts: the lease goes back, and what was committed stays."""
+        """End a pass between two parts: release the lease, and keep what was committed."""
         each, why = stopping
         with each.claim.lock:
             each.claim.keep = False
@@ -221,7 +221,7 @@ class Passes:
         self._end(each, Outcome.CLEANED if kept else Outcome.LOST, why)
 
     def _give_up(self, passes: Iterable[_Pass], why: str) -> None:
-        """The executor failed as a whole: nothing of what is not committed yet will be, and what is stays."""
+        """End all passes after the executor failed as a whole. Committed parts stay; nothing else will be committed."""
 
         def end(each: _Pass) -> None:
             with each.claim.lock:
@@ -232,7 +232,7 @@ class Passes:
         self._parallel(end, [each for each in passes if not each.is_over])
 
     def _end(self, each: _Pass, outcome: Outcome, why: str) -> None:
-        """The pass is over: one report."""
+        """End the pass with one report."""
         with each.claim.lock:
             each.claim.keep = False
         each.is_over = True
@@ -255,7 +255,7 @@ class Passes:
 
 
 def release(session: CompactorSession) -> bool:
-    """Give the lease back; False where the claim was lost before."""
+    """Release the lease. Return False if the claim had been lost before."""
     try:
         session.release()
     except CommitRefused:
@@ -272,7 +272,7 @@ def _choose(claim: Claim, answer: MapAnswer, limits: Limits) -> Choice:
 
 
 def _commit(each: _Pass, choice: Choice, made: Mapping[int, SegmentEntry]) -> bool:
-    """Commit one part; where a whole pass changes nothing, only the lease goes back."""
+    """Commit one part. If a whole pass changes nothing, only release the lease."""
     session = each.claim.session
     if not choice.groups and choice.first_dirty <= session.manifest.first_dirty_offset:
         session.release()
@@ -282,7 +282,7 @@ def _commit(each: _Pass, choice: Choice, made: Mapping[int, SegmentEntry]) -> bo
 
 
 def _weigh(each: _Pass, choice: Choice, part: Part, made: Mapping[int, SegmentEntry]) -> None:
-    """Note the stored bytes of the segments that a committed part has replaced, and of those in their place."""
+    """Add the stored bytes of the segments that a committed part has replaced, and of the new ones."""
     for number in part.groups:
         group = choice.groups[number]
         if not group.is_remark:
@@ -291,7 +291,7 @@ def _weigh(each: _Pass, choice: Choice, part: Part, made: Mapping[int, SegmentEn
 
 
 def _with_counts(report: PartitionReport, each: _Pass, choice: Choice) -> PartitionReport:
-    """The report with what the committed parts have done."""
+    """Return the report with the counts of the committed parts."""
     done = each.parts[: each.committed]
     groups = [choice.groups[n] for part in done for n in part.groups]
     stats = [choice.stats[at] for part in done for at in parts.positions(choice, part)]

@@ -1,6 +1,6 @@
-"""Which logs are cleaned, how far, and why; which only need a small commit, and which nothing at all.
+"""Decide which logs are cleaned, how far, and why; and which logs need only a small commit, or nothing.
 
-Kafka's words and Kafka's formula (LogCleanerManager.cleanableOffsets, LogToClean), on whole segments:
+The terms and the formula are Kafka's (LogCleanerManager.cleanableOffsets, LogToClean), applied to whole segments:
 
     log start           first dirty               first uncleanable        next offset
         |---- clean ---------|------- cleanable -------|---- too young ---------|
@@ -8,13 +8,16 @@ Kafka's words and Kafka's formula (LogCleanerManager.cleanableOffsets, LogToClea
     dirty ratio = bytes of cleanable / bytes of (clean + cleanable), and a log is due when it is *strictly* above
     min.cleanable.dirty.ratio.
 
-Better than Kafka: age is the time of the append (so a record with a future timestamp blocks nothing), logs that are
-overdue by max.compaction.lag.ms come before merely dirty ones, and tombstones whose delete horizon has passed make a
-log due by themselves, but for those that a replica holds (`keyfold_compactor.horizon`). A log that is due for its
-tombstones alone is cleaned up to its first dirty offset only: its dirty part is not yet worth the bytes.
+Three rules differ from Kafka:
 
-Nothing here does anything: a manifest, settings and a store time go in, a `Verdict` comes out. Before the claim it is
-a forecast; after the claim it is asked again with what the claim saw.
+* A segment's age counts from its append, so a record with a future timestamp blocks nothing.
+* Logs that are overdue by max.compaction.lag.ms come before logs that are merely dirty.
+* Tombstones past their delete horizon make a log due by themselves, unless a replica holds them
+  (`keyfold_compactor.horizon`). A log that is due only for its tombstones is cleaned up to its first dirty offset.
+  Cleaning its dirty part would not be worth the bytes yet.
+
+The functions here are pure: they take a manifest, settings and a store time, and return a `Verdict`. Before the claim
+the verdict is a forecast. After the claim the manifest that the claim read is judged again.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ class Reason(Enum):
 
 
 class Chore(Enum):
-    """What a log needs apart from cleaning: a commit without any data."""
+    """What a log needs besides cleaning: a commit without any data."""
 
     EXPIRE = "segments are past retention"
     STAMP = "times of an earlier commit are to be written down"
@@ -53,7 +56,7 @@ class Chore(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CleanRange:
-    """The parts of a log, by offset and by stored bytes. `end` is the first uncleanable offset."""
+    """The ranges of a log, by offset and by stored bytes. `end` is the first uncleanable offset."""
 
     log_start: int
     first_dirty: int
@@ -63,19 +66,19 @@ class CleanRange:
 
     @property
     def dirty_ratio(self) -> float:
-        """Kafka's ratio: 0.0 for a log without bytes."""
+        """Kafka's dirty ratio; 0.0 for a log without bytes."""
         total = self.clean_bytes + self.cleanable_bytes
         return self.cleanable_bytes / total if total else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is to be done with one log. `why_not` is a sentence for people where `reasons` is empty.
+    """The decision about one log. `why_not` says why no cleaning is due, if `reasons` is empty.
 
-    `end` is how far a pass would go: the first uncleanable offset, or the first dirty one where only tombstones are
-    due. `overdue_ms` is by how much the oldest dirty segment exceeds max.compaction.lag.ms. `expiry` is what retention
-    takes, whether the log is cleaned or not. `held` is what of its tombstones replicas hold. `follows` is the source
-    of a log that is a replica itself: nothing is to be done with it here.
+    A pass would clean up to `end`: the first uncleanable offset, or the first dirty one if only tombstones are due.
+    `overdue_ms` is by how much the oldest dirty segment exceeds max.compaction.lag.ms. `expiry` is what retention
+    removes, whether the log is cleaned or not. `held` are the tombstones that replicas hold. `follows` is the source of
+    a log that is itself a replica; nothing is done with such a log here.
     """
 
     range: CleanRange
@@ -90,23 +93,23 @@ class Verdict:
 
     @property
     def is_due(self) -> bool:
-        """Whether the log is to be cleaned."""
+        """Whether the log must be cleaned."""
         return bool(self.reasons)
 
     @property
     def is_merge(self) -> bool:
-        """Whether segments are only put together (`keyfold_compactor.merge`), and no record goes."""
+        """Whether segments are only merged (`keyfold_compactor.merge`), without removing records."""
         return self.reasons == (Reason.MERGE,)
 
     @property
     def rank(self) -> tuple[int, int, float]:
-        """Sort key: forced first, then overdue by how much, then the dirtiest; what is only merged comes last."""
+        """Sort key: forced logs first, then the most overdue, then the dirtiest, and merges last."""
         first = 0 if Reason.FORCED in self.reasons else 2 if self.is_merge else 1
         return (first, -self.overdue_ms, -self.range.dirty_ratio)
 
 
 def clean_range(manifest: Manifest, settings: TopicSettings, now_ms: int) -> CleanRange:
-    """Where a log's clean part ends and where what must not be cleaned yet begins; `now_ms` is store time."""
+    """Return where a log's clean part ends and where its uncleanable part begins; `now_ms` is store time."""
     start = manifest.log_start_offset
     first_dirty = manifest.first_dirty_offset
     if not start <= first_dirty <= manifest.next_offset:
@@ -118,15 +121,15 @@ def clean_range(manifest: Manifest, settings: TopicSettings, now_ms: int) -> Cle
 
 
 def dirty_segments(manifest: Manifest, first_dirty: int, end: int) -> list[SegmentEntry]:
-    """The segments that hold offsets of `[first_dirty, end)`, whole ones: `end` never cuts a segment that is cleaned.
+    """Return the segments with offsets in `[first_dirty, end)`. `end` never falls inside a segment that is cleaned.
 
-    Where `first_dirty` itself is inside a segment that is too young, nothing is cleanable.
+    If `first_dirty` is inside a segment that is too young, nothing is cleanable.
     """
     return [s for s in manifest.segments if first_dirty < s.next_offset <= end]
 
 
 def forecast(manifest: Manifest, settings: TopicSettings, now_ms: int, *, force: bool = False) -> Verdict:
-    """Decide about one log as a run does: retention first, then cleaning of what it leaves. See `judge`."""
+    """Decide about one log in the order of a run: retention first, then cleaning of the rest. See `judge`."""
     if manifest.replica is not None:
         return judge(manifest, settings, now_ms)
     found = expiry(manifest, settings, now_ms)
@@ -135,9 +138,9 @@ def forecast(manifest: Manifest, settings: TopicSettings, now_ms: int, *, force:
 
 
 def judge(manifest: Manifest, settings: TopicSettings, now_ms: int, *, force: bool = False) -> Verdict:
-    """Decide about the cleaning of a log as it is. `now_ms` is a store time at which `manifest` had landed.
+    """Decide about the cleaning of a log as it is. `now_ms` is a store time after `manifest` was written.
 
-    Times that are not stamped yet count as `now_ms`: that is what the claim would write.
+    Times that are not stamped yet count as `now_ms`, because that is what the claim would write.
     """
     parts = clean_range(manifest, settings, now_ms)
     if manifest.replica is not None:
@@ -201,7 +204,7 @@ def _tombstone_reasons(manifest: Manifest, parts: CleanRange, purge: Purge) -> l
 
 
 def _as_claimed(manifest: Manifest, now_ms: int) -> Manifest:
-    """The claim stamps what is not stamped yet: without any `delete.retention.ms` it is due at once then."""
+    """Return the manifest with the times that a claim would stamp; with a `delete.retention.ms` of 0 they are due."""
     passes = tuple(replace(p, committed_at_ms=now_ms) if p.committed_at_ms == UNSTAMPED else p for p in manifest.passes)
     return replace(manifest, passes=passes)
 

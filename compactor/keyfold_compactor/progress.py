@@ -1,4 +1,4 @@
-"""Whoever wants to watch a run: stages, and steps within them."""
+"""Progress of a run: stages, and steps within a stage."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import structlog
 from keyfold.clock import Clock
 
 FIRST_STAGE: Final = "reading manifests"
-"""What every run begins with."""
+"""The first stage of every run."""
 
 LOG_EVERY_S: Final = 10.0
 
@@ -18,17 +18,17 @@ log = structlog.get_logger(__name__)
 
 
 class Progress(Protocol):
-    """Whoever wants to watch a run."""
+    """An observer of a run's progress."""
 
     def begin(self, stage: str, total: int) -> None:
-        """A stage begins; `total` steps."""
+        """A stage with `total` steps starts."""
 
     def step(self, count: int = 1) -> None:
-        """Steps of the stage are done."""
+        """`count` steps of the stage are done."""
 
 
 class LoggedProgress:
-    """An event in the log each `LOG_EVERY_S` at the most: a run that is done sooner than that says nothing."""
+    """Log an event at most every `LOG_EVERY_S`. A run that is shorter than that logs nothing."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -59,7 +59,7 @@ class LoggedProgress:
 
 
 class NoProgress:
-    """Nobody watches."""
+    """An observer that does nothing."""
 
     def begin(self, stage: str, total: int) -> None:
         """See `Progress.begin`."""

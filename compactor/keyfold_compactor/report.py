@@ -1,4 +1,4 @@
-"""What a run did, partition by partition: values first, then as text and as one JSON document."""
+"""The report of a run, partition by partition: first the values, then text and one JSON document."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from keyfold_compactor.work import Traffic
 
 
 class Outcome(Enum):
-    """How a partition left the run."""
+    """How a run ended for a partition."""
 
     CLEANED = "cleaned"
     EXPIRED = "expired"
@@ -27,7 +27,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LogSize:
-    """How large one version of a log is; bytes are stored bytes, indexes apart."""
+    """Size of one version of a log. `bytes` are stored bytes of segments, without indexes."""
 
     records: int = 0
     tombstones: int = 0
@@ -40,7 +40,7 @@ class LogSize:
 
 
 def log_size(manifest: Manifest) -> LogSize:
-    """The size of what a manifest lists."""
+    """Return the size of the segments that a manifest lists."""
     return LogSize(
         records=manifest.record_count,
         tombstones=sum(s.tombstone_count for s in manifest.segments),
@@ -55,7 +55,7 @@ def log_size(manifest: Manifest) -> LogSize:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """What retention took off a log's start: segments, records, stored bytes without indexes; or why it could not."""
+    """Segments, records and stored bytes (without indexes) that retention removed from a log's start; or the error."""
 
     segments: int = 0
     records: int = 0
@@ -65,14 +65,13 @@ class Expired:
 
 @dataclass(frozen=True, slots=True)
 class PartitionReport:
-    """One partition's part of a run. Cleaning removed `superseded + purged + keyless` records, retention `expired`.
+    """A run's report of one partition. Cleaning removed `superseded + purged + keyless` records, retention `expired`.
 
     `before` and `after` are the log's sizes before and after both. `held_tombstones` are past their delete horizon and
-    stay for a replica alone. `segments_left` are those whose garbage was below
-    `segment.min.garbage.ratio`. `parts` are the commits that the pass was cut into, and
-    `parts_committed` those of them that were made. `kept` are records that cleaning looked at and left. The segments
-    that it has replaced had `replaced_bytes`, those in their place have `made_bytes`. `seconds` is how long the pass
-    took, from the begin of its batch's map to its last commit.
+    are kept only for replicas. `segments_left` were not rewritten, because their garbage was below
+    `segment.min.garbage.ratio`. The pass was cut into `parts` commits, and `parts_committed` of them were made. `kept`
+    are records that cleaning looked at and kept. The replaced segments had `replaced_bytes`, the new ones have
+    `made_bytes`. `seconds` is the duration of the pass, from the start of its batch's map to its last commit.
     """
 
     place: Place
@@ -103,7 +102,7 @@ class PartitionReport:
 
     @property
     def removed(self) -> int:
-        """Records that cleaning has removed."""
+        """Records that cleaning removed."""
         return self.superseded + self.purged_tombstones + self.keyless_removed
 
     @property
@@ -112,7 +111,7 @@ class PartitionReport:
         return self.outcome is Outcome.FAILED or bool(self.sweep_error or self.expired.error)
 
     def document(self) -> dict[str, Any]:
-        """As it stands in the JSON report."""
+        """Return the partition's object in the JSON report."""
         return {
             "topic": self.place.topic,
             "partition": self.place.partition,
@@ -151,9 +150,9 @@ class PartitionReport:
 
 @dataclass(frozen=True, slots=True)
 class Replicated:
-    """What a round after the run has done for one replica: as JSON, and as lines for people.
+    """Result of the round that follows a run, for one replica: as JSON, and as lines of text.
 
-    `is_news`: something was carried there, or could not be.
+    `is_news`: the round copied something, or failed to.
     """
 
     name: str
@@ -165,13 +164,13 @@ class Replicated:
 
 @dataclass(slots=True)
 class RunReport:
-    """A whole run. `quiet_partitions` had nothing to do in any respect and are only counted.
+    """The report of a whole run. `quiet_partitions` had nothing to do at all and are only counted.
 
-    `by_retention` is what retention did before the rest of the run, and is part of `partitions`. `executor_error` is
-    why Spark failed a whole batch; its partitions say it too. `under_way` are passes of which a part is committed and
-    more are to come. `standings` is how every log stood when it was last looked at. `uncleanable` are partitions whose
-    last try failed, in this run or in one before. `replicas`: what was carried to them after the run, where that is
-    asked for.
+    `by_retention` is what retention did before the rest of the run; `partitions` includes it. `executor_error` is why
+    Spark failed for a whole batch; the batch's partitions repeat it. `under_way` are passes with committed parts that
+    have more parts to come. `standings` has the state of every log when it was last read. `uncleanable` are partitions
+    whose last attempt failed, in this run or an earlier one. `replicas` has the results of the round after the run, if
+    one is configured.
     """
 
     by_place: dict[Place, PartitionReport] = field(default_factory=dict)
@@ -186,17 +185,17 @@ class RunReport:
 
     @property
     def partitions(self) -> list[PartitionReport]:
-        """By topic and partition."""
+        """The reports of all partitions, by topic and partition."""
         found = {**self.by_retention, **{place: self._whole(part) for place, part in self.by_place.items()}}
         return sorted(found.values(), key=lambda p: (p.place.topic, p.place.partition))
 
     @property
     def reported(self) -> frozenset[Place]:
-        """The partitions that are in the report."""
+        """Partitions that have a report."""
         return frozenset(self.by_place) | frozenset(self.by_retention)
 
     def _whole(self, part: PartitionReport) -> PartitionReport:
-        """A partition's report with what retention had done before."""
+        """Combine a partition's report with what retention did before."""
         first = self.by_retention.get(part.place)
         if first is None:
             return part
@@ -205,12 +204,12 @@ class RunReport:
         return replace(part, outcome=outcome, expired=first.expired, before=first.before, after=after)
 
     def add(self, partition: PartitionReport) -> None:
-        """Report a partition; each is reported once. May be called by many threads."""
+        """Add the report of a partition; each partition is added once. May be called by many threads."""
         self.by_place[partition.place] = partition
         self.under_way.pop(partition.place, None)
 
     def so_far(self) -> RunReport:
-        """A copy, of a run that may still be at work in other threads: what is under way counts as far as it got."""
+        """Return a copy, also during the run. Passes in progress count with their committed parts."""
         # Copies of dicts are made in one step of the interpreter; walking them is not.
         by_place = {**self.under_way, **self.by_place}
         return replace(
@@ -218,32 +217,32 @@ class RunReport:
         )
 
     def expired(self, place: Place, expired: Expired, before: LogSize, after: LogSize) -> None:
-        """Report what retention did in a partition. May be called by many threads."""
+        """Report what retention did to a partition. May be called by many threads."""
         outcome = Outcome.FAILED if expired.error else Outcome.EXPIRED
         self.by_retention[place] = PartitionReport(place, outcome, expired=expired, before=before, after=after)
 
     @property
     def failed(self) -> list[PartitionReport]:
-        """Partitions that need somebody to look."""
+        """Partitions that failed."""
         return [p for p in self.partitions if p.is_failure]
 
     @property
     def exit_code(self) -> int:
-        """0, or 1 when a partition failed, here or at a replica."""
+        """Return 1 if a partition failed, here or at a replica, else 0."""
         return 1 if self.failed or any(r.is_failure for r in self.replicas) else 0
 
     @property
     def is_quiet(self) -> bool:
-        """Whether there is nothing to tell."""
+        """Whether there is nothing to report."""
         return not self.partitions and not any(r.is_news for r in self.replicas)
 
     def swept(self, place: Place, swept: Swept, error: str) -> None:
-        """Add what the janitor did in a partition that is already in the report."""
+        """Add the objects that were deleted in a partition."""
         known = self.by_place.get(place, PartitionReport(place, Outcome.UNCHANGED))
         self.by_place[place] = replace(known, swept=swept, sweep_error=error)
 
     def document(self) -> dict[str, Any]:
-        """The JSON report."""
+        """Return the JSON report."""
         parts = self.partitions
         documents = [p.document() for p in parts]
         summed = (
@@ -276,20 +275,20 @@ class RunReport:
 
 
 class Watch(Protocol):
-    """Whoever keeps figures over all runs of a process."""
+    """An observer of all runs of a process, such as the metrics."""
 
     def begin(self, report: RunReport) -> None:
-        """A run begins; it fills this report from its own threads."""
+        """A run starts; it fills this report from its own threads."""
 
     def end(self, report: RunReport) -> None:
-        """The run is over."""
+        """The run has ended."""
 
     def fail(self) -> None:
-        """The run failed as a whole; what it did until then is in its report."""
+        """The run failed as a whole; its report has what it did until then."""
 
 
 class NoWatch:
-    """Nobody keeps figures."""
+    """An observer that does nothing."""
 
     def begin(self, report: RunReport) -> None:
         """See `Watch.begin`."""
@@ -302,7 +301,7 @@ class NoWatch:
 
 
 def size_text(n_bytes: float) -> str:
-    """Bytes for people, in the units of `keyfold log`; what was freed may be negative."""
+    """Format bytes in the units of `keyfold log`. Freed bytes may be negative."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(n_bytes) < 1024:
             return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.1f} {unit}"
@@ -311,7 +310,7 @@ def size_text(n_bytes: float) -> str:
 
 
 def text_lines(report: RunReport) -> Iterable[str]:
-    """The report for a terminal or a log file, without colours."""
+    """Yield the report as text for a terminal or a log file, without colours."""
     parts = report.partitions
     for part in parts:
         yield from _partition_lines(part)

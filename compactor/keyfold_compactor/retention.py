@@ -1,26 +1,26 @@
-"""Which segments are past retention, and the commit that takes them off the log's start.
+"""Decide which segments are past retention, and commit their removal from the log's start.
 
-Kafka's walk (UnifiedLog.deleteOldSegments): whole segments from the log start, and an end at the first that may stay.
-A segment goes
+The walk is Kafka's (UnifiedLog.deleteOldSegments): whole segments from the log start, up to the first that must stay. A
+segment is removed
 
-    by size    when without it the log still has `retention.bytes` (stored bytes of segments, after compaction), or
-    by time    when its *age* is over `retention.ms`.
+    by size    if the log still has `retention.bytes` without it (stored bytes of segments, after compaction), or
+    by time    if its *age* is over `retention.ms`.
 
-Age is counted from the earlier of two times: when the segment was appended, and its largest record timestamp.
+The age counts from the earlier of two times: the append of the segment, and its largest record timestamp.
 
-* A record from the future blocks nothing: Kafka counts from its timestamp, and keeps it, its segment and everything
-  behind it until that day comes. Here nothing stays longer than `retention.ms` after it was appended.
-* A record from the past defeats nothing. Records that were old when they were appended (a backfill, a sink that was
-  away) go by their own time, as in Kafka: who promised that nothing older than 30 days is kept does not keep it another
-  30 days because it was archived late. And one old record among new ones takes nothing with it, since the largest
-  timestamp counts; nor does a segment of old records behind a younger one, since the walk has ended before it.
-* Records without any timestamp have no time of their own: the append's counts.
+* A record from the future blocks nothing. Kafka counts from its timestamp, and keeps the record, its segment and
+  everything behind it until that day. Here nothing stays longer than `retention.ms` after its append.
+* Records that were old when they were appended (a backfill, a sink that was away) expire by their own time, as in
+  Kafka. A promise that nothing older than 30 days is kept also holds for records that were archived late.
+* One old record among new ones expires nothing, because the largest timestamp counts. A segment of old records behind
+  a younger segment stays too, because the walk ends before it.
+* Records without any timestamp count from their append.
 
-An append whose time is not written down yet (`UNSTAMPED`) has happened "now", so it does not expire, whatever its
-records say; the next commit writes the time. Unlike in Kafka the last segment may go too, for what the sink has not
-flushed is the active segment; the log keeps its `next_offset`.
+An append whose time is not recorded yet (`UNSTAMPED`) has happened "now", so it does not expire, whatever its records
+say. The next commit records the time. Unlike in Kafka the last segment may expire, because the sink's unflushed records
+are the active segment. The log keeps its `next_offset`.
 
-Retention needs no Spark, asks nothing of cleaning, and holds only where keyfold's own configuration asks for it
+Retention needs no Spark and does not depend on cleaning. It applies only where keyfold's own configuration asks for it
 (`settings.TopicSettings`).
 """
 
@@ -35,9 +35,9 @@ from keyfold_compactor.settings import TopicSettings
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """The segments that go, and where the log will start then.
+    """The segments to remove, and where the log will start then.
 
-    `why_not` is why not more of them go, for people; `is_asked` whether the configuration asks for retention at all.
+    `why_not` says why no more segments are removed. `is_asked` is whether the configuration asks for retention at all.
     """
 
     segments: tuple[SegmentEntry, ...]
@@ -49,17 +49,17 @@ class Expiry:
 
     @property
     def record_count(self) -> int:
-        """Records that go, tombstones included."""
+        """Records to remove, tombstones included."""
         return sum(s.record_count for s in self.segments)
 
     @property
     def size_bytes(self) -> int:
-        """Stored bytes that go, indexes apart."""
+        """Stored bytes to remove, without indexes."""
         return sum(s.size_bytes for s in self.segments)
 
 
 def expiry(manifest: Manifest, settings: TopicSettings, now_ms: int) -> Expiry:
-    """What is past retention at the store time `now_ms`."""
+    """Return what is past retention at the store time `now_ms`."""
     if not settings.has_retention:
         return Expiry((), 0, 0, manifest.log_start_offset, _no_retention(settings), is_asked=False)
     above_bytes = manifest.size_bytes - settings.retention_bytes if settings.retention_bytes >= 0 else -1
@@ -80,16 +80,16 @@ def expiry(manifest: Manifest, settings: TopicSettings, now_ms: int) -> Expiry:
 
 
 def born_ms(entry: SegmentEntry) -> int:
-    """The time from which a segment's age is counted, in ms; `UNSTAMPED` while that of its append is not known."""
+    """Return the time in ms from which a segment's age counts; `UNSTAMPED` while the time of its append is unknown."""
     if entry.appended_at_ms == UNSTAMPED or entry.max_timestamp < 0:
         return entry.appended_at_ms
     return min(entry.appended_at_ms, entry.max_timestamp)
 
 
 def expire(session: CompactorSession, settings: TopicSettings) -> Expiry:
-    """Commit what is past retention in a claimed partition; without anything nothing is sent.
+    """Commit the removal of expired segments in a claimed partition; without any, send nothing.
 
-    Raises `SegmentsMoved` and `Fenced` where the claim was lost, and `StoreError`.
+    Raise `SegmentsMoved` or `Fenced` if the claim was lost, and `StoreError`.
     """
     found = expiry(session.manifest, settings, session.pinned.seen_ms)
     if found.segments:

@@ -1,19 +1,19 @@
 """One run: read manifests, choose, claim, map, rewrite, commit, delete, report.
 
-    look        every partition's manifest, in parallel; what has nothing to do costs this one GET
-    expire      segments past retention leave the start of every log that asks for it, in a claim of their own: also
-                where cleaning fails, and before the first long pass
-    choose      `keyfold_compactor.policy`; overdue logs first, then the dirtiest; huge ones after the others
-    clean       in batches of about a minute (`keyfold_compactor.batching`), so that a partition is claimed shortly
-                before its work begins and other compactors find some that are free: claim, judge again with what the
-                claim saw, and pass (`keyfold_compactor.passes`). A log that another compactor holds keeps its place in
-                the queue: each batch tries it again, until a batch finds none that is free
-    sweep       objects that were replaced long enough ago, and orphans, in every partition that was claimed; a
-                partition that has only such chores is claimed for them without a lease, as retention does
+    look        read every partition's manifest, in parallel; a partition with nothing to do costs only this GET
+    expire      remove segments past retention from the start of every log that asks for it, each with a claim of its
+                own. This happens before the first long pass, and also in logs whose cleaning fails
+    choose      `keyfold_compactor.policy`: overdue logs first, then the dirtiest, huge ones last
+    clean       in batches of about a minute (`keyfold_compactor.batching`): claim, judge again with the manifest that
+                the claim read, and pass (`keyfold_compactor.passes`). So a partition is claimed shortly before its work
+                begins, and other compactors find free ones. A log that another compactor holds keeps its place in the
+                queue: each batch tries it again, until a batch finds no free log
+    sweep       delete objects that were replaced long enough ago, and orphans, in every claimed partition. A partition
+                that needs only this is claimed without a lease, as for retention
 
-The executor is asked for when there is something to clean, so a run with nothing to do starts no Spark, and before
-anything is claimed: while Spark starts, other compactors may clean. A partition that fails is reported and holds up no
-other. Nothing here knows Spark.
+The executor is started only when there is something to clean, so a run with nothing to do starts no Spark. It is
+started before anything is claimed, so that other compactors can clean while Spark starts. A partition that fails is
+reported and delays no other. Nothing here depends on Spark.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ PASS_BYTES_MAX: Final = 16 * 1024**3
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """What a run goes by apart from the topics' settings, in stored bytes.
+    """Settings of a run apart from those of topics; sizes are stored bytes.
 
-    `batch_bytes` and `batch_logs` are claimed at once at the most, and one of `shares` parts of what is due;
-    `pass_bytes` is what one part of a pass may move. A log that is dealt to several tasks is cut into units of at least
-    `unit_bytes_min`, and a rewriting task has at least `task_bytes_min` where there is enough for each slot. `settled`
-    is what earlier runs of this process have found not worth cleaning, `rate` how fast they have cleaned.
+    A run claims at most `batch_bytes` and `batch_logs` at once, and at most one of `shares` parts of what is due. One
+    part of a pass moves at most `pass_bytes`. A log that several tasks clean is cut into units of at least
+    `unit_bytes_min`. A rewriting task gets at least `task_bytes_min` if there is enough for each slot. `settled` are
+    the logs that earlier runs of this process found not worth cleaning, and `rate` is how fast those runs cleaned.
     """
 
     settings_of: Callable[[str, Manifest], TopicSettings]
@@ -81,7 +81,7 @@ class RunSettings:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What the first look at a partition showed: a version and what to do about it, or an error."""
+    """Result of the first look at a partition: a version and the verdict on it, or an error."""
 
     place: Place
     pinned: Pinned | None = None
@@ -96,7 +96,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A log that another compactor has claimed; `report` is what the run says of it if it stays so."""
+    """A log that another compactor has claimed; `report` is used if it stays claimed."""
 
     look: Look
     report: PartitionReport
@@ -126,11 +126,11 @@ class Run:
 
     @property
     def report(self) -> RunReport:
-        """What the run has done so far; `RunReport.so_far` gives a copy that other threads may read."""
+        """The report so far; `RunReport.so_far` returns a copy that other threads may read."""
         return self._report
 
     def look(self, places: Sequence[Place]) -> list[Look]:
-        """Read and judge every partition. An empty place is left out, and a replica's first copy."""
+        """Read and judge every partition. Leave out empty folders and unfinished first copies of replicas."""
         return self._looks(places, self._look)
 
     def _looks(self, places: Sequence[Place], look: Callable[[Place], Look]) -> list[Look]:
@@ -145,7 +145,7 @@ class Run:
         *,
         resting: Collection[Place] = (),
     ) -> RunReport:
-        """The whole run. `should_stop` is asked between batches. In `resting` partitions only segments expire."""
+        """Do the whole run. `should_stop` is called between batches. In `resting` partitions only segments expire."""
         started_s = self._clock.monotonic_s()
         # A claim reads its manifest anew. Those of the looks, of thousands of logs, would be kept for nothing.
         looks = self._looks([*places, *resting], lambda place: replace(self._look(place), pinned=None))
@@ -187,7 +187,7 @@ class Run:
         return verdict
 
     def _look_back(self, claim: Claim) -> None:
-        """How a log stands after its pass."""
+        """Record the state of a log after its pass."""
         place, pinned = claim.job.place, claim.session.pinned
         verdict = judge(pinned.manifest, claim.settings, pinned.seen_ms)
         self._report.standings[place] = standing(place, pinned, verdict, claim.settings)
@@ -209,7 +209,7 @@ class Run:
             self._parallel(self._expire, due)
 
     def _expire(self, look: Look) -> None:
-        """Claim a partition for its retention alone, without a lease; report what went."""
+        """Claim a partition for retention alone, without a lease, and report what was removed."""
         place = look.place
         try:
             session = self._log(place).claim_compactor(lease_ms=0, holder=self._settings.holder)
@@ -229,7 +229,7 @@ class Run:
     # Cleaning
 
     def _clean_due(self, due: Sequence[Look], should_stop: Callable[[], bool]) -> None:
-        """Clean what is due, batch by batch, until nothing of it is free."""
+        """Clean the logs that are due, batch by batch, until none of them is free."""
         queue = by_urgency(due, self._settings.batch_bytes)
         due_bytes = sum(work_bytes(look.size_bytes) for look in queue)
         while queue and not should_stop():
@@ -251,9 +251,9 @@ class Run:
             queue = [*(each.look for each in held), *queue]
 
     def _start_executor(self, queue: Sequence[Look]) -> bool:
-        """Ask for the executor before anything is claimed; False where there is none, and all that is due has failed.
+        """Start the executor before anything is claimed. If that fails, report all logs as failed and return False.
 
-        Not where another compactor was seen at work on all of it: there may be nothing to do.
+        Do not start it if another compactor was seen at work on all of them: there may be nothing to do.
         """
         standings = self._report.standings
         if self._executor is not None or all(standings[look.place].is_in_progress for look in queue):
@@ -276,9 +276,9 @@ class Run:
     def _claim_batch(
         self, queue: Sequence[Look], limits: BatchLimits, claims: list[Claim]
     ) -> tuple[list[Held], list[Look]]:
-        """Claim the first logs of the queue that are free, up to the limits; those that are held, and the rest.
+        """Claim the first free logs of the queue, up to the limits. Return the held ones, and the rest of the queue.
 
-        `claims` grows while their leases are being kept: where others hold many logs, it takes a while.
+        `claims` grows while the leases in it are being renewed: if others hold many logs, claiming takes a while.
         """
         held: list[Held] = []
         tried = 0
@@ -305,7 +305,7 @@ class Run:
         self._parallel(lambda claim: self._sweep(claim.session, claim.settings), claims)
 
     def _give_up(self, claims: Sequence[Claim], why: str) -> None:
-        """The executor failed as a whole: nothing of what is not committed yet will be."""
+        """End all passes after the executor failed as a whole: nothing more will be committed."""
 
         def end(claim: Claim) -> None:
             with claim.lock:
@@ -316,7 +316,7 @@ class Run:
         self._parallel(end, [c for c in claims if c.job.place not in self._report.by_place])
 
     def _claim(self, number: int, look: Look) -> Claim | Held | None:
-        """Claim one partition; None, and a report, where that ends its part of the run."""
+        """Claim one partition. Return None, after a report, if its part of the run ends here."""
         try:
             return self._claimed(number, look)
         except (LeaseHeld, Fenced) as error:  # fenced: the other one's claim was faster
@@ -328,10 +328,10 @@ class Run:
         return None
 
     def _claimed(self, number: int, look: Look) -> Claim | None:
-        """Claim a partition that is still due, and judge it again by what the claim saw.
+        """Claim a partition that is still due, and judge it again with the manifest that the claim read.
 
-        The first look may be an hour old by now: the manifest is read again, for a lease counts from its time. A log
-        that another run has cleaned meanwhile costs that one request.
+        The first look may be an hour old by now, and a lease counts from the manifest's time. So the manifest is read
+        again. A log that another run has cleaned in the meantime costs only that request.
         """
         place = look.place
         log = self._log(place)
@@ -353,7 +353,7 @@ class Run:
         return Claim(session, job, verdict, settings, size_bytes=look.size_bytes)
 
     def _due(self, place: Place, pinned: Pinned) -> tuple[Verdict, TopicSettings] | None:
-        """The verdict on a log of the queue, by its newest settings; None, and a report, where it is due no more."""
+        """Return the verdict on a log by its newest settings. Return None, after a report, if it is no longer due."""
         settings = self._settings.settings_of(place.topic, pinned.manifest)
         verdict = judge(pinned.manifest, settings, pinned.seen_ms, force=self._settings.force)
         if verdict.is_due:
@@ -362,7 +362,7 @@ class Run:
         return None
 
     def _pass(self, claims: Sequence[Claim], should_stop: Callable[[], bool]) -> None:
-        """Map, plan, rewrite and commit what was claimed."""
+        """Map, plan, rewrite and commit the claimed logs."""
         self._executor = self._executor or self._make_executor()
         Passes(
             self._executor,
@@ -378,7 +378,7 @@ class Run:
         ).clean(claims, should_stop)
 
     def _why_stop(self, claim: Claim) -> str:
-        """Why the rest of a pass in parts is not wanted any more, by the newest settings; nothing where it is."""
+        """Return why the rest of a pass in parts must not continue, by the newest settings; empty if it may."""
         try:
             settings = self._settings.settings_of(claim.job.place.topic, claim.session.manifest)
         except KeyfoldError as error:
@@ -390,7 +390,7 @@ class Run:
     # Deleting
 
     def _tidy(self, look: Look) -> None:
-        """Claim a partition for its chores alone: no lease, so it costs one commit (and one more to forget)."""
+        """Claim a partition for chores alone, without a lease. It costs one commit, and one more to forget names."""
         try:
             session = self._log(look.place).claim_compactor(lease_ms=0, holder=self._settings.holder)
             settings = self._settings.settings_of(look.place.topic, session.manifest)
@@ -432,7 +432,7 @@ def log_job(
     settings: TopicSettings,
     epoch: int,
 ) -> LogJob:
-    """What tasks need to know of one log."""
+    """Return what tasks need to know about one log."""
     manifest = pinned.manifest
     return LogJob(
         number=number,
@@ -449,10 +449,10 @@ def log_job(
 
 
 def by_urgency(looks: Iterable[Look], batch_bytes: int) -> list[Look]:
-    """Logs that are due in the order in which they are claimed.
+    """Sort logs that are due into the order in which they are claimed.
 
-    A log that fills a batch by itself comes after all others of its urgency (forced, overdue, dirty, only merged): its
-    pass may take hours, and they need not wait for it. It waits for them no longer than one run takes.
+    A log that fills a batch by itself comes after all others of the same urgency (forced, overdue, dirty, only merged).
+    Its pass may take hours, and the others need not wait for it. It waits for them no longer than one run takes.
     """
     return sorted(looks, key=lambda k: _rank(k, batch_bytes))
 

@@ -1,4 +1,4 @@
-"""What a terminal shows: progress while a run works, the report at its end, and a plan."""
+"""What the command line prints: progress during a run, the report at its end, and a plan."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from keyfold_compactor.retention import Expiry
 from keyfold_compactor.run import Look
 
 Costs = Mapping[Place, Cost]
-"""What cleaning would cost, where there is anything to clean."""
+"""The cost of cleaning, for each partition that has something to clean."""
 
 
 class TerminalProgress:
-    """A bar for the stage under way."""
+    """A progress bar for the current stage."""
 
     def __init__(self, bar: Bar) -> None:
         self._bar = bar
@@ -47,7 +47,7 @@ class TerminalProgress:
 
 @contextlib.contextmanager
 def progress(clock: Clock, *, as_json: bool) -> Iterator[Progress]:
-    """A bar on standard error where that is a terminal for people; otherwise now and then an event in the log."""
+    """Show a bar on standard error if that is a terminal, else log an event now and then."""
     if as_json or not sys.stderr.isatty():
         yield LoggedProgress(clock)
         return
@@ -57,10 +57,10 @@ def progress(clock: Clock, *, as_json: bool) -> Iterator[Progress]:
 
 
 def print_report(report: RunReport, *, as_json: bool, is_quiet_silent: bool = False) -> None:
-    """The report on standard output. `is_quiet_silent` leaves out a run that did nothing (in a loop).
+    """Print the report to standard output. `is_quiet_silent` omits the report of a run that did nothing (in a loop).
 
-    As JSON it is one line unless a person looks: spark-submit sends what Python says on standard error to standard
-    output too, and the last line is then the report still.
+    JSON is one line unless standard output is a terminal. spark-submit also copies Python's standard error to standard
+    output; the last line is still the report.
     """
     if is_quiet_silent and report.is_quiet:
         return
@@ -73,14 +73,14 @@ def print_report(report: RunReport, *, as_json: bool, is_quiet_silent: bool = Fa
 
 
 def report_document(report: RunReport) -> dict[str, Any]:
-    """A run's report as JSON, with the figures of docs/metrics.md."""
+    """Return a run's report as JSON, with the metrics of docs/metrics.md."""
     found = report.document()
     partitions = found.pop("partitions")
     return {**found, "metrics": metrics.document(report), "partitions": partitions}
 
 
 def plan_document(looks: Sequence[Look], costs: Costs | None = None, rate: float | None = None) -> dict[str, Any]:
-    """A plan as JSON; `rate` is the limit of bytes a second."""
+    """Return a plan as JSON; `rate` is the limit in bytes per second."""
     costs = costs or {}
     due, whole = _in_all(looks, costs)
     return {
@@ -94,7 +94,7 @@ def plan_document(looks: Sequence[Look], costs: Costs | None = None, rate: float
 
 
 def plan_lines(looks: Sequence[Look], costs: Costs | None = None, rate: float | None = None) -> Iterable[str]:
-    """A plan as text: each partition, and a sum. `rate` is the limit of bytes a second."""
+    """Yield a plan as text: each partition, then a total. `rate` is the limit in bytes per second."""
     costs = costs or {}
     for look in _ordered(looks):
         found = _document(look)
@@ -224,7 +224,7 @@ def _retention_text(found: Expiry) -> str:
 
 
 def _ordered(looks: Sequence[Look]) -> list[Look]:
-    """What is cleaned first comes first."""
+    """Sort partitions in the order in which a run cleans them."""
     return sorted(
         looks,
         key=lambda k: (
