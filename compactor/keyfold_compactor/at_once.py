@@ -1,9 +1,9 @@
-"""What a pass does to one log, from the figures of its map: the driver's way, and a task's that goes on by itself.
+"""Decide what a pass does to one log from the results of its map, in the driver or in the task that mapped it.
 
-Two stages of Spark cost a tenth of a second more than one, and a small log's index would be waited for twice. So a task
-that has mapped a log goes on to its units where the log is small beside its batch: dealing units of many sizes would
-not even out anything then. Both choose by `choice_of`, a function of the same figures, so the driver finds in the
-answers what it would have asked for.
+Two stages of Spark cost a tenth of a second more than one, and the pass would wait for a small log's index twice. So if
+a log is small beside its batch, the task that mapped it also does its units. Distributing such units would not balance
+anything. Driver and task use the same function `choice_of` on the same figures. So the driver finds the answers that it
+would have asked for.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from keyfold_compactor.work import Limits, LogJob, MapAnswer, MaskKey, UnitAnswe
 
 
 def choice_of(job: LogJob, stats: Sequence[SegmentStats], limits: Limits) -> Choice:
-    """What a pass of `job` does after all."""
+    """Return what a pass of `job` finally does."""
     choice = choose(job, _groups(job, stats, limits, len(job.entries)), stats, limits.floor)
     if not limits.keeps_ages or choice.first_dirty >= job.end:
         return choice
-    # What is dirty after it is as old as it was: a merge has the age of its youngest part, and what supersedes a record
-    # that is left would grow young again with each pass, and never be overdue.
+    # Segments that stay dirty must keep their age. A merge has the age of its youngest part. So the records that
+    # supersede left ones would become younger with each pass, and would never be overdue.
     clean = sum(e.next_offset <= choice.first_dirty for e in job.entries)
     return choose(job, _groups(job, stats, limits, clean), stats, limits.floor)
 
 
 def _groups(job: LogJob, stats: Sequence[SegmentStats], limits: Limits, count: int) -> list[Group]:
-    """Groups of the first `count` segments, and each of the others by itself."""
+    """Group the first `count` segments, and put each of the others into a group of its own."""
     found: list[Group] = []
     for first, last in ((0, count), *((at, at + 1) for at in range(count, len(job.entries)))):
         made = plan.group(
@@ -42,7 +42,7 @@ def _groups(job: LogJob, stats: Sequence[SegmentStats], limits: Limits, count: i
 
 
 def units_at_once(job: LogJob, answer: MapAnswer) -> list[UnitJob] | None:
-    """The units of a log that is to be cleaned in one go; None where the driver has to deal them."""
+    """Return the units of a log that is cleaned in one stage; None if the driver must distribute them."""
     if job.at_once is None or answer.error:
         return None
     choice = choice_of(job, answer.stats, job.at_once)
@@ -55,7 +55,7 @@ DoUnit = Callable[[UnitJob, Mapping[MaskKey, bytes]], UnitAnswer]
 
 
 def gone_on(job: LogJob, mapped: Mapped, do: DoUnit) -> Mapped:
-    """A log's map, with the answers of its units where these were done with `do`; nobody needs its masks then."""
+    """Return a log's map with the answers of its units, if `do` did them here; then no masks are needed."""
     answer, masks = mapped
     units = units_at_once(job, answer)
     if units is None:

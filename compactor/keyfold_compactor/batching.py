@@ -1,12 +1,12 @@
-"""How much of the backlog one batch claims, so that several compactors share it.
+"""Decide how much of the backlog one batch claims, so that several compactors share it.
 
-A batch is the most urgent logs, as many as this cluster cleans in a minute, and at most an eighth of what was due when
-the run began. So a compactor that starts beside this one, or later, finds logs that are free. A batch costs some 0.2 s
-beside its logs, and tasks idle at its end: where an eighth takes less than two seconds it is up to a quarter, and it
-has two logs for each task that runs at once. `log.cleaner.batch.bytes` and `LOGS_MAX` bound it in any case.
+A batch has the most urgent logs: as many as this cluster cleans in a minute, and at most an eighth of what was due when
+the run started. So a compactor that starts at the same time or later finds free logs. A batch costs some 0.2 s in
+addition to its logs, and tasks are idle at its end. If an eighth takes less than two seconds, a batch has up to a
+quarter. It also has two logs for each task that runs at once. `log.cleaner.batch.bytes` and `LOGS_MAX` always limit it.
 
-The work of a log is its stored bytes and a constant for its requests. What a cluster does of it in a second is expected
-from its cores and from the byte rate at first, and then measured: batch by batch, kept from run to run.
+The work of a log is its stored bytes plus a constant for its requests. The work that a cluster does in a second is
+first estimated from its cores and the byte rate. Then it is measured, batch by batch, across runs.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ SHORT_S: Final = 2.0
 LOGS_PER_SLOT: Final = 2
 LOGS_MAX: Final = 500
 CORE_BYTES_PER_S: Final = 32 * MIB
-"""The work of small logs that one core does in a second (`tests.bench.bench_partitions`: 31 to 47 MiB)."""
+"""Work on small logs that one core does per second (`tests.bench.bench_partitions`: 31 to 47 MiB)."""
 MOVED_PER_BYTE: Final = 2
-"""A byte of a log is read and written once at most, and both count for the byte rate."""
+"""A byte of a log is read and written at most once, and both count for the byte rate."""
 EXPECTED_S: Final = 10.0
-"""The expectation weighs as much as a measurement of this length: a first batch also waits for Spark's workers."""
+"""The estimate weighs as much as a measurement of this length: a first batch also waits for Spark's workers."""
 MEASURED_S: Final = 300.0
-"""A measurement weighs as much as one of this length at most, so a change of the cluster shows itself."""
+"""A measurement weighs at most as much as one of this length, so a change of the cluster shows soon."""
 
 
 def work_bytes(size_bytes: int) -> int:
@@ -40,7 +40,7 @@ def work_bytes(size_bytes: int) -> int:
 
 @dataclass(slots=True)
 class CleaningRate:
-    """How much work the batches of this process have done, in how many seconds."""
+    """The work that the batches of this process have done, and the seconds that it took."""
 
     done_bytes: float = 0.0
     seconds: float = 0.0
@@ -54,7 +54,7 @@ class CleaningRate:
             self.seconds = MEASURED_S
 
     def per_second(self, slots: int, io_bytes_per_second: float | None) -> float:
-        """The work of a second with `slots` tasks at once and a byte rate: first as expected, then as measured."""
+        """Return the work per second for `slots` tasks and a byte rate: first estimated, then measured."""
         expected = float(slots * CORE_BYTES_PER_S)
         if io_bytes_per_second is not None:
             expected = min(expected, io_bytes_per_second / MOVED_PER_BYTE)
@@ -63,7 +63,7 @@ class CleaningRate:
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """What a batch may claim: stored bytes, logs, and work. The first `least_logs` may exceed `share_bytes` of work."""
+    """Limits of a batch: stored bytes, logs and work. The first `least_logs` may exceed `share_bytes` of work."""
 
     size_bytes: int
     logs: int
@@ -73,14 +73,14 @@ class BatchLimits:
 
     @classmethod
     def of(cls, work_per_second: float, share_bytes: float, slots: int, *, size_bytes: int, logs: int) -> Self:
-        """The limits of a cluster that does so much work in a second; `share_bytes` is one share of all that is due."""
+        """Return the limits of a cluster with this much work per second; `share_bytes` is one share of the backlog."""
         share_bytes = max(share_bytes, min(2 * share_bytes, work_per_second * SHORT_S))
         return cls(size_bytes, logs, work_per_second * CLAIM_S, share_bytes, LOGS_PER_SLOT * slots)
 
     def fitting(self, sizes: Sequence[int], claimed: Sequence[int] = ()) -> int:
-        """How many of the next logs, of `sizes` in stored bytes, fit beside the claimed ones. A batch has one at least.
+        """Return how many of the next logs fit beside the claimed ones, by stored bytes; at least one in a batch.
 
-        None is left out for a smaller one behind it: the most urgent log is always the next.
+        No log is skipped in favour of a smaller one behind it: the most urgent log is always the next.
         """
         count, total_bytes = len(claimed), sum(claimed)
         for size_bytes in sizes:

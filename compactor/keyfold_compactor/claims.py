@@ -1,8 +1,8 @@
-"""The compactor's claims on the partitions of one batch, and the leases that go with them.
+"""The compactor's claims on the partitions of one batch, and their leases.
 
-Safety is the epoch's business; the lease only keeps two runs from fencing each other for ever. A pass that takes
-longer than a third of its lease has it renewed by threads of the driver. A session is used by one thread at a time:
-whoever commits takes the session out of the keeper's hands first (`Claim.lock`).
+The epoch ensures safety. The lease only prevents two runs from fencing each other forever. Threads of the driver renew
+the leases of a pass every third of their length. A session is used by one thread at a time: a thread that commits first
+takes the claim's lock, so that the keeper does not use the session (`Claim.lock`).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from keyfold_compactor.policy import Verdict
 from keyfold_compactor.settings import TopicSettings
 from keyfold_compactor.work import LogJob
 
-# One renewal is two requests: five hundred of them one after another would take longer than a lease.
+# One renewal takes two requests: five hundred in sequence would take longer than a lease.
 RENEWALS_AT_ONCE: Final = 16
 
 
 @dataclass(slots=True)
 class Claim:
-    """One claimed partition: the session, what is to be done, by which settings; `size_bytes` as the run saw it."""
+    """One claimed partition: the session, the job and the settings; `size_bytes` as the run saw it."""
 
     session: CompactorSession
     job: LogJob
@@ -37,12 +37,10 @@ class Claim:
 
 
 class LeaseKeeper:
-    """Renews leases every third of their length until the batch is over; not of claims without `keep` any more.
+    """Renew leases every third of their length until the batch ends, except for claims without `keep`.
 
-    Claims may be added to the list meanwhile.
-
-    A renewal that does not come to its end (a prefix that S3 slows down, a commit that is being repeated) is left to
-    itself: the others' next ones do not wait for it.
+    Claims may be added to the list in the meantime. A renewal that hangs (a prefix that S3 slows down, a commit that is
+    retried) does not delay the next renewals of other claims.
     """
 
     def __init__(self, claims: Sequence[Claim], lease_ms: int) -> None:
@@ -60,14 +58,14 @@ class LeaseKeeper:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
-        self._pool.shutdown()  # what is left is left out, what is under way ends: the sessions are others' from now on
+        self._pool.shutdown()  # waits for renewals in progress: other threads use the sessions from now on
 
     def renew(self) -> None:
         """Renew every lease once, and wait for it."""
         wait(self.begin())
 
     def begin(self) -> list[Future[None]]:
-        """Begin to renew every lease, many at a time, but those whose last renewal is still under way."""
+        """Start to renew every lease, many at a time, except where the last renewal is still in progress."""
         for number, claim in enumerate(self._claims):
             before = self._under_way.get(number)
             if claim.keep and (before is None or before.done()):
@@ -88,7 +86,7 @@ def _renew(claim: Claim, lease_ms: int) -> None:
     try:
         claim.session.renew(lease_ms)
     except KeyfoldError as error:
-        # A lost claim shows itself at the commit. A renewal that failed is tried again with the next ones.
+        # The commit detects a lost claim. A failed renewal is retried with the next ones.
         claim.keep = error.retriable
     except Exception:  # noqa: BLE001, S110 - what is wrong with one must not end the renewal of all others
         pass

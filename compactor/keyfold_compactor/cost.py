@@ -1,8 +1,8 @@
-"""What cleaning a log would cost, as far as its manifest tells: a plan reads no index.
+"""The cost of cleaning a log, estimated from its manifest: a plan reads no index.
 
-How much of a log is garbage is only known from its keys. So these are upper bounds: what is read and written when every
-segment that is looked at has some garbage. A segment without any costs its index alone, and a block in which nothing
-survives is not read either. Small segments cost some percent more, for what frames them.
+Only the keys tell how much of a log is garbage. So these are upper bounds, for the case that every segment in the range
+has some garbage. A segment without garbage costs only its index, and a block in which nothing survives is not read.
+Small segments cost a few percent more, for their framing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from keyfold_compactor.settings import TopicSettings
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Stored bytes at most: indexes and segments read, both written. `parts` are the commits it is cut into, about."""
+    """Upper bounds in stored bytes: indexes and segments read, both written. `parts` is about the number of commits."""
 
     index_bytes_read: int = 0
     segment_bytes_read: int = 0
@@ -31,7 +31,7 @@ class Cost:
 
     @property
     def moved_bytes(self) -> int:
-        """All that the throttle would count."""
+        """All bytes that the throttle would count."""
         return self.index_bytes_read + self.segment_bytes_read + self.bytes_written
 
     def __add__(self, other: Cost) -> Cost:
@@ -43,14 +43,14 @@ class Cost:
         )
 
     def seconds_at(self, rate: float | None) -> float | None:
-        """How long the throttle alone would take at `rate` bytes a second; None without a limit."""
+        """Return how long the throttle alone would take at `rate` bytes per second; None without a limit."""
         return None if rate is None else self.moved_bytes / rate
 
 
 def cost(place: Place, pinned: Pinned, verdict: Verdict, settings: TopicSettings, pass_bytes: int) -> Cost | None:
-    """What the pass that `verdict` asks for would cost; of a log that is not due, what cleaning it now would.
+    """Return the cost of the pass that `verdict` asks for; of a log that is not due, the cost of cleaning it now.
 
-    None where there is nothing to clean even then.
+    Return None if there is nothing to clean even then.
     """
     if verdict.is_merge:
         groups = merges(pinned.manifest.segments, verdict.range.first_dirty, settings)
@@ -59,18 +59,18 @@ def cost(place: Place, pinned: Pinned, verdict: Verdict, settings: TopicSettings
         return None
     asked = verdict if verdict.is_due else judge(pinned.manifest, settings, pinned.seen_ms, force=True)
     job = log_job(0, place, pinned, asked, settings, 0)
-    # What retention takes is not cleaned any more.
+    # Segments that retention removes are not cleaned.
     entries = [entry for entry in job.entries if entry.base_offset >= verdict.range.log_start]
     is_dirty = any(job.is_dirty(entry) for entry in entries)
     if not is_dirty and not verdict.is_due:
         return None
-    # Keys of the dirty part are looked for in all of the clean part; without any only due tombstones are.
+    # The map looks for the dirty part's keys in the whole clean part; without a dirty part only for due tombstones.
     looked_at = [entry for entry in entries if is_dirty or job.needs_index(entry)]
     return _moved(looked_at, pass_bytes, index_reads=2)  # for the map, and again where a segment is rewritten
 
 
 def total(costs: Iterable[Cost]) -> Cost:
-    """The sum."""
+    """Return the sum."""
     return sum(costs, Cost())
 
 

@@ -1,22 +1,21 @@
-"""Segments with too little garbage to be worth rewriting: `segment.min.garbage.ratio`.
+"""Leave segments with too little garbage as they are: `segment.min.garbage.ratio`.
 
-Kafka rewrites a segment for a single superseded record. With a floor, a segment whose garbage is a smaller share of its
-bytes is left as it is, and what that means for the rest of the pass is decided here, from figures alone:
+Kafka rewrites a segment for a single superseded record. With this ratio as a floor, a segment with a smaller share of
+garbage is not rewritten. This module decides what that means for the rest of the pass, from figures alone:
 
-    what is left            segments that would be rewritten each for itself. One that loses nothing, or everything, or
-                            goes into a larger one anyway costs the same with or without a floor
-    tombstones              in the dirty part not marked from the first left segment with superseded records on: an
-                            older record of their key may be in it. So they cannot become due before their values have
-                            gone. A tombstone in the clean part has none, nor has one that was marked before, wherever
-                            the pass leaves garbage now: those get their mark in a new index, also of a segment that
-                            is left
-    first_dirty_offset      goes no further than that segment, and nowhere when it is in the clean part, for what
-                            supersedes its records must stay in the dirty part to be found by the next pass
+    left segments           segments that would each be rewritten by themselves. A segment that loses nothing, or
+                            everything, or that is merged anyway costs the same with or without a floor
+    tombstones              in the dirty part are not marked from the first left segment with superseded records on,
+                            because that segment may have an older record of their key. So they cannot become due
+                            before their values are gone. A tombstone in the clean part has no older record, and neither
+                            has one that was marked before: those get their mark in a new index, also in left segments
+    first_dirty_offset      does not move beyond that segment, and does not move at all if it is in the clean part.
+                            The records that supersede its garbage must stay in the dirty part for the next pass
 
-A floor gives way to a promise: a pass that is forced, or overdue by `max.compaction.lag.ms`, knows none.
+A forced pass, and one that is overdue by `max.compaction.lag.ms`, has no floor.
 
-What was left keeps the log dirty, and would make it due in every run. `Settled` remembers, for as long as the process
-lives, that nothing there was worth it; it is asked again when something has changed.
+Left garbage keeps the log dirty, which would make it due in every run. `Settled` remembers for the life of the process
+that no segment there was worth a rewrite. The log is judged again when something has changed.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ from keyfold_compactor.work import LogJob
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a pass does after all. `stats` say of left segments that they keep everything, marked or not.
+    """What a pass finally does. In `stats` left segments keep everything, marked or not.
 
-    `left` are positions of segments below the floor; from position `unmarked_from` on no tombstone is marked;
-    `first_dirty` is the offset below which nothing superseded is left. `is_merge`: a pass that looked at no record.
+    `left` are the positions of segments below the floor. From position `unmarked_from` on no tombstone is marked.
+    `first_dirty` is the offset below which nothing superseded is left. `is_merge`: the pass reads no record.
     """
 
     groups: tuple[Group, ...]
@@ -51,13 +50,13 @@ class Choice:
 
 
 def only_merge(job: LogJob, groups: Sequence[Group]) -> Choice:
-    """Put segments together and decide about no record: nothing is marked, and `first_dirty_offset` stays."""
+    """Merge segments without reading records: nothing is marked, and `first_dirty_offset` stays."""
     stats = tuple(untouched(entry) for entry in job.entries)
     return Choice(tuple(groups), stats, (), 0, NO_OFFSET, is_merge=True)
 
 
 def choose(job: LogJob, groups: Sequence[Group], stats: Sequence[SegmentStats], floor: float) -> Choice:
-    """Take out of a pass's groups what is below `floor`, a share of stored bytes; 0 takes out nothing."""
+    """Remove the segments below `floor`, a share of stored bytes, from a pass's groups; 0 removes none."""
     left = tuple(
         g.first for g in groups if _is_single(g) and garbage_ratio(job.entries[g.first], stats[g.first]) < floor
     )
@@ -92,10 +91,10 @@ def choose(job: LogJob, groups: Sequence[Group], stats: Sequence[SegmentStats], 
 
 
 def _unmarked_from(job: LogJob, groups: Sequence[Group], held: int) -> int:
-    """Where marking ends: at the first segment that is left with superseded records, or with the clean part.
+    """Return where marking ends: at the first left segment with superseded records, or at the end of the clean part.
 
-    Below `first_dirty` no key occurs twice, so a clean tombstone has no older record even where that segment is clean
-    too. A group that goes from the clean part into the dirty one is not marked at all.
+    Below `first_dirty` no key occurs twice, so a clean tombstone has no older record even if that segment is clean too.
+    A group that reaches from the clean part into the dirty part is not marked at all.
     """
     clean_count = sum(e.next_offset <= job.first_dirty for e in job.entries)
     if clean_count <= held:
@@ -104,22 +103,22 @@ def _unmarked_from(job: LogJob, groups: Sequence[Group], held: int) -> int:
 
 
 def _only_marked(made: Group, entry: SegmentEntry) -> Group:
-    """A segment that is left, but for its index."""
+    """Return a group that only writes a new index for a left segment."""
     return replace(made, is_remark=True, read_bytes=entry.index_size_bytes, write_bytes=entry.index_size_bytes)
 
 
 def _as_left(entry: SegmentEntry, *, is_marked: bool) -> SegmentStats:
-    """A new index marks every tombstone of the segment that has no mark."""
+    """Return the stats of a left segment. A new index marks all its tombstones that have no mark."""
     return replace(untouched(entry), mark_count=entry.unmarked_tombstone_count if is_marked else 0)
 
 
 def garbage_ratio(entry: SegmentEntry, found: SegmentStats) -> float:
-    """The share of a segment's stored bytes that cleaning would free, as the map estimates it."""
+    """Return the share of a segment's stored bytes that cleaning would free, as the map estimates it."""
     return (entry.size_bytes - found.kept_bytes) / entry.size_bytes
 
 
 def floor_of(verdict: Verdict, settings: TopicSettings) -> float:
-    """The floor of one pass."""
+    """Return the floor of one pass."""
     if {Reason.FORCED, Reason.OVERDUE}.intersection(verdict.reasons):
         return 0.0
     return settings.segment_min_garbage_ratio
@@ -130,17 +129,17 @@ def _is_single(group: Group) -> bool:
 
 
 Signature: TypeAlias = tuple[tuple[str, ...], int, frozenset[tuple[str, int]], float]
-"""All that a pass's choice depends on: its segments by name, how far it goes, which marks go, and the floor."""
+"""Everything that a pass's choice depends on: its segments by name, how far it goes, which marks go, and the floor."""
 
 
 @dataclass(slots=True)
 class Settled:
-    """Logs in which everything that is left to clean was below the floor."""
+    """Logs in which all remaining garbage is below the floor."""
 
     _known: dict[Place, Signature] = field(default_factory=dict)
 
     def learn(self, manifest: Manifest, job: LogJob, choice: Choice, floor: float) -> None:
-        """Note what a pass of `job` has left, given the manifest after it. May be called by many threads."""
+        """Record what a pass of `job` has left, given the manifest after it. May be called by many threads."""
         if choice.left:
             self._known[job.place] = _signature(manifest, job.end, job.purge, floor)
         else:
@@ -156,6 +155,6 @@ class Settled:
 
 
 def _signature(manifest: Manifest, end: int, purge: Purge, floor: float) -> Signature:
-    segments = [s for s in manifest.segments if s.next_offset <= end]  # what is appended behind it changes nothing
+    segments = [s for s in manifest.segments if s.next_offset <= end]  # appends behind it change nothing
     going = frozenset((s.index_name, epoch) for s in segments for epoch in purge.of_all(s))
     return tuple(s.index_name for s in segments), end, going, floor

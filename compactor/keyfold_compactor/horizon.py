@@ -1,18 +1,18 @@
-"""Which tombstones may go: those past their delete horizon, and of these the ones that every replica has received.
+"""Decide which tombstones a pass removes: those past their delete horizon that every replica has received.
 
-A tombstone is marked by the pass that left no older record of its key. From that pass's commit on two waits run:
+A tombstone is marked by the pass that leaves no older record of its key. Two waits start with that pass's commit:
 
-    delete.retention.ms        readers have so long to see it; then it is *due*
-    replica.hold.max.ms        beginning when it is due: a replica that has not received it holds it so long at most;
-                               then it is *overdue*, goes all the same, and that replica needs a resync
+    delete.retention.ms        the time in which readers can see the tombstone; then it is *due*
+    replica.hold.max.ms        starts when it is due: a replica that has not received it holds it for at most this time;
+                               then it is *overdue* and is removed anyway, and that replica needs a resync
 
-What a replica has received is one offset in the source's manifest (`Hold.received_to`): it has had every tombstone
-below it. A replica that is registered and has no entry there has received nothing. So a tombstone goes when it is due
-and below the least of these offsets, or when it is overdue.
+The source's manifest has one offset for each replica (`Hold.received_to`): the replica has received every tombstone
+below it. A registered replica without an entry has received nothing. So a tombstone is removed when it is due and below
+the lowest of these offsets, or when it is overdue.
 
-An index says of each tombstone which pass marked it; a manifest only which passes did in a segment. So from a manifest
-alone a tombstone of a segment surely goes when all of the segment was received, and a log is due for that only: one
-that is cleaned in each run because a tombstone *might* be below the offset would be cleaned for nothing.
+An index says for each tombstone which pass marked it. A manifest only says which passes marked tombstones in a segment.
+So a manifest alone proves that a segment's tombstones can go only if all of the segment was received, and only that
+makes a log due. Otherwise every run would clean a log in vain, because a tombstone *might* be below the offset.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ _NONE: Final[frozenset[int]] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Purge:
-    """Which marked tombstones a pass removes.
+    """The marked tombstones that a pass removes.
 
-    Those of `due_epochs` below `held_from`, and those of `overdue_epochs` wherever they are. What is overdue is due.
+    These are tombstones of `due_epochs` below `held_from`, and all tombstones of `overdue_epochs`. Overdue epochs are
+    due.
     """
 
     due_epochs: frozenset[int] = _NONE
@@ -42,15 +43,15 @@ class Purge:
     overdue_epochs: frozenset[int] = _NONE
 
     def of_all(self, entry: SegmentEntry) -> frozenset[int]:
-        """The passes whose tombstones in a segment all go: where there are any, a pass over it gets something done."""
+        """Return the passes whose tombstones in a segment all go. With any, a pass over the segment has an effect."""
         return self._going(entry, entry.last_offset)
 
     def of_some(self, entry: SegmentEntry) -> frozenset[int]:
-        """The passes of whose tombstones in a segment some may go: where there are none, it need not be read."""
+        """Return the passes with tombstones in a segment that may go. Without any, it need not be read."""
         return self._going(entry, entry.base_offset)
 
     def held(self, entry: SegmentEntry) -> frozenset[int]:
-        """The passes of whose tombstones in a segment some may be held."""
+        """Return the passes with tombstones in a segment that may be held."""
         if entry.last_offset < self.held_from:
             return _NONE
         return (self.due_epochs - self.overdue_epochs).intersection(entry.cleaned_epochs)
@@ -61,10 +62,10 @@ class Purge:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Tombstones that are due and stay, for people: in so many segments some may be at `from_offset` or above.
+    """Tombstones that are due and held, for reports: `segments` may have some at `from_offset` or above.
 
-    `replicas` are those that have received no more than that; `until_ms` is the store time at which the first of these
-    tombstones go even so.
+    `replicas` are those that have received nothing beyond that offset. `until_ms` is the store time at which the first
+    of these tombstones are removed anyway.
     """
 
     from_offset: int
@@ -74,7 +75,7 @@ class Held:
 
 
 def purge_of(manifest: Manifest, settings: TopicSettings, now_ms: int) -> Purge:
-    """What a pass of this version removes at the store time `now_ms`."""
+    """Return what a pass over this version removes at the store time `now_ms`."""
     due = due_epochs(manifest, settings.delete_retention_ms, now_ms)
     held = held_from(manifest, settings.replicas)
     if not due or held == UNHELD:
@@ -84,17 +85,17 @@ def purge_of(manifest: Manifest, settings: TopicSettings, now_ms: int) -> Purge:
 
 
 def due_epochs(manifest: Manifest, wait_ms: int, now_ms: int) -> frozenset[int]:
-    """The passes that were committed longer than `wait_ms` ago."""
+    """Return the passes that were committed longer than `wait_ms` ago."""
     return frozenset(p.epoch for p in manifest.passes if is_over(p.committed_at_ms, wait_ms, now_ms))
 
 
 def held_from(manifest: Manifest, replicas: Collection[str]) -> int:
-    """The first offset that one of these replicas has not received; `UNHELD` without any."""
+    """Return the first offset that one of these replicas has not received; `UNHELD` without replicas."""
     return min(_received(manifest, replicas).values(), default=UNHELD)
 
 
 def held_by(manifest: Manifest, settings: TopicSettings, purge: Purge) -> Held | None:
-    """What of a log is held, and by whom; None where nothing is."""
+    """Return the tombstones of a log that replicas hold; None if there are none."""
     held = [epochs for epochs in map(purge.held, manifest.segments) if epochs]
     if not held:
         return None

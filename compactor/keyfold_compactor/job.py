@@ -190,7 +190,7 @@ class Job:
             raise
 
     def _clean(self, run: Run, should_stop: Callable[[], bool]) -> RunReport:
-        # Who rests is not looked at, and stands as when he failed.
+        # Skipped partitions are not read; they keep the state in which they failed.
         run.report.uncleanable = self._penalties.failing
         run.report.standings.update(self._failed_standings)
         covered = self.places()

@@ -1,13 +1,12 @@
-"""The map of a log that is too large for one task, in three steps without Spark in them.
+"""The map of a log that is too large for one task, in three steps that do not depend on Spark.
 
-    split     each segment's index, in its own task: what is superseded inside the segment is found at once; of the
-              rest the keys go to *buckets* by their CRC-32, so a key that fills half of the log leaves one row per
-              segment
+    split     each segment's index, in its own task: find the rows that are superseded inside the segment. The keys of
+              the rest go to *buckets* by their CRC-32, so a key that fills half of the log leaves one row per segment
     match     each bucket has all candidates of its keys: the offset map of `keyfold_compactor.offset_map` over them
               says which rows of which segments are superseded
     decide    each segment again, with the superseded rows of all buckets: the rules of `keyfold_compactor.retain`
 
-The answer is the one that `keyfold_compactor.mapping` gives; a test compares the two.
+The result is that of `keyfold_compactor.mapping`; a test compares the two.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _CANDIDATES: Final = pa.schema([("key", pa.large_binary()), ("offset", pa.int64(
 
 
 class Candidates(NamedTuple):
-    """Rows of one segment whose keys fall into one bucket, as an Arrow stream of `_CANDIDATES`."""
+    """Rows of one segment whose keys belong to one bucket, as an Arrow stream of `_CANDIDATES`."""
 
     position: int
     data: bytes
@@ -49,9 +48,9 @@ class Superseded(NamedTuple):
 def split(
     job: LogJob, position: int, store: ObjectStore, patience: Patience, bucket_count: int
 ) -> Iterator[tuple[int, Candidates] | Superseded]:
-    """One segment's candidates by bucket, and what is superseded within the segment.
+    """Return one segment's candidates by bucket, and the rows that are superseded inside the segment.
 
-    Nothing is read where nothing is dirty: then the map is empty.
+    If nothing is dirty, the map is empty and nothing is read.
     """
     if job.end <= job.first_dirty:
         return
@@ -80,7 +79,7 @@ def split(
 
 
 def match(job: LogJob, candidates: Iterable[Candidates]) -> Iterator[Superseded]:
-    """Who of a bucket's candidates is superseded by whom: the dirty ones make the map, all are judged by it."""
+    """Yield the superseded rows of a bucket. The dirty candidates make the map, and all candidates are judged by it."""
     tables = [(c.position, pa.ipc.open_stream(c.data).read_all()) for c in candidates]
     tables.sort(key=lambda pair: pair[0])  # offsets ascend over the segments, as the map wants them
     dirty = [(at, t) for at, t in tables if job.is_dirty(job.entries[at])]
@@ -98,7 +97,7 @@ def match(job: LogJob, candidates: Iterable[Candidates]) -> Iterator[Superseded]
 
 
 def decide(job: LogJob, position: int, superseded: Sequence[bytes], store: ObjectStore, patience: Patience) -> Mapped:
-    """What becomes of one segment, given the superseded rows that all buckets found in it."""
+    """Decide about one segment, given the superseded rows that all buckets found in it."""
     entry = job.entries[position]
     if not superseded and not job.is_dirty(entry) and not job.needs_index(entry):
         return position, untouched(entry), None

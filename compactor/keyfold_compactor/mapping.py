@@ -1,8 +1,8 @@
-"""The map of one log inside one task: which record of which segment goes.
+"""The map of one log inside one task: which records of which segments are removed.
 
-Reads indexes only. The dirty part is read first and becomes the offset map; then the clean tail is probed a few
-segments at a time, so memory follows the dirty range. A clean segment is not even read where the map is empty (a pass
-for tombstones alone) and the manifest says that none of its tombstones is due.
+The map reads only indexes. It reads the dirty part first and makes the offset map of it. Then it probes the clean part
+a few segments at a time, so memory follows the size of the dirty range. A clean segment is not read at all if the map
+is empty (a pass for tombstones alone) and the manifest says that none of its tombstones is due.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ READ_THREADS: Final = 4
 PROBE_ROWS_MIN: Final = 1_000_000
 
 Mapped = tuple[int, SegmentStats, bytes | None]
-"""A segment's position, what the map says about it, and its mask (packed bits) where a unit will need it."""
+"""A segment's position, the map's result for it, and its mask (packed bits) if a unit will need it."""
 
 
 def map_log(job: LogJob, store: ObjectStore, patience: Patience, *, threads: int = READ_THREADS) -> Iterator[Mapped]:
-    """Decide about every segment of a log, in no particular order. Raises `Corrupt` and `StoreError`."""
+    """Decide about every segment of a log, in no particular order. Raise `Corrupt` and `StoreError`."""
     dirty = [at for at, e in enumerate(job.entries) if job.is_dirty(e)]
     with ThreadPoolExecutor(threads) as pool:
 
@@ -54,19 +54,19 @@ def map_log(job: LogJob, store: ObjectStore, patience: Patience, *, threads: int
 
 
 def read_rows(job: LogJob, entry: SegmentEntry, store: ObjectStore, patience: Patience) -> pa.Table:
-    """The columns of one index that cleaning decides by."""
+    """Read the columns of one index that cleaning needs."""
     return patience.repeat(lambda: read_index(store, job.place, entry, columns=COLUMNS)).rows
 
 
 def decided(job: LogJob, at: int, rows: pa.Table, superseded: Bools) -> Mapped:
-    """What becomes of one segment, given per row whether a later offset of its key is in the dirty range."""
+    """Decide about one segment, given per row whether the dirty range has a later offset of its key."""
     found = retain(rows, superseded, purge=job.purge, remove_keyless=job.remove_keyless)
     stats = stats_of(job.entries[at], found)
     return at, stats, packed(found.keep) if stats.has_mask and stats.kept_count else None
 
 
 def stats_of(entry: SegmentEntry, found: Retention) -> SegmentStats:
-    """The figures of one segment. What is kept is estimated in stored bytes by its share of the plain bytes."""
+    """Return the stats of one segment. Kept stored bytes are estimated by the share of kept plain bytes."""
     share = found.kept_payload_bytes / found.payload_bytes if found.payload_bytes else 1.0
     return SegmentStats(
         record_count=len(found.keep),
@@ -84,12 +84,12 @@ def stats_of(entry: SegmentEntry, found: Retention) -> SegmentStats:
 
 
 def packed(keep: Bools) -> bytes:
-    """A mask as bits."""
+    """Pack a mask into bits."""
     return np.packbits(keep).tobytes()
 
 
 def unpacked(mask: bytes, count: int) -> Bools:
-    """A mask of `count` rows from its bits."""
+    """Return a mask of `count` rows from its bits."""
     return np.unpackbits(np.frombuffer(mask, np.uint8), count=count).astype(np.bool_)
 
 

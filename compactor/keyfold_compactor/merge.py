@@ -1,13 +1,15 @@
-"""Merging of small segments in logs that are only `delete`: fewer objects, the same records.
+"""Merge small segments in logs whose policy is only `delete`: fewer objects, the same records.
 
-A compacted log has its small segments merged by the passes that clean it. One that is never cleaned would keep every
-small segment that the sink has rolled. Here neighbours are put together, by the manifest alone: no index is read to
-decide it, no record is removed, no tombstone marked, and `first_dirty_offset` stays.
+In a compacted log, passes merge small segments. A log that is never cleaned would keep every small segment that the
+sink rolls. This module merges neighbours by the manifest alone: it reads no index, removes no record, marks no
+tombstone, and `first_dirty_offset` stays.
 
-Retention takes whole segments, so what is merged lives as long as its youngest part. Therefore only segments whose ages
-are counted from the same *span* of time are merged (`segment.merge.span.ms`; spans are laid out from the epoch on, so
-that merging again and again never leaves one), and nothing lives longer than that beyond its time. A result has a dozen
-segments in it, or is near `segment.bytes`, and is twice its largest part: every byte is moved a few times, ever.
+Retention removes whole segments, so a merged segment lives as long as its youngest part. Therefore only segments whose
+ages count from the same *span* of time are merged (`segment.merge.span.ms`), and nothing lives longer than that beyond
+its time. Spans are aligned to the Unix epoch, so repeated merges never leave a span.
+
+A merge takes a dozen segments, or enough to come near `segment.bytes`, and the result is twice its largest part. So
+every byte is moved only a few times.
 """
 
 from __future__ import annotations
@@ -21,11 +23,11 @@ from keyfold_compactor.retention import born_ms
 from keyfold_compactor.settings import TopicSettings
 
 SEGMENTS_MIN: Final = 12
-"""So many segments are worth a merge, however small the result is."""
+"""This many segments are worth a merge, however small the result is."""
 
 
 def merges(segments: Sequence[SegmentEntry], first_dirty: int, settings: TopicSettings) -> list[Group]:
-    """What of a log's segments is worth merging: the same answer makes a log due and says what its pass does."""
+    """Return the segments that are worth merging. The same result makes a log due and defines its pass."""
     if settings.merge_span_ms <= 0:
         return []
     found: list[Group] = []
@@ -42,12 +44,13 @@ def merges(segments: Sequence[SegmentEntry], first_dirty: int, settings: TopicSe
 def _runs(
     segments: Sequence[SegmentEntry], first_dirty: int, span_ms: int
 ) -> Iterator[tuple[int, Sequence[SegmentEntry]]]:
-    """Neighbours that may become one segment, any of them, and the position of the first."""
+    """Yield neighbours of which any may be merged, with the position of the first."""
     first = 0
     age = _Age(UNSTAMPED, UNSTAMPED)
     sort: tuple[bool, bool, int] | None = None
     for at, entry in enumerate(segments):
-        # On one side of first dirty; and with a timestamp or without, lest one without expires by another's.
+        # Merge only on one side of first dirty. Do not mix segments with and without timestamps, because one without
+        # would expire by another's.
         own = (entry.next_offset <= first_dirty, entry.max_timestamp < 0, born_ms(entry) // span_ms)
         joined = age.with_(entry)
         if at and (own != sort or joined.born_ms // span_ms != own[2] or entry.appended_at_ms == UNSTAMPED):
@@ -59,7 +62,7 @@ def _runs(
 
 
 class _Age(NamedTuple):
-    """What a merged segment's age would be counted from. It is never before that of a part (`retention.born_ms`)."""
+    """What a merged segment's age would count from. It is never before that of a part (`retention.born_ms`)."""
 
     appended_at_ms: int
     max_timestamp: int

@@ -1,10 +1,11 @@
-"""Kafka's offset map: the last offset of every key of a log's dirty range, and who is superseded by it.
+"""Kafka's offset map: the last offset of every key in a log's dirty range, and which rows it supersedes.
 
-Kafka keeps MD5 digests in a fixed buffer and trusts that none collide; here whole keys are compared, in Arrow. The
-dirty range is encoded once (each distinct key gets a number), the last offset per number is one assignment since
-offsets ascend. The clean tail is only probed: it adds no key, so the map's memory follows the dirty range.
+Kafka keeps MD5 digests in a fixed buffer and trusts that none collide. Here whole keys are compared, in Arrow. The
+dirty range is encoded once, so each distinct key gets a number. One assignment then sets the last offset of each
+number, because offsets ascend. The clean part is only probed. It adds no key, so the map's memory follows the dirty
+range.
 
-Keys are never null here: a record without a key has no entry and no match.
+A record without a key has no entry and no match.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Column: TypeAlias = Any
 
 @dataclass(frozen=True, slots=True)
 class OffsetMap:
-    """`keys` are distinct and not null; `last_offsets[i]` is the last offset of `keys[i]` in the dirty range."""
+    """Keys, distinct and not null; `last_offsets[i]` is the last offset of `keys[i]` in the dirty range."""
 
     keys: pa.Array
     last_offsets: Offsets
@@ -38,7 +39,7 @@ class OffsetMap:
         return len(self.keys)
 
     def probe(self, keys: Column) -> Offsets:
-        """Per row the last offset of its key in the dirty range, `NOT_IN_MAP` where there is none."""
+        """Return per row the last offset of its key in the dirty range, or `NOT_IN_MAP`."""
         if len(self.keys) == 0 or len(keys) == 0:
             return np.full(len(keys), NOT_IN_MAP, np.int64)
         wanted = keys.cast(self.keys.type) if keys.type != self.keys.type else keys
@@ -55,11 +56,11 @@ def build(
     *,
     binary_bytes_max: int = BINARY_BYTES_MAX,
 ) -> tuple[OffsetMap, list[Offsets]]:
-    """The map of a dirty range, and per segment what `OffsetMap.probe` would say about its rows.
+    """Return the map of a dirty range, and per segment what `OffsetMap.probe` would return for its rows.
 
     `keys` and `offsets` are the columns of the range's segments in log order. Rows below `first_dirty` (a range may
-    begin inside a segment) put nothing into the map, but are judged by it. If the keys have more than
-    `binary_bytes_max` bytes in all, they get 64-bit addresses.
+    begin inside a segment) add nothing to the map, but are judged by it. If the keys have more than `binary_bytes_max`
+    bytes in all, they get 64-bit addresses.
     """
     column = _concatenated(keys, binary_bytes_max)
     encoded = column.dictionary_encode().combine_chunks() if len(column) else None

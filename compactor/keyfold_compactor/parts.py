@@ -1,14 +1,14 @@
-"""A pass that would move more than `log.cleaner.pass.max.bytes` is cut into parts; each is a commit, oldest first.
+"""Cut a pass that would move more than `log.cleaner.pass.max.bytes` into parts, one commit each, oldest first.
 
-The map covers the whole dirty range once, only the rewriting is cut. So space is freed as the pass goes on, and what a
-crash or a lost claim throws away is one part. What a part may do follows from two promises (decisions 2 and 9):
+The map covers the whole dirty range once; only the rewriting is cut. So space is freed while the pass proceeds, and a
+crash or a lost claim discards at most one part. Two promises limit what a part may do (decisions 2 and 9):
 
-    marks                an epoch marks tombstones in one commit. Parts remove and merge; the last one marks, also in
-                         what earlier ones have written: their segments stay, and only get new indexes
-    first_dirty_offset   goes to where the next part begins: below it nothing superseded is left, from it on nothing has
-                         gone yet. Whoever goes on after a crash does the rest, and the marks
+    marks                an epoch marks tombstones in one commit. Parts remove and merge. The last part marks, also in
+                         the segments of earlier parts, which only get new indexes
+    first_dirty_offset   moves to where the next part starts: below it nothing superseded is left, and from it on
+                         nothing has been removed yet. After a crash another pass does the rest, and the marks
 
-Oldest first: a tombstone that is superseded never goes before the older values of its key.
+The order is oldest first, so a superseded tombstone is never removed before the older values of its key.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from keyfold.log.partition_log import Replacement, Swap
 from keyfold_compactor.floor import Choice
 from keyfold_compactor.work import LogJob, UnitJob, UnitSource
 
-# The position of a segment that this pass has written: it keeps all its records, so no mask is asked for it.
+# The position of a segment that this pass has written: it keeps all its records, so it needs no mask.
 _NOT_OF_THE_JOB: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One commit of a pass: positions in `Choice.groups`, and whether it is the one that ends the pass.
+    """One commit of a pass: positions in `Choice.groups`, and whether it is the last one.
 
     `first_dirty` is the offset below which nothing superseded is left after it.
     """
@@ -40,16 +40,16 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """A segment that an earlier part has written, and whose tombstones the last part marks; `group` is its number."""
+    """A segment of an earlier part whose tombstones the last part marks; `group` is its number."""
 
     group: int
     entry: SegmentEntry
 
 
 def cut(job: LogJob, choice: Choice, max_bytes: int) -> tuple[Part, ...]:
-    """The parts of a pass, oldest first; each moves at most `max_bytes` stored bytes, or is one group.
+    """Return the parts of a pass, oldest first. Each moves at most `max_bytes` stored bytes, or is one group.
 
-    Always at least one. New indexes for segments that stay as they are wait for the last part.
+    There is always at least one. New indexes for segments that stay are part of the last one.
     """
     everything = tuple(range(len(choice.groups)))
     if sum(g.moved_bytes for g in choice.groups) <= max_bytes:
@@ -77,7 +77,7 @@ def cut(job: LogJob, choice: Choice, max_bytes: int) -> tuple[Part, ...]:
 
 
 def units(job: LogJob, choice: Choice, part: Part, written: Mapping[int, SegmentEntry]) -> list[UnitJob]:
-    """What tasks have to do for one part; what is only unlinked needs no task. `written` is what earlier parts made."""
+    """Return the tasks' work for one part. Unlinking needs no task. `written` is what earlier parts made."""
     found = [
         _unit(
             job,
@@ -95,7 +95,7 @@ def units(job: LogJob, choice: Choice, part: Part, written: Mapping[int, Segment
 
 
 def remarks(choice: Choice, part: Part, written: Mapping[int, SegmentEntry]) -> list[Remark]:
-    """What the last part has to mark in the segments that earlier ones have written."""
+    """Return what the last part marks in the segments that earlier parts have written."""
     if not part.is_last:
         return []
     return [
@@ -108,7 +108,7 @@ def remarks(choice: Choice, part: Part, written: Mapping[int, SegmentEntry]) -> 
 def replacement(
     job: LogJob, choice: Choice, part: Part, made: Mapping[int, SegmentEntry], written: Mapping[int, SegmentEntry]
 ) -> Replacement:
-    """The commit of one part; `made` holds the new segment of every unit of it, `written` those of earlier parts."""
+    """Return the commit of one part. `made` has the new segments of its units, `written` those of earlier parts."""
     swaps = [
         Swap(
             old=job.entries[group.first : group.last + 1],
@@ -130,7 +130,7 @@ def replacement(
 
 
 def positions(choice: Choice, part: Part) -> list[int]:
-    """The positions of the segments that a part is about."""
+    """Return the positions of the segments in a part."""
     groups = (choice.groups[n] for n in part.groups)
     return [at for group in groups for at in range(group.first, group.last + 1)]
 

@@ -189,7 +189,7 @@ class Passes:
         with claim.lock:
             claim.keep = claim.keep and not errors and each.choice is not None and not each.part.is_last
         if errors or each.choice is None:
-            # Who was overtaken meets objects that the other one has deleted: that is no fault of the log.
+            # A compactor that lost its claim may miss objects that the other one has deleted. The log is not at fault.
             self._end(each, Outcome.FAILED if release(claim.session) else Outcome.LOST, errors[0])
             return
         entries = {a.group: a.entry for a in made if a.entry is not None}
@@ -228,7 +228,7 @@ class Passes:
                 each.claim.keep = False
             self._end(each, Outcome.FAILED if release(each.claim.session) else Outcome.LOST, why)
 
-        # Together: where the store is away too, each of them waits for it in vain.
+        # In parallel: if the store is away too, each of them waits for it in vain.
         self._parallel(end, [each for each in passes if not each.is_over])
 
     def _end(self, each: _Pass, outcome: Outcome, why: str) -> None:

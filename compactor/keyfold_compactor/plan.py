@@ -1,20 +1,21 @@
-"""What is rewritten together, and which task does it.
+"""Decide which segments are rewritten together, and which task rewrites them.
 
 The map says, segment by segment, what would be left of it (`SegmentStats`). From that alone:
 
     a segment that keeps everything           is not touched
-    a segment that keeps everything, but has  gets a new index, its bytes stay
+    a segment that keeps everything, but has  gets a new index; its bytes stay
       tombstones to be marked
     a segment that keeps nothing              is unlinked
     anything else                             is rewritten
 
-Neighbours then go into one output together, up to `segment.bytes`, where the result is at least twice its largest
-member: so every byte is merged at most a logarithmic number of times, however often small segments arrive. Kafka
-groups by what segments were *before* cleaning; by what they will be, one pass does what Kafka needs several for.
-A segment without any timestamp goes into no output with one that has some: retention counts its age from its append,
-and would count it from the others' timestamps, which may be much earlier.
+Neighbours are then merged into one output, up to `segment.bytes`, if the result is at least twice its largest member.
+So every byte is merged at most a logarithmic number of times, however often small segments arrive. Kafka groups by the
+sizes *before* cleaning. Grouping by the sizes after it does in one pass what Kafka needs several for.
 
-The units of all logs are then dealt to tasks by the bytes that they move, largest first.
+A segment without any timestamp is never merged with one that has timestamps. Retention counts its age from its append,
+and would then count it from the others' timestamps, which may be much earlier.
+
+The units of all logs are then distributed over tasks by the bytes that they move, largest first.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from keyfold.log.manifest import NO_EPOCH, NO_OFFSET, SegmentEntry
 
 TASKS_PER_SLOT: Final = 4
 TASK_BYTES_MIN: Final = 256 * 1024 * 1024
-"""What a task of rewriting is to move at the least, where there is so much for each slot."""
+"""Minimum work of a rewriting task, if there is that much for each slot."""
 LOG_COST_BYTES: Final = 256 * 1024
-"""A log costs this much whatever its size: requests, set-up of the map."""
+"""Fixed cost of a log, whatever its size: requests, and the set-up of the map."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentStats:
-    """What the map says about one segment. `kept_bytes` is an estimate of stored bytes; counts are records.
+    """Result of the map for one segment. `kept_bytes` is an estimate of stored bytes; counts are records.
 
-    `held_count` are tombstones that stay for a replica alone. `has_mask` is whether some record goes, so that the unit
-    which rewrites the segment must bring its mask.
+    `held_count` are tombstones kept only for replicas. `has_mask` is whether some record is removed, so that the unit
+    that rewrites the segment needs its mask.
     """
 
     record_count: int
@@ -60,18 +61,18 @@ class SegmentStats:
 
     @property
     def is_untouched(self) -> bool:
-        """Whether neither segment nor index change."""
+        """Whether neither the segment nor its index changes."""
         return not self.has_mask and not self.mark_count
 
 
 def untouched(entry: SegmentEntry) -> SegmentStats:
-    """Of a segment that the map did not need to read."""
+    """Return the stats of a segment that the map did not need to read."""
     return SegmentStats(entry.record_count, entry.record_count, entry.size_bytes, tombstone_count=entry.tombstone_count)
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Neighbouring segments `[first, last]` (positions in the log's list) and what becomes of them.
+    """Neighbouring segments `[first, last]` (positions in the log's list) and what happens to them.
 
     `kept` are the positions that still have records. Without any, the group is unlinked. With one that keeps all its
     records, only the index is new (`is_remark`).
@@ -86,29 +87,29 @@ class Group:
 
     @property
     def is_unlink(self) -> bool:
-        """Whether nothing is left: no task has anything to do."""
+        """Whether no records are left, so that no task has anything to do."""
         return not self.kept
 
     @property
     def moved_bytes(self) -> int:
-        """What the group costs, roughly: stored bytes read and written."""
+        """Approximate cost of the group: stored bytes read and written."""
         return self.read_bytes + self.write_bytes
 
 
 def group(
     entries: Sequence[SegmentEntry], stats: Sequence[SegmentStats], *, segment_bytes: int, unit_bytes: int
 ) -> list[Group]:
-    """Groups of a log's cleaned segments, in order; segments that stay as they are appear in none.
+    """Group a log's cleaned segments, in order. Segments that do not change are in no group.
 
-    `unit_bytes` bounds the stored bytes that one output is made from, so that a log of a few segments still keeps all
-    tasks busy; a single segment may exceed it.
+    `unit_bytes` limits the stored bytes that one output is made from, so that a log of few segments still keeps all
+    tasks busy. A single segment may exceed it.
     """
     groups: list[Group] = []
     run: list[int] = []
     kept_bytes = source_bytes = 0
     is_timeless: bool | None = None
     for at, (entry, found) in enumerate(zip(entries, stats, strict=True)):
-        if found.kept_count:  # a segment with nothing left costs nothing and adds nothing
+        if found.kept_count:  # an empty result costs nothing and adds nothing
             kept_bytes += found.kept_bytes
             source_bytes += entry.size_bytes
             is_other = is_timeless not in {None, entry.max_timestamp < 0}
@@ -122,12 +123,12 @@ def group(
 
 
 def shifted(made: Group, by: int) -> Group:
-    """A group of some neighbours as one of the whole log, in which `by` segments are before them."""
+    """Return a group of a part of the log as a group of the whole log, which has `by` segments before that part."""
     return replace(made, first=made.first + by, last=made.last + by, kept=tuple(at + by for at in made.kept))
 
 
 def _split(run: list[int], entries: Sequence[SegmentEntry], stats: Sequence[SegmentStats]) -> list[Group]:
-    """A run that fits into one output: merged as a whole, or without its largest member, which then stands alone."""
+    """Merge a run that fits into one output, or split off its largest member if the result would be too small."""
     groups: list[Group] = []
     pending = [run]
     while pending:
@@ -148,7 +149,7 @@ def _split(run: list[int], entries: Sequence[SegmentEntry], stats: Sequence[Segm
 def _alone(
     part: list[int], kept: list[int], entries: Sequence[SegmentEntry], stats: Sequence[SegmentStats]
 ) -> list[Group]:
-    """At most one segment has records: it is not merged, and what is empty beside it is unlinked."""
+    """Handle a run in which at most one segment has records: it is not merged, and empty segments are unlinked."""
     singles = [[at] for at in part]
     return [
         _made(single, [at for at in single if at in kept], entries, stats)
@@ -168,9 +169,10 @@ def _made(part: list[int], kept: list[int], entries: Sequence[SegmentEntry], sta
 
 
 def deal(costs: Sequence[int], task_count: int) -> list[list[int]]:
-    """Deal items to at most `task_count` tasks by cost, the costliest first to whoever has least; positions of items.
+    """Distribute items over at most `task_count` tasks by cost; return positions of items.
 
-    Every task has something to do; within a task the costliest comes first.
+    The costliest item goes to the task with the least work. No task is empty; within a task the costliest item is
+    first.
     """
     task_count = max(1, min(task_count, len(costs)))
     hands: list[list[int]] = [[] for _ in range(task_count)]
@@ -183,10 +185,10 @@ def deal(costs: Sequence[int], task_count: int) -> list[list[int]]:
 
 
 def tasks_for(costs: Sequence[int], slots: int, *, least_bytes: int) -> int:
-    """How many tasks to deal work to, where `slots` run at once.
+    """Return the number of tasks, if `slots` of them run at once.
 
-    Several a slot even out what the costs have wrong, but each costs Spark some 20 ms on a slot: a task is to have at
-    least `least_bytes` of work, and there are at most `TASKS_PER_SLOT` a slot, at least one.
+    Several tasks per slot compensate for errors in the costs, but each costs Spark some 20 ms on a slot. So a task
+    should have at least `least_bytes` of work, and a slot has between one and `TASKS_PER_SLOT` tasks.
     """
     per_slot = sum(costs) // (slots * least_bytes)
     return slots * max(1, min(TASKS_PER_SLOT, per_slot))

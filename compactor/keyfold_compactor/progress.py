@@ -41,7 +41,7 @@ class LoggedProgress:
         """See `Progress.begin`."""
         with self._lock:
             self._stage, self._total, self._done = stage, total, 0
-            if stage == FIRST_STAGE:  # the pause between two runs is no work
+            if stage == FIRST_STAGE:  # the pause between two runs does not count as work
                 self._said_s = self._clock.monotonic_s()
             self._say()
 

@@ -210,7 +210,7 @@ class RunReport:
 
     def so_far(self) -> RunReport:
         """Return a copy, also during the run. Passes in progress count with their committed parts."""
-        # Copies of dicts are made in one step of the interpreter; walking them is not.
+        # The interpreter copies a dict in one step, but does not iterate over it in one.
         by_place = {**self.under_way, **self.by_place}
         return replace(
             self, by_place=by_place, by_retention=dict(self.by_retention), standings=dict(self.standings), under_way={}

@@ -1,13 +1,13 @@
-"""Which records of a segment stay: Kafka's rule (Cleaner.shouldRetainRecord) on whole columns.
+"""Decide which records of a segment stay: Kafka's rule (Cleaner.shouldRetainRecord) on whole columns.
 
-A record of the range that is cleaned is removed when
+A record in the cleaned range is removed if it is
 
-    superseded     it has a key, and the offset map knows a later offset of that key;
+    superseded     it has a key, and the offset map has a later offset of that key;
     purged         it is a tombstone, marked by a pass whose delete horizon has passed, and no replica holds it;
-    keyless        it has no key, and the topic asks for Kafka's way with those.
+    keyless        it has no key, and the topic asks for Kafka's rule for such records.
 
-Every tombstone that stays without a mark gets one: after a full pass nothing older of its key is left below it, and
-from the commit of this pass on `delete.retention.ms` runs.
+Every remaining tombstone without a mark gets one: after a full pass no older record of its key is left below it, and
+`delete.retention.ms` starts with the commit of this pass.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """The answer for one segment: `keep` per row, counts, and what a purge must write into the manifest.
+    """The decision for one segment: `keep` per row, counts, and what a purge must write into the manifest.
 
-    `held_count` are tombstones that stay for a replica alone.
+    `held_count` are tombstones kept only for replicas.
     """
 
     keep: Bools
@@ -46,14 +46,14 @@ class Retention:
 
     @property
     def kept_count(self) -> int:
-        """Records that stay."""
+        """Number of records that stay."""
         return int(np.count_nonzero(self.keep))
 
 
 def retain(rows: pa.Table, superseded: Bools, *, purge: Purge, remove_keyless: bool) -> Retention:
     """Decide about all rows of one index (see `keyfold.log.index`).
 
-    `superseded` says per row whether the offset map knows a later offset of its key.
+    `superseded` says per row whether the offset map has a later offset of its key.
     """
     offsets = rows["offset"].to_numpy()
     tombstone = rows["is_tombstone"].to_numpy()
@@ -90,12 +90,12 @@ def _is_in(marks: npt.NDArray[np.int64], epochs: frozenset[int]) -> Bools:
 
 
 def old_marks(rows: pa.Table, keep: Bools) -> pa.Array:
-    """The `cleaned_epoch` of the rows that stay, as it was."""
+    """Return the `cleaned_epoch` of the rows that stay, unchanged."""
     return rows["cleaned_epoch"].filter(pa.array(keep)).combine_chunks()
 
 
 def new_marks(rows: pa.Table, keep: Bools, epoch: int) -> pa.Array:
-    """The `cleaned_epoch` of the rows that stay: as it was, or `epoch` for tombstones that had none."""
+    """Return the `cleaned_epoch` of the rows that stay: unchanged, or `epoch` for tombstones without a mark."""
     kept = rows.select(["is_tombstone", "cleaned_epoch"]).filter(pa.array(keep))
     marks = kept["cleaned_epoch"].combine_chunks()
     is_new = pc.and_(kept["is_tombstone"].combine_chunks(), pc.is_null(marks))

@@ -1,12 +1,12 @@
-"""One unit in one task: build a segment from what survives in its neighbours, and put it into the bucket.
+"""One unit in one task: build a segment from the surviving records of its neighbours, and upload it.
 
-The segment goes up while it is made (`keyfold.log.objects.ObjectStream`), so a task's memory does not follow the
-segment's size: of indexes it holds the stored bytes of one source's and of the output's, and a row group's rows. A unit
-of some size fetches and sends beside its work (`keyfold_compactor.overlap`).
+The segment is uploaded while it is made (`keyfold.log.objects.ObjectStream`), so a task's memory does not depend on the
+segment's size. Of indexes the task holds the stored bytes of one source's and of the output's, and the rows of one row
+group. A unit above a certain size fetches and sends in the background (`keyfold_compactor.overlap`).
 
-By bytes (`keyfold.log.rewrite`): blocks that lose nothing move as they are stored, blocks that lose everything are not
-even fetched. Every attempt takes a fresh name, so an attempt that Spark gave up, or runs twice, leaves an orphan and
-never other bytes under a name that was committed. The segment goes up before its index; the driver names both.
+The rewriter works on bytes (`keyfold.log.rewrite`): blocks that lose nothing are copied as stored, and blocks that lose
+everything are not fetched. Every attempt uses a new name. So an attempt that Spark gave up or repeats leaves an orphan,
+and never different bytes under a committed name. The segment is uploaded before its index; the driver commits both.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from keyfold_compactor.work import MaskKey, UnitJob, UnitSource
 
 # Below this two more threads cost more than they save.
 OVERLAP_BYTES_MIN: Final = 16 * 1024 * 1024
-# The store may lose an upload once by chance. Who has been overtaken loses every one, and the commit tells him.
+# The store may lose an upload once by chance. A compactor that lost its claim loses every upload, and its commit fails.
 _ATTEMPTS: Final = 2
 
 
@@ -50,10 +50,10 @@ def rewrite_unit(
     overlap_bytes_min: int = OVERLAP_BYTES_MIN,
     limits: SegmentLimits = SEGMENT_LIMITS,
 ) -> SegmentEntry:
-    """Make and upload what the unit asks for; the new segment as the manifest will name it.
+    """Make and upload a unit's output; return the new segment as the manifest will list it.
 
-    A unit whose segments have fewer stored bytes than `overlap_bytes_min` does one thing after another.
-    Raises `Corrupt` where an index or a segment is not what it must be, and `StoreError`.
+    A unit whose segments have fewer stored bytes than `overlap_bytes_min` fetches, works and sends in sequence. Raise
+    `Corrupt` if an index or a segment is damaged, and `StoreError`.
     """
     if unit.is_remark:
         return _remarked(unit, store, patience)
@@ -110,7 +110,7 @@ def _survivors(
     *,
     is_ahead: bool,
 ) -> FinishedSegment:
-    """Give `take` what survives, all of it."""
+    """Pass all surviving records to `take`."""
     encoding = unit.encoding
     rewriter = SegmentRewriter(
         sync_marker=unit.sync_marker,
@@ -136,7 +136,7 @@ def _survivors(
 
 
 def _remarked(unit: UnitJob, store: ObjectStore, patience: Patience) -> SegmentEntry:
-    """The same segment with a new index, in which its tombstones are marked."""
+    """Return the same segment with a new index, in which its tombstones are marked."""
     entry = unit.sources[0].entry
     index = _index(unit, entry, store, patience)
     marks = new_marks(index.rows, np.ones(len(index.rows), np.bool_), unit.epoch)
@@ -160,7 +160,7 @@ def _index(unit: UnitJob, entry: SegmentEntry, store: ObjectStore, patience: Pat
 def _parts(
     unit: UnitJob, source: UnitSource, masks: Mapping[MaskKey, bytes], store: ObjectStore, patience: Patience
 ) -> Iterator[tuple[Index, Bools]]:
-    """A segment's index a row group at a time, each with its part of the mask."""
+    """Yield a segment's index one row group at a time, each with its part of the mask."""
     data = patience.repeat(lambda: read_index_data(store, unit.place, source.entry))
     keep = _keep(unit, source, masks)
     origin = unit.place.key(source.entry.index_name)
@@ -174,7 +174,7 @@ def _parts(
 
 
 def _keep(unit: UnitJob, source: UnitSource, masks: Mapping[MaskKey, bytes]) -> Bools:
-    """The mask of one segment. It was made from the same index, so a count that differs is a fault of ours."""
+    """Return the mask of one segment. It was made from the same index, so a different count is a bug."""
     count = source.entry.record_count
     if source.kept_count == count:
         return np.ones(count, np.bool_)
@@ -185,7 +185,7 @@ def _keep(unit: UnitJob, source: UnitSource, masks: Mapping[MaskKey, bytes]) -> 
 
 
 def _ranges(index: Index, keep: Bools) -> Iterator[tuple[int, int]]:
-    """What the rewriter will ask for: it comes to this when it has found the index whole, and not before."""
+    """Return the ranges that the rewriter will fetch. They are computed only after the whole index was found valid."""
     needed = np.flatnonzero(np.bincount(index.ints("block")[keep], minlength=len(index.blocks)))
     for start, length, _ in fetch_ranges(index, needed):
         yield start, length

@@ -215,7 +215,7 @@ class Run:
             session = self._log(place).claim_compactor(lease_ms=0, holder=self._settings.holder)
             self._expire_claimed(session)
         except CommitRefused:
-            return  # another compactor is there and does it
+            return  # another compactor is at work here and will do it
         except KeyfoldError as error:
             self._report.expired(place, Expired(error=reason(error)), LogSize(), LogSize())
 
@@ -319,7 +319,7 @@ class Run:
         """Claim one partition. Return None, after a report, if its part of the run ends here."""
         try:
             return self._claimed(number, look)
-        except (LeaseHeld, Fenced) as error:  # fenced: the other one's claim was faster
+        except (LeaseHeld, Fenced) as error:  # fenced: another compactor claimed first
             return Held(look, PartitionReport(look.place, Outcome.SKIPPED, why=str(error)))
         except CommitRefused as error:
             self._report.add(PartitionReport(look.place, Outcome.LOST, why=str(error)))
@@ -342,7 +342,7 @@ class Run:
         pinned = session.pinned
         try:
             due = self._due(place, pinned)
-        except KeyfoldError:  # what is followed has changed since the look, and contradicts itself now
+        except KeyfoldError:  # the followed settings have changed since the look, and contradict each other now
             release(session)
             raise
         if due is None:
@@ -395,7 +395,7 @@ class Run:
             session = self._log(look.place).claim_compactor(lease_ms=0, holder=self._settings.holder)
             settings = self._settings.settings_of(look.place.topic, session.manifest)
         except CommitRefused:
-            return  # another compactor is there and does it
+            return  # another compactor is at work here and will do it
         except KeyfoldError as error:
             self._report.swept(look.place, Swept(), reason(error))
             return
@@ -405,7 +405,7 @@ class Run:
         try:
             swept = sweep(self._store, session, settings.file_delete_delay_ms, settings.replica_hold_max_ms)
         except CommitRefused:
-            return  # another compactor has claimed the partition: its business now
+            return  # another compactor has claimed the partition and will do it
         except KeyfoldError as error:
             self._report.swept(session.place, Swept(), reason(error))
             return

@@ -1,10 +1,10 @@
-"""What one topic's cleaning goes by, after all sources of configuration have been heard.
+"""The settings for cleaning one topic, combined from all sources of configuration.
 
-A value comes from the first of: `topic.<name>.<key>` in the configuration, the general key in the configuration, what
-the sink followed from Kafka into the manifest, Kafka's default (design section 5). Only the settings that Kafka keeps
-per topic are followed; codec and delays of objects are keyfold's own. So is the deletion of a log's oldest segments:
-both `delete` in `cleanup.policy` and `retention.*` count only where the configuration itself sets them, because an
-archive must not vanish when a topic is emptied by its settings (docs/decisions/0007).
+A value comes from the first of these: `topic.<name>.<key>` in the configuration, the general key in the configuration,
+the value that the sink copied from Kafka into the manifest, Kafka's default. Only settings that Kafka has per topic are
+copied; codec and delays of objects are keyfold's own. The deletion of a log's oldest segments is keyfold's own, too:
+`delete` in `cleanup.policy` and `retention.*` apply only if the configuration itself sets them. An archive must not
+disappear because the settings of a topic empty it (docs/decisions/0007).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Final
 from keyfold.log.objects import PART_BYTES
 
 LONG_MAX: Final = 2**63 - 1
-"""Kafka's "never" for a lag."""
+"""Kafka's value of a lag for "never"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """How outputs are written: Avro's codec name, its level, a block's size before compression, an upload's parts."""
+    """How outputs are written: Avro codec and level, block size before compression, part size of uploads."""
 
     codec: str = "zstandard"
     level: int = 1
@@ -30,12 +30,13 @@ class Encoding:
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """Kafka's topic settings that cleaning goes by, and keyfold's own beside them. Times in ms, sizes in stored bytes.
+    """Kafka's topic settings for cleaning, and keyfold's own. Times are in ms, sizes in stored bytes.
 
-    `compact` is whether `cleanup.policy` holds `compact`. `remove_keyless` is Kafka's way with records without a key
+    `compact` is whether `cleanup.policy` includes `compact`. `remove_keyless` is Kafka's rule for records without a key
     in a compacted log; by default they are kept and counted. `delete` is whether this configuration's own
-    `cleanup.policy` holds `delete`; `retention_ms` and `retention_bytes` are -1 without limit, as in Kafka. `replicas`
-    are the registered ones that take this topic: they hold tombstones that they have not received, so long at most.
+    `cleanup.policy` includes `delete`. `retention_ms` and `retention_bytes` are -1 without limit, as in Kafka.
+    `replicas` are the registered replicas of this topic; they hold tombstones that they have not received, for a
+    limited time.
     """
 
     compact: bool = True
@@ -57,12 +58,12 @@ class TopicSettings:
 
     @property
     def has_retention(self) -> bool:
-        """Whether the log may lose its oldest segments at all."""
+        """Whether the log may lose its oldest segments."""
         return self.delete and (self.retention_ms >= 0 or self.retention_bytes >= 0)
 
     @property
     def has_max_lag(self) -> bool:
-        """Whether records are to be cleaned at a certain age, whatever the ratio."""
+        """Whether records must be cleaned at a certain age, whatever the dirty ratio."""
         return self.max_compaction_lag_ms < LONG_MAX
 
     @property

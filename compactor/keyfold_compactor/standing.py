@@ -1,7 +1,7 @@
-"""How one log stands with its cleaning: what the metrics need to know of it, as values.
+"""The cleaning state of one log: the values that the metrics need.
 
-A run notes the standing of every log when it looks at it, and again when its pass is over. So after a run the figures
-say what is left to do, as Kafka's do, whose cleaner looks at all logs again after each one that it has cleaned.
+A run records the state of every log when it reads the log, and again after its pass. So after a run the metrics say
+what is left to do. Kafka's do, too: its cleaner looks at all logs again after each log that it has cleaned.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from keyfold_compactor.settings import TopicSettings
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Bytes are stored bytes of segments; times are ms of store time, never negative.
+    """The state of one log. Bytes are stored bytes of segments; times are ms of store time, never negative.
 
-    `overdue_ms` is by how much the oldest dirty segment exceeds `max.compaction.lag.ms`; `uncleaned_age_ms` is how
-    long ago the oldest record above the first dirty offset was appended. Both are 0 where there is none, or where the
-    log is not compacted, a replica for one. `is_in_progress`: another compactor holds the lease. `is_held`: a replica
-    holds some of its tombstones beyond their delete horizon.
+    `overdue_ms` is by how much the oldest dirty segment exceeds `max.compaction.lag.ms`. `uncleaned_age_ms` is how long
+    ago the oldest record above the first dirty offset was appended. Both are 0 if there is none, or if the log is not
+    compacted (a replica, for example). `is_in_progress`: another compactor holds the lease. `is_held`: a replica holds
+    tombstones of the log beyond their delete horizon.
     """
 
     place: Place
@@ -36,18 +36,18 @@ class Standing:
 
     @property
     def dirty_percent(self) -> float:
-        """Kafka's cleanable ratio, times 100; 0.0 for a log without bytes."""
+        """Kafka's dirty ratio, times 100; 0.0 for a log without bytes."""
         total_bytes = self.clean_bytes + self.cleanable_bytes
         return 100 * self.cleanable_bytes / total_bytes if total_bytes else 0.0
 
 
 def standing(place: Place, pinned: Pinned, verdict: Verdict, settings: TopicSettings) -> Standing:
-    """The standing of a log whose version `pinned` was judged as `verdict` says, at the time it was seen."""
+    """Return the state of a log whose version `pinned` was judged as `verdict`, at the time it was read."""
     lease_until_ms = pinned.manifest.compactor.lease_until_ms
     is_in_progress = lease_until_ms > pinned.seen_ms
     if verdict.follows or not settings.compact:
         return Standing(place, is_compacted=False, is_in_progress=is_in_progress)
-    # What the verdict lets retention take is as good as gone.
+    # Segments that retention may remove count as removed.
     left = [s for s in pinned.manifest.segments if s.base_offset >= verdict.range.log_start]
     dirty = [s for s in left if s.next_offset > verdict.range.first_dirty]
     born_ms = min((_appended_ms(s, pinned) for s in dirty), default=pinned.seen_ms)
@@ -63,7 +63,7 @@ def standing(place: Place, pinned: Pinned, verdict: Verdict, settings: TopicSett
 
 
 def _appended_ms(entry: SegmentEntry, pinned: Pinned) -> int:
-    """When a segment was appended. Whoever commits next writes it down; until then it is the manifest's own age."""
+    """Return when a segment was appended. Until the next commit records it, that is the manifest's own age."""
     if entry.appended_at_ms != UNSTAMPED:
         return entry.appended_at_ms
     return pinned.seen_ms if pinned.modified_ms == UNSTAMPED else pinned.modified_ms

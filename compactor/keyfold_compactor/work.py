@@ -1,11 +1,12 @@
 """What the driver sends to tasks, and what they answer: plain values that can be pickled.
 
-A log is cleaned in two steps. `LogJob` asks for the map: the answer is small (`SegmentStats` per segment), the masks
-that say which record goes stay where they were made. `UnitJob` asks for one output; the masks of its segments come to
-it from there. The driver never gets a key or a record. An answer with an `error` fails its own partition alone.
+A log is cleaned in two steps. `LogJob` asks for the map. Its answer is small (`SegmentStats` per segment); the masks
+that say which records are removed stay where they were made. `UnitJob` asks for one output, and gets the masks of its
+segments from there. The driver never receives a key or a record. An answer with an `error` fails only its own
+partition.
 
-A log that is small beside its batch may be cleaned in one go (`LogJob.at_once`): the task that has mapped it does its
-units too.
+A log that is small beside its batch may be cleaned in one stage (`LogJob.at_once`): the task that mapped it also does
+its units.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ class StoreSource(Protocol):
     """A description of the bucket from which a task opens its own store (`keyfold.store.s3.S3Location`)."""
 
     def open(self, pacer: Pacer | None = None) -> ObjectStore:
-        """A store whose bytes the pacer lets through."""
+        """Open a store whose bytes the pacer paces."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """By what the units of a log are chosen once it is mapped (`at_once.choice_of`), in stored bytes.
+    """Limits for choosing a log's units after its map (`at_once.choice_of`), in stored bytes.
 
-    `segment_bytes` is what an output may have, `unit_bytes` what one may be made from, `max_bytes` what a part of the
-    pass may move; `floor` is the share of garbage that makes a segment worth rewriting. With `keeps_ages` segments that
-    stay dirty are not merged, for `max.compaction.lag.ms` counts from the oldest of them.
+    An output has at most `segment_bytes` and is made from at most `unit_bytes`. A part of the pass moves at most
+    `max_bytes`. `floor` is the share of garbage that makes a segment worth rewriting. With `keeps_ages`, segments that
+    stay dirty are not merged, because `max.compaction.lag.ms` counts from the oldest of them.
     """
 
     segment_bytes: int
@@ -49,9 +50,9 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class LogJob:
-    """One log of a run. `entries` are its segments below `end`; `[first_dirty, end)` is what the map is made of.
+    """One log of a run. `entries` are its segments below `end`; the map is made of `[first_dirty, end)`.
 
-    With `at_once` the task that maps it may go on to its units.
+    With `at_once` the task that maps the log may also do its units.
     """
 
     number: int
@@ -68,20 +69,20 @@ class LogJob:
 
     @property
     def size_bytes(self) -> int:
-        """Stored bytes of its segments."""
+        """Stored bytes of the log's segments."""
         return sum(e.size_bytes for e in self.entries)
 
     @property
     def index_bytes(self) -> int:
-        """What mapping this log reads at most."""
+        """Maximum bytes that mapping this log reads."""
         return sum(e.index_size_bytes for e in self.entries)
 
     def is_dirty(self, entry: SegmentEntry) -> bool:
-        """Whether a segment holds offsets of the dirty range."""
+        """Whether a segment has offsets of the dirty range."""
         return entry.next_offset > self.first_dirty and self.end > self.first_dirty
 
     def needs_index(self, entry: SegmentEntry) -> bool:
-        """Whether a clean segment must be read even though no key of the map could be in it."""
+        """Whether a clean segment must be read even if the map has none of its keys."""
         return bool(
             entry.unmarked_tombstone_count or self.purge.of_some(entry) or (self.remove_keyless and entry.keyless_count)
         )
@@ -105,9 +106,9 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class MapAnswer:
-    """What the map of one log found, one `SegmentStats` per entry of its job; or why there is none.
+    """Result of the map of one log: one `SegmentStats` per entry of its job, or the error.
 
-    `made` are the answers of its units where the task has done these too, None where nobody has yet.
+    `made` are the answers of its units if the task did these too, else None.
     """
 
     number: int
@@ -134,8 +135,8 @@ class UnitSource:
 class UnitJob:
     """One output of one log: `sources` are the segments that still have records.
 
-    It holds nothing of the log's other segments: a log of thousands has a unit for each few of them. Without
-    `is_marking` tombstones keep the marks that they have: an older record of their key may be left in the log.
+    It has nothing about the log's other segments, because a log of thousands of segments has a unit for each few of
+    them. Without `is_marking` tombstones keep their marks: an older record of their key may be left in the log.
     """
 
     log: int
@@ -152,17 +153,17 @@ class UnitJob:
 
     @property
     def source_bytes(self) -> int:
-        """Stored bytes of the segments that it is made from."""
+        """Stored bytes of the segments that the output is made from."""
         return sum(s.entry.size_bytes for s in self.sources)
 
     def mask_keys(self) -> list[MaskKey]:
-        """The masks that this unit needs: those of segments that lose a record."""
+        """Return the masks that this unit needs: those of segments that lose a record."""
         return [(self.log, s.position) for s in self.sources if s.kept_count < s.entry.record_count]
 
 
 @dataclass(frozen=True, slots=True)
 class UnitAnswer:
-    """The segment that a unit made and uploaded; or why there is none."""
+    """The segment that a unit made and uploaded, or the error."""
 
     log: int
     group: int
@@ -172,31 +173,31 @@ class UnitAnswer:
 
 
 Done = Callable[[int], None]
-"""Told how many more logs or units are done, while the others are at work; from any thread, but from one at a time."""
+"""Called with the number of further finished logs or units, from any thread, but by one at a time."""
 
 
 class Executor(Protocol):
-    """Runs the two steps of a batch. `slots` is how many tasks run at once."""
+    """Run the two steps of a batch. `slots` is how many tasks run at once."""
 
     @property
     def slots(self) -> int:
-        """Tasks that run at the same time."""
+        """Number of tasks that run at once."""
 
     def map_logs(self, jobs: Sequence[LogJob], done: Done) -> list[MapAnswer]:
-        """Map every log; answers in any order. A log that fails says so in its answer.
+        """Map every log; return answers in any order. A log that fails says so in its answer.
 
-        Of jobs with `at_once` the units may be done too, in the same task.
+        Units of jobs with `at_once` may be done in the same task.
         """
 
     def rewrite(self, hands: Sequence[Sequence[UnitJob]], done: Done) -> list[UnitAnswer]:
-        """Do all units, one task per hand; answers in any order. A batch may ask several times, for its parts."""
+        """Do all units, one task per hand; return answers in any order. A batch may call this for each of its parts."""
 
     def forget(self) -> None:
-        """The batch is over: its masks are not needed any more."""
+        """Drop the masks after the end of a batch."""
 
 
 def reason(error: BaseException) -> str:
-    """An error as the report shows it: keyfold's own speak for themselves, others need their type."""
+    """Format an error for the report. Other errors than keyfold's own show their type."""
     return str(error) if isinstance(error, KeyfoldError) else f"{type(error).__name__}: {error}"
 
 
@@ -204,5 +205,5 @@ Answer = TypeVar("Answer", MapAnswer, UnitAnswer)
 
 
 def waited(answer: Answer, wait_s: float) -> Answer:
-    """The answer with the time that its task waited for the throttle."""
+    """Return the answer with the time that its task waited for the throttle."""
     return replace(answer, traffic=replace(answer.traffic, wait_s=wait_s))
