@@ -8,9 +8,9 @@ from keyfold.cli.app import run
 
 
 def task() -> None:
-    """Return when all is well, leave the process with an exit code else.
+    """Return on success, else exit the process with an exit code.
 
-    For runners that call a function and take every `SystemExit` for a failure, as Databricks' wheel tasks may.
+    Some runners, such as Databricks' wheel tasks, call a function and treat every `SystemExit` as a failure.
     """
     code = run(["compact", *sys.argv[1:]])
     if code:

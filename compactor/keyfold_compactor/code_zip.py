@@ -1,9 +1,9 @@
-"""keyfold's code as one zip that Spark ships and Python imports from; and the script that spark-submit is given.
+"""keyfold's code as one zip that Spark ships and Python imports, and the script for spark-submit.
 
     python -m keyfold_compactor.code_zip FOLDER     writes keyfold-<version>-spark.zip and keyfold_compact.py
 
-The zip has what the compactor is made of, and the package's metadata, by which `keyfold` finds its commands. It has no
-library: those hold native code, which Python cannot import from a zip.
+The zip has the compactor's packages and their metadata, by which `keyfold` finds its commands. It has no libraries:
+they contain native code, which Python cannot import from a zip.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _METADATA: Final = ("METADATA", "entry_points.txt")
 
 
 def is_shipped() -> bool:
-    """Whether this code runs from a zip: then Spark has it from `--py-files`, and gives it to executors by itself."""
+    """Whether this code runs from a zip. Then Spark has it from `--py-files`, and gives it to executors itself."""
     return not _origin(PACKAGES[0]).is_file()
 
 
 def write_code_zip(path: Path) -> Path:
-    """Write the installed packages as a zip; returns the path."""
+    """Write the installed packages as a zip; return the path."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for package in PACKAGES:
             root = _origin(package).parent
@@ -40,7 +40,7 @@ def write_code_zip(path: Path) -> Path:
 
 
 def write_for_submit(folder: Path) -> tuple[Path, Path]:
-    """Write the zip and the script into a folder, which is made; returns both paths."""
+    """Write the zip and the script into a folder, which is created; return both paths."""
     folder.mkdir(parents=True, exist_ok=True)
     code = write_code_zip(folder / f"keyfold-{distribution('keyfold').version}-spark.zip")
     script = folder / "keyfold_compact.py"

@@ -1,6 +1,6 @@
-"""One log, one unit inside a task; and the executor that does all of it in this process (`work.Executor`).
+"""One log or one unit inside a task, and the executor that does everything in this process (`work.Executor`).
 
-Here a fault of one log is turned into an answer, so that it fails its own partition and nothing else.
+An error of one log becomes an answer here, so that it fails its own partition and nothing else.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from keyfold_compactor.work import Done, LogJob, MapAnswer, MaskKey, Traffic, Un
 def run_map(
     job: LogJob, store: ObjectStore, patience: Patience, *, threads: int = READ_THREADS
 ) -> tuple[MapAnswer, dict[MaskKey, bytes]]:
-    """Map one log inside a task: its answer, and the masks that its units will need."""
+    """Map one log inside a task; return its answer, and the masks that its units will need."""
     counted = CountedStore(store)
     masks: dict[MaskKey, bytes] = {}
     stats = {}
@@ -52,7 +52,7 @@ def run_unit(unit: UnitJob, masks: Mapping[MaskKey, bytes], store: ObjectStore, 
 def run_log(
     job: LogJob, store: ObjectStore, patience: Patience, *, threads: int = READ_THREADS
 ) -> tuple[MapAnswer, dict[MaskKey, bytes]]:
-    """Map one log inside a task, and do its units there too where the job allows it."""
+    """Map one log inside a task, and also do its units if the job allows that."""
     mapped = run_map(job, store, patience, threads=threads)
     return gone_on(job, mapped, lambda unit, masks: run_unit(unit, masks, store, patience))
 
@@ -62,13 +62,13 @@ def _traffic(counted: CountedStore) -> Traffic:
 
 
 def _nobody(_count: int) -> None:
-    """Nobody watches."""
+    """Report progress to nobody."""
 
 
 class LocalExecutor:
-    """Everything in this process, one log and one unit after another: what tests and the specification use.
+    """Do everything in this process, one log and one unit after another, for tests and as the reference.
 
-    `is_at_once`: logs whose jobs allow it are cleaned in one go.
+    `is_at_once`: clean logs in one stage if their jobs allow it.
     """
 
     slots = 1

@@ -1,11 +1,11 @@
-"""For which replicas a run holds tombstones: read once, at the beginning of each run.
+"""Find the replicas for which a run holds tombstones; read once, at the start of each run.
 
-Who is not known holds: a registration that cannot be read counts as one of all topics that has received nothing, and
-where not even their names can be had, so does an unknown replica. So a mistake in rights or in an object costs space,
-for `replica.hold.max.ms` at most, and never a tombstone that a replica needed.
+An unknown replica holds tombstones, too. A registration that cannot be read counts as one for all topics that has
+received nothing. If the names cannot be listed, an unknown replica counts. So a mistake in permissions or in an object
+costs space, for at most `replica.hold.max.ms`, but never a tombstone that a replica needs.
 
-A replica that is registered while a run is at work is none of its business: the replica begins with what the log is
-then, and has no deleted key that it could have kept.
+A replica that is registered during a run does not matter to that run. It starts with the log as it is then, and has no
+deleted key that it could keep.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from keyfold_compactor.replica.desk.documents import Registration
 from keyfold_compactor.replica.desk.registry import NotRegistered, Registry
 
 UNKNOWN: Final = "(unknown)"
-"""Stands for replicas whose names could not be had."""
+"""Stands for replicas whose names could not be listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +34,21 @@ class Followers:
     problems: tuple[str, ...] = ()
 
     def of(self, topic: str) -> tuple[str, ...]:
-        """Who holds a topic's tombstones, as manifests call them (`Hold.replica`)."""
+        """Return the replicas that hold a topic's tombstones, by their names in manifests (`Hold.replica`)."""
         return (*(r.hold_name for r in self.registrations if r.covers(topic)), *self.unreadable)
 
 
 def plain_names(hold_names: Sequence[str]) -> tuple[str, ...]:
-    """The names of replicas as people know them."""
+    """Return the registered names of replicas."""
     return tuple(name.partition("@")[0] for name in hold_names)
 
 
 def load_followers(
     store: ObjectStore, topics_dir: str, clock: Clock, random: Random, topics: Collection[str] = ()
 ) -> Followers:
-    """One listing, and a GET for each replica. Raises what a try later may mend, and `BucketMissing`.
+    """List the registrations and GET each of them. Raise errors that a retry may cure, and `BucketMissing`.
 
-    A replica of which it cannot be told in time whether it takes one of `topics` holds the tombstones of all topics.
+    A replica holds the tombstones of all topics if it cannot be determined in time whether it takes one of `topics`.
     """
     registry = Registry(store, topics_dir, clock, random)
     try:

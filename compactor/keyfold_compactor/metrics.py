@@ -1,11 +1,11 @@
-"""The figures of the compactor, from what its runs report: values in, values out.
+"""Compute the compactor's metrics from the reports of its runs: values in, values out.
 
     Totals      what happened, summed over runs: the counters
-    Passes      what the last run that had passes says about passes; later runs without any leave it as it is
-    Backlog     what is left to clean, by how each log stood when it was last looked at
-    History     all of that over the runs of one process, the one under way included; `values` spells it out by name
+    Passes      figures of the last run that had passes; later runs without passes do not change them
+    Backlog     what is left to clean, by the state of each log when it was last read
+    History     all of these over the runs of one process, including the current run; `values` returns them by metric
 
-The same values are served, pushed (`metrics_registry`) and stand in a run's report, there of this run alone.
+The same values are served, pushed (`metrics_registry`), and included in a run's report, there for that run alone.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Labelled = Mapping[tuple[str, ...], float]
 """Samples of one metric by the values of its labels."""
 
 Values = Mapping[Metric, float | Labelled | None]
-"""All metrics. None: there is no figure yet, and no sample."""
+"""All metrics. None: no value is known yet, so there is no sample."""
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """The counters; bytes as they went over the wire, but `freed_bytes` and `expired_bytes`: of segments alone."""
+    """The counters. Bytes are those on the wire, but `freed_bytes` and `expired_bytes` are those of segments alone."""
 
     runs: int = 0
     passes: int = 0
@@ -61,7 +61,7 @@ class Totals:
 
 
 def totals(report: RunReport) -> Totals:
-    """What happened in a run, or has happened so far; neither the run itself nor its failure is counted."""
+    """Return what has happened in a run so far, without the run itself or its failure."""
     found = sum((_totals_of(part) for part in report.partitions), Totals())
     return replace(found, failed_executor=int(bool(report.executor_error)))
 
@@ -92,13 +92,13 @@ def _totals_of(part: PartitionReport) -> Totals:
 
 
 def _freed_bytes(part: PartitionReport) -> int:
-    """What a pass freed. A merge of segments may cost some bytes for its frame, and a counter never goes back."""
+    """Return what a pass freed. A merge may cost some bytes for its frame, but a counter never decreases."""
     return max(0, part.replaced_bytes - part.made_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """The passes of one run. `moved_per_freed` is None where nothing was freed."""
+    """Figures of one run's passes. `moved_per_freed` is None if nothing was freed."""
 
     clean_time_s: float
     recopy_percent: float
@@ -106,7 +106,7 @@ class Passes:
 
 
 def passes(report: RunReport) -> Passes | None:
-    """What a run says about its passes; None where it had none."""
+    """Return the figures of a run's passes; None if it had none."""
     done = [part for part in report.partitions if part.parts_committed > 0]
     if not done:
         return None
@@ -142,9 +142,9 @@ class Backlog:
 
 
 def backlog(standings: Iterable[Standing], uncleanable: Collection[Place]) -> Backlog:
-    """What is left by how logs stand. `uncleanable` are the partitions whose last try failed.
+    """Return what is left to clean, by the states of logs. `uncleanable` are partitions whose last attempt failed.
 
-    As in Kafka those do not count for the dirty ratio, and neither do logs that another compactor is just cleaning.
+    As in Kafka these do not count for the dirty ratio, and neither do logs that another compactor is cleaning.
     """
     all_logs = {s.place: s for s in standings}
     logs = [s for s in all_logs.values() if s.is_compacted]
@@ -177,7 +177,7 @@ def _labels(place: Place) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The runs of one process. Times are local: `begun_s` monotonic, of the last run's begin; `ended_ms` wall clock."""
+    """The runs of one process. Times are local: `begun_s` (monotonic) is the last run's start, `ended_ms` wall clock."""
 
     totals: Totals = Totals()
     passes: Passes | None = None
@@ -190,11 +190,11 @@ class History:
     is_running: bool = False
 
     def begun(self, now_s: float) -> History:
-        """A run begins."""
+        """Return the history after the start of a run."""
         return replace(self, begun_s=now_s, is_running=True)
 
     def with_run(self, report: RunReport) -> History:
-        """With what a run has done so far. A log that it has not looked at yet stands as before."""
+        """Return the history with what a run has done so far. A log that it has not read yet keeps its state."""
         found = passes(report)
         per_byte = self.moved_per_freed if found is None or found.moved_per_freed is None else found.moved_per_freed
         return replace(
@@ -207,7 +207,7 @@ class History:
         )
 
     def ended(self, report: RunReport, now_ms: int) -> History:
-        """The run is over, and what it did not look at is no log of ours any more."""
+        """Return the history after the end of a run. Logs that the run did not read are dropped."""
         done = self.with_run(report)
         return replace(
             done,
@@ -219,12 +219,12 @@ class History:
         )
 
     def failed(self, report: RunReport | None) -> History:
-        """The run failed as a whole; what it had done until then counts."""
+        """Return the history after a run that failed as a whole; what it had done counts."""
         done = self if report is None else self.with_run(report)
         return replace(done, totals=done.totals + Totals(failed_run=1), is_running=False)
 
     def values(self, now_s: float) -> Values:
-        """All metrics at the local monotonic time `now_s`."""
+        """Return all metrics at the local monotonic time `now_s`."""
         left = backlog(self.standings.values(), self.uncleanable)
         found: dict[Metric, float | Labelled | None] = {
             names.SINCE_LAST_RUN: None if self.begun_s is None else max(0, round(1000 * (now_s - self.begun_s))),
@@ -241,7 +241,7 @@ class History:
 
 
 def uncleanable(report: RunReport) -> frozenset[Place]:
-    """Partitions whose last try failed, as far as a run knows."""
+    """Return the partitions whose last attempt failed, as far as a run knows."""
     return report.uncleanable | {p.place for p in report.failed}
 
 
@@ -288,17 +288,17 @@ def _total_values(done: Totals) -> Values:
 
 
 _OF_A_PROCESS: Final = frozenset({names.IN_PROGRESS, names.LAST_RUN_TIME, names.RUNS})
-"""These say nothing about one run."""
+"""Metrics that have no meaning for a single run."""
 
 
 def run_values(report: RunReport) -> Values:
-    """All metrics of one run alone, as its report shows them; the time since it began is how long it took."""
+    """Return all metrics of one run alone, for its report. Its duration stands for the time since it started."""
     done = History(begun_s=0.0).ended(report, 0).values(report.seconds)
     return {metric: value for metric, value in done.items() if metric not in _OF_A_PROCESS}
 
 
 def document(report: RunReport) -> dict[str, Any]:
-    """The object `metrics` of a run's JSON report: values by name; samples with labels as a list."""
+    """Return the object `metrics` of a run's JSON report: values by name; samples with labels as a list."""
     return {metric.name: _plain(metric, value) for metric, value in run_values(report).items()}
 
 
@@ -309,7 +309,7 @@ def _plain(metric: Metric, value: float | Labelled | None) -> Any:
 
 
 def text_lines(report: RunReport) -> Iterable[str]:
-    """What a person wants of the figures at the end of a run."""
+    """Yield the most important figures of a run as text."""
     left = backlog(report.standings.values(), uncleanable(report))
     yield (
         f"max dirty {left.max_dirty_percent:.1f} %, {size_text(left.cleanable_bytes)} cleanable, "

@@ -1,7 +1,6 @@
-"""Metrics to a Pushgateway, for runs that end before anybody could scrape them (`--once`).
+"""Push metrics to a Pushgateway, for runs that end before they can be scraped (`--once`).
 
-The group is `job=<name>` and is replaced as a whole. Metrics are of service to a run and never the other way round: a
-push that fails is a warning, and the run ends as it would have ended.
+The group is `job=<name>` and is replaced as a whole. Metrics must never affect a run: a failed push is only a warning.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 
 def push(registry: CollectorRegistry, url: str, job: str) -> bool:
-    """Send all metrics once; whether they arrived. A failure is logged and nothing else."""
+    """Send all metrics once; return whether they arrived. A failure is only logged."""
     try:
         push_to_gateway(url, job, registry, timeout=PUSH_TIMEOUT_S, handler=_handler)
     except (OSError, HTTPException, ValueError) as error:
@@ -32,7 +31,7 @@ def push(registry: CollectorRegistry, url: str, job: str) -> bool:
 def _handler(
     url: str, method: str, timeout: float | None, headers: Sequence[tuple[str, str]], data: bytes
 ) -> Callable[[], None]:
-    """prometheus_client's own leaves the answer open."""
+    """Replace prometheus_client's own handler, which leaves the response open."""
 
     def send() -> None:
         request = Request(url, data=data, headers=dict(headers), method=method)  # noqa: S310 - the option checks it

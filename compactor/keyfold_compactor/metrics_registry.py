@@ -1,9 +1,9 @@
-"""The metrics of this process as Prometheus collects them.
+"""The metrics of this process as a Prometheus collector.
 
-`Served` makes of declared metrics and a function that gives their values what Prometheus calls a collector. `Meter` is
-the compactor's: it watches the runs of a job (`report.Watch`) and answers whoever asks, at any moment, from any thread:
-the runs that are over, and the one under way as far as it got. It keeps a few numbers and the standings of the last
-run, however many there were.
+`Served` turns declared metrics and a function that returns their values into a collector. `Meter` is the compactor's.
+It observes the runs of a job (`report.Watch`) and can be asked at any moment, from any thread. Its values cover the
+runs that have ended, and the current one as far as it got. It keeps a few numbers and the log states of the last run,
+however many runs there were.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from keyfold_compactor.report import RunReport
 
 
 class Served(Collector):
-    """Metrics that somebody may ask for, of a registry of their own; `registry.register` adds others to it."""
+    """Metrics with a registry of their own; `registry.register` adds other collectors to it."""
 
     def __init__(self, metrics: tuple[Metric, ...]) -> None:
         self._metrics = metrics
@@ -33,19 +33,19 @@ class Served(Collector):
 
     @abstractmethod
     def values(self) -> Values:
-        """All metrics now. Called by any thread."""
+        """Return all metrics. Called by any thread."""
 
     def describe(self) -> Iterable[Family]:
-        """The names, without asking for values; so `?name[]=` of a scrape finds them."""
+        """Return the names without computing values, so that `?name[]=` of a scrape finds them."""
         return [_family(metric, None) for metric in self._metrics]
 
     def collect(self) -> Iterable[Family]:
-        """Every metric as Prometheus has it; one without a figure has no sample."""
+        """Return every metric in Prometheus' form; a metric without a value has no sample."""
         return [_family(metric, value) for metric, value in self.values().items()]
 
 
 class Meter(Served):
-    """Keeps the figures over all runs of a process."""
+    """Keep the metrics over all runs of a process."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -73,7 +73,7 @@ class Meter(Served):
             self._history = self._history.failed(None if report is None else report.so_far())
 
     def values(self) -> Values:
-        """All metrics now."""
+        """Return all metrics."""
         with self._lock:
             history = self._history
             if self._under_way is not None:

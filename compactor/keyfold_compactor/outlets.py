@@ -1,6 +1,6 @@
-"""Where metrics go, by the configuration: served while the process lives, pushed at the end of a single run.
+"""Export metrics as configured: serve them while the process lives, push them at the end of a single run.
 
-prometheus_client is imported only where one of the two is asked for.
+prometheus_client is imported only if one of the two is configured.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ if TYPE_CHECKING:
 def measuring(
     options: CompactOptions, clock: Clock, *, is_once: bool, checked: Checked | None = None
 ) -> Iterator[Watch]:
-    """Whoever is to watch the runs. Raises `ConfigError` where metrics cannot be served as the configuration says.
+    """Yield the observer of runs. Raise `ConfigError` if metrics cannot be served as configured.
 
-    `checked` is who is probed, where metrics are served. What was measured is pushed also after a run that failed as a
-    whole.
+    `checked` answers the probes, if metrics are served. Metrics are also pushed after a run that failed as a whole.
     """
     is_pushed = is_once and bool(options.metrics_push_url)
     if not options.metrics_port and not is_pushed:
@@ -47,7 +46,7 @@ def measuring(
 
 
 def replicas_watch(watch: Watch) -> ReplicasWatch | None:
-    """Whoever keeps the figures of replicas: they go where those of the runs go; None where these go nowhere."""
+    """Return the observer of replicas, which exports like the observer of runs; None if nothing is exported."""
     if isinstance(watch, NoWatch):
         return None
     from keyfold_compactor.metrics_registry import Meter

@@ -1,9 +1,9 @@
-"""Work goes on while the bucket is waited for: a range is fetched ahead of its turn, what is made is sent from behind.
+"""Overlap work with I/O: fetch ranges ahead of their turn, and send finished data in the background.
 
-A task that fetches, works and sends one after another uses a processor for a third of the time that a bucket is some
-milliseconds away. So small ranges, of which there are hundreds where most blocks lose everything, are fetched some at a
-time and large ones one at a time, and what is finished is handed to another thread. A task holds `MAX_FETCH_BYTES` and
-one part of its upload more than without.
+A task that fetches, works and sends in sequence uses a third of a processor if the bucket is some milliseconds away. So
+small ranges, of which there are hundreds if most blocks lose everything, are fetched several at a time, and large ones
+one at a time. Finished data is handed to another thread. This costs a task `MAX_FETCH_BYTES` and one part of its upload
+in memory.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from keyfold.log.rewrite import MAX_FETCH_BYTES, Fetch
 
 FETCH_THREADS: Final = 4
 SEND_BYTES: Final = 1024 * 1024
-"""What is handed to the other thread at once: finished blocks are small."""
+"""How much is handed to the other thread at once, because finished blocks are small."""
 
 
 class FetchAhead:
-    """Gives the ranges that it was told of, in their order, and has the next ones under way while one is used.
+    """Return the given ranges in their order, and fetch the next ones while one is used.
 
-    It looks at `ranges` when the first of them is asked for.
+    The object reads `ranges` when the first range is requested.
     """
 
     def __init__(self, fetch: Fetch, ranges: Iterable[tuple[int, int]]) -> None:
@@ -42,7 +42,7 @@ class FetchAhead:
         self._pool.shutdown(cancel_futures=True)  # waits: a store must not be used when its task is over
 
     def __call__(self, start: int, length: int) -> Bytes:
-        """The bytes of the next range. Raises what the fetching of it did."""
+        """Return the bytes of the next range. Raise what fetching it raised."""
         if self._ranges is None:
             self._ranges = deque(self._told)
         self._submit(self._ranges)
@@ -54,7 +54,7 @@ class FetchAhead:
         return data
 
     def _submit(self, ranges: deque[tuple[int, int]]) -> None:
-        """Ask for what comes next, if that is not too much: one range, or several small ones."""
+        """Request the next ranges within the limit: one large range, or several small ones."""
         while ranges and len(self._coming) < FETCH_THREADS:
             wanted = ranges[0]
             if self._coming and self._coming_bytes + wanted[1] > MAX_FETCH_BYTES:
@@ -64,9 +64,9 @@ class FetchAhead:
 
 
 class SendBehind:
-    """Hands pieces to `send` in another thread, about `SEND_BYTES` at once, and waits for the ones before.
+    """Hand pieces to `send` in another thread, about `SEND_BYTES` at once, after the previous ones are sent.
 
-    What `send` raises comes out at the next `write`, or at `flush`; nothing is sent after that.
+    Errors of `send` are raised by the next `write` or by `flush`; nothing is sent after that.
     """
 
     def __init__(self, send: Callable[[list[Bytes]], None]) -> None:
@@ -83,7 +83,7 @@ class SendBehind:
         self._pool.shutdown()
 
     def write(self, pieces: Iterable[Bytes]) -> None:
-        """Take what comes next."""
+        """Accept the next pieces."""
         for piece in pieces:
             self._held.append(piece)
             self._held_bytes += len(piece)
@@ -91,7 +91,7 @@ class SendBehind:
             self._hand_over()
 
     def flush(self) -> None:
-        """Return when all that was written has been handed to `send` and taken."""
+        """Return when `send` has accepted everything that was written."""
         self._hand_over()
         self._wait()
 

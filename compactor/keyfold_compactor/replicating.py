@@ -1,9 +1,8 @@
-"""Replicas follow by themselves when the compactor is told to run them (`replicas.run`): one round after each run.
+"""Replicate after each run of the compactor, if configured (`replicas.run`): one round of all replicas.
 
-What a run has made goes on at once, and tombstones that it holds for a replica are received before the next run looks.
-It comes after the run and not beside it, so both stay within the one rate of the configuration, and a first copy of
-large logs keeps the next run waiting: for that, and for thousands of partitions, `keyfold replica run` is a process of
-its own.
+So replicas receive at once what a run has made, and tombstones that are held for them before the next run. The round
+follows the run instead of running beside it, so both stay within the configured byte rate. A first copy of large logs
+delays the next run. For that, and for thousands of partitions, use `keyfold replica run`, a process of its own.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def replicating(
     watch: Watch | None = None,
     opener: OpenLocation = open_location,
 ) -> Iterator[Replicate]:
-    """What is to be called after each run; its store is open as long as the context. `watch` keeps figures."""
+    """Yield the function to call after each run. Its store is closed with the context; `watch` keeps the metrics."""
     pacer = _pacer(options, clock)
     location = replace(options.location(), max_connections=4 * options.threads)
     store = opener(location, pacer)
@@ -63,7 +62,7 @@ def replicating(
 
 
 class Rounds:
-    """One round of every replica each time that it is called. Raises nothing of the stores."""
+    """One round of every replica at each call. Errors of the stores are in the result."""
 
     def __init__(
         self, store: ObjectStore, topics_dir: str, means: Means, narrowed: Narrowed, watch: Watch | None = None
@@ -85,7 +84,7 @@ class Rounds:
 
 
 class _Counted:
-    """Another's `Watch`, and what was done for each replica since it was last begun with."""
+    """A `Watch` that also counts what was done for each replica since its last `begin`."""
 
     def __init__(self, inner: Watch) -> None:
         self._inner = inner
@@ -106,7 +105,7 @@ class _Counted:
         self._inner.end(name)
 
     def done(self, name: str) -> Done:
-        """What was done; nothing for a replica that could not be begun with."""
+        """Return what was done; nothing for a replica that could not be opened."""
         tally, before = self._begun.pop(name, (Tally(), Totals()))
         now = tally.totals
         return Done(
@@ -117,7 +116,7 @@ class _Counted:
 
 
 class Done(NamedTuple):
-    """Commits at a replica, objects that were carried there, and their stored bytes."""
+    """Commits at a replica, objects that were copied there, and their stored bytes."""
 
     commits: int
     objects: int
@@ -137,7 +136,7 @@ def _replicated(name: str, found: RunSummary, done: Done) -> Replicated:
 
 
 def _document(name: str, found: RunSummary, done: Done) -> dict[str, Any]:
-    """As `keyfold replica run --once --json` has it, without partitions that are in sync: there are many runs."""
+    """Return JSON as of `keyfold replica run --once --json`, but without partitions in sync: there are many runs."""
     others = tuple(s for s in found.states if s.state is not State.IN_SYNC)
     return {
         **run_json(name, replace(found, states=others)),

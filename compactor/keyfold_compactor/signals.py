@@ -1,4 +1,4 @@
-"""How a process is asked to end: by SIGTERM or SIGINT, once for after what is under way, twice for at once."""
+"""Signals that end a process: the first SIGTERM or SIGINT ends it gracefully, the second at once."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
 """The executor on Spark: maps in one stage, units in the next.
 
-    map        logs are dealt to tasks by the bytes of their indexes. A log whose indexes exceed `map_bytes` is mapped
-               by many tasks (`keyfold_compactor.spark_map`); the result is the same. A log that may be cleaned in one
-               go is, by the task that maps it, and counts by all its bytes
-    rewrite    units are dealt to tasks by the bytes that they move; each task gets the masks of its segments
+    map        logs are distributed over tasks by the bytes of their indexes. A log whose indexes exceed `map_bytes` is
+               mapped by many tasks (`keyfold_compactor.spark_map`), with the same result. A log that may be cleaned in
+               one stage is cleaned by the task that maps it, and counts with all its bytes
+    rewrite    units are distributed over tasks by the bytes that they move; each task gets the masks of its segments
 
-A mask has a bit per record, so those of a batch are small, and go through the driver: with a shuffle in their place the
-stages of two gigabytes cost three times as much. Masks of logs with more records than `MASKS_MAX_BYTES` has bits stay
-with the executors and are shuffled. Nothing else but figures and names of finished segments comes to the driver.
+A mask has one bit per record. So the masks of a batch are small, and go through the driver: with a shuffle the stages
+of two gigabytes would take three times as long. Masks of logs with more records than `MASKS_MAX_BYTES` has bits stay
+with the executors and are shuffled. Apart from that the driver gets only figures and the names of finished segments.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from keyfold_compactor.spark_tasks import Hand, Mapped, Mask, SegmentFound, Task
 from keyfold_compactor.work import Done, LogJob, MapAnswer, MaskKey, Traffic, UnitAnswer, UnitJob
 
 MAP_TASK_BYTES_MIN: Final = 32 * 1024 * 1024
-# What the masks of one batch may take of the driver's memory. Spark's own limit for results is 1 GiB.
+# The driver's memory for the masks of one batch. Spark's own limit for results is 1 GiB.
 MASKS_MAX_BYTES: Final = 64 * 1024 * 1024
 WATCH_S: Final = 0.5
 
@@ -50,16 +50,16 @@ class SparkExecutor:
         self._masks: dict[MaskKey, bytes] = {}
         self._mapped: list[RDD[Any]] = []
         self._shared: list[Broadcast[Any]] = []
-        self._counter: Accumulator[int] = self._context.accumulator(0)  # one for good: pyspark never forgets any
+        self._counter: Accumulator[int] = self._context.accumulator(0)  # only one: pyspark never forgets an accumulator
 
     @property
     def slots(self) -> int:
-        """Tasks that run at once."""
+        """Number of tasks that run at once."""
         return max(1, int(self._context.defaultParallelism))
 
     def map_logs(self, jobs: Sequence[LogJob], done: Done) -> list[MapAnswer]:
         """See `Executor.map_logs`."""
-        self.forget()  # masks are known by a log's number in its batch: those of a batch that failed must not be seen
+        self.forget()  # masks have a log's number in its batch as key: do not mix in those of a failed batch
         carried = _carried(jobs, self._masks_bytes)
         small = [j for j in jobs if j.index_bytes <= self._map_bytes]
         large = [j for j in jobs if j.index_bytes > self._map_bytes]
@@ -78,7 +78,7 @@ class SparkExecutor:
                 self._context, self._environment, self._counter, shared, self._map_bytes, self.slots
             )
             try:
-                with self._watched(done, 0):  # what its tasks count are pieces of one step
+                with self._watched(done, 0):  # its tasks count pieces of one step
                     figures += self._collected(found, through_driver=job.number in carried)
             finally:
                 below.unpersist()
@@ -107,7 +107,7 @@ class SparkExecutor:
             value.destroy()  # each holds a file in the driver, and a loop runs for months
 
     def _collected(self, rdd: RDD[Any], *, through_driver: bool) -> list[MapAnswer | SegmentFound]:
-        """The figures of a map; its masks are kept, here or in the executors."""
+        """Collect the figures of a map. Its masks are kept here or in the executors."""
         if not through_driver:
             self._mapped.append(rdd.persist(StorageLevel.MEMORY_AND_DISK))
             figures: list[MapAnswer | SegmentFound] = rdd.filter(_is_figure).collect()
@@ -118,10 +118,10 @@ class SparkExecutor:
 
     @contextlib.contextmanager
     def _watched(self, done: Done, total: int) -> Iterator[None]:
-        """Tell `done` what tasks have counted while they run, and the rest when all is well.
+        """Report to `done` what tasks have counted while they run, and the rest after success.
 
-        A task that runs twice counts twice, and Spark may deliver a count late: it is a picture, not a figure. What
-        goes beyond `total` is told as 0: a sign of life.
+        This is progress, not an exact figure: a task that runs twice counts twice, and Spark may deliver a count late.
+        Counts beyond `total` are reported as 0, as a sign of life.
         """
         told = 0
         before = self._counter.value
@@ -167,7 +167,7 @@ class SparkExecutor:
         return [[jobs[at] for at in hand] for hand in plan.deal(costs, tasks)]
 
     def _parts(self, hands: Sequence[Sequence[UnitJob]]) -> RDD[Any]:
-        """Units and their masks, by the number of the hand that they belong to."""
+        """Return units and their masks, by the number of their hand."""
         hand_of = {key: number for number, hand in enumerate(hands) for unit in hand for key in unit.mask_keys()}
         masks: list[dict[MaskKey, bytes]] = [{} for _ in hands]
         for key in hand_of.keys() & self._masks.keys():
@@ -184,7 +184,7 @@ class SparkExecutor:
 
 
 def _carried(jobs: Sequence[LogJob], masks_bytes: int) -> frozenset[int]:
-    """Numbers of the logs whose masks go through the driver: the smallest, as many as may."""
+    """Return the numbers of the logs whose masks go through the driver: the smallest ones, as many as fit."""
     numbers: set[int] = set()
     for count, number in sorted((sum(e.record_count for e in job.entries), job.number) for job in jobs):
         masks_bytes -= count // 8 + 1
@@ -210,7 +210,7 @@ def _same(key: int) -> int:
 
 
 def _answers(jobs: Sequence[LogJob], figures: Sequence[MapAnswer | SegmentFound]) -> list[MapAnswer]:
-    """Answers as they came, and those of large logs put together from their segments."""
+    """Return the answers, with those of large logs combined from their segments."""
     answers = [f for f in figures if isinstance(f, MapAnswer)]
     parts: dict[int, list[SegmentFound]] = {}
     for found in figures:

@@ -1,10 +1,9 @@
-"""Spark for one process: started when it is first asked for, kept for later runs, started anew when it has died.
+"""Spark for one process: started when first needed, kept for later runs, and replaced when it has died.
 
-Whose Spark it is decides what its death means. One that this process started is started again by the next run that
-needs it. One that was there before (spark-submit, a notebook) is not ours to replace: its master, its resources and its
-supervisor are elsewhere, so the process ends with an error, and whoever started it starts it again. Either way the run
-under way has given its partitions back, and nothing of it was committed by halves: commits are made by the driver, of
-finished segments.
+What happens when Spark dies depends on who started it. If this process did, the next run that needs Spark starts a new
+session. If Spark was there before (spark-submit, a notebook), its master, resources and supervisor are elsewhere. Then
+the process ends with an error, and its supervisor starts it again. In both cases the run has released its partitions,
+and no commit is half done, because the driver commits only finished segments.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ log = structlog.get_logger(__name__)
 
 
 class SparkLost(KeyfoldError):
-    """The Spark that this process was given has ended."""
+    """The Spark session that this process was given has ended."""
 
 
 class SparkKeeper:
-    """An executor factory, and what looks after it between runs; Spark and the throttle end with the context."""
+    """An executor factory that checks Spark between runs. Spark and the throttle end with the context."""
 
     def __init__(self, options: CompactOptions) -> None:
         self._options = options
@@ -49,14 +48,14 @@ class SparkKeeper:
         self._end()
 
     def __call__(self) -> Executor:
-        """The executor. Raises `ConfigError` for a Spark that is none of ours, and whatever Spark raises."""
+        """Return the executor. Raise `ConfigError` for an unsupported Spark, and whatever Spark raises."""
         self.look_after()
         if self._executor is None:
             self._executor = self._start()
         return self._executor
 
     def look_after(self) -> None:
-        """Clear away a Spark of ours that has died. Raises `SparkLost` for one that was given."""
+        """Discard a Spark session of ours that has died. Raise `SparkLost` for one that was given."""
         if self._session is None:
             return
         from keyfold_compactor.spark_session import is_alive
@@ -77,7 +76,7 @@ class SparkKeeper:
         stack.close()
 
     def _start(self) -> Executor:
-        # Importing pyspark costs a second that a run with nothing to do does not have.
+        # Importing pyspark takes a second, which a run with nothing to do can save.
         from keyfold_compactor.spark_executor import SparkExecutor
         from keyfold_compactor.spark_session import driver_addresses, is_given, spark_session
         from keyfold_compactor.spark_tasks import TaskEnvironment
@@ -101,10 +100,10 @@ class SparkKeeper:
 
 
 def as_here(location: S3Location) -> S3Location:
-    """A location with the endpoint and region that this process resolves: tasks must not go to another bucket's host.
+    """Return a location with the endpoint and region of this process, so that tasks do not reach another host.
 
-    Keys that the configuration does not give stay out of it: each task finds its own (an instance's role), and nothing
-    secret travels.
+    Credentials that the configuration does not give are left out. Each task finds its own (an instance's role), and no
+    secret is sent.
     """
     store = location.open()
     try:

@@ -1,9 +1,9 @@
 """The three steps of `keyfold_compactor.large_map`, each in tasks of its own, with two shuffles in between.
 
-Every step is driven by the log's list of segments: one from which nothing was superseded, or of which nothing is left,
-comes out at the end like every other. A step that fails says so in its result and never fails other logs. A segment
-that could not be split says so to every bucket: Spark may run that task again for other readers of its output, with
-success, and a map without this segment's keys would keep what they supersede and mark their tombstones.
+Every step follows the log's list of segments. So a segment from which nothing is superseded, or of which nothing is
+left, is in the result like every other. A failed step says so in its result and never fails other logs. A segment that
+could not be split reports that to every bucket. Otherwise Spark could run that task again for other readers of its
+output, with success, and a map without this segment's keys would keep what they supersede and mark their tombstones.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from keyfold_compactor.spark_tasks import Counter, Mask, SegmentFound, TaskEnvir
 from keyfold_compactor.throttle import ThrottleLost
 from keyfold_compactor.work import LogJob, Traffic, reason
 
-# Beyond this Spark spends more on its tasks than they do.
+# With more tasks, Spark spends more time on them than they do on the work.
 BUCKETS_MAX: Final = 2_000
 
 
@@ -34,9 +34,9 @@ def map_large(
     map_bytes: int,
     slots: int,
 ) -> tuple[RDD[Any], RDD[Any]]:
-    """An RDD of `SegmentFound` (one at least per segment) and `Mask`; and the cached RDD below it.
+    """Return an RDD of `SegmentFound` (at least one per segment) and `Mask`, and the cached RDD below it.
 
-    `counter` gets a sign of each segment, and of each bucket, that is done with.
+    `counter` counts each finished segment and each finished bucket.
     """
     job = shared.value
     buckets = max(slots, min(BUCKETS_MAX, math.ceil(4 * job.index_bytes / map_bytes)))
@@ -57,7 +57,7 @@ def map_large(
 def _split_task(
     environment: TaskEnvironment, counter: Counter, shared: Any, buckets: int, hands: Iterable[list[int]]
 ) -> Iterator[tuple[int, Candidates | Superseded | SegmentFound]]:
-    """Candidates under their bucket; everything else under -1."""
+    """Yield candidates under their bucket, and everything else under -1."""
     job: LogJob = shared.value
     with environment.open() as (store, _):
         for hand in hands:

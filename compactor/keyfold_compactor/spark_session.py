@@ -1,11 +1,11 @@
-"""Spark as a run needs it: an existing session (a notebook), spark-submit's, or a quiet local one.
+"""A Spark session for a run: an existing one (a notebook), spark-submit's, or a quiet local one.
 
-In local mode Spark is quiet, everything listens on loopback and the workers run this very interpreter. On a cluster its
-UI and its log are the cluster's business. Executors there get the code as a zip of the installed packages (`addPyFile`
-cannot take a wheel); they need pyarrow, numpy, boto3 and fastavro, which hold native code and so belong into the image.
-Code that came as a zip itself (`--py-files`) is shipped by Spark already.
+In local mode Spark logs little, everything listens on loopback, and workers run this Python interpreter. On a cluster,
+UI and logs follow the cluster's settings. Executors get the code as a zip of the installed packages, because
+`addPyFile` cannot take a wheel. They also need pyarrow, numpy, boto3 and fastavro, which contain native code and so
+belong into the image. Code that came as a zip itself (`--py-files`) is already shipped by Spark.
 
-Whose setting holds: spark-submit's (its options, its spark-defaults.conf), then `settings`, then ours.
+Settings take precedence in this order: spark-submit's (its options, its spark-defaults.conf), `settings`, our defaults.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ _LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress"
 
 
 def is_given() -> bool:
-    """Whether Spark was started by somebody else: spark-submit or its like, or a session that runs already."""
+    """Whether Spark was started from outside: by spark-submit or the like, or as a session that already runs."""
     return "PYSPARK_GATEWAY_PORT" in os.environ or _running() is not None
 
 
 def _running() -> SparkSession | None:
-    """The session that is there already; one for the context, where there is only that."""
+    """Return the running session, or a session for the running context, if there is one."""
     active = SparkSession.getActiveSession()
     if active is None and SparkContext._active_spark_context is not None:  # noqa: SLF001 - there is no public way
         return SparkSession.builder.getOrCreate()
@@ -57,9 +57,9 @@ def _running() -> SparkSession | None:
 
 @contextlib.contextmanager
 def spark_session(name: str, settings: Mapping[str, str]) -> Iterator[SparkSession]:
-    """A session with `settings` (keys with `spark.`); stopped at the end unless it was there before.
+    """Yield a session with `settings` (keys with `spark.`); stop it at the end unless it existed before.
 
-    Raises `ConfigError` where the JVM is another Spark's than pyspark's.
+    Raise `ConfigError` if the JVM's Spark has another version than pyspark.
     """
     running = _running()
     if running is not None:
@@ -107,7 +107,7 @@ def _conf(name: str, settings: Mapping[str, str]) -> SparkConf:
 
 
 def _prove_jvm(conf: SparkConf) -> None:
-    """Start the JVM, or reach it, and refuse another Spark's before pyspark trips over what that does not have."""
+    """Start or reach the JVM, and refuse one of another Spark before pyspark fails on what it lacks."""
     gateway = SparkContext._gateway or _launched(conf)  # noqa: SLF001 - there is no public way
     SparkContext._ensure_initialized(gateway=gateway, conf=conf)  # noqa: SLF001
     jvm: Any = SparkContext._jvm  # noqa: SLF001
@@ -115,10 +115,11 @@ def _prove_jvm(conf: SparkConf) -> None:
 
 
 def _launched(conf: SparkConf) -> Any:
-    """Start a JVM in a session of its own; the one that waits for us, under spark-submit, is reached.
+    """Start a JVM in a process session of its own, or reach the one that spark-submit has started.
 
-    A terminal's Ctrl-C and a supervisor's SIGTERM go to a whole process group. A JVM in ours would end under the batch
-    that we end gracefully. It still ends when we do: it reads its standard input, a pipe from us, until that is closed.
+    A terminal's Ctrl-C and a supervisor's SIGTERM go to a whole process group. A JVM in our group would end during the
+    batch that we end gracefully. It still ends with this process, because it reads its standard input, a pipe from us,
+    to its end.
     """
     launch: Callable[..., Any] = launch_gateway  # pyspark does not annotate it
     return launch(conf, popen_kwargs={"start_new_session": True})
@@ -130,7 +131,7 @@ def _is_local(conf: SparkConf) -> bool:
 
 
 def is_alive(session: SparkSession) -> bool:
-    """Whether a session's context can run jobs: its JVM answers, and has not been told by its cluster to stop."""
+    """Whether a session's context can run jobs: its JVM answers, and its cluster has not stopped it."""
     context = session.sparkContext._jsc  # noqa: SLF001 - there is no public way
     if context is None:
         return False
@@ -141,7 +142,7 @@ def is_alive(session: SparkSession) -> bool:
 
 
 def _end(session: SparkSession) -> None:
-    """Stop a session of ours. Where its JVM has died pyspark is made to forget it, so that a new one can begin."""
+    """Stop a session of ours. If its JVM has died, make pyspark forget it, so that a new one can start."""
     if is_alive(session):
         session.stop()
         return
@@ -167,7 +168,7 @@ def _end(session: SparkSession) -> None:
 
 
 def _reap(process: subprocess.Popen[bytes]) -> None:
-    """A JVM that pyspark started ends when its standard input does; one that does not is ended."""
+    """Wait for a JVM to end after its standard input was closed; kill it if it does not."""
     with contextlib.suppress(OSError):
         assert process.stdin is not None
         process.stdin.close()
@@ -179,16 +180,16 @@ def _reap(process: subprocess.Popen[bytes]) -> None:
 
 
 def _started(conf: SparkConf) -> SparkSession:
-    """A session, started by a thread of its own: in the main one pyspark would take SIGINT from whoever has it.
+    """Start a session in a thread of its own: in the main thread pyspark would install its own handler for SIGINT.
 
-    Its handler raises an exception, in the middle of a commit perhaps.
+    That handler raises an exception, possibly in the middle of a commit.
     """
     with ThreadPoolExecutor(1, "keyfold-spark") as pool:
         return pool.submit(SparkSession.builder.config(conf=conf).getOrCreate).result()
 
 
 def driver_addresses(session: SparkSession) -> tuple[str, str]:
-    """The address at which tasks reach the driver, and the one to listen at (behind NAT they differ)."""
+    """Return the address at which tasks reach the driver, and the one to listen on (they differ behind NAT)."""
     conf = session.sparkContext.getConf()
     host = conf.get("spark.driver.host") or "127.0.0.1"
     return host, conf.get("spark.driver.bindAddress") or host

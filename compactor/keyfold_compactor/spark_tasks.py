@@ -1,10 +1,10 @@
-"""What runs inside Spark's Python workers, and what crosses between stages. Knows Spark's ways, but imports none of it.
+"""The code that runs inside Spark's Python workers, and the values between stages. It does not import Spark.
 
-A worker process runs one task at a time and lives on between tasks, so the store (two boto3 clients) is opened once
-per process; the throttle's connection belongs to one task attempt and is put in and taken out around it.
+A worker process runs one task at a time and is reused. So the store (two boto3 clients) is opened once per process. The
+throttle's connection belongs to one task attempt, and is installed and removed around it.
 
-Spark's daemon collects garbage after every task of a worker that it keeps, which with all our modules loaded costs 20
-ms of CPU each time. So the first task of a worker puts what is loaded by then out of the collector's sight: 1 ms.
+Spark's daemon collects garbage after every task of a reused worker, which costs 20 ms of CPU with all our modules
+loaded. So the first task of a worker freezes the objects that are loaded by then, which leaves 1 ms.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from keyfold_compactor.work import LogJob, MapAnswer, MaskKey, StoreSource, Traf
 T = TypeVar("T")
 R = TypeVar("R")
 
-# A log with less index, a unit with less to read: it waits for the bucket rather than for a processor.
+# A log with a smaller index, or a unit with less to read, waits for the bucket rather than for a processor.
 SMALL_INDEX_BYTES: Final = 1024 * 1024
 SMALL_UNIT_BYTES: Final = 4 * 1024 * 1024
 MAPS_AT_ONCE: Final = 4  # each reads with threads of its own
@@ -40,7 +40,7 @@ UNITS_AT_ONCE: Final = 8
 
 
 class Mask(NamedTuple):
-    """A segment's mask, on its way from the map to the unit that rewrites the segment."""
+    """A segment's mask, between the map and the unit that rewrites the segment."""
 
     key: MaskKey
     bits: bytes
@@ -54,7 +54,7 @@ class Hand(NamedTuple):
 
 
 class SegmentFound(NamedTuple):
-    """One segment's part of a map that was made by many tasks; `stats` is None where it failed."""
+    """One segment's part of a map by many tasks; `stats` is None if it failed."""
 
     log: int
     position: int
@@ -67,7 +67,7 @@ Mapped = Mask | MapAnswer | SegmentFound
 
 
 class _SwitchedPacer:
-    """The pacer of a store that outlives tasks: whoever has the turn."""
+    """The pacer of a store that outlives tasks: it delegates to the pacer of the current task."""
 
     def __init__(self) -> None:
         self.current: Pacer | None = None
@@ -97,19 +97,19 @@ _STORES: dict[tuple[StoreSource, bool], tuple[ObjectStore, _SwitchedPacer]] = {}
 
 @dataclass(frozen=True, slots=True)
 class TaskEnvironment:
-    """What every task needs: where the bucket is, who hands out bytes, how long to try again."""
+    """What every task needs: the bucket, the throttle, and how long to retry."""
 
     source: StoreSource
     throttle: ThrottleAddress | None
     patience_s: float
 
     def patience(self) -> Patience:
-        """Real time, and chance that no other attempt shares: names are never taken twice."""
+        """Return a retry policy with real time and with randomness of this attempt alone, so that names are unique."""
         return Patience(SystemClock(), SystemRandom(), Backoff(), self.patience_s)
 
     @contextlib.contextmanager
     def open(self) -> Iterator[tuple[ObjectStore, BudgetPacer | None]]:
-        """The store, for the length of one task; and its pacer, which knows how long the task waited."""
+        """Open the store for one task; yield it with its pacer, which measures how long the task waited."""
         cached = _STORES.get((self.source, self.throttle is not None))
         if cached is None:
             switch = _SwitchedPacer()
@@ -133,14 +133,14 @@ class TaskEnvironment:
 
 
 class Counter(Protocol):
-    """What tasks count with, for the progress: a Spark accumulator."""
+    """Counts progress in tasks: a Spark accumulator."""
 
     def add(self, term: int) -> None:
-        """So many more are done."""
+        """Add `count` finished items."""
 
 
 def map_task(environment: TaskEnvironment, done: Counter, hands: Iterable[list[LogJob]]) -> Iterator[Mapped]:
-    """Map whole logs, and clean those that may be cleaned in one go: large ones one by one, small ones some at once."""
+    """Map whole logs, or clean them in one stage if allowed: large ones in sequence, small ones in parallel."""
     jobs = [job for hand in hands for job in hand]
     at_once = UNITS_AT_ONCE if any(job.at_once for job in jobs) else MAPS_AT_ONCE
     with environment.open() as (store, pacer):
@@ -156,7 +156,7 @@ def map_task(environment: TaskEnvironment, done: Counter, hands: Iterable[list[L
 def unit_task(
     environment: TaskEnvironment, done: Counter, parts: Iterable[tuple[int, Mask | Hand]]
 ) -> Iterator[UnitAnswer]:
-    """Do the units of one hand, large ones one after another; their masks arrive with them, in any order."""
+    """Do the units of one hand, large ones in sequence. Their masks arrive with them, in any order."""
     masks: dict[MaskKey, bytes] = {}
     units: list[UnitJob] = []
     for _, part in parts:
@@ -178,10 +178,10 @@ def unit_task(
 def some_at_once(
     work: Callable[[T], R], items: Sequence[T], is_small: Callable[[T], bool], at_once: int
 ) -> Iterator[R]:
-    """Results of the large items, one after another, and then of the small ones, `AT_ONCE` at a time.
+    """Yield the results of the large items, one after another, and then of the small ones, several at a time.
 
-    A small one mostly waits for the bucket, so a task with thousands of them would do nothing most of the time. What
-    the work raises ends all of it.
+    A small item mostly waits for the bucket, so a task with thousands of them would be idle most of the time. An error
+    of the work ends everything.
     """
     yield from (work(item) for item in items if not is_small(item))
     small = [item for item in items if is_small(item)]
@@ -210,7 +210,7 @@ def _done_unit(
 
 
 class _Waits:
-    """Deals a task's throttle wait to its answers: side by side nobody knows whose it was, only the sum counts."""
+    """Distribute a task's throttle wait over its answers. In parallel work only the sum is known."""
 
     def __init__(self, pacer: BudgetPacer | None) -> None:
         self._pacer = pacer

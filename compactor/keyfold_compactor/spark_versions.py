@@ -1,9 +1,8 @@
-"""Which Spark this compactor runs on, and a refusal in words where it is another.
+"""Supported versions of Spark, and clear errors for others.
 
-The range is what `make test-spark` has run; docs/spark-platforms.md says which releases, and what of it. Two things are
-asked: the pyspark that Python would import, before anything is started; and the JVM behind it, which may be of another
-version where PATH or SPARK_HOME lead elsewhere. Distributions add words of their own (`3.5.5-amzn-1`): only numbers
-count.
+`make test-spark` has tested the range; docs/spark-platforms.md lists the releases and what was tested. Two versions are
+checked: that of the pyspark that Python would import, before anything starts, and that of the JVM behind it, which may
+differ if PATH or SPARK_HOME point elsewhere. Suffixes of distributions (`3.5.5-amzn-1`) are ignored.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ NEWEST: Final = (4, 3)
 
 
 def supported() -> str:
-    """The range, for people."""
+    """Return the range as text."""
     return f"{OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}"
 
 
 def found_pyspark() -> str | None:
-    """The version of the pyspark that `import` would find, without the second that importing it costs; None: none.
+    """Return the version of the pyspark that `import` would find, without importing it (which takes a second), or None.
 
-    Spark's own folder (under spark-submit) has no package metadata, so the version is read from its source. A pyspark
-    that keeps it elsewhere is imported to ask it.
+    Spark's own folder (under spark-submit) has no package metadata, so the version is read from the source. A pyspark
+    that keeps its version elsewhere is imported.
     """
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
@@ -42,7 +41,7 @@ def found_pyspark() -> str | None:
 
 
 def check_pyspark(found: str | None) -> None:
-    """Refuse a pyspark outside the range. Raises `ConfigError`."""
+    """Raise `ConfigError` for a pyspark outside the range."""
     if found is None:
         hint = "install keyfold[spark], or run this with the Python that spark-submit uses"
         raise ConfigError("pyspark", f"is not installed; Spark {supported()} is needed", hint=hint)
@@ -55,7 +54,7 @@ def check_pyspark(found: str | None) -> None:
 
 
 def check_jvm(jvm: str, pyspark: str) -> None:
-    """Refuse a JVM of another Spark than pyspark's: what the two tell each other differs. Raises `ConfigError`."""
+    """Raise `ConfigError` if the JVM's Spark and pyspark differ in their minor version: their protocols differ."""
     if minor_of(jvm) != minor_of(pyspark):
         raise ConfigError(
             "pyspark",
@@ -65,6 +64,6 @@ def check_jvm(jvm: str, pyspark: str) -> None:
 
 
 def minor_of(version: str) -> tuple[int, int]:
-    """Major and minor version; (0, 0) where there are none to be seen."""
+    """Return major and minor version, or (0, 0) if the text has none."""
     match = re.match(r"(\d+)\.(\d+)", version)
     return (int(match.group(1)), int(match.group(2))) if match else (0, 0)

@@ -1,16 +1,16 @@
-"""The byte budget of a whole run: one bucket in the driver, asked by all tasks over a small TCP service.
+"""The byte rate of a whole run: one token bucket in the driver, which all tasks ask over a small TCP service.
 
-    bucket      lets bytes through at a rate (`keyfold.rate_limit`).
-    service     answers "wait so long" to whoever knows the run's random token.
-    client      a task's `Pacer`: takes a slice of the budget at a time, or a piece that moves in one go, and gives back
-                what is left when it closes.
+    bucket      lets bytes through at a rate (`keyfold.rate_limit`)
+    service     tells clients that know the run's random token how long to wait
+    client      a task's `Pacer`: takes a slice of the budget at a time, or a piece that moves at once, and returns the
+                unused rest when it closes
 
-The rate is kept in every second, and not only on average: no second has more than 1.3 times the rate, for up to eight
-tasks and from 200 kB/s on. On top of the rate there are what idle time leaves, one piece, and in each task the rest of
-a slice and the head of a request: 0.3 of a second at most.
+The rate holds in every second, not only on average: no second has more than 1.3 times the rate, for up to eight tasks
+and rates from 200 kB/s on. The excess is what idle time leaves, one piece, and in each task the rest of a slice and the
+head of a request: together at most 0.3 seconds' worth.
 
-A client whose connection is lost refuses every further byte: the task fails and Spark runs it again. It never goes on
-unthrottled.
+A client that loses its connection refuses every further byte. The task fails and Spark runs it again; it never
+continues unthrottled.
 
     wire        client -> 32 bytes token; service -> 1 byte (1: welcome)
                 client -> int64 bytes wanted (negative: given back, no answer); service -> int64 microseconds to wait
@@ -31,17 +31,17 @@ from keyfold.clock import Clock, SystemClock
 from keyfold.errors import KeyfoldError
 from keyfold.rate_limit import RateLimit
 
-# How long a slice and a piece last at the whole rate. A slice is what a task asks the driver for: long enough for a
-# hundred questions a second at most, short because each task may sit on the rest of one. A piece moves in one go.
-# Both, and what idle time leaves (`BURST_S`), are on top of the rate in the worst second.
+# Duration of a slice and of a piece at the full rate. A task asks the driver for one slice at a time. It is long enough
+# that there are at most a hundred requests per second, and short because each task may keep the rest of one. A piece
+# moves at once. Both, and what idle time leaves (`BURST_S`), come on top of the rate in the worst second.
 SLICE_S: Final = 0.01
 SLICE_BYTES_MAX: Final = 4 * 1024 * 1024
 PIECE_S: Final = 0.05
-# The heads of a request and its answer have about 1.5 kB: in a smaller range they would be too large a part.
+# The heads of a request and its answer have about 1.5 kB: they would be too large a share of a smaller range.
 PIECE_BYTES_MIN: Final = 16 * 1024
 PIECE_BYTES_MAX: Final = 64 * 1024 * 1024
 ACCEPT_AGAIN_S: Final = 0.05
-# A rate of a byte a year asks for waits that no clock can sleep.
+# A rate of one byte per year would need longer waits than a clock can sleep.
 WAIT_MAX_S: Final = 86_400.0 * 365
 _WELCOME: Final = b"\x01"
 _NUMBER: Final = struct.Struct(">q")
@@ -50,11 +50,11 @@ _ANSWER_TIMEOUT_S: Final = 60.0
 
 
 class ThrottleLost(KeyfoldError):
-    """The driver's throttle cannot be reached: this task must not move another byte."""
+    """The driver's throttle cannot be reached, so this task must not move another byte."""
 
 
 class TokenBucket:
-    """Bytes at `rate` per second. `reserve` never blocks: it says how long the caller has to wait. Thread-safe."""
+    """A budget of `rate` bytes per second. `reserve` never blocks: it returns how long to wait. Thread-safe."""
 
     def __init__(self, rate: float, clock: Clock) -> None:
         self.rate = rate
@@ -63,31 +63,31 @@ class TokenBucket:
         self._lock = threading.Lock()
 
     def reserve(self, n_bytes: int) -> float:
-        """Take `n_bytes` out of the budget; seconds until they may be moved. Negative bytes are given back."""
+        """Take `n_bytes` from the budget; return the seconds until they may be moved. Negative bytes are returned."""
         with self._lock:
             self.granted_bytes += n_bytes
             return self._limit.reserve(n_bytes / self.rate)
 
 
 class Budget(Protocol):
-    """Whoever hands out bytes: the bucket itself in one process, a client of its service elsewhere."""
+    """A source of bytes: the bucket itself in one process, a client of its service elsewhere."""
 
     def reserve(self, n_bytes: int) -> float:
-        """Seconds to wait for `n_bytes`; negative bytes are given back."""
+        """Return the seconds to wait for `n_bytes`; negative bytes are returned to the budget."""
 
 
 def slice_bytes(rate: float) -> int:
-    """How much a task asks for at once."""
+    """Return how many bytes a task asks for at once."""
     return max(1, int(min(SLICE_BYTES_MAX, rate * SLICE_S)))
 
 
 def piece_bytes(rate: float) -> int:
-    """How much a task may move in one go."""
+    """Return how many bytes a task may move at once."""
     return max(PIECE_BYTES_MIN, int(min(PIECE_BYTES_MAX, rate * PIECE_S)))
 
 
 class BudgetPacer:
-    """A `keyfold.store.pace.Pacer` over a budget, shared by the threads of one task; `wait_s` is its throttle wait."""
+    """A `keyfold.store.pace.Pacer` over a budget, shared by the threads of one task; `wait_s` is its total wait."""
 
     def __init__(self, budget: Budget, clock: Clock, rate: float) -> None:
         self.piece_bytes = piece_bytes(rate)
@@ -97,7 +97,7 @@ class BudgetPacer:
         self._left = 0
         self._lock = threading.Lock()
         self._owed = 0
-        self._owed_lock = threading.Lock()  # the other one is held while a thread waits for its bytes
+        self._owed_lock = threading.Lock()  # a lock of its own: `_lock` is held while a thread waits for its bytes
         self.wait_s = 0.0
         self.paced_bytes = 0
 
@@ -106,7 +106,7 @@ class BudgetPacer:
         with self._lock:
             n_bytes += self._take_owed()
             if n_bytes > self._left:
-                # Asked for at once: tasks that got halves of pieces in turn would move all of the pieces together.
+                # Reserve it at once: tasks that got halves of pieces in turn would move all pieces at the same time.
                 wanted = max(self._slice_bytes, n_bytes - self._left)
                 wait_s = self._budget.reserve(wanted)
                 if wait_s > 0:
@@ -122,7 +122,7 @@ class BudgetPacer:
             self._owed += n_bytes
 
     def give_back(self) -> None:
-        """Return what was taken and not used. Where more is owed, others wait for that."""
+        """Return unused bytes to the budget. If more is owed, others wait for the difference."""
         with self._lock:
             owed = self._take_owed()
             self.paced_bytes += owed
@@ -138,7 +138,7 @@ class BudgetPacer:
 
 @dataclass(frozen=True, slots=True)
 class ThrottleAddress:
-    """Where the service listens, its token, and the rate (bytes a second): what a task needs to know."""
+    """Where the service listens, its token, and the rate (bytes per second)."""
 
     host: str
     port: int
@@ -146,12 +146,12 @@ class ThrottleAddress:
     rate: float
 
     def connect(self) -> ThrottleClient:
-        """A client. Raises `ThrottleLost`."""
+        """Return a client. Raise `ThrottleLost`."""
         return ThrottleClient(self)
 
 
 class ThrottleClient:
-    """A budget at the other end of a connection. One per task attempt."""
+    """A budget at the other end of a connection; one per task attempt."""
 
     def __init__(self, address: ThrottleAddress) -> None:
         self._address = address
@@ -192,7 +192,7 @@ class ThrottleClient:
 
 
 class ThrottleService:
-    """The driver's end: one bucket, one thread per connected task. Listens at `bind`, which tasks know as `host`."""
+    """The driver's end: one bucket, and one thread per connected task. Listens on `bind`; tasks connect to `host`."""
 
     def __init__(
         self, rate: float, *, host: str = "127.0.0.1", bind: str | None = None, clock: Clock | None = None
@@ -214,7 +214,7 @@ class ThrottleService:
         self.close()
 
     def close(self) -> None:
-        """Stop: clients that are still there get an error at their next request."""
+        """Stop the service. Clients that are still connected get an error at their next request."""
         with self._lock:
             self._closing.set()
             connections = list(self._connections)
@@ -237,7 +237,7 @@ class ThrottleService:
             except OSError:
                 if self._closing.wait(ACCEPT_AGAIN_S):
                     return
-                continue  # a client that went away, or no file handle is left: others wait for us
+                continue  # a client has gone, or no file handle is left: other clients still wait
             with self._lock:
                 if self._closing.is_set():
                     connection.close()

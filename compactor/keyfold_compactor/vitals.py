@@ -1,7 +1,7 @@
-"""Signs of life of the compactor: every stage and step of a run, every turn of the loop, what tasks of Spark count.
+"""The compactor's liveness: every stage and step of a run, every loop and every count of a task is a sign of life.
 
-How long it may be silent follows from its settings. Between two signs lie at most the pause between two runs, or one
-stage of Spark's whose tasks all end together: a part of a pass, or a batch, read and written at the configured rate.
+The settings say how long it may report nothing. Two signs of life are at most as far apart as the pause between two
+runs, or as one stage of Spark whose tasks all end together: a part of a pass, or a batch, at the configured rate.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from keyfold_compactor.progress import Progress
 from keyfold_compactor.report import Replicated, RunReport, Watch
 
 SLOWEST_BYTES_PER_SECOND: Final = 8 * 1024 * 1024
-"""What a stage is trusted to move where no rate is configured: less, and it is taken for dead."""
+"""The minimum speed of a stage without a configured rate. A slower one counts as dead."""
 BESIDE_S: Final = 600.0
-"""For all that moves few bytes: starting Spark and its executors, requests that are tried again."""
+"""Time for work that moves few bytes: starting Spark and its executors, and retries of requests."""
 
 
 def quiet_max_s(options: CompactOptions) -> float:
-    """How long nothing may move in a compactor that works."""
+    """Return how long a working compactor may make no progress."""
     rate = options.io_max_bytes_per_second or SLOWEST_BYTES_PER_SECOND
     stage_bytes = 2 * max(options.batch_bytes, options.pass_max_bytes)
     return BESIDE_S + options.backoff_ms / 1000 + stage_bytes / rate
 
 
 class VitalProgress:
-    """Another's `Progress`, each step of which is a sign of life."""
+    """A `Progress` that reports each step as a sign of life."""
 
     def __init__(self, inner: Progress, vitals: Vitals) -> None:
         self._inner = inner
@@ -48,7 +48,7 @@ class VitalProgress:
 
 
 class VitalWatch:
-    """Another's `Watch`, which tells how runs end. A partition that fails is the report's business, not the loop's."""
+    """A `Watch` that reports how runs end. Failed partitions do not count: the report covers them."""
 
     def __init__(self, inner: Watch, vitals: Vitals) -> None:
         self._inner = inner
@@ -71,7 +71,7 @@ class VitalWatch:
 
 
 def vital(replicate: Replicate, vitals: Vitals) -> Replicate:
-    """The same, with a sign of life whenever it asks whether to stop: several times a second while it waits."""
+    """Wrap replication so that it reports a sign of life whenever it asks whether to stop, several times a second."""
 
     def replicating(should_stop: Callable[[], bool]) -> Sequence[Replicated]:
         def moving() -> bool:
