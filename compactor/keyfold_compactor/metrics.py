@@ -115,7 +115,7 @@ def passes(report: RunReport) -> Passes | None:
     freed_bytes = sum(_freed_bytes(p) for p in done)
     return Passes(
         clean_time_s=max(p.seconds for p in done),
-        # Kafka reads all of what it replaces. Here blocks without a survivor are not even read, and a ratio of what
+        # Kafka reads everything that it replaces. Here blocks without a survivor are not read, so a ratio of what
         # went over the wire would be high just where cleaning was cheap.
         recopy_percent=100 * made_bytes / max(1, sum(p.replaced_bytes for p in done)),
         moved_per_freed=moved_bytes / freed_bytes if freed_bytes else None,
@@ -177,7 +177,7 @@ def _labels(place: Place) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The runs of one process. Times are local: `begun_s` (monotonic) is the last run's start, `ended_ms` wall clock."""
+    """The runs of one process. Local times: `begun_s` (monotonic) is the start of the last run, `ended_ms` its end."""
 
     totals: Totals = Totals()
     passes: Passes | None = None

@@ -1,15 +1,15 @@
-"""One object into the replica. It becomes visible, create-only, when all its bytes have been summed up and agree.
+"""Copy one object to the replica. It becomes visible, create-only, once the checksum of all its bytes is right.
 
     small             one GET, one PUT
     large             fetched in ranges that are the parts of an upload, the next one while one is sent; the upload is
-                      completed after the sum. What another process has sent of it is not sent again
+                      completed after the checksum. Parts that another process has sent are not sent again
                       (`keyfold.store.api.ResumingStore`)
-    inside a store    copied by the store itself where both ends are its own and it says the SHA-256 of what it has
-                      copied (`keyfold.store.api.CopyingStore`); where it cannot after all, the bytes are sent
+    inside a store    copied by the store itself if it has both sides and reports the SHA-256 of the copy
+                      (`keyfold.store.api.CopyingStore`); if it cannot after all, the bytes are sent
 
-What fails leaves nothing visible. Where going on may help (the store is away, the process stops), the parts that were
-sent stay for whoever comes next; what is never wanted again is the collector's (`rounds.collect`). Bytes that do not
-agree are fetched once more, for they may have been damaged on their way.
+A failure leaves nothing visible. If a retry may continue (the store is away, the process stops), sent parts stay for
+the next process; unwanted parts are collected (`rounds.collect`). Bytes with a wrong checksum are fetched once more,
+because they may have been damaged on the way.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from keyfold_compactor.replica.carriage.jobs import CopyJob, CopyResult, Transfe
 from keyfold_compactor.replica.carriage.memory import Memory
 
 STORE_COPY_BYTES_MIN: Final = 1024 * 1024
-"""A copy inside a store takes three requests that cost as writes do, sending takes one and a read."""
+"""A copy inside a store takes three requests that cost as much as writes; sending takes one and a read."""
 
 LARGE_BYTES: Final = 4 * PART_BYTES
-"""Of an object of this size it is asked first whether it is there: a request is less than sending it in vain."""
+"""An object of at least this size is first looked for: a request costs less than sending it in vain."""
 
 _COPY_FAILURES_MAX: Final = 3
 _SLEEP_S: Final = 0.25
@@ -56,17 +56,17 @@ _LARGE_HELD_PARTS: Final = 4  # fetched ahead, come, being sent, and that in bot
 
 
 class _Disagrees(Exception):
-    """The bytes that came are not those that the manifest names."""
+    """The bytes are not those that the manifest names."""
 
 
 _NOT_THE_UPLOADS: Final = (UploadLost, NameTaken, AccessDenied, BucketMissing)
 
 _NEVER_AGAIN: Final = (_Disagrees, ObjectNotFound, UploadLost, NameTaken)
-"""After these the parts that were sent are of no use; after others they stay for whoever goes on."""
+"""After these errors the sent parts are of no use; after others they stay for the next process."""
 
 
 class Carrier:
-    """Carries objects one by one, each in the thread that asks for it. Thread-safe."""
+    """Copy objects, each in the caller's thread. Thread-safe."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Carrier:
         self._copy_failures = 0
 
     def carry(self, job: CopyJob, stop: threading.Event) -> CopyResult:
-        """See to it that the object is at the replica. Raises what `Transfer.copy` says."""
+        """Ensure that the object is at the replica. Raise what `Transfer.copy` documents."""
         carriage = _Carriage(self, job, stop)
         with self.memory.taken(_held_bytes(job)):
             try:
@@ -104,7 +104,7 @@ class Carrier:
                 raise self._diverged(job, error) from error
 
     def carry_schema(self, topics_dir: str, schema: int | str) -> bool:
-        """See `Transfer.copy_schemas`; whether it was sent."""
+        """See `Transfer.copy_schemas`; return whether the schema was sent."""
         source_key, target_key = schema_key(topics_dir, schema), schema_key(self.topics_dir, schema)
         with about(self.source):
             try:
@@ -123,20 +123,20 @@ class Carrier:
             )
 
     def copying_target(self) -> CopyingStore | None:
-        """The target, where it is worth asking it to copy by itself."""
+        """Return the target if it is worth asking it to copy by itself."""
         may = self._may_copy and self._copy_failures < _COPY_FAILURES_MAX
         return self.target if may and isinstance(self.target, CopyingStore) else None
 
     def count_copy(self, *, has_failed: bool) -> None:
-        """A target that fails to copy several times in a row is not asked again: each time may have taken minutes."""
+        """Count failures of the target's own copies. Stop asking after several in a row: each may take minutes."""
         self._copy_failures = self._copy_failures + 1 if has_failed else 0
 
     def cannot_copy(self) -> None:
-        """The target has said that it does not copy by itself, or not in a way that can be trusted."""
+        """Note that the target does not copy by itself, or not in a way that can be trusted."""
         self._may_copy = False
 
     def pace(self, n_bytes: int) -> None:
-        """Return when so many bytes may be fetched."""
+        """Return when `n_bytes` may be fetched."""
         if self._pacer is not None:
             for start in range(0, n_bytes, CHUNK_BYTES):
                 self._pacer.acquire(min(CHUNK_BYTES, n_bytes - start))
@@ -163,7 +163,7 @@ class Carrier:
 
 
 class _Carriage:
-    """One object under way, in one thread."""
+    """One object in progress, in one thread."""
 
     def __init__(self, carrier: Carrier, job: CopyJob, stop: threading.Event) -> None:
         self._carrier = carrier
@@ -176,7 +176,7 @@ class _Carriage:
         self._patience = replace(patience, clock=_StoppableClock(patience.clock, self._go_on))
 
     def run(self, *, is_first: bool) -> CopyResult:
-        """One attempt. The second one makes no use of what was begun before."""
+        """Make one attempt. The second one does not use anything that was begun before."""
         self._go_on()
         job = self._job
         if (job.size_bytes >= LARGE_BYTES or not is_first) and self._is_there():
@@ -228,9 +228,10 @@ class _Carriage:
 
     @contextlib.contextmanager
     def _going_on_with(self, begun: ResumedUpload | None) -> Iterator[None]:
-        """What a store refuses of another process's upload (its key is gone, for one) may be only that upload's fault.
+        """Abort another process's upload if the store refuses to continue it, and start the object again.
 
-        Left as it is, each try would take it up again; so it is ended, and the object is begun anew.
+        The refusal (its key is gone, for example) may concern only that upload. If it stayed, each attempt would resume
+        it.
         """
         try:
             yield
@@ -242,7 +243,7 @@ class _Carriage:
             raise UploadLost(self._key, f"cannot be continued: {error.message}") from error
 
     def _is_copied_by_store(self) -> bool:
-        """Whether the store has done it; not where it cannot, or tells another sum: sending shows what is wrong."""
+        """Whether the store has copied the object. If it cannot, or has another checksum, sending shows what is wrong."""
         job, target = self._job, self._carrier.copying_target()
         if target is None:
             return False
@@ -265,7 +266,7 @@ class _Carriage:
             return self._is_made_visible(copied)
 
     def _is_made_visible(self, copied: ServerCopy) -> bool:
-        """Whether the copy is the object now; not where the store refuses what it has copied by itself."""
+        """Whether the copy has become the object; False if the store refuses what it has copied."""
         try:
             self._patience.repeat(copied.complete)
         except StoreError as error:
@@ -281,7 +282,7 @@ class _Carriage:
         return True
 
     def _pieces(self) -> Generator[Bytes, None, None]:
-        """The object's bytes, cut as its parts will be; the next ones come while these are used."""
+        """Yield the object's bytes, cut like its parts; the next ones are fetched while these are used."""
         job = self._job
 
         def fetch(start: int, length: int) -> Bytes:
@@ -304,7 +305,7 @@ class _Carriage:
             raise _Disagrees(f"has {found.size_bytes} bytes, but the manifest says {job.size_bytes}") from error
 
     def _left_by_others(self) -> ResumedUpload | None:
-        """An upload of this object that nobody has ended. Where that is not to be learned it is begun anew."""
+        """Return an unfinished upload of this object; None if there is none, or the store does not say."""
         target = self._target
         if not isinstance(target, ResumingStore):
             return None
@@ -343,7 +344,7 @@ class _StoppableClock:
 
 
 def _parts(size_bytes: int) -> Iterator[tuple[int, int]]:
-    """(start, length) of the parts of an object, as `ObjectStream` cuts it."""
+    """Yield (start, length) of an object's parts, as `ObjectStream` cuts it."""
     start = 0
     while start < size_bytes:
         length = min(part_bytes(start), size_bytes - start)
@@ -359,7 +360,7 @@ def _held_bytes(job: CopyJob) -> int:
 
 @contextlib.contextmanager
 def about(store: ObjectStore) -> Iterator[None]:
-    """Says in an error which store it is about, where the store itself has not."""
+    """Add the store's host to errors that do not name one."""
     try:
         yield
     except KeyfoldError as error:
@@ -368,5 +369,5 @@ def about(store: ObjectStore) -> Iterator[None]:
 
 
 def host_of(store: ObjectStore) -> str:
-    """`host:port` of a store, or the URL of one that is nowhere."""
+    """Return `host:port` of a store, or the URL of one without a host."""
     return str(getattr(unwrapped(store), "host", store.url))

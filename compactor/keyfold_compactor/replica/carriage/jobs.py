@@ -1,4 +1,4 @@
-"""What is to be carried, and what became of it: values."""
+"""Copy jobs and their results, as values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from keyfold.log.names import Place
 
 
 class TransferStopped(KeyfoldError):
-    """The copying was stopped before it was done; nothing is wrong with the object."""
+    """The copy was stopped before its end; nothing is wrong with the object."""
 
     retriable = True
 
@@ -26,12 +26,12 @@ class CopyJob:
 
     @property
     def key(self) -> str:
-        """Its key at the source."""
+        """The object's key at the source."""
         return self.place.key(self.name)
 
 
 class Way(Enum):
-    """How an object came to be at the replica."""
+    """How an object got to the replica."""
 
     SENT = "sent"
     COPIED_BY_STORE = "copied by the store"
@@ -40,7 +40,7 @@ class Way(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CopyResult:
-    """One object that is at the replica now. `sent_bytes` went out from here for it, repetitions not counted."""
+    """One object that is now at the replica. `sent_bytes` were sent from here for it, without retries."""
 
     job: CopyJob
     way: Way

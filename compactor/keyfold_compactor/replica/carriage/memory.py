@@ -1,4 +1,4 @@
-"""A budget of memory for threads that hold bytes: who asks waits until there is room."""
+"""A memory budget for threads: a thread that asks waits until there is room."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 class Memory:
-    """`limit_bytes` for all. Who wants more than there is altogether gets it alone. Thread-safe."""
+    """A budget of `limit_bytes`. A thread that wants more than the whole budget gets it alone. Thread-safe."""
 
     def __init__(self, limit_bytes: int, stopping: threading.Event) -> None:
         self._limit_bytes = limit_bytes
@@ -19,7 +19,7 @@ class Memory:
 
     @contextmanager
     def taken(self, n_bytes: int) -> Iterator[None]:
-        """Hold `n_bytes` of the budget; at once, budget or not, when `stopping` is set."""
+        """Hold `n_bytes` of the budget; do not wait once `stopping` is set."""
         with self._free:
             self._free.wait_for(lambda: self._has_room(n_bytes) or self._stopping.is_set())
             self._taken_bytes += n_bytes
@@ -32,7 +32,7 @@ class Memory:
                 self._free.notify_all()
 
     def wake(self) -> None:
-        """Let those who wait see that it is over."""
+        """Wake waiting threads so that they see `stopping`."""
         with self._free:
             self._free.notify_all()
 

@@ -1,8 +1,9 @@
-"""Kept writer schemas (`_schemas/*`) go to the replica before the records that name them.
+"""Copy kept writer schemas (`_schemas/*`) to the replica before the records that name them.
 
-Segments do not say which schemas their records name, so the folders are compared: a schema is kept before the first
-record with it is committed, so a listing that begins after a manifest was read has all that its records name. Rounds of
-many partitions share a listing: whoever asks while one is under way waits for the next, as it may have begun too early.
+Segments do not list the schemas of their records, so the folders are compared. A schema is kept before the first record
+with it is committed. So a listing that starts after a manifest was read has every schema that its records name. Rounds
+of many partitions share a listing. A caller that arrives during one waits for the next, which may have started too
+early.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _MD5: Final = re.compile(r"[0-9a-f]{32}")
 
 
 class SchemaCourier:
-    """Carries the schemas of one replica. Thread-safe."""
+    """Copies the schemas of one replica. Thread-safe."""
 
     def __init__(self, link: Link, transfer: Transfer, tally: Tally, patience: Patience) -> None:
         self._link = link
@@ -38,7 +39,7 @@ class SchemaCourier:
     def carry(self) -> None:
         """Return when the replica has every schema that was kept when this was called.
 
-        Raises what the stores do, and `StoreError` where the replica has another schema under an id.
+        Raise what the stores raise, and `StoreError` if the replica has another schema for an id.
         """
         with self._lock:
             self._asked += 1
@@ -57,7 +58,7 @@ class SchemaCourier:
             return
         there = self._repeat(lambda: _stems(self._link.replica))
         missing = sorted(kept.keys() - there.keys())
-        # Those that look alike are alike; of the others the bytes are compared, once.
+        # Equal MD5 ETags mean equal schemas. The bytes of the others are compared, once.
         doubtful = sorted(s for s in kept.keys() & there.keys() - self._there if not kept[s] or kept[s] != there[s])
         sent = self._transfer.copy_schemas(self._link.source.topics_dir, missing)
         self._tally.add(Totals(schemas_sent=sent))
@@ -66,7 +67,7 @@ class SchemaCourier:
 
 
 def _stems(side: Side) -> dict[str, str]:
-    """Ids, each with its object's ETag where that is the MD5 of its bytes by the look of it."""
+    """Return ids, each with its object's ETag if that looks like the MD5 of its bytes."""
     prefix = f"{side.topics_dir}/{SCHEMAS_FOLDER}" if side.topics_dir else SCHEMAS_FOLDER
     listed = ((info.key.removeprefix(prefix), info.etag.strip('"')) for info in side.store.list(prefix))
     return {

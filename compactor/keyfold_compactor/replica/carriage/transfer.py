@@ -1,15 +1,15 @@
-"""Objects from one bucket into another: each once, whole or not at all, only with the bytes that the manifest names.
+"""Copy objects between buckets: each once, completely or not at all, and only with the bytes that the manifest names.
 
     Transfer.copy(jobs)      one call per round; many may run at once and share the threads fairly
 
-A job is an object of a partition that the source's manifest names, with its size and SHA-256. How one is carried is
-said in `keyfold_compactor.replica.carriage.carry`; here is who carries what when.
+A job is an object of a partition that the source's manifest names, with its size and SHA-256.
+`keyfold_compactor.replica.carriage.carry` copies one; this module schedules them.
 
-    threads     shared by all calls. A call has at most as many jobs under way as there are threads, and they are taken
-                in turn, so a partition with ten thousand objects does not keep one with two waiting
-    memory      each job takes what it may hold out of one budget before it begins
-    failing     a call that failed begins no more jobs, and tells why when those under way have ended
-    stopping    `close`, or giving up the iterator: jobs under way end before their next range
+    threads     shared by all calls. A call has at most as many jobs in progress as there are threads, and calls take
+                turns, so a partition with ten thousand objects does not delay one with two
+    memory      each job reserves the memory that it may need before it starts
+    failing     a failed call starts no more jobs, and raises the error when those in progress have ended
+    stopping    `close`, or closing the iterator: jobs in progress end before their next range
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _CLOSED: Final = "the copy was stopped"
 
 
 class Transfer:
-    """Copies between two stores, with one set of threads for all partitions. Thread-safe; close it.
+    """Copy between two stores, with one set of threads for all partitions. Thread-safe; close it.
 
-    `topics_dir` is the replica's; the source's is in each job's place. Bytes are paced by the stores (`S3Store` with a
-    pacer: each byte is asked for as it comes in and again as it goes out), or here for stores that have none: `pacer`
-    is asked for each byte once, as it is fetched. Copies inside a store move no bytes and are not paced.
+    `topics_dir` is the replica's; the source's is in each job's place. The stores pace bytes (`S3Store` with a pacer
+    counts each byte when it comes in and again when it goes out). For stores without a pacer, `pacer` counts each byte
+    once, when it is fetched. Copies inside a store move no bytes and are not paced.
     """
 
     def __init__(
@@ -67,20 +67,20 @@ class Transfer:
         self.close()
 
     def close(self) -> None:
-        """Stop what is under way at its next range, and wait for it. Parts that were sent stay for the next process."""
+        """Stop copies at their next range, and wait for them. Sent parts stay for the next process."""
         self._stopping.set()
         self._carrier.memory.wake()
-        # What waits in the queue ends by itself, at once. To take it out would leave those who wait for it for ever.
+        # Queued jobs end by themselves, at once. Cancelling them would leave their callers waiting forever.
         self._pool.shutdown()
 
     def copy(self, jobs: Iterable[CopyJob]) -> Generator[CopyResult]:
-        """Copy each job's object; results as they come, in any order. Consume it: nothing happens before.
+        """Copy each job's object; yield results in any order. Consume the iterator: nothing happens before.
 
-        Fails with one error after what was under way has ended (and was given out); what is at the replica stays there.
-        `ObjectNotFound` (with the source's key): the *source* has not the object any more, plan again; it goes before
-        all others. `Corrupt`: its bytes are not the manifest's. `ReplicaDiverged`: something else is under its name at
-        the replica. `TransferStopped` after `close`. Else what the stores raise, when patience is over. Each error has
-        the `host` of the store that it is about.
+        On failure, raise one error after the jobs in progress have ended (and were yielded); copied objects stay at the
+        replica. `ObjectNotFound` (with the source's key) means that the *source* no longer has the object: plan again.
+        It takes precedence over all others. `Corrupt`: the bytes are not the manifest's. `ReplicaDiverged`: something
+        else has the name at the replica. `TransferStopped` after `close`. Otherwise what the stores raise when retries
+        run out. Each error has the `host` of its store.
         """
         waiting = iter(jobs)
         stop = threading.Event()
@@ -108,10 +108,10 @@ class Transfer:
             raise min(failures, key=_rank)
 
     def copy_schemas(self, topics_dir: str, schemas: Iterable[int | str]) -> int:
-        """Copy kept schemas (`_schemas/<id>.avsc`) from the source's `topics_dir`; how many were sent.
+        """Copy kept schemas (`_schemas/<id>.avsc`) from the source's `topics_dir`; return how many were sent.
 
-        One that the source has not kept is passed over. Raises `StoreError` where the replica has another schema under
-        the id: its topics directory belongs to another registry.
+        A schema that the source has not kept is skipped. Raise `StoreError` if the replica has another schema for the
+        id: its topics directory belongs to another registry.
         """
         return sum(self._carrier.carry_schema(topics_dir, schema) for schema in schemas)
 
@@ -129,7 +129,7 @@ def _failure(future: Future[CopyResult]) -> BaseException | None:
 
 
 def _rank(error: BaseException) -> int:
-    """What is to be told first: what no retry mends but a new plan, then what nothing mends, then what passes."""
+    """Rank errors: first those that need a new plan, then permanent ones, then temporary ones."""
     if not isinstance(error, KeyfoldError):
         return 0
     if isinstance(error, ObjectNotFound):

@@ -1,11 +1,11 @@
-"""Before a replica is registered: can it work at all, and what will the first rounds do?
+"""Checks before a replica is registered: can it work at all, and what will the first rounds do?
 
-    store     answers, honours conditional writes, lets us delete (`keyfold.store.probe`, and an object of its own)
-    place     is another log directory than the source's, not above or below it
-    logs      what the replica's folder holds already is a replica of this source's logs, or nothing
+    store     answers, honours conditional writes, allows deletion (`keyfold.store.probe`, and an object of its own)
+    place     is another log directory than the source's, and neither contains the other
+    logs      the replica's folder has a replica of this source's logs, or nothing
     rule      which topics were compacted, and whether compaction is enabled at the replica
 
-Errors are raised; what somebody should know is in `Admission.notes`.
+Problems are raised as errors; things worth knowing are in `Admission.notes`.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _NAMES_SHOWN: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What was found: partitions that the source has for this replica, and those of them that it has already.
+    """Result of the checks: how many partitions the source has for this replica, and how many the replica already has.
 
     `size_bytes` are stored bytes of all segments and indexes of the covered logs at the source. `not_enabled` are
-    topics that were compacted, while the replica's bucket does not enable compaction for them.
+    compacted topics for which the replica's bucket does not enable compaction.
     """
 
     partitions: int = 0
@@ -60,7 +60,7 @@ class Admission:
 def admit(
     registration: Registration, source: Side, replica: Side, enablement: Enablement, *, clock: Clock, random: Random
 ) -> Admission:
-    """Look at both sides. Raises `ConfigError`, `ReplicaDiverged`, and what the stores do."""
+    """Check both sides. Raise `ConfigError`, `ReplicaDiverged`, and what the stores raise."""
     repeat = patience(clock, random).repeat
     probe(replica.store, replica.topics_dir, clock, random, patience_s=PATIENCE_S)
     notes = repeat(lambda: [*_judge_place(source, replica, random)])
@@ -85,7 +85,7 @@ def admit(
 
 
 def _judge_topics(registration: Registration, found: set[str]) -> Iterator[str]:
-    """A topic that is not there may come yet, or be misspelt."""
+    """Note topics that are missing: they may come later, or be misspelt."""
     missing = sorted({*registration.options.topics} - found)
     if missing:
         yield f"topics not found at the source yet: {names_text(missing)}"
@@ -94,7 +94,7 @@ def _judge_topics(registration: Registration, found: set[str]) -> Iterator[str]:
 
 
 def require_follows(source: Manifest, replica: Manifest, name: str) -> None:
-    """Raise `ReplicaDiverged` where what is at the replica is not the replica of this name of this log."""
+    """Raise `ReplicaDiverged` if the log at the replica is not the replica of this name of this log."""
     state = replica.replica
     if state is None:
         raise ReplicaDiverged(
@@ -115,7 +115,7 @@ def require_follows(source: Manifest, replica: Manifest, name: str) -> None:
 
 
 def names_text(names: tuple[str, ...] | list[str]) -> str:
-    """Some names for people, however many there are."""
+    """List some names, and how many more there are."""
     left = len(names) - _NAMES_SHOWN
     return ", ".join(names[:_NAMES_SHOWN]) + (f" and {left} more" if left > 0 else "")
 
@@ -126,7 +126,7 @@ def _is_enabled(enablement: Enablement, topic: str) -> bool:
 
 
 def _judge_place(source: Side, replica: Side, random: Random) -> Iterator[str]:
-    """Is it another directory? What only the stores know, an object tells: it is put there and looked for here."""
+    """Check that the replica is another directory, by an object that is written there and looked for here."""
     head = f"{replica.topics_dir}/" if replica.topics_dir else ""
     key = f"{head}{PROBE_FOLDER}{random.getrandbits(128):032x}"
     try:
@@ -162,7 +162,7 @@ def _look(
     try:
         return mine, _load(replica, there, clock, random, following=mine)
     except ManifestLost as error:
-        # A first copy that version 0.1 has begun looks the same, and so does a log whose manifest was lost.
+        # A first copy begun by version 0.1 looks the same as a log whose manifest was lost.
         raise ReplicaDiverged(
             place.topic,
             place.partition,
@@ -175,7 +175,7 @@ def _look(
 def _load(
     side: Side, place: Place, clock: Clock, random: Random, *, following: Manifest | None = None
 ) -> Manifest | None:
-    """The newest manifest; None where nothing has been committed, as in a first copy (of the log `following`)."""
+    """Return the newest manifest; None if nothing was committed, as during a first copy (of the log `following`)."""
     log = PartitionLog(side.store, place, clock=clock, random=Random(random.getrandbits(64)))
     try:
         return log.load().manifest
@@ -192,7 +192,7 @@ def _load(
 
 
 def _is_of(source_log_id: str, source: Manifest) -> bool:
-    """Whether what follows the log `source_log_id` may go on with `source`."""
+    """Whether a replica of the log `source_log_id` may continue with `source`."""
     return source_log_id in {"", source.log_id} or source.ancestor(source_log_id) is not None
 
 

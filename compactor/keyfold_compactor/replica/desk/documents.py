@@ -1,11 +1,11 @@
-"""What is written down about replicas, as values.
+"""The documents about replicas, as values.
 
-    source bucket    <topics.dir>/_replicas/<name>.json            a `Registration`: where the replica is, what it takes
-                     <topics.dir>/_replicas/<name>/status.json     how the process that replicates does
-    replica bucket   <topics.dir>/_replica.json                    an `Enablement`: may compacted logs come here
+    source bucket    <topics.dir>/_replicas/<name>.json            a `Registration`: the replica's place and topics
+                     <topics.dir>/_replicas/<name>/status.json     the replicator's report
+    replica bucket   <topics.dir>/_replica.json                    an `Enablement`: whether compacted logs are accepted
 
-They are JSON (decision 19): small, changed by hand-sized requests, and read by people when something is wrong. Fields
-that this version does not know are kept. No secret is ever among them.
+They are JSON (decision 19): small, changed rarely, and read by people when something is wrong. Unknown fields are kept.
+They never contain a secret.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ Json = Mapping[str, Any]
 
 
 class DocumentUnreadable(StoreError):
-    """An object of this room is there and does not hold what it should."""
+    """A document exists and does not have the expected content."""
 
 
 # Keys
 
 
 def replicas_prefix(topics_dir: str) -> str:
-    """Key prefix of everything about replicas in the source's bucket."""
+    """Return the key prefix of everything about replicas in the source's bucket."""
     return f"{topics_dir}/{REPLICAS_FOLDER}" if topics_dir else REPLICAS_FOLDER
 
 
 def registration_key(topics_dir: str, name: str) -> str:
-    """Key of a registration."""
+    """Return the key of a registration."""
     return f"{replicas_prefix(topics_dir)}{name}.json"
 
 
 def status_key(topics_dir: str, name: str) -> str:
-    """Key of what the process that replicates says of itself."""
+    """Return the key of the replicator's report."""
     return f"{replicas_prefix(topics_dir)}{name}/status.json"
 
 
 def enablement_key(topics_dir: str) -> str:
-    """Key of the enablement in a replica's bucket."""
+    """Return the key of the permissions in a replica's bucket."""
     return f"{topics_dir}/{ENABLEMENT_NAME}" if topics_dir else ENABLEMENT_NAME
 
 
@@ -67,10 +67,10 @@ def enablement_key(topics_dir: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A replica that was registered at the source: its name, and its `config` as it is written, placeholders and all.
+    """A replica that is registered at the source: its name, and its `config` as written, including placeholders.
 
-    `cursor_id` is new whenever the name comes to stand for another place, so that nothing which the old place has
-    received counts for the new one. Times are the clock's of who made the change; they are for people.
+    `cursor_id` changes whenever the name stands for another place, so that what the old place has received does not
+    count for the new one. Times are by the clock of the process that made the change, and only for people.
     """
 
     name: str
@@ -84,16 +84,16 @@ class Registration:
 
     @property
     def hold_name(self) -> str:
-        """What this replica's hold is called in the source's manifests (`Hold.replica`)."""
+        """The name of this replica's hold in the source's manifests (`Hold.replica`)."""
         return f"{self.name}@{self.cursor_id}"
 
     @property
     def options(self) -> ReplicaOptions:
-        """The configuration, with credentials as they are written. Raises `ConfigError`."""
+        """The configuration, with credentials as written. Raise `ConfigError`."""
         return _parsed(tuple(self.config.items()))
 
     def require_allowed(self, allowed: AllowedCredentials) -> None:
-        """Raise `ConfigError` where this names a credential that the process does not allow. Nothing is filled in."""
+        """Raise `ConfigError` if this names a credential that the process does not allow. Nothing is resolved."""
         asker = f"the registration of replica `{self.name}`"
         for key, value in self.config.items():
             if key not in CREDENTIAL_KEYS:
@@ -104,9 +104,9 @@ class Registration:
             allowed.require(PROFILE_KEY, "profile", self.config[PROFILE_KEY], asker)
 
     def resolved(self, environ: Mapping[str, str], allowed: AllowedCredentials) -> ReplicaOptions:
-        """The configuration with its placeholders filled in.
+        """Return the configuration with resolved placeholders.
 
-        Raises `ConfigError` that names the variable, file or profile that is not allowed, or the missing variable.
+        Raise a `ConfigError` that names the forbidden variable, file or profile, or the missing variable.
         """
         self.require_allowed(allowed)
         return ReplicaOptions.parse(resolve(self.config, environ))
@@ -114,18 +114,18 @@ class Registration:
     def location(
         self, environ: Mapping[str, str], allowed: AllowedCredentials, *, max_connections: int = 16
     ) -> S3Location:
-        """The place of the replica's bucket. Raises `ConfigError` as `resolved` does."""
+        """Return the location of the replica's bucket. Raise `ConfigError` as `resolved` does."""
         return self.resolved(environ, allowed).location(max_connections=max_connections)
 
     def covers(self, topic: str) -> bool:
-        """Whether a topic is to be replicated. Also a registration of a newer version answers this.
+        """Whether a topic is to be replicated. This also works for a registration of a newer version.
 
-        Raises `ConfigError` where a regular expression cannot be matched within bounded time.
+        Raise `ConfigError` if a regular expression cannot be matched within bounded time.
         """
         return bool(self.choose((topic,)))
 
     def choose(self, topics: Iterable[str]) -> list[str]:
-        """The topics that are to be replicated, in name order. Raises as `covers` does."""
+        """Return the topics to replicate, in name order. Raise as `covers` does."""
         named = {name.strip() for name in self.config.get("topics", "").split(",") if name.strip()}
         if named:
             return sorted(named.intersection(topics))
@@ -144,16 +144,16 @@ class Registration:
 
     @property
     def host(self) -> str:
-        """The endpoint, or the region, that an error of the replica's store is about."""
+        """The endpoint or region, for errors of the replica's store."""
         return self.config.get("store.url") or self.config.get("s3.region") or "s3"
 
     @property
     def backoff(self) -> Backoff:
-        """Pauses between tries. Raises `ConfigError`."""
+        """Pauses between retries. Raise `ConfigError`."""
         return Backoff(self.options.backoff_ms, self.options.backoff_max_ms)
 
     def edited(self, changes: Mapping[str, str | None], *, new_cursor_id: str) -> Registration:
-        """With other values; None takes a key away. `new_cursor_id` is used where it is another place then."""
+        """Return it with other values; None removes a key. `new_cursor_id` is used if the place changes."""
         config = {**self.config, **{key: value for key, value in changes.items() if value is not None}}
         config = {key: value for key, value in config.items() if changes.get(key, value) is not None}
         moved = any(config.get(key) != self.config.get(key) for key in PLACE_KEYS)
@@ -161,14 +161,14 @@ class Registration:
 
 
 def require_name(name: str) -> None:
-    """Raise `ConfigError` where a replica cannot be called so: names are parts of keys."""
+    """Raise `ConfigError` for an invalid name of a replica. Names are parts of keys."""
     if _NAME.fullmatch(name) is None:
         hint = "use up to 64 letters, digits, `.`, `_` and `-`, and begin with a letter or a digit"
         raise ConfigError("name", f"{name!r} is not a valid name", hint=hint)
 
 
 def require_sound(registration: Registration) -> None:
-    """Raise `ConfigError` where a registration cannot be written down as it is."""
+    """Raise `ConfigError` if a registration cannot be saved as it is."""
     require_name(registration.name)
     for key in registration.config:
         value = registration.config[key]
@@ -194,7 +194,7 @@ def _parsed(config: tuple[tuple[str, str], ...]) -> ReplicaOptions:
 
 
 def registration_document(registration: Registration) -> dict[str, Any]:
-    """As it is stored."""
+    """Return the document as it is stored."""
     return {
         **registration.unknown,
         "name": registration.name,
@@ -207,7 +207,7 @@ def registration_document(registration: Registration) -> dict[str, Any]:
 
 
 def registration_of(document: Json, key: str, version: int = 0) -> Registration:
-    """Read a registration. Raises `DocumentUnreadable`."""
+    """Read a registration. Raise `DocumentUnreadable`."""
     found = dict(document)
     try:
         read = Registration(
@@ -235,7 +235,7 @@ def registration_of(document: Json, key: str, version: int = 0) -> Registration:
 
 @dataclass(frozen=True, slots=True)
 class CompactionEntry:
-    """Whether compacted logs may come, and the newest log format that the replica's readers know."""
+    """Whether compacted logs are accepted, and the newest log format that the replica's readers know."""
 
     enabled: bool
     format: int
@@ -244,18 +244,18 @@ class CompactionEntry:
 
 @dataclass(frozen=True, slots=True)
 class Enablement:
-    """What a replica's bucket says about compaction: by topic, and under `ALL_TOPICS` for all others."""
+    """Permissions for compaction in a replica's bucket: by topic, and under `ALL_TOPICS` for all others."""
 
     compaction: Mapping[str, CompactionEntry] = field(default_factory=dict)
     version: int = 0
     unknown: Json = field(default_factory=dict, compare=False)
 
     def entry(self, topic: str) -> CompactionEntry | None:
-        """What holds for a topic: its own entry, else that for all; None where nobody has said anything."""
+        """Return the entry that applies to a topic: its own, else the one for all topics, else None."""
         return self.compaction.get(topic) or self.compaction.get(ALL_TOPICS)
 
     def exceptions(self) -> tuple[str, ...]:
-        """Topics whose own entries say something else than the entry for all topics."""
+        """Return the topics whose own entries differ from the entry for all topics."""
         for_all = self.compaction.get(ALL_TOPICS)
         if for_all is None:
             return ()
@@ -267,7 +267,7 @@ class Enablement:
 
 
 def enablement_document(enablement: Enablement) -> dict[str, Any]:
-    """As it is stored."""
+    """Return the document as it is stored."""
     entries = {
         topic: {"enabled": entry.enabled, "format": entry.format, "changed_at_ms": entry.changed_at_ms}
         for topic, entry in sorted(enablement.compaction.items())
@@ -276,7 +276,7 @@ def enablement_document(enablement: Enablement) -> dict[str, Any]:
 
 
 def enablement_of(document: Json, key: str, version: int = 0) -> Enablement:
-    """Read an enablement. Raises `DocumentUnreadable`."""
+    """Read the permissions. Raise `DocumentUnreadable`."""
     found = dict(document)
     try:
         entries = {

@@ -1,8 +1,8 @@
-"""Take a replica that is registered no more out of the source's manifests.
+"""Remove a replica that is no longer registered from the source's manifests.
 
-An entry that stays has no effect, for nobody is registered under its name: a tombstone waits for registered replicas
-only, and a pin runs out. Who removes a replica takes its entries out; a round that was under way puts one back with its
-cursor, so whoever replicated takes them out once more when it finds the registration gone.
+A remaining entry has no effect: tombstones wait only for registered replicas, and a pin expires. The command that
+removes a replica removes its entries. A round in progress may write its cursor afterwards, so the replicator removes
+the entries once more when it finds the registration gone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _AT_ONCE: Final = 16
 
 
 def drop_holds(source: Side, hold_name: str, clock: Clock, random: Random) -> list[str]:
-    """Drop its entries, where there are any; why not, for each that stays. Raises what listing the logs raises."""
+    """Remove the entries; return an error for each that stays. Raise what listing the logs raises."""
 
     def drop(log: PartitionLog) -> str:
         try:
@@ -42,7 +42,7 @@ def drop_holds(source: Side, hold_name: str, clock: Clock, random: Random) -> li
 
 
 def drop_holds_if_removed(registration: Registration, source: Side, clock: Clock, random: Random) -> list[str]:
-    """The same for a replica that was removed, or begins anew elsewhere. Raises also what reading that raises."""
+    """Do the same for a replica that was removed or moved. Raise also what reading the registration raises."""
     registry = Registry(source.store, source.topics_dir, clock, Random(random.getrandbits(64)))
     try:
         is_held = registry.load(registration.name).hold_name == registration.hold_name

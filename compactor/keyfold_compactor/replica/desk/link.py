@@ -1,4 +1,4 @@
-"""What a replication is between, and what it goes by: values that every part of it is given."""
+"""The two sides of a replication, and its settings: values that every part gets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOUR_MS: Final = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One bucket's end: the directory of its logs, its URL (`s3://bucket/topics`), and its host for messages."""
+    """One bucket's side: store, directory of the logs, URL (`s3://bucket/topics`), and host for messages."""
 
     store: ObjectStore
     topics_dir: str
@@ -24,13 +24,13 @@ class Side:
     host: str
 
     def place(self, topic: str, partition: int) -> Place:
-        """Where a partition's log is on this side."""
+        """Return where a partition's log is on this side."""
         return Place(self.topics_dir, topic, partition)
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A registered replica: its name, both sides of it, and what its cursor is called in the source's manifests."""
+    """A registered replica: its name, both sides, and the name of its cursor in the source's manifests."""
 
     name: str
     hold_name: str
@@ -40,12 +40,12 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSettings:
-    """What replication goes by.
+    """Settings of replication.
 
-    `threads` are as many partitions at once, and as many objects. `poll_ms` is how often a partition in sync is looked
-    at, `discover_ms` how often topics are listed. A round that is to copy at least `pin_min_bytes` pins its version at
-    the source, for `pin_ms` at a time. What the replica's commits unlinked stays for `file_delete_delay_ms`; orphans
-    are looked for after each claim, and every `collect_ms`.
+    `threads` limits partitions and objects at once. A partition in sync is checked every `poll_ms`, topics are listed
+    every `discover_ms`. A round that copies at least `pin_min_bytes` pins its version at the source, for `pin_ms` at a
+    time. Objects that the replica's commits unlinked are kept for `file_delete_delay_ms`. Orphans are searched for
+    after each claim, and every `collect_ms`.
     """
 
     threads: int = 16
@@ -60,15 +60,15 @@ class ReplicaSettings:
 
 
 def every_topic(_topic: str) -> bool:
-    """A registration that names no topics covers all."""
+    """Cover all topics, as a registration without topics does."""
     return True
 
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What was asked of a replica: is it paused, which topics does it cover.
+    """What the registration asks for: whether the replica is paused, and which topics it covers.
 
-    `covers` raises `ConfigError` where it cannot tell in time; what it has told of a topic it tells again at once.
+    `covers` raises `ConfigError` if it cannot decide in time. Its answer for a topic is cached.
     """
 
     paused: bool = False
@@ -76,10 +76,10 @@ class Orders:
 
 
 class Desk(Protocol):
-    """Where the documents of a replica are read. Calls go to the stores and raise what they raise."""
+    """Reads the documents of a replica. Calls go to the stores and raise what they raise."""
 
     def orders(self) -> Orders | None:
-        """What the registration in the source bucket says; None: it was removed."""
+        """Return what the registration in the source bucket says; None if it was removed."""
 
     def enablement(self) -> Enablement:
-        """What the replica bucket says about compaction. One GET there."""
+        """Return the permissions in the replica's bucket. One GET there."""

@@ -1,11 +1,11 @@
-"""From a registration to what a `Runner` needs: both sides opened, settings, and the desk where orders are read.
+"""From a registration to what a `Runner` needs: both sides, settings, and a source of the current registration.
 
-    source    a store that the caller has opened; `side` makes an end of it
+    source    a store that the caller has opened; `side` makes a side of it
     replica   opened here, with the registration's endpoint, region, credentials and encryption
-    desk      the registration and the replica's enablement, read again whenever the runner asks
+    desk      the registration and the replica's permissions, read again whenever the runner asks
 
-A `Runner` is made for a registration as it is. When that comes to say something else than which topics it takes or that
-it is paused (another bucket, other credentials), the desk says that it is gone, and whoever runs it opens it anew.
+A `Runner` is made for one version of a registration. If more than its topics or its pause changes (another bucket,
+other credentials), the desk reports that it is gone, and the service opens it again.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from keyfold_compactor.replica.standing.retry import Retry
 
 OpenLocation = Callable[[S3Location, Pacer | None], ObjectStore]
 
-# What a runner takes up while it runs; everything else needs a new one.
+# Changes that a running runner applies; all others need a new one.
 _ORDERS: Final = frozenset({"topics", "topics.regex"})
 _DEFAULTS: Final = ReplicaSettings()
 
 
 def open_location(location: S3Location, pacer: Pacer | None = None) -> ObjectStore:
-    """The store at a location."""
+    """Open the store at a location."""
     return location.open(pacer)
 
 
 def side(store: ObjectStore, topics_dir: str) -> Side:
-    """One end of a link, of a store that is open."""
+    """Return one side of a link, for an open store."""
     return Side(store, topics_dir, f"{store.url}/{topics_dir}".rstrip("/"), host_of(store))
 
 
 def host_of(store: ObjectStore) -> str:
-    """The host that a store's requests go to, for messages."""
+    """Return the host that a store's requests go to, for messages."""
     location = getattr(store, "location", None)
     if not isinstance(location, S3Location):
         return store.url
@@ -63,19 +63,19 @@ def replica_side(
     opener: OpenLocation = open_location,
     max_connections: int = 16,
 ) -> Side:
-    """The replica's end. Raises `ConfigError` where a credential is not allowed, or cannot be filled in."""
+    """Open the replica's side. Raise `ConfigError` if a credential is not allowed or cannot be resolved."""
     found = os.environ if environ is None else environ
     location = registration.location(found, allowed, max_connections=max_connections)
     return side(opener(location, pacer), registration.topics_dir)
 
 
 def link(registration: Registration, source: Side, replica: Side) -> Link:
-    """A registered replica between its ends."""
+    """Return a registered replica with both its sides."""
     return Link(registration.name, registration.hold_name, source, replica)
 
 
 def settings(registration: Registration, base: ReplicaSettings = _DEFAULTS) -> ReplicaSettings:
-    """What replication goes by: `base`, with what the registration says. Raises `ConfigError`."""
+    """Return `base` with the registration's settings. Raise `ConfigError`."""
     options = registration.options
     return replace(
         base,
@@ -86,7 +86,7 @@ def settings(registration: Registration, base: ReplicaSettings = _DEFAULTS) -> R
 
 
 def close(store: ObjectStore) -> None:
-    """Close a store that can be closed."""
+    """Close a store, if it can be closed."""
     shut = getattr(store, "close", None)
     if shut is not None:
         shut()
@@ -116,7 +116,7 @@ class RegisteredDesk:
 
 
 def is_other(before: Registration, now: Registration) -> bool:
-    """Whether a runner that was made for `before` is of no use for `now`."""
+    """Whether a runner that was made for `before` cannot be used for `now`."""
     return now.cursor_id != before.cursor_id or _fixed(now) != _fixed(before)
 
 

@@ -1,4 +1,4 @@
-"""Which replicas a log directory has (in the source's bucket), and what a replica's bucket allows.
+"""The replicas of a log directory (in the source's bucket), and the permissions in a replica's bucket.
 
 `Registry` and `EnablementBook` are the only writers of these objects; each change is made once (`swapped`).
 """
@@ -31,7 +31,7 @@ from keyfold_compactor.replica.desk.documents import (
 from keyfold_compactor.replica.desk.swapped import Body, Found, SwappedObject, patience
 
 REPLICAS_MAX: Final = 64
-"""Each holds tombstones and has an entry in every manifest."""
+"""A limit, because each replica holds tombstones and has an entry in every manifest."""
 
 
 class NotRegistered(KeyfoldError):
@@ -53,12 +53,12 @@ class Registry:
         self._patience = patience(clock, random)
 
     def load(self, name: str) -> Registration:
-        """One replica. Raises `NotRegistered`, `DocumentUnreadable`."""
+        """Return one replica. Raise `NotRegistered` or `DocumentUnreadable`."""
         object_ = self._object(name)
         return self._of(object_, object_.read(), name)
 
     def names(self) -> list[str]:
-        """Names of all registered replicas, in order: one listing."""
+        """Return the names of all registered replicas, in order, with one listing."""
         prefix = replicas_prefix(self._topics_dir)
 
         def listed() -> list[str]:
@@ -68,9 +68,9 @@ class Registry:
         return [name.removesuffix(".json") for name in found if "/" not in name and name.endswith(".json")]
 
     def all(self) -> tuple[Registration, ...]:
-        """All replicas, by name: one listing, and a GET for each.
+        """Return all replicas, by name: one listing, and a GET for each.
 
-        Raises `DocumentUnreadable` where one cannot be read: whoever purges must not pass it over.
+        Raise `DocumentUnreadable` if one cannot be read, because the compactor must not ignore it.
         """
         found = []
         for name in self.names():
@@ -81,12 +81,12 @@ class Registry:
         return tuple(found)
 
     def check(self, registration: Registration) -> None:
-        """Whether it could be written down as it is. Raises `ConfigError`, `AlreadyRegistered`."""
+        """Check whether the registration could be saved. Raise `ConfigError` or `AlreadyRegistered`."""
         require_sound(registration)
         _require_own_place(registration, self.all())
 
     def add(self, registration: Registration) -> Registration:
-        """Register a replica. Raises `ConfigError`, `AlreadyRegistered`."""
+        """Register a replica. Raise `ConfigError` or `AlreadyRegistered`."""
         require_sound(registration)
         others = self.all()
         if len(others) >= REPLICAS_MAX:
@@ -107,7 +107,7 @@ class Registry:
         return self._of(object_, object_.change(create), made.name)
 
     def edit(self, name: str, changes: Mapping[str, str | None]) -> Registration:
-        """Change values of its configuration; None takes a key away. Raises `NotRegistered`, `ConfigError`."""
+        """Change values of its configuration; None removes a key. Raise `NotRegistered` or `ConfigError`."""
         cursor_id = self._cursor_id()
         others = [other for other in self.all() if other.name != name]
 
@@ -120,7 +120,7 @@ class Registry:
         return self._changed(name, edited)
 
     def pause(self, name: str) -> Registration:
-        """Nothing more is carried to it; tombstones are held for it all the same."""
+        """Stop copying to a replica; tombstones are still held for it."""
         return self._changed(name, lambda before: replace(before, is_paused=True))
 
     def resume(self, name: str) -> Registration:
@@ -128,7 +128,7 @@ class Registry:
         return self._changed(name, lambda before: replace(before, is_paused=False))
 
     def remove(self, name: str) -> Registration:
-        """Forget a replica; what it has stays. Its holds in the manifests are the caller's to drop."""
+        """Remove a registration; the replica's data stays. The caller must drop its holds in the manifests."""
         found = self.load(name)
         self._object(name).remove()
         self._patience.repeat(lambda: self._store.delete(status_key(self._topics_dir, name)))
@@ -162,14 +162,14 @@ class Registry:
 
 
 class EnablementBook:
-    """What one replica's bucket allows."""
+    """The permissions in one replica's bucket."""
 
     def __init__(self, store: ObjectStore, topics_dir: str, clock: Clock, random: Random) -> None:
         self._object = SwappedObject(store, enablement_key(topics_dir), clock, random)
         self._clock = clock
 
     def load(self) -> Enablement:
-        """What holds now; nothing is enabled where nobody has said so. One GET. Raises `DocumentUnreadable`."""
+        """Return the current permissions; by default nothing is enabled. One GET. Raise `DocumentUnreadable`."""
         return self._of(self._object.read())
 
     def enable(self, format_version: int, topic: str = ALL_TOPICS, *, is_only: bool = False) -> Enablement:
@@ -177,7 +177,7 @@ class EnablementBook:
         return self._set(topic, enabled=True, format_version=format_version, is_only=is_only)
 
     def disable(self, format_version: int, topic: str = ALL_TOPICS, *, is_only: bool = False) -> Enablement:
-        """Stop accepting compacted logs; what has come stays. `is_only`: remove the entries of other topics."""
+        """Stop accepting compacted logs; copied records stay. `is_only`: remove the entries of other topics."""
         return self._set(topic, enabled=False, format_version=format_version, is_only=is_only)
 
     def _set(self, topic: str, *, enabled: bool, format_version: int, is_only: bool) -> Enablement:
@@ -199,7 +199,7 @@ class EnablementBook:
 
 
 def _require_own_place(registration: Registration, others: tuple[Registration, ...] | list[Registration]) -> None:
-    """Two names for one place would fence each other for ever."""
+    """Refuse two names for one place, which would fence each other forever."""
     place = (registration.url, registration.config.get("store.url"))
     for other in others:
         if other.name != registration.name and (other.url, other.config.get("store.url")) == place:

@@ -1,9 +1,9 @@
-"""The rule: a log that was compacted replicates only where compaction is enabled in the replica bucket.
+"""The rule: a compacted log is replicated only if compaction is enabled in the replica's bucket.
 
-Whoever reads a replica of a raw log may count on seeing every record. So nobody's replica turns into a compacted log
-because somebody switched cleaning on at the source: the owner of the replica bucket says that he wants it, in a
-document of that bucket, and with it which format his readers can read. A log that was never compacted replicates
-either way. A topic's own entry wins over the one for all topics (`*`), in both directions.
+Readers of a replica of a raw log may rely on seeing every record. So a replica must not become a compacted log because
+somebody enables cleaning at the source. The owner of the replica's bucket enables it, in a document of that bucket,
+together with the newest format that the readers there know. A log that was never compacted is always replicated. A
+topic's own entry overrides the one for all topics (`*`), in both directions.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from keyfold_compactor.replica.desk.documents import Enablement
 
 
 def refusal(source: Manifest, enablement: Enablement, replica: str, named: str = "") -> KeyfoldError | None:
-    """Why this version of the source may not go to the replica at this URL; None where it may.
+    """Return why this version of the source may not go to the replica at this URL; None if it may.
 
-    `named` is the replica as commands take it: its source and its name, which say also how it is reached.
+    `named` is the replica as arguments of a command: its source and its name, which also say how to reach it.
     """
     if not was_compacted(source):
         return None

@@ -1,8 +1,8 @@
-"""A small JSON object that many may change: read, apply the change, write with `If-Match`, once.
+"""A small JSON object that many processes may change: read, apply the change, write with `If-Match`.
 
-A request without an answer is repeated as it is, until the store says yes or no. The object keeps the ids of its last
-changes, so whoever is told no sees whether an earlier try of his has landed, also when others came after it: no change
-is lost, none is made twice (decision 12 has the same for a sink's orders).
+A request without an answer is repeated unchanged until the store accepts or refuses it. The object keeps the ids of its
+last changes. So a process whose write is refused sees whether an earlier attempt of its own has landed, also if other
+changes followed. No change is lost or made twice (decision 12 describes the same for a sink's desired state).
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _DELAYS: Final = Backoff(first_ms=50, cap_ms=2000)
 
 Body = Mapping[str, Any]
 Change = Callable[[Body | None], Body | None]
-"""(what is there, None: nothing) -> what is to be there; the same object, or None, where nothing is to change."""
+"""A function from the current body (None: no object) to the new one; the same object, or None, means no change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One version of the object. `body` is None where there is none."""
+    """One version of the object. `body` is None if it does not exist."""
 
     body: Body | None
     version: int = 0
@@ -47,7 +47,7 @@ class Found:
 
 
 def patience(clock: Clock, random: Random) -> Patience:
-    """How long somebody at a terminal waits for a store."""
+    """Return how long a command waits for a store."""
     return Patience(clock, random, _DELAYS, PATIENCE_S)
 
 
@@ -61,7 +61,7 @@ class SwappedObject:
         self._patience = patience(clock, random)
 
     def read(self) -> Found:
-        """The newest version. Raises `DocumentUnreadable`, and what the store does when patience ends."""
+        """Return the newest version. Raise `DocumentUnreadable`, and what the store raises when retries run out."""
         try:
             blob = self._patience.repeat(lambda: self._store.get(self.key, DOCUMENT_BYTES_MAX))
         except ObjectNotFound:
@@ -75,10 +75,10 @@ class SwappedObject:
         return Found(body, version, changes, blob.etag)
 
     def change(self, change: Change) -> Found:
-        """Make a change, once; what is there then.
+        """Make a change once; return the object after it.
 
-        Raises what `change` raises, and `StoreUnavailable` when the store gave no certain answer for too long: the
-        change may still be made then.
+        Raise what `change` raises, and `StoreUnavailable` if the store gave no certain answer for too long. The change
+        may then still take effect.
         """
         change_id = f"{self._random.getrandbits(64):016x}"
         while True:
@@ -97,7 +97,7 @@ class SwappedObject:
         self._patience.repeat(lambda: self._store.delete(self.key))
 
     def _write(self, document: Body, etag: str) -> bool:
-        """PUT until the store says yes or no."""
+        """PUT until the store accepts or refuses."""
         data = json.dumps(document, indent=2, ensure_ascii=False).encode()
         mode = Update(etag) if etag else Create()
         try:

@@ -1,4 +1,4 @@
-"""The rounds around a promotion: whatever the registration says of pauses, the source's newest version is carried."""
+"""The last rounds of a promotion: copy the source's newest version, even if the replica is paused."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def last_round(
     covers: Callable[[str], bool],
     means: Means,
 ) -> dict[tuple[str, int], str]:
-    """Carry what is left; why that failed, by topic and partition.
+    """Copy what is left; return errors by topic and partition.
 
-    Where nothing could be done at all, the reason is under `EVERYTHING`. Without a registration (it was removed) the
-    defaults hold, and the source keeps no note of what the replica has.
+    If nothing could be done at all, the error is under `EVERYTHING`. Without a registration (it was removed) the
+    defaults apply, and the source has no cursor of the replica.
     """
     book = EnablementBook(replica.store, replica.topics_dir, means.clock, means.dice())
     hold_name = name if registration is None else registration.hold_name

@@ -1,20 +1,20 @@
-"""Making a replica the source, and the old source its replica: which steps, in which order, partition by partition.
+"""Make a replica the source, and the old source its replica: the steps, in order, for each partition.
 
     switch-over, the source answers        fail-over, it does not (`is_forced`)
     1  bring the replica up to date        -
-    2  look at all partitions; a problem anywhere ends it here, and nobody's role was changed
-    3  the source's manifest becomes a     -
+    2  check all partitions; a problem anywhere ends it here, before any role has changed
+    3  turn the source's manifest into a   -
        replica's: one commit, after which
        neither sink nor compactor can
        write there
     4  the last round                      -
     5  claim the replica's epoch           5  the same
-    6  promote, proving that the source    6  promote
-       has nothing that is left behind
+    6  promote, after a proof that the     6  promote
+       source has nothing more
 
-It may end anywhere and is gone on with by the same call: what was done is found done. Between 3 and 6 nobody can write.
-A fail-over cannot know what the source appended after the replica's last round. If that source comes back, its writers
-are not fenced: `Demotion` makes it a replica, and says what it has that nobody else has.
+It may end anywhere, and the same call continues: it finds what was done. Between 3 and 6 nobody can write. A fail-over
+cannot know what the source appended after the replica's last round. If that source comes back, its writers are not
+fenced. `Demotion` makes it a replica, and reports the records that only it has.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ class Step(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One partition: how far it is, where the log goes on, and why no further.
+    """One partition: how far it is, where its log continues, and the error if it cannot proceed.
 
-    `next_offset` is the end of the log that the replica has. `received_at_ms` is a time of the replica's store at which
-    the source had no more than that, -1 where that is not known.
+    `next_offset` is the end of the replica's log. At `received_at_ms`, a time of the replica's store, the source had no
+    more than that; -1 if the time is unknown.
     """
 
     topic: str
@@ -84,15 +84,15 @@ class Outcome:
 
     @property
     def is_fit(self) -> bool:
-        """Whether nothing is in the way."""
+        """Whether nothing prevents the next step."""
         return self.step is not Step.FAILED
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Time and chance, and the names that the two sides have for each other.
+    """Clock and randomness, and the names that the two sides have for each other.
 
-    `name` is the replica's at the source, `old_name` is what the old source will be called at the new one.
+    `name` is the replica's at the source; `old_name` will be that of the old source at the new one.
     """
 
     clock: Clock
@@ -101,19 +101,19 @@ class Surroundings:
     old_name: str = ""
 
     def another_random(self) -> Random:
-        """A source of chance for one thread."""
+        """Return a source of randomness for one thread."""
         return Random(self.random.getrandbits(64))
 
 
 EVERYTHING: Final = ("", -1)
-"""The key of an error that is about all partitions."""
+"""The key of an error that concerns all partitions."""
 
 LastRound = Callable[[], "dict[tuple[str, int], str]"]
-"""Carry once more all that the source has; an error by topic and partition, or under `EVERYTHING`, where it failed."""
+"""Copy everything that the source has once more; return errors by topic and partition, or under `EVERYTHING`."""
 
 
 class SwitchOver:
-    """Both sides answer: nothing is lost."""
+    """The promotion while both sides answer: nothing is lost."""
 
     def __init__(self, source: Side, replica: Side, world: Surroundings, last_round: LastRound) -> None:
         self._source = source
@@ -122,11 +122,11 @@ class SwitchOver:
         self._last_round = last_round
 
     def look(self, wanted: Iterable[tuple[str, int]]) -> list[Outcome]:
-        """What is in the way, without changing anything."""
+        """Check every partition, without changing anything."""
         return _each(self._look_at, wanted)
 
     def carry_out(self, looked: Sequence[Outcome]) -> list[Outcome]:
-        """Do it. Where one cannot be fenced none is promoted; the others of them stay fenced until it is done again."""
+        """Promote. If one partition cannot be fenced, none is promoted; fenced ones stay so until the next call."""
         fenced = _each(self._fence, looked)
         if not all(found.is_fit for found in fenced):
             return fenced
@@ -159,7 +159,7 @@ class SwitchOver:
         )
 
     def _found_promoted(self, base: Outcome, source: Manifest, replica: Manifest) -> Outcome:
-        """A log that is no replica (any more): was it this source's, and does that know it?"""
+        """Handle a log that is no replica (any more): was it this source's, and does the source know it?"""
         wanted = base.topic, base.partition
         follows = source.replica is not None and source.log_id == replica.log_id
         if not follows and replica.ancestor(source.log_id) is None:
@@ -221,18 +221,18 @@ class SwitchOver:
 
 
 class FailOver:
-    """The source does not answer: what the replica has becomes the log."""
+    """The promotion while the source does not answer: the replica's state becomes the log."""
 
     def __init__(self, replica: Side, world: Surroundings) -> None:
         self._replica = replica
         self._world = world
 
     def look(self, wanted: Iterable[tuple[str, int]]) -> list[Outcome]:
-        """What is there, without changing anything."""
+        """Check every partition, without changing anything."""
         return _each(self._look_at, wanted)
 
     def carry_out(self, looked: Sequence[Outcome]) -> list[Outcome]:
-        """Do it. A first copy that is not complete is no log that could go on: it stays as it is."""
+        """Promote. An incomplete first copy cannot become a log, and stays as it is."""
         return _each(self._promote, looked)
 
     def _look_at(self, wanted: tuple[str, int]) -> Outcome:
@@ -267,7 +267,7 @@ class FailOver:
 
 
 class Demotion:
-    """An old source, whose replica has gone its own way, becomes the replica of that one."""
+    """Make an old source, whose replica was promoted without it, the replica of that log."""
 
     def __init__(self, old: Side, new: Side, world: Surroundings, *, discard: bool) -> None:
         self._old = old
@@ -276,11 +276,11 @@ class Demotion:
         self._discard = discard
 
     def look(self, wanted: Iterable[tuple[str, int]]) -> list[Outcome]:
-        """What is in the way, and what would be lost, without changing anything."""
+        """Check every partition and what would be lost, without changing anything."""
         return _each(self._look_at, wanted)
 
     def carry_out(self, looked: Sequence[Outcome]) -> list[Outcome]:
-        """Do it."""
+        """Demote."""
         return _each(self._demote, looked)
 
     def _look_at(self, wanted: tuple[str, int]) -> Outcome:
@@ -333,14 +333,14 @@ class Demotion:
 def is_handed_over(manifest: Manifest, replica_url: str) -> bool:
     """Whether a log's writers were fenced so that its replica at this URL can be promoted.
 
-    The URL tells it from a source that is a replica of a third one.
+    The URL distinguishes it from a source that is a replica of a third log.
     """
     state = manifest.replica
     return state is not None and state.source_log_id == manifest.log_id and state.source == replica_url
 
 
 def with_errors(outcomes: Iterable[Outcome], errors: Mapping[tuple[str, int], str]) -> list[Outcome]:
-    """What a round did not bring up to date cannot be gone on with; what is done is done."""
+    """Mark partitions that the last round did not bring up to date as failed; finished ones stay."""
     everywhere = errors.get(EVERYTHING, "")
 
     def judged(found: Outcome) -> Outcome:
@@ -359,7 +359,7 @@ _AGAIN: Final = "the source no longer accepts writes; run the same command again
 
 
 def _each(work: Callable[[T], Outcome], items: Iterable[T]) -> list[Outcome]:
-    """All of them, some at once; what one raises is its outcome."""
+    """Apply `work` to all items, some at once; an exception becomes the item's outcome."""
 
     def tried(item: T) -> Outcome:
         try:

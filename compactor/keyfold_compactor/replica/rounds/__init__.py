@@ -1,1 +1,1 @@
-"""Rounds: `plan` decides, `round` does one partition's; `worker`, `runner`, `service` when, and for how many."""
+"""Rounds: `plan` decides, `round` handles one partition, and `worker`, `runner` and `service` schedule the rounds."""

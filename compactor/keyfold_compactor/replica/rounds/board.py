@@ -1,7 +1,7 @@
-"""How all partitions of a replica stand, while rounds of many threads change it.
+"""The states of all partitions of a replica, while the rounds of many threads change them.
 
-A state is replaced as a whole, so whoever reads has one that was true at some moment. `take_changes` says whether
-anything is worth writing down: that another look found nothing new is not.
+A state is replaced as a whole, so a reader gets one that was true at some moment. `take_changes` says whether anything
+is worth publishing; a round that found nothing new is not.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from keyfold_compactor.replica.standing.states import NEVER_MS, PartitionState
 
 
 class Board:
-    """States by place. Thread-safe."""
+    """States by partition. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -23,7 +23,7 @@ class Board:
         self._is_changed = False
 
     def change(self, place: Place, change: Callable[[PartitionState], PartitionState]) -> PartitionState:
-        """Put `change` of what is there (a new partition is pending) in its place."""
+        """Replace a partition's state by `change` of it. A new partition is pending."""
         with self._lock:
             before = self._states.get(place)
             after = change(before or PartitionState(place))
@@ -32,22 +32,22 @@ class Board:
             return after
 
     def drop(self, place: Place) -> None:
-        """Forget a partition that is not covered any more."""
+        """Remove a partition that is no longer covered."""
         with self._lock:
             self._is_changed = self._states.pop(place, None) is not None or self._is_changed
 
     def state(self, place: Place) -> PartitionState:
-        """One partition's."""
+        """Return one partition's state."""
         with self._lock:
             return self._states.get(place) or PartitionState(place)
 
     def states(self) -> tuple[PartitionState, ...]:
-        """All, by topic and partition."""
+        """Return all states, by topic and partition."""
         with self._lock:
             return tuple(sorted(self._states.values(), key=lambda s: (s.place.topic, s.place.partition)))
 
     def take_changes(self) -> bool:
-        """Whether something has changed since this was asked last."""
+        """Whether something has changed since the last call."""
         with self._lock:
             found, self._is_changed = self._is_changed, False
             return found

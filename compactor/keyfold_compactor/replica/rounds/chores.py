@@ -1,8 +1,8 @@
-"""When a replica's garbage is looked for, and by whose claim (`collect` says what may go).
+"""Decide when a replica's garbage is collected, and with which claim (`collect` decides what is garbage).
 
-What was replaced is looked at when the first of it is due. Orphans are looked for after each claim, for whoever had
-claimed before may have left some, and every `collect_ms`. Where this process has claimed nothing, it claims for chores
-only if there seem to be any: a claim is a commit, and ends another replicator's.
+Replaced objects are collected when the first of them is due. Orphans are searched for after each claim, because the
+previous owner of the claim may have left some, and every `collect_ms`. A process without a claim takes one for chores
+only if there seems to be garbage: a claim is a commit, and ends that of another replicator.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ AGAIN_S: Final = 60.0
 
 
 class Chores:
-    """One partition's. For one thread at a time, and never while a round copies."""
+    """The chores of one partition. For one thread at a time, and never while a round copies."""
 
     def __init__(
         self, claim: Claim, source: PartitionLog, settings: ReplicaSettings, *, clock: Clock, tally: Tally
@@ -40,18 +40,18 @@ class Chores:
         self._orphans_at_s = clock.monotonic_s() + settings.collect_ms / 1000
 
     def expect(self, replica: Pinned) -> None:
-        """A version of the replica was seen: look again when what it has replaced is due."""
+        """Note a version of the replica: collect when the objects that it has replaced are due."""
         wait_ms = due_in_ms(replica, self._settings.file_delete_delay_ms)
         self._replaced_at_s = None if wait_ms is None else self._clock.monotonic_s() + wait_ms / 1000
 
     def claimed(self) -> None:
-        """The partition was claimed: look for what others have left."""
+        """Note that the partition was claimed: search for what other replicators have left."""
         self._orphans_at_s = self._clock.monotonic_s()
 
     def do(self, moved: Callable[[], None]) -> KeyfoldError | None:
-        """Do what is due. What could not be done is tried again later, and why not is returned.
+        """Do what is due. Retry failures later, and return their error.
 
-        `moved` is called where the replica has another ETag than before, or may have.
+        `moved` is called when the replica's ETag has changed, or may have.
         """
         now_s = self._clock.monotonic_s()
         is_replaced_due = self._replaced_at_s is not None and now_s >= self._replaced_at_s

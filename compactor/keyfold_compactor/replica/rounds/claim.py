@@ -1,7 +1,7 @@
-"""A replicator's claim on one partition of a replica, and what is known of the replica by it.
+"""A replicator's claim on one partition of a replica, and what it knows about the replica.
 
-A claim is kept from round to round: taking it is a commit. Between rounds it lets go of the manifest, which may be
-large, and keeps the epoch. After an error of a commit it is dropped, because what it knows may be wrong then.
+A claim is kept from round to round, because taking one is a commit. Between rounds it keeps the epoch, but drops the
+manifest, which may be large. After a failed commit the claim is dropped, because its knowledge may be wrong.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from keyfold_compactor.replica.desk.link import Link, Side
 
 @dataclass(slots=True)
 class Speaking:
-    """With which side a round is speaking, for the errors that do not say it."""
+    """The side that a round is talking to, for errors that do not name it."""
 
     side: Side
 
 
 class Claim:
-    """One partition's. For one thread at a time."""
+    """The claim on one partition. For one thread at a time."""
 
     def __init__(
         self,
@@ -47,19 +47,19 @@ class Claim:
 
     @property
     def held(self) -> ReplicaSession:
-        """The session of a partition that is claimed."""
+        """The session of a claimed partition."""
         assert self.session is not None
         return self.session
 
     @property
     def etag(self) -> str:
-        """What the newest manifest that was seen is called; empty where none was."""
+        """The ETag of the newest manifest that was read; empty if there was none."""
         if self.session is not None and self.session.pinned is not None:
             self._seen_etag = self.session.pinned.etag
         return self._seen_etag
 
     def look(self) -> Pinned | None:
-        """What the replica has now, claimed or not; None before the first commit."""
+        """Return what the replica has now, claimed or not; None before the first commit."""
         self._speaking.side = self._link.replica
         if self.session is not None:
             try:
@@ -73,19 +73,19 @@ class Claim:
         return pinned
 
     def take(self, source: Manifest) -> ReplicaSession:
-        """Claim the partition, for one commit. The source's manifest must be read again after it."""
+        """Claim the partition. The source's manifest must be read again afterwards."""
         self._speaking.side = self._link.replica
-        # The session remembers what it was claimed for: not the segments of a log that is in sync for weeks.
+        # The session keeps this manifest, so leave out the segments: a log may be in sync for weeks.
         claimed = replace(source, segments=(), replaced=())
         self.session = self.log.claim(claimed, name=self._link.name, source_url=self._link.source.url)
         return self.session
 
     def drop(self) -> None:
-        """Forget it; the next one who needs a claim takes a new one."""
+        """Drop the claim; the next round that needs one takes a new one."""
         self.session = None
 
     def require(self) -> None:
-        """Raise `Fenced` where another replicator has claimed. One HEAD."""
+        """Raise `Fenced` if another replicator has claimed the partition. One HEAD."""
         self._speaking.side = self._link.replica
         key = self.log.place.manifest_key
         try:
@@ -96,19 +96,19 @@ class Claim:
             self.held.refresh()
 
     def park(self) -> None:
-        """Let go of the manifest until the next round."""
+        """Drop the manifest until the next round."""
         if self.session is not None and self.session.pinned is not None:
             self._seen_etag = self.session.pinned.etag
             self.session.park()
 
     def unpark(self) -> None:
-        """Have the manifest again. Raises `Fenced` where the claim was lost meanwhile."""
+        """Read the manifest again. Raise `Fenced` if the claim has been lost."""
         if self.session is not None and self.session.manifest is None:
             self._speaking.side = self._link.replica
             self._refresh(self.session)
 
     def _refresh(self, session: ReplicaSession) -> None:
-        """Read it again. One that is gone ends the claim: the next round finds nothing and begins as the first did."""
+        """Read the manifest again. If it is gone, end the claim: the next round starts like the first one."""
         try:
             session.refresh()
         except ManifestLost as error:

@@ -1,14 +1,14 @@
-"""What may go at a replica. Its garbage is its replicator's business: no compactor may claim there.
+"""Garbage collection at a replica. Only its replicator does this: no compactor may claim there.
 
     replaced    objects that a commit of the replica unlinked, `file.delete.delay.ms` ago in the replica's store time
-    orphans     objects of rounds that were interrupted, or planned again
+    orphans     objects of rounds that were interrupted or planned again
     marker      that of the first copy, once there is a manifest
 
 An orphan is judged in this order: LIST the replica's folder, THEN read the source's manifest, THEN the replica's, which
-still has to show our epoch. What was listed had been copied, so an earlier version of the source named it; if the
-version that is read now does not, no later one ever will, for names are never linked again. And a later replicator
-claims after our look at the replica, and reads the source after its claim. So nobody can commit what goes here; only a
-replicator that is fenced by us could have. By the same rule unfinished uploads go whose object is wanted no more.
+must still have our epoch. A listed object had been copied, so an earlier version of the source named it. If the version
+that is read now does not, no later one ever will, because names are never linked again. A later replicator claims after
+our read of the replica, and reads the source after its claim. So no one can commit an object that is deleted here; only
+a replicator that we have fenced could have. By the same rule, unfinished uploads of unwanted objects are aborted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from keyfold_compactor.janitor import Swept, delete_names, due_names
 
 
 def collect_replaced(store: ObjectStore, session: ReplicaSession, delay_ms: int) -> Swept:
-    """Delete what was replaced long enough ago. Raises `Fenced` when the claim was lost, and `StoreError`."""
+    """Delete what was replaced long enough ago. Raise `Fenced` if the claim was lost, and `StoreError`."""
     # A commit that only writes times, also that of the last commit; or the store's time is asked for.
     manifest = session.stamp() if _has_unstamped(session) else session.refresh()
     assert manifest is not None  # nothing is replaced where nothing was ever committed
@@ -36,9 +36,9 @@ def collect_replaced(store: ObjectStore, session: ReplicaSession, delay_ms: int)
 
 
 def collect_orphans(store: ObjectStore, session: ReplicaSession, source: PartitionLog) -> Swept:
-    """Delete what no version of the source will name again. Raises `Fenced` when the claim was lost, and `StoreError`.
+    """Delete what no version of the source will name again. Raise `Fenced` if the claim was lost, and `StoreError`.
 
-    No round of this session may be under way.
+    No round of this session may be in progress.
     """
     place = session.place
     listed, uploads = _listed(store, place), list(store.list_uploads(place.folder))  # LIST first,
@@ -52,7 +52,7 @@ def collect_orphans(store: ObjectStore, session: ReplicaSession, source: Partiti
     names = [name for name in listed if parse_name(name) is not None]
     orphans = tuple(name for name in names if name not in kept)
     delete_names(store, place, orphans)
-    # An upload of what is wanted goes on another day; of what is there already it can make nothing.
+    # An upload of a wanted object may be continued later. One of an existing object can create nothing.
     stale = [u for u in uploads if _name(u.key, place) not in kept.difference(names)]
     for upload in stale:
         store.abort_upload(upload.key, upload.upload_id)
@@ -60,7 +60,7 @@ def collect_orphans(store: ObjectStore, session: ReplicaSession, source: Partiti
 
 
 def has_strays(store: ObjectStore, replica: ReplicaLog) -> bool:
-    """Whether the folder seems to hold what the replica's manifest says nothing of. Looks, and decides nothing."""
+    """Whether the folder seems to have objects that the replica's manifest does not name. Only a hint."""
     names = _listed(store, replica.place)
     is_uploading = next(iter(store.list_uploads(replica.place.folder)), None) is not None
     pinned = replica.load()
@@ -77,9 +77,9 @@ def _has_unstamped(session: ReplicaSession) -> bool:
 
 
 def due_in_ms(replica: Pinned, delay_ms: int) -> int | None:
-    """How long until it is worth looking at what this version has replaced; None without any.
+    """Return how long until the objects that this version has replaced are due; None without any.
 
-    What has no time yet was unlinked by this very version: it may go `delay_ms` after that has landed.
+    Objects without a time were unlinked by this very version: they are due `delay_ms` after its commit.
     """
     landed_ms = replica.seen_ms if replica.modified_ms == UNSTAMPED else replica.modified_ms
     stamps = [landed_ms if r.unlinked_at_ms == UNSTAMPED else r.unlinked_at_ms for r in replica.manifest.replaced]

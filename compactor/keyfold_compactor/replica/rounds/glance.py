@@ -1,7 +1,7 @@
-"""Whether anything is new, without reading a manifest: by the ETags that a round has left.
+"""Detect changes without reading a manifest, by the ETags of the last round.
 
-An ETag of a manifest never comes back (each commit has an id of its own), so a HEAD of the source's is enough to know
-that a partition in sync still is. The replica's own is asked for less often: only its replicator writes there.
+An ETag of a manifest never comes back, because each commit has its own id. So a HEAD of the source's manifest proves
+that a partition is still in sync. The replica's is requested less often, because only its replicator writes there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ REPLICA_LOOK_S: Final = 60.0
 
 
 class Glance:
-    """What one partition's manifests were called when both sides were equal."""
+    """The ETags of one partition's manifests when both sides were equal."""
 
     def __init__(self, source: Side, replica: Side, topic: str, partition: int, patience: Patience) -> None:
         self._source = source
@@ -31,21 +31,21 @@ class Glance:
         self.side = source
 
     def settle(self, source_etag: str, replica_etag: str) -> None:
-        """Both sides are equal under these ETags, and were both looked at."""
+        """Note that both sides are equal under these ETags, and were both read."""
         self._etags = (source_etag, replica_etag)
         self._replica_at_s = self._clock.monotonic_s() + REPLICA_LOOK_S
 
     def committed(self, replica_etag: str) -> None:
-        """The replica has another ETag now; its content is the same."""
+        """Note that the replica has another ETag with the same content."""
         if self._etags is not None:
             self._etags = (self._etags[0], replica_etag)
 
     def forget(self) -> None:
-        """Nothing is known."""
+        """Forget both ETags."""
         self._etags = None
 
     def is_unchanged(self) -> bool:
-        """Whether both sides are as they were. Raises what the stores do when patience is over."""
+        """Whether both sides are unchanged. Raise what the stores raise when retries run out."""
         if self._etags is None:
             return False
         self.side = self._source

@@ -1,8 +1,8 @@
-"""Pins: while much is copied, the source's manifest says which version a replica still needs.
+"""Pins: during a large copy, the source's manifest names the version that a replica still needs.
 
-A pin is a hold with a version and an end. It is only a courtesy of the source's collector: what went away all the same
-shows as a 404, and the round plans again. So a pin is renewed in the background, and one that could not be renewed ends
-nothing. A pin that a crash left runs out; the next round's cursor takes it off before.
+A pin is a hold with a version and an expiry time. It is only advice for the source's garbage collection: if an object
+is deleted anyway, the copy gets a 404 and the round plans again. So a pin is renewed in the background, and a failed
+renewal ends nothing. A pin that a crash has left expires, or the next round's cursor removes it earlier.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from keyfold.log.partition_log import PartitionLog
 
 
 class Pin:
-    """The version `source`, pinned, and renewed every third of `pin_ms` while this context is open.
+    """Pin the version `source`, and renew the pin every third of `pin_ms` while this context is open.
 
-    `log` must be this pin's own: it is used by another thread. Leaving the context ends the renewals only; the pin goes
-    with the round's cursor, or stays for the next try.
+    `log` must be this pin's own, because another thread uses it. Leaving the context only ends the renewals. The
+    round's cursor removes the pin; without a cursor it stays for the next attempt.
     """
 
     def __init__(self, log: PartitionLog, hold_name: str, source: Pinned, pin_ms: int) -> None:
@@ -50,11 +50,11 @@ class Pin:
             self.renew()
 
     def renew(self) -> None:
-        """Pin for another `pin_ms`, unless the round is over."""
+        """Pin for another `pin_ms`, unless the round has ended."""
         with self._lock:
             if self._over.is_set():
                 return
             try:
                 self._log.hold(self._hold_name, self._version, self._pin_ms)
             except KeyfoldError:
-                return  # the next one may land; until then the pin holds for what is left of it
+                return  # the next renewal may land; until then the pin holds for its remaining time

@@ -1,8 +1,8 @@
-"""What a round has to copy: pure, from the source's manifest, the replica's, and a listing of the replica's folder.
+"""Plan what a round copies, from the source's manifest, the replica's, and a listing of the replica's folder. Pure.
 
-An object is missing where the replica's manifest does not name it. A listing adds what an interrupted round has left:
-names stand for one byte string and objects appear whole, so one that is there with its size is never sent again. With
-another size it is not ours to judge here: it stays a job, and the copy says what is wrong.
+An object is missing if the replica's manifest does not name it. A listing adds what an interrupted round has left. A
+name stands for one byte string, and objects appear only when complete, so a listed object of the right size is never
+sent again. An object of another size stays in the plan, and the copy reports what is wrong.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NOTHING: Mapping[str, int] = {}
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Jobs in the log's order, an index before its segment; `left_out` objects were found in the listing, `listed`."""
+    """Jobs in the log's order, an index before its segment. The listing of `listed` objects has `left_out` of them."""
 
     jobs: tuple[CopyJob, ...]
     left_out: int = 0
@@ -27,7 +27,7 @@ class Plan:
 
     @property
     def size_bytes(self) -> int:
-        """What is to be copied."""
+        """Bytes to copy."""
         return sum(job.size_bytes for job in self.jobs)
 
     @property
@@ -37,7 +37,7 @@ class Plan:
 
 
 def plan(place: Place, source: Manifest, replica: Manifest | None, listed: Mapping[str, int] = _NOTHING) -> Plan:
-    """What the replica lacks of this version. `place` is the source's, `listed` sizes by name at the replica."""
+    """Return what the replica lacks of this version. `place` is the source's; `listed` has the replica's sizes by name."""
     there = frozenset[str]() if replica is None else replica.object_names()
     wanted = [job for entry in source.segments for job in _jobs(place, entry) if job.name not in there]
     jobs = tuple(job for job in wanted if listed.get(job.name) != job.size_bytes)

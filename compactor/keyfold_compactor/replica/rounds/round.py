@@ -1,18 +1,18 @@
-"""One partition's rounds: what the source has now goes to the replica, objects first, then one commit.
+"""The rounds of one partition: copy the source's newest version to the replica, objects first, then one commit.
 
-    look        the source's manifest, then the replica's; equal content: nothing is written on either side
-    rule        may this version go there (`keyfold_compactor.replica.desk.rule`)
-    claim       the replica's epoch, once for all rounds of this process; the source's manifest is read AGAIN after it
-    pin         a hold at the source, where much is to be copied, or objects went away under the round before
-    mark        before the first commit: that the folder is a replica's whose first copy has begun (`log.first_copy`)
-    copy        kept schemas, then what the replica has not, several objects at a time
-    commit      the replica's manifest: this version of the source, if the epoch is still ours
-    cursor      the source learns up to which offset the replica has everything, and the pin goes
-    chores      what the replica may delete (`keyfold_compactor.replica.rounds.chores`)
+    look        read the source's manifest, then the replica's; if they are equal, write nothing on either side
+    rule        check that this version may go there (`keyfold_compactor.replica.desk.rule`)
+    claim       take the replica's epoch, once for all rounds of this process, then read the source's manifest AGAIN
+    pin         hold the version at the source, if the copy is large or objects disappeared during the round before
+    mark        before the first commit: mark the folder as a replica with an unfinished first copy (`log.first_copy`)
+    copy        copy kept schemas, then the missing objects, several at a time
+    commit      write the replica's manifest: this version of the source, if the epoch is still ours
+    cursor      tell the source up to which offset the replica has everything, and remove the pin
+    chores      collect garbage at the replica (`keyfold_compactor.replica.rounds.chores`)
 
-A round may end anywhere. What it copied stays and is found by the next one, which lists the replica's folder for it; a
-commit without its cursor is a version in sync whose cursor the next look repairs. The order of claim and second look is
-what makes the collector's proof: whatever a round relies on at the replica is named by a version of the source that was
+A round may end anywhere. The next round lists the replica's folder and finds the objects that were copied. A commit
+without its cursor is in sync, and the next round repairs the cursor. The order of claim and second read is what the
+collector's proof needs: every object that a round relies on at the replica is named by a version of the source that was
 read after the claim.
 """
 
@@ -57,7 +57,7 @@ DAMAGE_AGAIN_S: Final = 1800.0
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What the rounds of all partitions share. `is_wanted` is asked between objects: False ends a copy until later."""
+    """What the rounds of all partitions share. `is_wanted` is called between objects; False interrupts a copy."""
 
     turns: Turns
 
@@ -71,7 +71,7 @@ class Tools:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Both sides as a round knows them; `left_bytes` are still to be copied, -1 before that is known."""
+    """Both sides as a round knows them; `left_bytes` remain to be copied, -1 before that is known."""
 
     source: Pinned
     replica: Manifest | None
@@ -83,9 +83,9 @@ Watch = Callable[[Seen], None]
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a round ended. `seen` is None where nothing was new; `is_settled`: nothing newer was there at its end.
+    """How a round ended. `seen` is None if nothing was new; `is_settled`: the source had nothing newer at the end.
 
-    `chore_error`: the replica has everything, but what may go could not be deleted there.
+    `chore_error`: the replica has everything, but garbage could not be deleted there.
     """
 
     seen: Seen | None = None
@@ -94,7 +94,7 @@ class Ended:
 
 
 class Rounds:
-    """One partition. For one thread at a time; keeps its claim from round to round."""
+    """One partition. For one thread at a time; the claim is kept from round to round."""
 
     def __init__(
         self, link: Link, topic: str, partition: int, settings: ReplicaSettings, tools: Tools, random: Random
@@ -116,7 +116,7 @@ class Rounds:
 
     @property
     def side(self) -> Side:
-        """With whom the last call was speaking."""
+        """The side that the last request went to."""
         return self._speaking.side
 
     @property
@@ -125,10 +125,10 @@ class Rounds:
         return self._place
 
     def round(self, watch: Watch = lambda _seen: None, *, resync: bool = False) -> Ended:
-        """One round. `watch` is told what is seen, and how the copy goes.
+        """Do one round. `watch` is told what was read, and how the copy proceeds.
 
-        Raises `CompactionNotEnabled`, `ReplicaFormatTooOld`, `ResyncRequired`, `Fenced`, whatever logs and stores
-        raise; `side` says with whom the round was speaking. Call it again after any of them.
+        Raise `CompactionNotEnabled`, `ReplicaFormatTooOld`, `ResyncRequired`, `Fenced`, and what logs and stores raise;
+        `side` is the side that the error is about. Call it again after any of them.
         """
         with self._tools.turns.taken():
             return self._turn(watch, resync=resync)
@@ -142,7 +142,7 @@ class Rounds:
             self._glance.forget()
             self._has_leftovers = True
             if isinstance(error, ReplicaError):
-                self._do_chores()  # a replica that cannot go on may be waiting for just that
+                self._do_chores()  # a blocked replica may wait for exactly this
             raise
         ended = replace(ended, chore_error=self._do_chores())
         self._claim.park()
@@ -187,14 +187,14 @@ class Rounds:
     # Bringing
 
     def _bring(self, source: Pinned, replica: Manifest | None, watch: Watch, *, resync: bool) -> Pinned:
-        """Make the replica what the source is; the source's version that it is now."""
+        """Bring the replica up to date; return the source's version that it then has."""
         lost = 0
         pin: Pin | None = None
         while True:
             self._admit(source.manifest, replica, resync=resync)
             if self._claim.session is None:
                 replica = self._take_claim(source.manifest)
-                source = self._load_source()  # what is relied on from here on was read after the claim
+                source = self._load_source()  # from here on the round uses a manifest that was read after the claim
                 continue
             if _is_same(source.manifest, self._claim.session.manifest):
                 return source  # another replicator had done it before the claim
@@ -216,13 +216,13 @@ class Rounds:
             return self._commit(source, resync=resync)
 
     def _require_sound(self, source: Pinned) -> None:
-        """Raise what was wrong with this very version a while ago: to find it again would cost its bytes again."""
+        """Raise the recent error of this very version again: finding it again would cost all its bytes."""
         etag, until_s, error = self._damage
         if error is not None and etag == source.etag and self._now_s() < until_s:
             raise error
 
     def _admit(self, source: Manifest, replica: Manifest | None, *, resync: bool) -> None:
-        """Raise why this version may not go to the replica."""
+        """Raise an error if this version may not go to the replica."""
         self._speaking.side = self._link.replica
         if replica is not None and replica.replica is not None:
             require_follows(replica, source, resync=resync)  # what the commit would refuse, before anything is sent
@@ -284,7 +284,7 @@ class Rounds:
             raise TransferStopped(f"{self._place}: the replica was paused, or the process is stopping")
 
     def _plan_again(self, error: ObjectNotFound, lost: int) -> Pinned:
-        """An object went away before it was copied: the source as it is now, if that explains it."""
+        """Return the source as it is now, after an object disappeared before its copy, if that explains it."""
         self._tools.tally.add(Totals(plans_repeated=1))
         self._has_leftovers = True
         source = self._load_source()
@@ -303,7 +303,7 @@ class Rounds:
     def _commit(self, source: Pinned, *, resync: bool) -> Pinned:
         self._speaking.side = self._link.replica
         session = self._claim.held
-        # Whatever it fails by, what the session knows may be wrong then: the commit may have landed all the same.
+        # After any failure the session's knowledge may be wrong, because the commit may have landed anyway.
         self._claim.drop()
         session.mirror(source.manifest, resync=resync)
         self._claim.session = session
@@ -316,7 +316,7 @@ class Rounds:
     # After it
 
     def _cursor(self, source: Pinned, replica: Manifest) -> Pinned:
-        """Tell the source what the replica has, where it does not know; the source's version after that."""
+        """Tell the source what the replica has, if it does not know; return the source's version after that."""
         held = source.manifest.hold(self._link.hold_name)
         if held is not None and held.version == NO_VERSION and held.received_to >= replica.next_offset:
             return source

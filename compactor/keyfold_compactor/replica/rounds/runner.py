@@ -1,7 +1,7 @@
-"""All partitions of a replica: each in rounds of its own, once or for ever.
+"""All partitions of a replica, each in rounds of its own, once or in a loop.
 
-A partition that fails waits by its own backoff and holds up no other. Topics and partitions that appear are taken in.
-What was asked (paused, which topics) is read again every few seconds; while that cannot be read, what is known holds.
+A failed partition waits for its own backoff and delays no other. New topics and partitions are added. The registration
+(paused, topics) is read again every few seconds; while it cannot be read, the last one applies.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RunnerTimings:
-    """How often a runner does what it does beside the rounds."""
+    """How often a runner does its other work beside the rounds."""
 
     look_s: float = 2.0
-    """Between two readings of what was asked: whether the replica is paused, and which topics it covers."""
+    """Between two reads of the registration: whether the replica is paused, and which topics it covers."""
     publish_s: float = 2.0
-    """The least time between two publications of states that change."""
+    """Minimum time between two publications of changed states."""
     publish_anyway_s: float = 60.0
-    """Between two publications of states that do not change: they show that a replicator is running."""
+    """Between two publications of unchanged states, which show that a replicator is running."""
     enablement_kept_s: float = 1.0
-    """How long the replica's enablement is taken to be as it was read."""
+    """How long the replica's permissions are cached."""
     tick_s: float = 0.1
-    """Between two looks at the rounds under way."""
+    """Between two checks of the rounds in progress."""
 
 
 RUNNER_TIMINGS: Final = RunnerTimings()
@@ -61,7 +61,7 @@ RUNNER_TIMINGS: Final = RunnerTimings()
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What a look beside the rounds has found; None for what was not asked, or not answered."""
+    """Result of a look beside the rounds; None for what was not read, or could not be."""
 
     orders: Orders | None = None
     is_gone: bool = False
@@ -71,7 +71,7 @@ class Looked:
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """How all partitions stand after a run. `error`: why the run as a whole could not be done, empty if it could."""
+    """The states of all partitions after a run. `error`: why the run failed as a whole, else empty."""
 
     states: tuple[PartitionState, ...] = ()
     error: str = ""
@@ -79,7 +79,7 @@ class RunSummary:
 
     @property
     def is_in_sync(self) -> bool:
-        """Whether nothing is left to send."""
+        """Whether nothing is left to copy."""
         return not self.error and all(s.state is State.IN_SYNC for s in self.states)
 
     @property
@@ -89,10 +89,10 @@ class RunSummary:
 
 
 class Runner:
-    """Replicates what a registration covers; close it. After it was told to stop it is of no more use.
+    """Replicate what a registration covers. Close it; it cannot be used again after it was told to stop.
 
-    `publish` is given all states, as often as `timings` says. `transfer` copies; without one the runner makes its own,
-    with `settings.threads` threads.
+    `publish` gets all states, as often as `timings` says. `transfer` copies; without one the runner makes its own, with
+    `settings.threads` threads.
     """
 
     def __init__(
@@ -137,12 +137,12 @@ class Runner:
         self.close()
 
     def close(self) -> None:
-        """End what is under way, soon."""
+        """End the rounds in progress soon."""
         self._is_closed = True
         self._transfer.close()
 
     def states(self) -> tuple[PartitionState, ...]:
-        """How each partition stands now, by topic and partition. Any thread may ask."""
+        """Return the state of each partition, by topic and partition. Any thread may call it."""
         return self._board.states()
 
     # Once
@@ -155,10 +155,10 @@ class Runner:
         partition: int | None = None,
         resync: bool = False,
     ) -> RunSummary:
-        """One round of each partition, and of those where the source goes on meanwhile a few more.
+        """Do one round of each partition, and a few more where the source continues to change.
 
-        `resync` accepts that the source has purged tombstones which the replica never had, or is another log than the
-        replica follows. A paused replica is left alone. Raises nothing of the stores: see `RunSummary`.
+        `resync` accepts that the source has removed tombstones which the replica never received, or is another log than
+        the one that the replica follows. A paused replica is left alone. Errors of the stores are in the `RunSummary`.
         """
         try:
             orders = self._desk.orders()
@@ -195,13 +195,13 @@ class Runner:
             self._end(pool, is_cut_short=bool(left))
         _require_no_defect(rounds)
 
-    # For ever
+    # In a loop
 
     def loop(self, stop: threading.Event) -> None:
-        """Rounds until `stop`, or until the registration is removed or stands for something else."""
+        """Do rounds until `stop`, or until the registration is removed or names another replica."""
         under_way: dict[Place, Future[None]] = {}
         pool = self._pool()
-        # Whatever rounds do, and however long they take, orders are read.
+        # A thread of its own: the registration is read however long rounds take.
         lookout = ThreadPoolExecutor(1, "keyfold-replica-look")
         looking: Future[Looked] | None = None
         try:
@@ -221,19 +221,19 @@ class Runner:
                 self._publish_if_changed()
                 stop.wait(self._timings.tick_s)
         finally:
-            # Also where the registration was edited: a long copy must not keep its successor waiting.
+            # Also after an edit of the registration: a long copy must not delay the next runner.
             self._end(pool, is_cut_short=True)
             lookout.shutdown(wait=True)
             self._publish()
         _require_no_defect(under_way.values())
 
     def _look(self) -> Looked:
-        """What was asked, and which partitions there are; None for what cannot be read, or need not be now."""
+        """Read the registration and list the partitions; None for what cannot be read, or need not be now."""
         try:
             orders = self._desk.orders()
             if orders is not None:
                 for topic in {place.topic for place in tuple(self._workers)}:
-                    orders.covers(topic)  # what cannot be told in time is asked here, and never in the loop
+                    orders.covers(topic)  # a slow expression times out here, and never in the loop
         except KeyfoldError as error:
             log.warning("reading the registration failed", replica=self._link.name, error=str(error))
             return Looked()
@@ -254,7 +254,7 @@ class Runner:
         return found
 
     def _enablement_if_missed(self) -> Enablement | None:
-        """What the replica allows now, if somebody waits for it to allow more."""
+        """Return the replica's current permissions if a partition waits for more of them."""
         if all(state.code not in RULE_CODES for state in self.states()):
             return None
         try:
@@ -263,7 +263,7 @@ class Runner:
             return None  # the rounds say so
 
     def _follow(self, looked: Looked) -> bool:
-        """Do what was found. False: there is nothing to do here any more."""
+        """Apply what was found. Return False if the replica is no longer registered."""
         if looked.is_gone:
             return False
         if looked.orders is None:
@@ -291,10 +291,10 @@ class Runner:
         return sorted(found, key=lambda pair: pair[1].due_at_s)
 
     def _let_go(self, under_way: dict[Place, Future[None]]) -> None:
-        """Of partitions that are not covered any more, and of those whose log was removed, folder and all."""
+        """Drop partitions that are no longer covered, and those whose log was removed with its folder."""
         for place in [p for p in self._workers if p not in under_way]:
             is_uncovered = self._orders is not None and not self._orders.covers(place.topic)
-            # A round has looked and it was not there, and the newest listing has it neither.
+            # A round did not find the log, and the newest listing does not have it either.
             is_removed = place not in self._listed and self._board.state(place).code == LogNotFound.__name__
             if is_uncovered or is_removed:
                 del self._workers[place]
@@ -333,7 +333,7 @@ class Runner:
         )
 
     def _pool(self, at_most: int = 1 << 30) -> ThreadPoolExecutor:
-        """Threads for rounds, many of which may be waiting for their copies (`Turns`)."""
+        """Return threads for rounds; many of them may wait for their copies (`Turns`)."""
         return ThreadPoolExecutor(min(ROUNDS_PER_THREAD * self._settings.threads, at_most), "keyfold-replica")
 
     def _end(self, pool: ThreadPoolExecutor, *, is_cut_short: bool) -> None:
@@ -362,7 +362,7 @@ class Runner:
 
 
 def _require_no_defect(rounds: Iterable[Future[None]]) -> None:
-    """Raise what got out of a worker. No error of a round does; what does ends the process, though it was stopping."""
+    """Raise what escaped from a worker. Errors of rounds never do; others end the process, even while it stops."""
     for future in rounds:
         if future.done() and not future.cancelled():
             future.result()
@@ -379,7 +379,7 @@ def _transfer(link: Link, settings: ReplicaSettings, clock: Clock, random: Rando
 
 
 class _Kept:
-    """The replica's enablement, read once for all partitions that ask within `kept_s`."""
+    """The replica's permissions, read once for all partitions that ask within `kept_s`."""
 
     def __init__(self, read: Callable[[], Enablement], clock: Clock, kept_s: float) -> None:
         self._kept_s = kept_s
@@ -390,7 +390,7 @@ class _Kept:
         self._read_at_s = float("-inf")
 
     def read(self) -> Enablement:
-        """Raises what reading it raises; then the next one asks again."""
+        """Return the permissions. Raise what reading them raises; then the next caller reads again."""
         with self._lock:
             if self._found is None or self._clock.monotonic_s() >= self._read_at_s + self._kept_s:
                 self._found = None

@@ -1,11 +1,11 @@
-"""All replicas of a source, in one process: each registration has a runner, its stores and a thread of its own.
+"""All replicas of a source in one process: each registration has a runner, stores and a thread of its own.
 
 once    one round of every partition of every replica
-loop    until it is told to stop. A replica that is registered is taken in within seconds, one that is removed is
-        let go, one that is edited is opened anew; what one cannot do (a missing credential) holds up no other
+loop    until stopped. A new replica starts within seconds, a removed one is stopped, and an edited one is opened again.
+        A replica that cannot be opened (a missing credential) delays no other
 
-Signs of life are each turn of the loop, and what each replica says of itself: at least once a minute while its own loop
-goes round, however long its copies take.
+Signs of life are each turn of the loop, and the reports of each replica. A replica reports at least once a minute while
+its loop runs, however long its copies take.
 """
 
 from __future__ import annotations
@@ -49,26 +49,26 @@ from keyfold_compactor.replica.standing.tally import Tally
 LOOK_S: Final = 5.0
 OPEN_AGAIN: Final = Backoff(first_ms=1_000, cap_ms=60_000)
 REQUESTS_IN_VAIN: Final = 8
-"""So many requests one after another, each tried again for `patience_s`, may lie between two signs of life."""
+"""Maximum number of failing requests in a row, each retried for `patience_s`, between two signs of life."""
 
 log = structlog.get_logger(__name__)
 
 
 class Watch(Protocol):
-    """Who keeps figures of the replicas of a process."""
+    """An observer of the replicas of a process, such as the metrics."""
 
     def begin(self, name: str) -> Tally:
-        """A replica is replicated to from now on; where to count."""
+        """A replica is opened; return where to count its work."""
 
     def publish(self, name: str, states: Sequence[PartitionState]) -> None:
-        """How its partitions stand."""
+        """Receive the states of its partitions."""
 
     def end(self, name: str) -> None:
-        """It was removed."""
+        """The replica was removed."""
 
 
 class NoWatch:
-    """Nobody looks."""
+    """An observer that does nothing."""
 
     def begin(self, name: str) -> Tally:
         """See `Watch.begin`."""
@@ -84,10 +84,10 @@ class NoWatch:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What a process has to replicate with.
+    """What a process needs to replicate.
 
-    `holder` names the process in the status of the replicas. `allowed` says which credentials registrations may name.
-    `open_again` says after how long a replica is opened again that was edited or could not be opened.
+    `holder` names the process in the status of the replicas. `allowed` says which credentials registrations may name. A
+    replica that was edited or could not be opened is opened again after `open_again`.
     """
 
     settings: ReplicaSettings
@@ -102,13 +102,13 @@ class Means:
     open_again: Backoff = OPEN_AGAIN
 
     def dice(self) -> Random:
-        """A source of chance for one part of it."""
+        """Return a source of randomness for one part of the process."""
         return Random(self.random.getrandbits(64))
 
 
 @dataclass(frozen=True, slots=True)
 class Narrowed:
-    """What a run is narrowed to, and whether it accepts that purged tombstones never came (`resync`)."""
+    """What a run is limited to, and whether it accepts that removed tombstones were never received (`resync`)."""
 
     topic: str | None = None
     partition: int | None = None
@@ -119,12 +119,12 @@ EVERYTHING: Final = Narrowed()
 
 
 def quiet_max_s(settings: ReplicaSettings) -> float:
-    """How long a loop that works may give no sign of life."""
+    """Return how long a working loop may give no sign of life."""
     return RUNNER_TIMINGS.publish_anyway_s + REQUESTS_IN_VAIN * settings.patience_s
 
 
 class Replication:
-    """The replicas of one source, or those of them with certain names."""
+    """The replicas of one source, or those with certain names."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class Replication:
     def once(
         self, should_stop: Callable[[], bool] = lambda: False, narrowed: Narrowed = EVERYTHING
     ) -> dict[str, RunSummary]:
-        """One round of every partition, all replicas at once. Raises what listing the registrations raises."""
+        """Do one round of every partition of all replicas, in parallel. Raise what listing the registrations raises."""
         self._vitals.begun()
         names = self._wanted()
         for missing in sorted(self._names - {*names}):
@@ -185,7 +185,7 @@ class Replication:
         return [name for name in self._registry.names() if not self._names or name in self._names]
 
     def _look(self, threads: Mapping[str, threading.Thread]) -> list[str] | None:
-        """Names that are registered; None where the source does not say."""
+        """Return the registered names; None if the source does not answer."""
         try:
             names = self._wanted()
         except KeyfoldError as error:
@@ -197,7 +197,7 @@ class Replication:
         return names
 
     def _serve(self, name: str, stop: threading.Event, delays: dict[str, Iterator[float]]) -> None:
-        """One replica, for as long as it is registered as it is."""
+        """Replicate to one replica until its registration changes or is removed."""
         self._vitals.moved(_part(name))
         try:
             registration = self._registry.load(name)
@@ -230,7 +230,7 @@ class Replication:
         return found
 
     def _let_go(self, registration: Registration) -> None:
-        """A round may have written its cursor after whoever removed the replica had taken it out of the manifests."""
+        """Remove the replica's holds again: a round may have written its cursor after `remove` had dropped them."""
         means = self._means
         try:
             left = drop_holds_if_removed(registration, self._source, means.clock, means.dice())
@@ -267,7 +267,7 @@ class Replication:
             close(replica.store)
 
     def _prove(self, registration: Registration, replica: Side) -> None:
-        """Refuse a store that ignores conditional writes, once for each replica. All else its rounds will tell."""
+        """Refuse a store that ignores conditional writes, once for each replica. The rounds report other problems."""
         if registration.cursor_id in self._proven:
             return
         try:
@@ -291,7 +291,7 @@ def _part(name: str) -> str:
 
 
 def open_replica(registration: Registration, means: Means) -> Side:
-    """The replica's end, with connections for all threads."""
+    """Open the replica's side, with connections for all threads."""
     return replica_side(
         registration,
         means.allowed,
@@ -310,7 +310,7 @@ def runner_of(
     tally: Tally | None = None,
     publish: Publish = lambda _states: None,
 ) -> Runner:
-    """A runner with these means; close it."""
+    """Return a runner; the caller must close it."""
     return Runner(
         between,
         desk,

@@ -1,6 +1,6 @@
-"""How many rounds speak with the stores at once. One that waits for its copies gives its turn to others.
+"""Limit how many rounds talk to the stores at once. A round that waits for its copies gives up its slot.
 
-So a few partitions with much to copy, within a small byte budget, do not keep all others from being looked at.
+So a few partitions with much to copy, within a small byte rate, do not keep all others from being checked.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from contextlib import contextmanager
 
 
 class Turns:
-    """`count` turns. Thread-safe."""
+    """A semaphore of `count` slots. Thread-safe."""
 
     def __init__(self, count: int) -> None:
         self._free = threading.BoundedSemaphore(count)
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Wait for a turn, and have it."""
+        """Wait for a slot, and hold it."""
         with self._free:
             yield
 
     @contextmanager
     def given_up(self) -> Iterator[None]:
-        """Without the turn that one has; it is waited for at the end."""
+        """Give up the caller's slot, and wait for one again at the end."""
         self._free.release()
         try:
             yield

@@ -1,7 +1,7 @@
-"""One partition between rounds: its state on the board, when it is due again, and what its errors mean.
+"""One partition between rounds: its published state, when it is due again, and what its errors mean.
 
-A round that ends unsettled (the source went on meanwhile) is followed by the next at once, a few times; then others
-get the thread. Every error ends in a state; none leaves this module, so a partition holds up no other.
+A round that ends unsettled (the source has changed meanwhile) is followed by the next at once, a few times; then other
+partitions get the thread. Every error becomes a state and none leaves this module, so a partition delays no other.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ class Worker:
 
     @property
     def state(self) -> PartitionState:
-        """How it stands."""
+        """The partition's state."""
         return self._board.state(self._rounds.place)
 
     def run(self, *, resync: bool = False) -> None:
-        """Rounds until nothing is new, or one fails."""
+        """Do rounds until nothing is new, or one fails."""
         for _ in range(ROUNDS_IN_A_ROW):
             try:
                 ended = self._rounds.round(self._watch, resync=resync)
@@ -72,7 +72,7 @@ class Worker:
                 return
 
     def _watch(self, seen: Seen) -> None:
-        """A round under way: its figures, and how much of it is left."""
+        """Publish a round in progress: its figures, and how much of it is left."""
         is_copying = seen.left_bytes >= 0
         self._figure(seen)
 
@@ -125,7 +125,7 @@ class Worker:
             self._in_sync_but(trouble(ended.chore_error, self._rounds.side.host))
 
     def _in_sync_but(self, found: Trouble) -> None:
-        """The replica has everything, and something that should go there could not be deleted: it is shown."""
+        """Publish an error although the replica has everything: garbage there could not be deleted."""
         self._tally.add(Totals(failures={found.code: 1}))
         log.warning("deletion at replica failed", place=str(self._rounds.place), code=found.code, error=found.message)
         self._board.change(
@@ -134,7 +134,7 @@ class Worker:
         )
 
     def _stopped(self) -> None:
-        """The process is ending: nothing is wrong, and what was copied is found by the next one."""
+        """Publish that the process is stopping. Nothing is wrong; the next process finds what was copied."""
         self._board.change(self._rounds.place, lambda state: replace(state, state=State.PENDING))
 
     def _failed(self, error: Exception) -> None:

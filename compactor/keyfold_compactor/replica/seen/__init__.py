@@ -1,1 +1,1 @@
-"""What is seen of a replica: `status` asks both sides, `judge` decides, `reported` is what the replicator says."""
+"""The status of a replica: `status` reads both sides, `judge` decides, `reported` is what the replicator reports."""

@@ -1,12 +1,12 @@
-"""How a replica stands, from what was read of both sides and what the process that replicates says: pure.
+"""Decide the state of a replica from both sides' manifests and the replicator's report. Pure.
 
-    Seen        one partition as somebody who asks has found it: two manifests, or the errors in their place
-    judge       its `PartitionState` as of now
-    Standing    that state, and all errors that there are
+    Seen        one partition as it was read: two manifests, or errors in their place
+    judge       its current `PartitionState`
+    Standing    that state, and all errors
 
-What the manifests say counts before what was reported, which may be old: a log whose both sides are equal is in sync,
-figures are always worked out anew. A process that is at work is believed about its waits and errors; of one that has
-ended its last error is shown while something is left to send.
+Manifests take precedence over the report, which may be old: a log with equal sides is in sync, and figures are always
+computed again. Waits and errors are taken from a running process. Of a process that has ended, the last error is shown
+while something is left to copy.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _BY_RULE: Final = frozenset({"CompactionNotEnabled", "ReplicaFormatTooOld"})
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a state is judged by beside the manifests: the registration, and what its two sides are called.
+    """What a state depends on besides the manifests: the registration, and the names of both sides.
 
-    `hold_name` is the replica's name in the source's holds. `enablement` is None where it could not be read.
-    `named` is the replica as commands take it: its source's URL and its name.
+    `hold_name` is the replica's name in the source's holds. `enablement` is None if it could not be read. `named` is
+    the replica as arguments of a command: its source's URL and its name.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One partition as it was found. `replica` is None where nothing was committed there yet."""
+    """One partition as it was read. `replica` is None if nothing was committed there yet."""
 
     place: Place
     source: Pinned | KeyfoldError
@@ -56,7 +56,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One partition as of now. `is_by_cursor`: the replica could not be asked, see `Figures`."""
+    """One partition's current state. `is_by_cursor`: the replica did not answer, see `Figures`."""
 
     state: PartitionState
     is_by_cursor: bool = False
@@ -64,11 +64,11 @@ class Standing:
 
 
 def judge(seen: Seen, asked: Asked, reported: PartitionState | None = None, *, is_alive: bool = False) -> Standing:
-    """`reported` is what the process that replicates has said last, `is_alive` whether it is still at work."""
+    """Return the current state. `reported` is the process's last report, `is_alive` whether it still runs."""
     base = replace(PartitionState(seen.place) if reported is None else reported, place=seen.place)
     said = _said(base, is_alive=is_alive)
     if said is not None and said.state is State.IN_SYNC:
-        # All has come; something else could not be done, such as deleting what the replica no longer names.
+        # The replica has everything, but something else failed, such as the deletion of garbage.
         standing = _judged(seen, asked, _without_trouble(base), None, is_alive=is_alive)
         return replace(standing, errors=(*standing.errors, said))
     return _judged(seen, asked, base, said, is_alive=is_alive)
@@ -94,7 +94,7 @@ def _judged(seen: Seen, asked: Asked, base: PartitionState, said: Trouble | None
 
 
 def _said(state: PartitionState, *, is_alive: bool) -> Trouble | None:
-    """The error that a process has reported. Whether a resync is required is seen by the manifests, as of now."""
+    """Return the reported error. Whether a resync is required is decided by the current manifests instead."""
     if not state.has_failed or state.state is State.RESYNC_REQUIRED:
         return None
     is_over = state.state is State.PAUSED or (not is_alive and state.state in {State.COPYING, State.PENDING})
@@ -117,7 +117,7 @@ def _figures(seen: Seen, asked: Asked) -> Figures:
 def _with_figures(base: PartitionState, source: Manifest, known: Figures, *, is_copying: bool) -> PartitionState:
     pending = known.pending
     if is_copying:
-        # A round says how much of it is left; what it has copied is in no manifest yet.
+        # The round reports how much of it is left. What it has copied is in no manifest yet.
         pending = replace(pending, bytes=min(pending.bytes, base.pending.bytes))
     return replace(
         base,
@@ -136,13 +136,13 @@ def _with_replica(base: PartitionState, replica: Manifest) -> PartitionState:
 def _trouble(
     source: Manifest, replica: Manifest | None, asked: Asked, said: Trouble | None, *, is_alive: bool
 ) -> Trouble | None:
-    """What keeps the next round from being done: by the manifests, then by what was said, then by the rule."""
+    """Return what prevents the next round: by the manifests, then by the report, then by the rule."""
     is_equal = _is_equal(source, replica)
     mismatch = None if is_equal or replica is None else _mismatch(source, replica)
     if mismatch is not None:
         return trouble(mismatch, asked.replica_host)
     if said is not None and (is_alive or not is_equal):
-        # Compaction may have been enabled since a process that is gone has said that it was not.
+        # Compaction may have been enabled since a process that has ended reported otherwise.
         is_known_better = not is_alive and said.code in _BY_RULE and asked.enablement is not None
         if not is_known_better:
             return said
@@ -153,7 +153,7 @@ def _trouble(
 
 
 def _mismatch(source: Manifest, replica: Manifest) -> KeyfoldError | None:
-    """Why the replica must not take this version of the source."""
+    """Return why the replica must not take this version of the source."""
     if replica.replica is None:
         return own_log(replica, source)
     try:
@@ -164,7 +164,7 @@ def _mismatch(source: Manifest, replica: Manifest) -> KeyfoldError | None:
 
 
 def _blind(base: PartitionState, said: Trouble | None, seen: Trouble, asked: Asked) -> Standing:
-    """One side did not answer who asks. What the process says counts; figures of then, or by the cursor, stay."""
+    """Judge when one side did not answer. The report counts; figures are those of the report or by the cursor."""
     if said is None:
         return _in_trouble(base, seen, asked)
     is_same = (said.code, said.host) == (seen.code, seen.host)
@@ -179,7 +179,7 @@ def _in_trouble(base: PartitionState, found: Trouble, asked: Asked) -> Standing:
 
 
 def _paused(state: PartitionState, asked: Asked) -> PartitionState:
-    """A paused replica that will need a resync says so: who resumes it must know."""
+    """Keep `resync-required` for a paused replica, because whoever resumes it must know."""
     is_worse = state.state is State.RESYNC_REQUIRED
     return replace(state, state=State.PAUSED) if asked.is_paused and not is_worse else state
 

@@ -1,7 +1,7 @@
-"""The figures of replication, by replica: values in, values out, and a meter that keeps the newest.
+"""The metrics of replication, by replica: pure functions, and a meter that keeps the newest values.
 
-A process may replicate to several replicas. Each tells the meter how its partitions stand as often as it tells its
-status object (`Publish`), and counts what it does in a `Tally`; whoever asks is answered from that, at any moment.
+A process may replicate to several replicas. Each publishes its states to the meter as often as to its status object
+(`Publish`), and counts its work in a `Tally`. The meter answers scrapes from these at any moment.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _FAILING: Final = frozenset({State.WAITING, State.BROKEN, State.RESYNC_REQUIRED}
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """One replica: how its partitions stood last, and what was done for it since the process began.
+    """One replica: the last states of its partitions, and its work since the process started.
 
-    `states` is None as long as nobody has said it; then there are no gauges, rather than some that look well.
+    `states` is None before the first publication; then there are no gauges, instead of some that look healthy.
     """
 
     states: tuple[PartitionState, ...] | None = None
@@ -39,7 +39,7 @@ class Known:
 
 
 def values(replicas: Mapping[str, Known]) -> Values:
-    """All metrics of these replicas, by name."""
+    """Return all metrics of these replicas, by name."""
     found: dict[Metric, dict[tuple[str, ...], float]] = {metric: {} for metric in METRICS}
     for name, known in replicas.items():
         gauges = {} if known.states is None else _gauges(known.states)
@@ -114,7 +114,7 @@ def _labels(state: PartitionState) -> tuple[str, str]:
 
 
 class ReplicaMeter(Served):
-    """Keeps the newest figures of the replicas of a process (`service.Watch`). Thread-safe."""
+    """Keep the newest metrics of the replicas of a process (`service.Watch`). Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -123,18 +123,18 @@ class ReplicaMeter(Served):
         super().__init__(METRICS)
 
     def begin(self, name: str) -> Tally:
-        """A replica is about to be opened: count here. One that is begun again goes on, no counter goes back."""
+        """Return where to count for a replica that is being opened. When it is opened again, no counter goes back."""
         with self._lock:
             self._known[name] = replace(self._known.get(name, Known()), is_running=False)
             return self._tallies.setdefault(name, Tally())
 
     def publish(self, name: str, states: Sequence[PartitionState]) -> None:
-        """How its partitions stand: so it is open."""
+        """Keep the states of its partitions; the replica is open."""
         with self._lock:
             self._known[name] = Known(tuple(states), is_running=True)
 
     def end(self, name: str) -> None:
-        """The replica was removed: it has no samples any more."""
+        """Drop the samples of a replica that was removed."""
         with self._lock:
             self._known.pop(name, None)
             self._tallies.pop(name, None)

@@ -1,8 +1,8 @@
-"""What a process that replicates says of itself, in `<topics.dir>/_replicas/<name>/status.json` of the source's bucket.
+"""The report of a replicator, in `<topics.dir>/_replicas/<name>/status.json` of the source's bucket.
 
-It is for people and dashboards: nobody decides anything by it, it may be late or missing, and the last writer wins. So
-`keyfold replica status` shows waits, errors and attempts of a process that runs elsewhere. A state that says what most
-say is written in few words: a replica of thousands of partitions in sync has a small object.
+It is for people and dashboards. No decision depends on it, it may be late or missing, and the last writer wins. So
+`keyfold replica status` shows waits, errors and attempts of a process that runs elsewhere. Fields with
+default values are not stored. So a replica with thousands of partitions in sync has a small object.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """One such object. `holder` is the process (`host:pid`), `written_at_ms` is by its clock, as all times in states.
+    """One such object. `holder` is the process (`host:pid`); `written_at_ms` and all times in states are by its clock.
 
-    `age_ms` is how long ago it was written, by the store's clock: nobody's own clock has to be right. `is_running` is
-    False in the last one of a process that ended as it should. `error`: why a run as a whole failed.
+    `age_ms` is how long ago it was written, by the store's clock, so no local clock has to be right. `is_running` is
+    False in the last report of a process that ended normally. `error`: why a run failed as a whole.
     """
 
     holder: str = ""
@@ -47,16 +47,16 @@ class Reported:
 
     @property
     def is_alive(self) -> bool:
-        """Whether a process still replicates, by what it last said."""
+        """Whether the process still replicates, by its last report."""
         return self.is_running and self.age_ms < 3 * HEARTBEAT_MS
 
     def in_ms(self, time_ms: int) -> int:
-        """How long it is until a time that the process has named; 0 where it has passed."""
+        """Return the time until a time that the process has named; 0 if it has passed."""
         return max(0, time_ms - self.written_at_ms - self.age_ms)
 
 
 def reported_document(reported: Reported) -> dict[str, Any]:
-    """As it is stored."""
+    """Return the object as it is stored."""
     return {
         "holder": reported.holder,
         "written_at_ms": reported.written_at_ms,
@@ -74,7 +74,7 @@ def _short(state: PartitionState) -> dict[str, Any]:
 
 
 def reported_of(data: bytes, topics_dir: str, age_ms: int = 0) -> Reported | None:
-    """Read one; None where the object is not what some version of keyfold writes. `topics_dir` is the source's."""
+    """Read an object; None if no version of keyfold writes such a one. `topics_dir` is the source's."""
     try:
         found = load_json(data)
         states = [PartitionState.of_json(each, topics_dir) for each in found["partitions"]]
@@ -92,7 +92,7 @@ def reported_of(data: bytes, topics_dir: str, age_ms: int = 0) -> Reported | Non
 
 
 def load_reported(store: ObjectStore, topics_dir: str, name: str) -> Reported | None:
-    """What the process that replicates `name` has said last; None where there is nothing. One GET."""
+    """Return the last report about the replica `name`; None if there is none. One GET."""
     try:
         blob = store.get(status_key(topics_dir, name), DOCUMENT_BYTES_MAX)
     except (ObjectNotFound, ObjectTooLarge):
@@ -101,11 +101,11 @@ def load_reported(store: ObjectStore, topics_dir: str, name: str) -> Reported | 
 
 
 class StatusWriter:
-    """Writes the object for a process. What cannot be written is a warning: replication goes on without it.
+    """Write the object for a process. A failed write is a warning, and replication continues.
 
-    `publish` is what a `Runner` calls, at most each 2 s while something changes; `ended` comes last. What an earlier
-    process has said is not lost by that: when a partition's last success was, and how all stood if this one never came
-    to know.
+    A `Runner` calls `publish`, at most every 2 s while something changes; `ended` comes last. The report of an earlier
+    process is not lost: it tells when a partition had its last success, and the states that this process never found
+    out.
     """
 
     def __init__(
@@ -124,12 +124,12 @@ class StatusWriter:
         self._etag = ""
 
     def publish(self, states: Sequence[PartitionState]) -> None:
-        """Say how all partitions stand."""
+        """Report the states of all partitions."""
         self._states = tuple(states)
         self._write(is_running=True)
 
     def ended(self, error: str = "") -> None:
-        """Say that this process replicates no more."""
+        """Report that this process has stopped replicating."""
         self._write(is_running=False, error=error)
 
     def _write(self, *, is_running: bool, error: str = "") -> None:
@@ -155,7 +155,7 @@ class StatusWriter:
         return replace(state, last_success_ms=earlier.last_success_ms)
 
     def _put(self, data: bytes) -> str:
-        """Over whatever is there. Two that write at once are both right a moment ago: one try more, then let it be."""
+        """Overwrite the object. If another process writes at the same time, retry once, then give up."""
         try:
             return self._put_over(data, self._etag) if self._etag else self._create(data)
         except (PreconditionFailed, AlreadyExists):
@@ -164,7 +164,7 @@ class StatusWriter:
             return self._create(data)
 
     def _create(self, data: bytes) -> str:
-        """It went with its registration, and then it must not come back; or there is none yet."""
+        """Create the object, unless it was removed with its registration."""
         return self._put_over(data, "") if self._found_etag(self._registration_key) else ""
 
     def _put_over(self, data: bytes, etag: str) -> str:

@@ -1,11 +1,11 @@
-"""How a registered replica stands now: both sides are read, and what the process that replicates has said last.
+"""The current state of a registered replica: read both sides, and the replicator's last report.
 
-    gather            two GETs for each partition, several at a time, beside a listing of topics
-    ReplicaStatus     what was found, as a value (`keyfold_compactor.replica.seen.status_text` shows it)
+    gather            two GETs for each partition, several at a time, besides a listing of topics
+    ReplicaStatus     the result, as a value (`keyfold_compactor.replica.seen.status_text` shows it)
 
-A side that does not answer is an error among the others, with code and host; a replica that does not answer the first
-question is asked no other, and figures are those by the cursor at the source. The source's own listing must succeed:
-without it nobody knows which partitions there are.
+A side that does not answer is an error like others, with code and host. A replica that does not answer the first
+request gets no other, and the figures are computed from the cursor at the source. The source's own listing must
+succeed, because without it the partitions are unknown.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ THREADS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """A replica as of `seen_ms` (local time). `reported` is None where no process has said anything."""
+    """A replica at `seen_ms` (local time). `reported` is None if no process has reported."""
 
     registration: Registration
     source_url: str
@@ -46,7 +46,7 @@ class ReplicaStatus:
 
     @property
     def is_replicating(self) -> bool:
-        """Whether a process is at work, by what it said last."""
+        """Whether a process replicates, by its last report."""
         return self.reported is not None and self.reported.is_alive
 
 
@@ -59,9 +59,9 @@ def gather(
     wanted: Callable[[Place], bool] = lambda _place: True,
     threads: int = THREADS,
 ) -> ReplicaStatus:
-    """Read both sides. `replica` is an error where its store could not even be opened.
+    """Read both sides. `replica` is an error if its store could not even be opened.
 
-    Raises what the source answers to a listing, and to the GET of what the process that replicates has said.
+    Raise what the source raises for a listing, and for the GET of the report.
     """
     reported = load_reported(source.store, source.topics_dir, registration.name)
     is_alive = reported is not None and reported.is_alive
@@ -92,9 +92,9 @@ def gather(
 
 
 def see(place: Place, source: Side, replica: Side | KeyfoldError) -> Seen:
-    """Both manifests of the partition at the source's `place`.
+    """Read both manifests of the partition at the source's `place`.
 
-    The replica's comes first: so the source's is as new at least, and what is missing then is missing.
+    The replica's is read first. So the source's is at least as new, and what is missing then is missing.
     """
     at_replica = replica if isinstance(replica, KeyfoldError) else _load_replica(place, replica)
     try:
@@ -126,7 +126,7 @@ def _places(registration: Registration, source: Side) -> Iterable[Place]:
 def _first_question(
     replica: Side | KeyfoldError,
 ) -> tuple[Enablement | None, KeyfoldError | None, Side | KeyfoldError]:
-    """Whether compaction is enabled there, or the error; and the replica, or the error in its place if it is away."""
+    """Return the replica's permissions or the error, and the replica or the error if it does not answer."""
     if isinstance(replica, KeyfoldError):
         return None, replica, replica
     key = enablement_key(replica.topics_dir)

@@ -1,4 +1,4 @@
-"""A replica's status as one JSON document, and as lines for a person."""
+"""A replica's status as one JSON document, and as text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from keyfold_compactor.replica.standing.states import NEVER_MS, State, Trouble
 from keyfold_compactor.report import size_text
 
 LINES_MAX: Final = 20
-"""So many partitions that are not in sync have a line of their own, the worst first."""
+"""Partitions that are not in sync are limited to this number of lines, the worst ones first."""
 
 _RANK: Final = {state: rank for rank, state in enumerate(WORST_FIRST)}
 
@@ -25,7 +25,7 @@ _RANK: Final = {state: rank for rank, state in enumerate(WORST_FIRST)}
 
 
 def status_document(status: ReplicaStatus) -> dict[str, Any]:
-    """The replica in all, then each partition. Times are ms since 1970, -1 where there is none."""
+    """Return the whole replica, then each partition. Times are ms since 1970, -1 if there is none."""
     reported = status.reported
     return {
         "name": status.registration.name,
@@ -49,7 +49,7 @@ def status_document(status: ReplicaStatus) -> dict[str, Any]:
 
 
 def summary_document(found: Summary) -> dict[str, Any]:
-    """All partitions together."""
+    """Return all partitions together."""
     return {
         "state": found.state.value,
         "is_up_to_date": found.state is State.IN_SYNC,
@@ -89,7 +89,7 @@ def _error(error: Trouble) -> dict[str, str]:
 
 
 def status_lines(status: ReplicaStatus, *, all_partitions: bool = False) -> Iterable[str]:
-    """The replica in all, what is wrong and what to do, and the partitions that are not in sync."""
+    """Yield the whole replica, its errors and what to do, and the partitions that are not in sync."""
     found = status.summary
     yield f"{status.registration.name}: {found.state.value}: {status.source_url} -> {status.registration.url}"
     yield f"  {_counts(found)}"
@@ -123,7 +123,7 @@ def _process(status: ReplicaStatus) -> str:
 
 
 def pending_text(pending: Pending) -> str:
-    """What is to be sent, in words."""
+    """Describe what is left to copy."""
     if pending == Pending():
         return "nothing pending"
     what = f"{size_text(pending.bytes)}, {pending.records:,} records, {pending.segments:,} segments pending"
@@ -133,7 +133,7 @@ def pending_text(pending: Pending) -> str:
 
 
 def lag_text(lag: Lag) -> str:
-    """How far behind, in words."""
+    """Describe how far the replica is behind."""
     return f"lag {lag.records:,} records, {_duration(lag.ms / 1000)}"
 
 

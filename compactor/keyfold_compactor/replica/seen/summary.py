@@ -1,4 +1,4 @@
-"""A replica in all, from how its partitions stand: the worst state, sums, errors by what and where. Pure."""
+"""Summarize a replica from the states of its partitions: the worst state, sums, and errors by code and host. Pure."""
 
 from __future__ import annotations
 
@@ -33,11 +33,12 @@ class Failing:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """All partitions together. Times are local, in ms, -1 where there is none.
+    """All partitions together. Times are local, in ms, -1 if there is none.
 
-    `state` is the worst, `pending` the sum, `lag` and `backoff_ms` are the highest. `next_attempt_ms` is the earliest
-    of those that wait, `last_attempt_ms` the latest of all, `last_success_ms` the earliest: since then at least one has
-    had none (-1: one never had any). `is_by_cursor`: at least one could not be asked at the replica.
+    `state` is the worst state, `pending` the sum, `lag` and `backoff_ms` are the highest values. `next_attempt_ms` is
+    the earliest of the waiting partitions, `last_attempt_ms` the latest of all. Since `last_success_ms` at least one
+    partition has had no success (-1: one never had any). `is_by_cursor`: for at least one partition the replica did not
+    answer.
     """
 
     state: State = State.IN_SYNC
@@ -54,7 +55,7 @@ class Summary:
 
 
 def summary(standings: Sequence[Standing], *, is_paused: bool = False) -> Summary:
-    """Sum up. Without any partition a replica is in sync, or paused."""
+    """Summarize the states. Without partitions a replica is in sync, or paused."""
     states = [s.state for s in standings]
     by_state = Counter(s.state for s in states)
     usual = State.PAUSED if is_paused else State.IN_SYNC
@@ -75,7 +76,7 @@ def summary(standings: Sequence[Standing], *, is_paused: bool = False) -> Summar
 
 
 def failing(errors: Iterable[tuple[Place, Trouble]]) -> tuple[Failing, ...]:
-    """Errors by code and host, those that most partitions have first."""
+    """Group errors by code and host, those of most partitions first."""
     first: dict[tuple[str, str], Trouble] = {}
     places: dict[tuple[str, str], list[Place]] = {}
     for place, error in errors:

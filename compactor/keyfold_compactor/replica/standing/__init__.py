@@ -1,1 +1,1 @@
-"""How the replication of one partition stands, as values: figures, states, when it is tried again, what was done."""
+"""The replication of one partition as values: figures, states, retries, and counts of work."""

@@ -1,12 +1,12 @@
-"""How a replica of one partition stands, from the manifests of both sides: values in, values out.
+"""How far a replica of one partition is behind, from the manifests of both sides. Pure.
 
-    Pending     what the next round would send: bytes, records, segments, and the times of records that it would bring
-    Lag         how far the replica is behind, in offsets (as Kafka counts a consumer's lag) and in time
-    Figures     both, and what they were worked out from: two manifests, or the source's alone and its cursor
+    Pending     what the next round would send: bytes, records, segments, and the timestamps of its new records
+    Lag         how far the replica is behind, in offsets (like a Kafka consumer's lag) and in time
+    Figures     both, and their origin: two manifests, or the source's manifest and its cursor
 
-Something is pending while the source names objects that the replica does not: new segments, and those that a cleaning
-pass has written. After a pass much may be pending although no record is missing: then bytes, records and segments say
-what is to be sent, the lag in offsets is 0, and there is no earliest or latest time.
+Something is pending while the source names objects that the replica does not: new segments, and segments that a
+cleaning pass has written. After a pass much may be pending although no record is missing. Then bytes, records and
+segments say what will be sent, the lag in offsets is 0, and there is no earliest or latest time.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ NO_TIME: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """What is to be sent. `bytes` are stored bytes of segments and indexes, `records` those of segments to be sent.
+    """What is to be sent. `bytes` are stored bytes of segments and indexes, `records` those of the segments to be sent.
 
-    `earliest_ms` and `latest_ms` bound the timestamps of records that the replica has not; -1 where it has all, or they
-    have no timestamp. A segment in which some records are new bounds them by all that it has.
+    `earliest_ms` and `latest_ms` bound the timestamps of records that the replica lacks; -1 if it lacks none, or they
+    have no timestamp. A segment with some new records counts with the bounds of all its records.
     """
 
     bytes: int = 0
@@ -52,10 +52,10 @@ def _earlier(one_ms: int, other_ms: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far behind. `records` are offsets from the replica's end to the source's, also of records compacted away.
+    """How far behind. `records` are offsets from the replica's end to the source's, including compacted records.
 
-    `ms` is how long ago, in the source's store time, the source committed the oldest thing that the replica has not: a
-    record appended, or a segment replaced by a pass.
+    `ms` is the time, by the source's store, since the source committed the oldest change that the replica lacks: an
+    appended record, or a segment that a pass replaced.
     """
 
     records: int = 0
@@ -64,7 +64,7 @@ class Lag:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Pending and lag. With `is_by_cursor` the replica was not asked, and what passes have rewritten is not in them."""
+    """Pending and lag. With `is_by_cursor` the replica did not answer, and rewrites by passes are not included."""
 
     pending: Pending = Pending()
     lag: Lag = Lag()
@@ -72,9 +72,9 @@ class Figures:
 
 
 def figures(source: Pinned, replica: Manifest | None, *, received_at_ms: int = UNSTAMPED) -> Figures:
-    """By the manifests of both sides; None: nothing was committed at the replica yet.
+    """Compute the figures from the manifests of both sides; None: nothing was committed at the replica yet.
 
-    `received_at_ms` is when the cursor at the source last moved (store time there), -1 where there is none.
+    `received_at_ms` is when the cursor at the source last moved (store time there), -1 if there is none.
     """
     manifest = source.manifest
     received_to = manifest.log_start_offset if replica is None else replica.next_offset
@@ -91,7 +91,7 @@ def figures(source: Pinned, replica: Manifest | None, *, received_at_ms: int = U
 
 
 def figures_by_cursor(source: Pinned, received_to: int, *, received_at_ms: int = UNSTAMPED) -> Figures:
-    """By the source alone: `received_to` is the cursor there, -1 where nothing was received yet."""
+    """Compute the figures from the source alone: `received_to` is its cursor, -1 if nothing was received yet."""
     manifest = source.manifest
     received_to = manifest.log_start_offset if received_to == NO_OFFSET else received_to
     missing = [s for s in manifest.segments if s.last_offset >= received_to]
@@ -123,14 +123,14 @@ def _lag(source: Pinned, received_to: int, since_ms: Iterable[int]) -> Lag:
 
 
 def _appended(source: Pinned, received_to: int, received_at_ms: int) -> list[int]:
-    """When records that the replica has not were appended, a time for each segment that has any."""
+    """Return the append times of records that the replica lacks, one for each segment that has any."""
     new = (s for s in source.manifest.segments if s.last_offset >= received_to)
     return [_appended_ms(entry, source, received_at_ms) for entry in new]
 
 
 def _appended_ms(entry: SegmentEntry, source: Pinned, received_at_ms: int) -> int:
     # A pass keeps the latest of the times that it merges. A replica that is away for long must not look better after
-    # each pass, so there the records' own time counts, if it is later than what the replica has received.
+    # each pass. So the records' own time counts there, if it is later than what the replica has received.
     appended_ms = _known(entry.appended_at_ms, source)
     name = parse_name(entry.name)
     if name is None or name.role is not Role.COMPACTOR or NO_TIME in {entry.min_timestamp, received_at_ms}:
@@ -139,7 +139,7 @@ def _appended_ms(entry: SegmentEntry, source: Pinned, received_at_ms: int) -> in
 
 
 def _known(time_ms: int, source: Pinned) -> int:
-    """A time that the next commit will write down; until then it is the manifest's own age."""
+    """Return a time that the next commit will record; until then it is the manifest's own age."""
     if time_ms != UNSTAMPED:
         return time_ms
     return source.seen_ms if source.modified_ms == UNSTAMPED else source.modified_ms

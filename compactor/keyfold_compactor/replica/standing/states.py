@@ -1,15 +1,16 @@
-"""How the replication of one partition is going, as a value, and what an error means for it.
+"""The state of one partition's replication, and what an error means for it.
 
-    in-sync           the replica has what the source has
-    pending           something is to be sent, and nothing keeps it from being sent
-    copying           a round is under way
-    waiting           the last round failed by what may pass, or by what somebody has to allow: tried again with backoff
-    broken            the last round failed by what does not pass: looked at again at the longest backoff only
-    resync-required   the source has purged tombstones that the replica never had; `keyfold replica resync` accepts it
+    in-sync           the replica has everything that the source has
+    pending           something is to be copied, and nothing prevents it
+    copying           a round is in progress
+    waiting           the last round failed with a temporary error, or a permission is missing: retried with backoff
+    broken            the last round failed with a permanent error: retried only with the longest backoff
+    resync-required   the source has removed tombstones that the replica never received; `keyfold replica resync`
+                      accepts that
     paused            nothing is tried until `keyfold replica resume`
 
-Every state but `paused` ends by itself once its cause has gone: a round is tried again in all of them. What differs is
-how soon, and whether somebody should look.
+Every state but `paused` ends by itself once its cause is gone, because rounds are retried in all of them. The states
+differ in how soon that happens, and in whether somebody has to act.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ NEVER_MS: Final = -1
 
 
 class State(StrEnum):
-    """See the module."""
+    """The states; see the module's documentation."""
 
     IN_SYNC = "in-sync"
     PENDING = "pending"
@@ -53,9 +54,9 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why a round failed: a `code` that does not change between releases, the `host` that it is about, what to do.
+    """Why a round failed: a `code` that does not change between releases, the `host` that it is about, and a hint.
 
-    `state` is what the partition is in because of it.
+    `state` is the partition's resulting state.
     """
 
     state: State
@@ -67,11 +68,11 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """How one partition stands, by whoever replicates it.
+    """The state of one partition, as its replicator knows it.
 
-    `place` is the source's. Times are local, in ms, -1 where there is none. `attempts` are failures in a row, after
-    which `backoff_ms` are waited until `next_attempt_ms`. `source_version` and `source_next_offset` are the newest
-    that was seen, `replica_version` is the source version that the replica has.
+    `place` is the source's. Times are local, in ms, -1 if there is none. After `attempts` failures in a row the
+    replicator waits `backoff_ms`, until `next_attempt_ms`. `source_version` and `source_next_offset` are the newest
+    that were read, `replica_version` is the source version that the replica has.
     """
 
     place: Place
@@ -98,7 +99,7 @@ class PartitionState:
         return bool(self.code)
 
     def failed(self, trouble: Trouble, *, now_ms: int, backoff_ms: int) -> PartitionState:
-        """After a round that ended so."""
+        """Return the state after a failed round."""
         return replace(
             self,
             state=trouble.state,
@@ -113,7 +114,7 @@ class PartitionState:
         )
 
     def succeeded(self, *, now_ms: int, next_attempt_ms: int) -> PartitionState:
-        """After a round that left nothing to send."""
+        """Return the state after a round that left nothing to send."""
         return replace(
             self,
             state=State.IN_SYNC,
@@ -130,7 +131,7 @@ class PartitionState:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """For `status.json` and `--json`: flat, without secrets."""
+        """Return the state for `status.json` and `--json`: flat, without secrets."""
         return {
             "topic": self.place.topic,
             "partition": self.place.partition,
@@ -159,9 +160,9 @@ class PartitionState:
 
     @staticmethod
     def of_json(found: Mapping[str, Any], topics_dir: str) -> PartitionState:
-        """What `as_json` wrote, by this version or another: what is missing has its default, what is new is left.
+        """Read what `as_json` of any version wrote: missing fields have defaults, unknown ones are ignored.
 
-        Raises `TypeError` where a field is of another type, `KeyError` and `ValueError` where there is no partition.
+        Raise `TypeError` for a field of the wrong type, `KeyError` and `ValueError` if there is no partition.
         """
         usual = PartitionState(Place(topics_dir, "", 0)).as_json()
         for key in usual.keys() & found.keys():
@@ -189,7 +190,7 @@ _PENDING: Final = {
 }
 _LAG: Final = {"lag_records": "records", "lag_ms": "ms"}
 
-# Of errors that are not retriable as calls, those after which a round that begins anew may well succeed.
+# Errors that are not retriable as calls, but after which a new round may well succeed.
 _NEW_ROUND: Final[tuple[type[KeyfoldError], ...]] = (
     AlreadyExists, ConditionUndecided, CommitUnknown, Fenced, FirstCopyUnfinished, ObjectNotFound, PreconditionFailed,
     StoreUnavailable, UploadLost,
@@ -199,7 +200,7 @@ _RESYNC_CODES: Final = frozenset({"ResyncRequired"})
 
 
 def trouble(error: BaseException, host: str) -> Trouble:
-    """What an error of a round means. `host` is used where the error does not say whose it is."""
+    """Return what an error of a round means. `host` is used if the error names none."""
     host = getattr(error, "host", "") or host
     if not isinstance(error, KeyfoldError):
         said = f"{type(error).__name__}: {error}"
@@ -214,6 +215,6 @@ def trouble(error: BaseException, host: str) -> Trouble:
 
 
 def code_of(error: KeyfoldError) -> str:
-    """The store's own word where it said one (`SlowDown`), else the name of the error's class."""
+    """Return the store's error code if it gave one (`SlowDown`), else the name of the error's class."""
     said = error.code if isinstance(error, StoreError) else ""
     return said if re.fullmatch(r"[A-Za-z][A-Za-z0-9]*", said) else type(error).__name__

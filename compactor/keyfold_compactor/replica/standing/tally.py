@@ -1,6 +1,6 @@
-"""What a process that replicates has done since it began: sums that only grow, for metrics and reports.
+"""Counts of a replicator's work since it started, for metrics and reports; they only grow.
 
-`Tally` is shared by all partitions and threads of a replica: `tally.add(Totals(commits=1))` wherever something is done.
+All partitions and threads of a replica share a `Tally`: they call `tally.add(Totals(commits=1))` and the like.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Bytes are stored bytes of objects.
+    """Counts. Bytes are stored bytes of objects.
 
-    `objects_sent` went through this process (`sent_bytes`), `objects_copied` were copied by a store that is both sides'
-    (`copied_bytes`), `objects_found` were at the replica already and were not sent again. `rounds` counts also those
-    that found nothing to do. `plans_repeated`: the source had replaced an object before it was copied. `failures` are
-    rounds that failed, by code.
+    `objects_sent` went through this process (`sent_bytes`). `objects_copied` were copied by the store of both sides
+    (`copied_bytes`). `objects_found` were already at the replica and were not sent again. `rounds` includes those that
+    found nothing to do. `plans_repeated`: the source had replaced an object before it was copied. `failures` are failed
+    rounds, by code.
     """
 
     rounds: int = 0
@@ -41,7 +41,7 @@ class Totals:
         return Totals(**summed, failures={c: self.failures.get(c, 0) + other.failures.get(c, 0) for c in codes})
 
     def document(self) -> dict[str, Any]:
-        """As it stands in JSON."""
+        """Return the counts as JSON."""
         return {**{f.name: getattr(self, f.name) for f in _NUMBERS}, "failures": dict(self.failures)}
 
 
@@ -49,19 +49,19 @@ _NUMBERS = tuple(f for f in fields(Totals) if f.name != "failures")
 
 
 class Tally:
-    """Sums up. Thread-safe."""
+    """Sum of counts. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._totals = Totals()
 
     def add(self, done: Totals) -> None:
-        """Count what was done."""
+        """Add counts."""
         with self._lock:
             self._totals += done
 
     @property
     def totals(self) -> Totals:
-        """All of it up to now."""
+        """The current sums."""
         with self._lock:
             return self._totals
