@@ -243,7 +243,7 @@ class _Carriage:
             raise UploadLost(self._key, f"cannot be continued: {error.message}") from error
 
     def _is_copied_by_store(self) -> bool:
-        """Whether the store has copied the object. If it cannot, or has another checksum, sending shows what is wrong."""
+        """Whether the store has copied the object. If not, or with another checksum, sending shows what is wrong."""
         job, target = self._job, self._carrier.copying_target()
         if target is None:
             return False

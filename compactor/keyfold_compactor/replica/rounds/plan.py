@@ -37,7 +37,7 @@ class Plan:
 
 
 def plan(place: Place, source: Manifest, replica: Manifest | None, listed: Mapping[str, int] = _NOTHING) -> Plan:
-    """Return what the replica lacks of this version. `place` is the source's; `listed` has the replica's sizes by name."""
+    """Return what the replica lacks of this version. `place` is the source's; `listed` has sizes at the replica."""
     there = frozenset[str]() if replica is None else replica.object_names()
     wanted = [job for entry in source.segments for job in _jobs(place, entry) if job.name not in there]
     jobs = tuple(job for job in wanted if listed.get(job.name) != job.size_bytes)
