@@ -147,7 +147,7 @@ class Run:
     ) -> RunReport:
         """Do the whole run. `should_stop` is called between batches. In `resting` partitions only segments expire."""
         started_s = self._clock.monotonic_s()
-        # A claim reads its manifest anew. Those of the looks, of thousands of logs, would be kept for nothing.
+        # A claim reads its manifest again. Do not keep the manifests of the looks, of thousands of logs, until then.
         looks = self._looks([*places, *resting], lambda place: replace(self._look(place), pinned=None))
         self._retain(looks)
         rested = frozenset(resting)

@@ -12,9 +12,9 @@
     6  promote, after a proof that the     6  promote
        source has nothing more
 
-It may end anywhere, and the same call continues: it finds what was done. Between 3 and 6 nobody can write. A fail-over
-cannot know what the source appended after the replica's last round. If that source comes back, its writers are not
-fenced. `Demotion` makes it a replica, and reports the records that only it has.
+It may end anywhere, and the same call continues: it finds what was done. No process can write between 3 and 6. A
+fail-over cannot know what the source appended after the replica's last round. If that source comes back, its writers
+are not fenced. `Demotion` makes it a replica, and reports the records that only it has.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from keyfold_compactor.replica.rounds.collect import collect_orphans, collect_re
 from keyfold_compactor.replica.standing.tally import Tally, Totals
 
 AGAIN_S: Final = 60.0
-"""Chores that could not be done are tried again after this, whatever the partition's own backoff is."""
+"""Failed chores are retried after this time, whatever the partition's own backoff is."""
 
 
 class Chores:

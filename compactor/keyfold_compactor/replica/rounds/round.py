@@ -46,13 +46,13 @@ from keyfold_compactor.replica.rounds.turns import Turns
 from keyfold_compactor.replica.standing.tally import Tally, Totals
 
 LOST_PLANS_MAX: Final = 3
-"""A round gives up after so many plans whose objects went away; with a pin it should not happen once."""
+"""A round gives up after this many plans whose objects disappeared; with a pin it should not happen once."""
 
 CLAIM_LOOK_S: Final = 30.0
-"""So often a copy looks whether another replicator has taken over."""
+"""How often a copy checks whether another replicator has taken over."""
 
 DAMAGE_AGAIN_S: Final = 1800.0
-"""A version whose objects were damaged is copied again after this, or when the source has another."""
+"""A version with damaged objects is copied again after this time, or when the source has another version."""
 
 
 @dataclass(frozen=True, slots=True)
