@@ -406,7 +406,7 @@ def test_a_class_that_does_not_fit_the_path_is_a_bad_request() -> None:
 def test_nobody_learns_by_a_validation_what_files_and_variables_there_are(value: str) -> None:
     response = asking(FakeService()).put("/connector-plugins/KeyfoldSink/config/validate", json={"topics": value})
     assert response.status_code == 400
-    assert "REST does not look it up" in response.json()["message"]
+    assert "REST does not resolve it" in response.json()["message"]
 
 
 def test_placeholders_of_what_runs_are_validated() -> None:

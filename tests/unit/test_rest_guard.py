@@ -109,7 +109,7 @@ def test_no_spelling_of_an_open_path_opens_another(path: str) -> None:
 )
 def test_an_address_that_others_reach_needs_a_token_from_the_start(listeners: str) -> None:
     for value in (listeners, f"http://127.0.0.1:0,{listeners}"):
-        with pytest.raises(ConfigError, match="others can reach") as caught:
+        with pytest.raises(ConfigError, match="other machines can reach") as caught:
             make_options(listeners=value)
         assert caught.value.key == "rest.token"
         assert make_options(listeners=value, **{"rest.token": TOKEN}).listeners
@@ -133,14 +133,14 @@ def test_a_token_that_no_header_can_hold_is_an_error(token: str) -> None:
 @pytest.mark.parametrize(
     ("listeners", "words"),
     [
-        ("127.0.0.1:8083", "is no address"),
-        ("http://127.0.0.1", "is no address"),
-        ("http://127.0.0.1:8083/path", "is no address"),
-        ("http://user@127.0.0.1:8083", "is no address"),
-        ("https://127.0.0.1:8083", "does not speak https"),
-        ("ftp://127.0.0.1:8083", "is no protocol"),
-        ("http://127.0.0.1:70000", "is no port"),
-        ("http://[127.0.0.1]:1", "is no IPv6"),
+        ("127.0.0.1:8083", "is not a valid listener"),
+        ("http://127.0.0.1", "is not a valid listener"),
+        ("http://127.0.0.1:8083/path", "is not a valid listener"),
+        ("http://user@127.0.0.1:8083", "is not a valid listener"),
+        ("https://127.0.0.1:8083", "https is not supported"),
+        ("ftp://127.0.0.1:8083", "the protocol 'ftp' is not supported"),
+        ("http://127.0.0.1:70000", "70000 is not a valid port"),
+        ("http://[127.0.0.1]:1", "is not a valid IPv6 address"),
         ("http://127.0.0.1:1,http://127.0.0.1:1", "twice"),
     ],
 )

@@ -73,7 +73,7 @@ def test_several_partitions_move_at_once_and_numbers_may_be_strings(client: Test
         ({"offsets": [{**entry(), "offset": 95}]}, "should either be null or contain the key 'kafka_offset'"),
         ({"offsets": [{**entry(), "offset": None}]}, "cannot be reset"),
         ({"offsets": [{"partition": entry()["partition"]}]}, "cannot be reset"),
-        ({"offsets": [entry(0, 95), entry("0", 96)]}, "given twice"),
+        ({"offsets": [entry(0, 95), entry("0", 96)]}, "listed twice with different offsets"),
         ({"offsets": [entry(0, 10)]}, "below the log's end"),
         ({"offsets": "users"}, "body.offsets"),
     ],

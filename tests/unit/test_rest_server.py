@@ -110,7 +110,7 @@ def test_a_port_that_was_asked_for_and_is_taken_is_an_error_that_names_the_key()
 
 def test_an_address_of_another_machine_is_an_error_that_says_what_to_do() -> None:
     options = make_options(listeners="http://192.0.2.1:0", **TOKEN)
-    with pytest.raises(ConfigError, match="give an address of this machine"), listening(options):
+    with pytest.raises(ConfigError, match="use an address of this machine"), listening(options):
         pass
 
 
@@ -161,7 +161,7 @@ def test_it_ends_although_a_request_waits_for_the_store(stuck: Stuck) -> None:
         assert stuck.asked.wait(60)
     asker.join(60)
     assert [answer.status_code for answer in answers] == [503]
-    assert "ending" in answers[0].json()["message"]
+    assert "shutting down" in answers[0].json()["message"]
 
 
 def _ask_in_vain(url: str) -> None:
@@ -363,7 +363,7 @@ def test_a_name_for_loopback_that_stands_for_another_address_opens_nothing(
     place = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.1", 0))
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_arguments, **_named: [place])
     with (
-        pytest.raises(ConfigError, match=r"stands for 192\.0\.2\.1"),
+        pytest.raises(ConfigError, match=r"resolves to 192\.0\.2\.1"),
         listening(make_options(listeners=f"http://{name}:0")),
     ):
         pass

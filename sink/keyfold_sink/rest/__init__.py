@@ -1,18 +1,18 @@
-"""The sink's REST API: Kafka Connect's for one connector, and what Connect lacks.
+"""The sink's REST API: Kafka Connect's API for one connector, and the endpoints that Connect lacks.
 
-    addresses   what `listeners` says, and who needs a token
-    sockets     bind them; which worker this is
-    server      uvicorn in a thread, between `serve` and its end
-    protocol    patience with clients, and its end
-    guard       who may ask: Host, Origin, token, size
-    app         all of it as one ASGI application
+    addresses   parse `listeners`; decide whether a token is required
+    sockets     bind the listeners; choose the worker's id
+    server      run uvicorn in a thread of its own
+    protocol    time limits and connection limits for clients
+    guard       checks before every request: Host, Origin, token, size
+    app         the ASGI application
     connectors, offsets, plugins, loggers, health    the endpoints, by Connect's resources
-    backend     what the endpoints stand on
-    shapes      what answers look like
-    views       answers made of what the service says
-    errors      one shape for every error
+    backend     the objects that the endpoints use
+    shapes      the JSON of requests and responses
+    views       responses built from the service's status
+    errors      one JSON shape for every error
     document    the OpenAPI document
 
-Everything is asked of a `Service` (`keyfold_sink.service`) on the server's own threads. The supervisor's loop waits for
-none of it.
+Every endpoint calls a `Service` (`keyfold_sink.service`) on the server's own threads. The supervisor's loop never waits
+for the API.
 """

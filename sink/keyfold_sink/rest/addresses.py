@@ -1,9 +1,9 @@
-"""Where REST listens: `listeners`, Connect's key, as values.
+"""Parse `listeners`, Connect's key for the addresses that the REST API listens on.
 
     http://127.0.0.1:8083   http://[::1]:0   http://0.0.0.0:8083   http://:8083 (all addresses, as in Connect)
 
-An address is loopback if nobody but this machine can reach it. Names are not looked up here: a name other than
-`localhost` may be anything, so it counts as an address that others reach.
+An address is loopback if only this machine can reach it. Names are not resolved here: a name other than `localhost` may
+stand for any address, so it counts as one that other machines can reach.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _EXAMPLE: Final = f"write it as {DEFAULT_LISTENER}"
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One address to listen on; port 0: any that is free."""
+    """One address to listen on; port 0 is any free port."""
 
     host: str
     port: int
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine reaches it."""
+        """Whether only this machine can reach the address."""
         return is_loopback(self.host)
 
     def __str__(self) -> str:
@@ -42,29 +42,29 @@ class Listener:
 
 
 def parse_listeners(values: Iterable[str]) -> tuple[Listener, ...]:
-    """Read `listeners`. Raises `ConfigError`."""
+    """Parse `listeners`. Raise `ConfigError` on the first mistake."""
     found = tuple(map(_parse, values))
     taken = [(listener.host, listener.port) for listener in found if listener.port]
     if len(set(taken)) != len(taken):
-        raise ConfigError(KEY, "names an address twice")
+        raise ConfigError(KEY, "lists the same address twice")
     return found
 
 
 def _parse(value: str) -> Listener:
     match = _LISTENER.fullmatch(value.strip())
     if match is None:
-        raise ConfigError(KEY, f"{value!r} is no address to listen on", hint=_EXAMPLE)
+        raise ConfigError(KEY, f"{value!r} is not a valid listener", hint=_EXAMPLE)
     if match["scheme"].lower() == "https":
         raise ConfigError(
             KEY,
-            "the sink does not speak https itself",
-            hint="listen on loopback and let a proxy in front of it end TLS (nginx, Envoy, an ingress)",
+            "https is not supported",
+            hint="listen on loopback, and terminate TLS in a proxy (nginx, Envoy, an ingress)",
         )
     if match["scheme"].lower() != "http":
-        raise ConfigError(KEY, f"{match['scheme']!r} is no protocol to listen with", hint=_EXAMPLE)
+        raise ConfigError(KEY, f"the protocol {match['scheme']!r} is not supported", hint=_EXAMPLE)
     host, port = match["host"].strip("[]") or _ANY, int(match["port"])
     if port > 65535:
-        raise ConfigError(KEY, f"{port} is no port", hint="ports end at 65535")
+        raise ConfigError(KEY, f"{port} is not a valid port", hint="the highest port is 65535")
     if match["host"].startswith("["):
         _require_ipv6(host)
     return Listener(host, port)
@@ -74,11 +74,11 @@ def _require_ipv6(host: str) -> None:
     try:
         ipaddress.IPv6Address(host)
     except ValueError as error:
-        raise ConfigError(KEY, f"{host!r} is no IPv6 address", hint="write it as http://[::1]:8083") from error
+        raise ConfigError(KEY, f"{host!r} is not a valid IPv6 address", hint="write it as http://[::1]:8083") from error
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host, as a URL has it, is this machine as only itself can see it."""
+    """Whether the host of a URL is a loopback address or a name that always stands for one."""
     plain = host.strip("[]").lower().rstrip(".")
     if plain == "localhost" or plain.endswith(".localhost"):
         return True
@@ -89,12 +89,12 @@ def is_loopback(host: str) -> bool:
 
 
 def host_in_url(host: str) -> str:
-    """An IPv6 address stands in brackets."""
+    """Return the host as a URL spells it: an IPv6 address in brackets."""
     return f"[{host}]" if ":" in host else host
 
 
 def require_token(listeners: Iterable[Listener], token: str | None) -> None:
-    """Raise `ConfigError` where others could reach the API and no token protects it, or the token cannot be sent."""
+    """Raise `ConfigError` if other machines can reach the API without a token, or if clients cannot send the token."""
     if token is not None:
         if not token or not token.isascii() or not token.isprintable() or " " in token:
             raise ConfigError("rest.token", "must be printable ASCII without spaces, and not empty")
@@ -103,6 +103,6 @@ def require_token(listeners: Iterable[Listener], token: str | None) -> None:
         if not listener.is_loopback:
             raise ConfigError(
                 "rest.token",
-                f"is missing, and `{KEY}` has {listener}, which others can reach",
-                hint="give a token, best as ${env:...} or ${file:...}, or listen on 127.0.0.1 alone",
+                f"a token is required, because other machines can reach {listener} of `{KEY}`",
+                hint="set a token, preferably as ${env:...} or ${file:...}, or listen on 127.0.0.1 only",
             )

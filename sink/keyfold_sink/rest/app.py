@@ -1,4 +1,4 @@
-"""The application: endpoints, errors, the document, and the guard before them."""
+"""The ASGI application: endpoints, error handlers and OpenAPI document, behind the guard."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from keyfold_sink.rest.pulse import Pulse
 def make_app(
     backend: Backend, *, token: str | None, own_hosts: Iterable[str] = (), pulse: Pulse | None = None
 ) -> ASGIApp:
-    """All of REST for one sink. Without a token `Host` must be loopback or one of `own_hosts`."""
-    api = FastAPI(docs_url=None, redoc_url=None, redirect_slashes=False)  # pages of documentation come from elsewhere
+    """Build the REST API of one sink. Without a token, `Host` must be loopback or one of `own_hosts`."""
+    api = FastAPI(docs_url=None, redoc_url=None, redirect_slashes=False)  # FastAPI's pages load scripts from a CDN
     api.state.backend = backend
     errors.install(api)
     document.install(api, needs_token=token is not None)

@@ -1,4 +1,4 @@
-"""What the endpoints stand on, and how they come by it."""
+"""The objects that endpoints use, and the FastAPI dependencies that provide them."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from keyfold_sink.rest import errors
 from keyfold_sink.service import Service
 
 Metrics = Callable[[str], tuple[bytes, str]]
-"""What Prometheus scrapes and its content type, for the request's `Accept`."""
+"""Return the metrics text and its content type for a request's `Accept` header."""
 
 
 class Definitions(Protocol):
-    """The sink's configuration in Connect's words (`ConfigKeyInfo`, `ConfigInfos`), as JSON will have it."""
+    """The sink's configuration as Connect's JSON objects (`ConfigKeyInfo`, `ConfigInfos`)."""
 
     def config_keys(self) -> list[dict[str, Any]]:
-        """Each key's definition."""
+        """Return the definition of every key."""
 
     def validate(self, config: Mapping[str, str]) -> dict[str, Any]:
-        """`name`, `error_count`, `groups` and `configs` of a configuration, however wrong it is. No secret in it."""
+        """Return `name`, `error_count`, `groups` and `configs` for any configuration, without its secrets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """All that answers are made of."""
+    """Everything that endpoints build their responses from."""
 
     service: Service
     definitions: Definitions
@@ -43,11 +43,11 @@ class Backend:
 
     @property
     def name(self) -> str:
-        """The connector."""
+        """The connector's name."""
         return self.service.options.name
 
 
-# Dependencies are coroutines: others would wait for a thread, behind all that wait for the store.
+# Dependencies are coroutines: a plain function would wait for a thread, behind requests that wait for the store.
 async def _backend(request: Request) -> Backend:
     found: Backend = request.app.state.backend
     return found
@@ -58,12 +58,12 @@ Behind = Annotated[Backend, Depends(_backend)]
 
 async def _known_connector(
     behind: Behind,
-    connector: Annotated[str, Path(description="The sink's name (`name` of its configuration).")],
+    connector: Annotated[str, Path(description="The sink's name (`name` in its configuration).")],
 ) -> str:
     name = unquote(connector)
     known = behind.name
     if name != known:
-        raise errors.not_found(f"Connector {name} not found; the connector of this worker is {known}")
+        raise errors.not_found(f"Connector {name} not found; this worker runs connector {known}")
     return name
 
 
@@ -73,17 +73,19 @@ Connector = Annotated[str, Depends(_known_connector)]
 async def _json_body(request: Request) -> None:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
-        raise errors.Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the body must be JSON: Content-Type: application/json")
+        raise errors.Refused(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the request body must be JSON; set Content-Type: application/json"
+        )
     try:
         json.dumps(json.loads(await request.body()), ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        # Python's parser takes half of a surrogate pair for a character, and no answer can repeat it.
-        raise errors.bad_request("the body holds half of a surrogate pair, which is no text in UTF-8") from None
+        # Python's JSON parser accepts half of a surrogate pair as a character, and no response can contain it.
+        raise errors.bad_request("the request body contains half of a surrogate pair, which is not UTF-8") from None
     except RecursionError:
-        raise errors.bad_request("the body is nested too deeply") from None
+        raise errors.bad_request("the request body is nested too deeply") from None
     except ValueError:
-        pass  # FastAPI has its own words for what is no JSON
+        pass  # FastAPI reports invalid JSON itself
 
 
 JSON_BODY: Final = Depends(_json_body)
-"""For handlers with a body."""
+"""The dependency of every handler with a request body: the body must be JSON in UTF-8."""

@@ -1,7 +1,7 @@
-"""`/connectors`: what the sink is, how it does, and what it shall do.
+"""`/connectors`: configuration, status and control of the sink.
 
-There is one connector, and its configuration is a file: what would change it is refused with the reason. Requests to
-pause, resume, stop, restart or flush are written down for every worker and then answered.
+There is one connector, and its configuration is a file: requests that would change the configuration are refused with
+the reason. Requests to pause, resume, stop, restart or flush are saved in the bucket for every worker, then answered.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from keyfold_sink.status import WorkerStatus
 
 router = APIRouter(prefix="/connectors", tags=["connectors"])
 
-_WHY: Final = "the configuration of a sink is the file that it was started with: change the file and start it again"
-# Looking for what a wrong key may mean takes a millisecond each.
+_WHY: Final = "a sink's configuration is the file that it was started with; change the file and restart the worker"
+# Finding a suggestion for an unknown key takes about a millisecond per key.
 _KEYS_MAX: Final = 5000
 _TaskNumber = Annotated[int, Path(alias="task", description="The task's id, as in the status.", ge=0, le=2**31 - 1)]
-# How it is answered that an order is written down.
+# The response to a request that was saved for all workers.
 _NOTED: Final[dict[str, Any]] = {
     "status_code": HTTPStatus.ACCEPTED,
     "response_class": Response,
-    "responses": {202: {"description": "Written down; every worker follows within seconds."}},
+    "responses": {202: {"description": "Saved; every worker follows within seconds."}},
 }
 
 
@@ -38,12 +38,12 @@ _NOTED: Final[dict[str, Any]] = {
 def list_connectors(
     behind: Behind,
     expand: Annotated[
-        Sequence[str], Query(description="`status`, `info`, or both; others are ignored, as Connect does.")
+        Sequence[str], Query(description="`status`, `info`, or both. Other values are ignored, as in Connect.")
     ] = (),
 ) -> list[str] | dict[str, shapes.Expanded]:
-    """The connectors of this worker: there is one.
+    """List the connectors of this worker, which is always one.
 
-    With `expand` a map of name to what was asked for.
+    With `expand`, the response maps the connector's name to its status, its info, or both.
     """
     if not expand:
         return [behind.name]
@@ -61,43 +61,50 @@ def list_connectors(
     response_model=shapes.ConnectorInfo,
     dependencies=[JSON_BODY],
     operation_id="createConnector",
-    responses={200: {"description": "This is what runs."}, 409: {"description": "It runs with other values."}},
+    responses={
+        200: {"description": "The connector runs with this configuration."},
+        409: {"description": "The connector runs with other values."},
+    },
 )
 def create_connector(behind: Behind, request: shapes.CreateConnector) -> Response:
-    """Create a connector: refused, but for what is running already.
+    """Create a connector. Only the running configuration is accepted, and changes nothing.
 
-    A sink is made by starting a worker with a configuration file. The same name with the same configuration is answered
-    as done; with another configuration 409 (it exists), and any other name 405.
+    To create a sink, start a worker with a configuration file. The response is 200 for the running name and
+    configuration, 409 for the running name with another configuration, and 405 for any other name.
     """
     config = texts(request.config)
     name = (request.name or "").strip() or config.get("name", "")
     _require_name(name, config)
     if name != behind.name:
         raise _not_here(
-            "GET", f"Connector {name} cannot be created here: a worker runs one sink, this one {behind.name}"
+            "GET",
+            f"Connector {name} cannot be created by REST; a worker runs one sink, and this one runs {behind.name}",
         )
     if not behind.service.options.means_the_same(config):
-        raise errors.Refused(HTTPStatus.CONFLICT, f"Connector {name} already exists, with other values; {_WHY}")
+        raise errors.Refused(HTTPStatus.CONFLICT, f"Connector {name} already exists with other values; {_WHY}")
     return _unchanged(behind)
 
 
 @router.get("/{connector}", operation_id="getConnector")
 def get_connector(behind: Behind, _name: Connector) -> shapes.ConnectorInfo:
-    """The connector: its configuration and the ids of its tasks."""
+    """Return the connector's configuration and the ids of its tasks."""
     return views.info(behind.service.options, behind.service.workers())
 
 
 @router.delete("/{connector}", status_code=204, operation_id="deleteConnector")
 def delete_connector(name: Connector) -> None:
-    """Delete the connector: refused. Stop it, or end its workers."""
-    raise _not_here("GET", f"Connector {name} cannot be deleted by REST; PUT /connectors/{name}/stop stops it, {_WHY}")
+    """Delete the connector: always refused (405). Stop the connector or its workers instead."""
+    raise _not_here(
+        "GET", f"Connector {name} cannot be deleted by REST; use PUT /connectors/{name}/stop to stop it; {_WHY}"
+    )
 
 
 @router.get("/{connector}/config", operation_id="getConnectorConfig")
 def get_config(behind: Behind, _name: Connector) -> dict[str, str]:
-    """The configuration as it was given.
+    """Return the configuration as written in its file.
 
-    Secrets are `[hidden]`, which Connect shows; placeholders (`${env:...}`, `${file:...}`) stay as written, as there.
+    Secrets are shown as `[hidden]`; Connect shows their values. Placeholders (`${env:...}`, `${file:...}`) are shown as
+    written, as in Connect.
     """
     return behind.service.options.shown()
 
@@ -109,7 +116,7 @@ def get_config(behind: Behind, _name: Connector) -> dict[str, str]:
     operation_id="putConnectorConfig",
 )
 def put_config(behind: Behind, name: Connector, config: shapes.Values) -> Response:
-    """Set the configuration: refused, but for what is running already (also as `GET` shows it)."""
+    """Set the configuration. Only the running configuration is accepted, also in the form that `GET` returns."""
     values = texts(config)
     _require_name(name, values)
     if not behind.service.options.means_the_same(values):
@@ -124,7 +131,7 @@ def put_config(behind: Behind, name: Connector, config: shapes.Values) -> Respon
     operation_id="patchConnectorConfig",
 )
 def patch_config(behind: Behind, name: Connector, config: shapes.Values) -> Response:
-    """Change keys of the configuration (null removes one): refused, but for what changes nothing."""
+    """Change keys of the configuration (null removes a key). Only a patch that changes nothing is accepted."""
     removed = {key for key, value in config.items() if value is None}
     changed = texts({key: value for key, value in config.items() if value is not None})
     values = {key: value for key, value in behind.service.options.shown().items() if key not in removed}
@@ -137,31 +144,31 @@ def patch_config(behind: Behind, name: Connector, config: shapes.Values) -> Resp
 
 @router.get("/{connector}/status", response_model_exclude_none=True, operation_id="getConnectorStatus")
 def get_status(behind: Behind, _name: Connector) -> shapes.ConnectorStatus:
-    """State of the connector and of every task, over all workers.
+    """Return the state of the connector and of every task of every worker.
 
-    Ids are `slot of the worker * tasks.max + number of the task`. RUNNING means that data moves: a task that hangs, or
-    all of whose partitions with lag have stood still for a minute, is UNASSIGNED, and its trace says why. The connector
-    is FAILED when every task is.
+    A task's id is `slot of the worker * tasks.max + number of the task`. RUNNING means that data moves. A task is
+    UNASSIGNED, with the reason in its trace, if it hangs or if none of its lagging partitions has made progress for a
+    minute. The connector is FAILED when every task is.
     """
     return _status(behind, behind.service.workers())
 
 
 @router.get("/{connector}/tasks", operation_id="getTasks")
 def get_tasks(behind: Behind, _name: Connector) -> list[shapes.TaskInfo]:
-    """Every task, over all workers, with its configuration."""
+    """List the tasks of all workers with their configuration."""
     return views.task_infos(behind.service.options, behind.service.workers())
 
 
 @router.get("/{connector}/tasks-config", deprecated=True, operation_id="getTasksConfig")
 def get_tasks_config(behind: Behind, name: Connector) -> dict[str, dict[str, str]]:
-    """Every task's configuration by `<connector>-<task>`; deprecated in Connect, too."""
+    """Return every task's configuration by `<connector>-<task>`; deprecated, as in Connect."""
     infos = views.task_infos(behind.service.options, behind.service.workers())
     return {f"{name}-{task.id.task}": task.config for task in infos}
 
 
 @router.get("/{connector}/tasks/{task}/status", response_model_exclude_none=True, operation_id="getTaskStatus")
 def get_task_status(behind: Behind, name: Connector, task: _TaskNumber) -> shapes.TaskState:
-    """State of one task, whichever worker has it."""
+    """Return the state of one task of any worker."""
     options = behind.service.options
     for found in views.tasks(options, behind.service.workers()):
         if found.id == task:
@@ -171,40 +178,40 @@ def get_task_status(behind: Behind, name: Connector, task: _TaskNumber) -> shape
 
 @router.get("/{connector}/topics", operation_id="getTopics")
 def get_topics(behind: Behind, name: Connector) -> dict[str, shapes.Topics]:
-    """Topics that the sink has a log of, or reads."""
+    """List the topics that the sink reads or has logs of."""
     return {name: shapes.Topics(topics=list(behind.service.topics()))}
 
 
 @router.put("/{connector}/topics/reset", operation_id="resetTopics", **_NOTED)
 def reset_topics(_behind: Behind, _name: Connector) -> Response:
-    """Empty the set of topics: nothing to do, for the set is not kept but looked up each time."""
+    """Reset the set of active topics. Nothing changes, because the sink does not store that set."""
     return _accepted()
 
 
 @router.put("/{connector}/pause", operation_id="pauseConnector", **_NOTED)
 def pause(behind: Behind, _name: Connector) -> Response:
-    """Pause: every task commits what it has read and stops reading; it keeps its partitions."""
+    """Pause the sink. Every task commits what it has read, stops reading, and keeps its partitions."""
     behind.service.pause()
     return _accepted()
 
 
 @router.put("/{connector}/resume", operation_id="resumeConnector", **_NOTED)
 def resume(behind: Behind, _name: Connector) -> Response:
-    """Resume what is paused or stopped."""
+    """Resume a paused or stopped sink."""
     behind.service.resume()
     return _accepted()
 
 
 @router.put("/{connector}/stop", operation_id="stopConnector", **_NOTED)
 def stop(behind: Behind, _name: Connector) -> Response:
-    """Stop: every task commits what it has read and ends; workers stay and wait for `resume`."""
+    """Stop the sink. Every task commits what it has read and ends; the workers wait for `resume`."""
     behind.service.stop()
     return _accepted()
 
 
 @router.post("/{connector}/flush", operation_id="flushConnector", **_NOTED)
 def flush(behind: Behind, _name: Connector) -> Response:
-    """Flush now: every task finishes its segments and commits them. Connect has nothing like it."""
+    """Flush now: every task finishes its open segments and commits them. Connect has no such endpoint."""
     behind.service.flush()
     return _accepted()
 
@@ -213,19 +220,21 @@ def flush(behind: Behind, _name: Connector) -> Response:
     "/{connector}/restart",
     status_code=204,
     response_model=None,
-    responses={202: {"description": "RESTARTING is who is started anew.", "model": shapes.ConnectorStatus}},
+    responses={
+        202: {"description": "Tasks being restarted have the state RESTARTING.", "model": shapes.ConnectorStatus}
+    },
     operation_id="restartConnector",
 )
 def restart(
     behind: Behind,
     _name: Connector,
-    include_tasks: Annotated[bool, Query(alias="includeTasks", description="Start tasks anew, too.")] = False,  # noqa: FBT002
-    only_failed: Annotated[bool, Query(alias="onlyFailed", description="Only what has failed.")] = False,  # noqa: FBT002
+    include_tasks: Annotated[bool, Query(alias="includeTasks", description="Restart the tasks too.")] = False,  # noqa: FBT002
+    only_failed: Annotated[bool, Query(alias="onlyFailed", description="Restart only what has failed.")] = False,  # noqa: FBT002
 ) -> Response:
-    """Restart (KIP-745). Without a flag 204, with one 202 and the status.
+    """Restart the connector (KIP-745). The response is 204 without flags, and 202 with the status if a flag is set.
 
-    As in Connect no task is touched without `includeTasks`; what they have looked up (credentials of the store, topics
-    and their settings) is looked up anew.
+    As in Connect, no task is restarted without `includeTasks`. Workers and tasks then look up again what they have
+    cached: the store's credentials, the topics and their settings.
     """
     before = _status(behind, behind.service.workers()) if include_tasks or only_failed else None
     behind.service.restart(include_tasks=include_tasks, only_failed=only_failed)
@@ -237,7 +246,7 @@ def restart(
 
 @router.post("/{connector}/tasks/{task}/restart", status_code=204, operation_id="restartTask")
 def restart_task(behind: Behind, name: Connector, task: _TaskNumber) -> None:
-    """Start one task anew, whichever worker has it."""
+    """Restart one task of any worker."""
     try:
         behind.service.restart_task(task)
     except NoSuchTask as error:
@@ -249,10 +258,10 @@ def get_partitions(
     behind: Behind,
     _name: Connector,
     unassigned: Annotated[  # noqa: FBT002
-        bool, Query(description="Also partitions with a log that no task has; reads every manifest.")
+        bool, Query(description="Also list partitions that have a log and no task. This reads every manifest.")
     ] = False,
 ) -> shapes.Partitions:
-    """How far each partition is: durable, read, available; how old the oldest record is that is not durable yet."""
+    """Return each partition's durable, read and end offsets, and the age of its oldest record that is not durable."""
     service = behind.service
     ends = service.offsets() if unassigned else None
     rows = views.partitions(service.options, service.workers(), behind.clock.now_ms(), ends)
@@ -279,7 +288,7 @@ def _not_here(allowed: str, message: str) -> errors.Refused:
 
 
 def _require_name(name: str, config: dict[str, str]) -> None:
-    """As Connect: the name inside must be the one outside, and is filled in."""
+    """Require that the configuration's name, if any, is the one in the URL, and set it otherwise; as in Connect."""
     if config.setdefault("name", name) != name:
         raise errors.bad_request(
             f"Connector name configuration ({config['name']}) doesn't match connector name in the URL ({name})"
@@ -287,9 +296,9 @@ def _require_name(name: str, config: dict[str, str]) -> None:
 
 
 def texts(config: shapes.Values) -> dict[str, str]:
-    """All values travel as strings; numbers and booleans are their JSON."""
+    """Return all values as strings; numbers and booleans become their JSON."""
     if len(config) > _KEYS_MAX:
-        raise errors.bad_request(f"a configuration of more than {_KEYS_MAX} keys is not looked at")
+        raise errors.bad_request(f"the configuration has more than {_KEYS_MAX} keys")
     found = {}
     for key, value in config.items():
         if value is None:

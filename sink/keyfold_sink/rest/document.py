@@ -1,4 +1,4 @@
-"""The OpenAPI document: what FastAPI finds in the handlers, and every error that the guard and the house may answer."""
+"""The OpenAPI document: FastAPI's description of the handlers, and the errors of the guard and the error handlers."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from fastapi.openapi.utils import get_openapi
 
 from keyfold_sink.rest.health import OPEN_PATHS
 
-_ABOUT: Final = """Kafka Connect's REST API for the one connector that this worker runs, and what Connect lacks: health
-for probes, *flush now*, progress by partition, metrics. See docs/rest.md for the differences and their reasons.
+_ABOUT: Final = """Kafka Connect's REST API for the one connector that this worker runs. Additions to Connect are health
+probes, *flush now*, progress by partition, and metrics. docs/rest.md describes the differences and their reasons.
 
 Every error is `{"error_code": <HTTP status>, "message": "..."}`."""
 
 _ERROR: Final = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
 _EVERYWHERE: Final = {
-    "400": "The request is wrong; `message` says where.",
-    "403": "`Host` is none of this worker's, or the request comes from another web page.",
-    "413": "The body is larger than 1 MiB.",
-    "500": "The worker failed; its log says why.",
-    "503": "The store or Kafka does not answer, or too many requests wait. Ask again.",
+    "400": "The request is invalid; `message` says where.",
+    "403": "`Host` is not a name of this worker, or the request comes from a web page of another origin.",
+    "413": "The request body is larger than 1 MiB.",
+    "500": "The request failed inside the worker; the worker's log says why.",
+    "503": "The store or Kafka does not answer, or too many requests are in progress. Retry the request.",
 }
-_NOT_FOUND: Final = "There is no such connector, task, plugin or logger."
-_REFUSED: Final = "The configuration is a file and cannot be changed here; `message` says how."
+_NOT_FOUND: Final = "No such connector, task, plugin or logger."
+_REFUSED: Final = "The configuration is a file and cannot be changed by REST; `message` says how to change it."
 _REFUSING: Final = frozenset({"createConnector", "deleteConnector", "putConnectorConfig", "patchConnectorConfig"})
 _NEVER: Final = frozenset({"deleteConnector", "resetOffsets"})
 
 
 def install(app: FastAPI, *, needs_token: bool) -> None:
-    """Have `/openapi.json` tell all of it."""
+    """Make `/openapi.json` serve the complete document."""
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -54,22 +54,22 @@ def _document(app: FastAPI, *, needs_token: bool) -> dict[str, Any]:
                 operation["security"] = [{"token": []}, {"password": []}]
     if needs_token:
         found["components"]["securitySchemes"] = {
-            "token": {"type": "http", "scheme": "bearer", "description": "`rest.token` of the configuration."},
-            "password": {"type": "http", "scheme": "basic", "description": "Any user; the token is the password."},
+            "token": {"type": "http", "scheme": "bearer", "description": "`rest.token` in the configuration."},
+            "password": {"type": "http", "scheme": "basic", "description": "Any user name; the password is the token."},
         }
     return found
 
 
 def _declare_errors(path: str, operation: dict[str, Any]) -> None:
     responses = operation["responses"]
-    responses.pop("422", None)  # ours are 400, as Connect's
+    responses.pop("422", None)  # the sink answers 400, as Connect does
     if operation["operationId"] in _NEVER:
         for status in ("200", "204"):
             responses.pop(status, None)
     for status, description in _EVERYWHERE.items():
         responses.setdefault(status, _response(description))
     if "requestBody" in operation:
-        responses["415"] = _response("The body is not said to be JSON.")
+        responses["415"] = _response("The request's Content-Type is not JSON.")
     if "{" in path:
         responses.setdefault("404", _response(_NOT_FOUND))
     if operation["operationId"] in _REFUSING:
@@ -90,6 +90,6 @@ def _error_schema() -> dict[str, Any]:
         "required": ["error_code", "message"],
         "properties": {
             "error_code": {"type": "integer", "description": "The HTTP status."},
-            "message": {"type": "string", "description": "What is wrong, and what to do about it."},
+            "message": {"type": "string", "description": "What is wrong, and how to fix it."},
         },
     }

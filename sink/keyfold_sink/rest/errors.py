@@ -1,7 +1,7 @@
 """One shape for every error, Connect's: `{"error_code": 404, "message": "Connector users not found"}`.
 
-Whatever goes wrong ends here: what handlers refuse, what FastAPI finds in a request, what the service raises, and what
-nobody expected. The last is logged with its traceback and answered without it.
+Every error is turned into a response here: refusals of handlers, FastAPI's validation errors, errors of the service,
+and unexpected exceptions. An unexpected exception is logged with its traceback; the response does not contain it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SHOWN_MESSAGE_CHARACTERS: Final = 4000
 
 
 class Refused(Exception):
-    """A request that is answered with an error."""
+    """Raised to answer a request with an error."""
 
     def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
@@ -49,7 +49,7 @@ def bad_request(message: str) -> Refused:
 
 
 def answer(status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """An error as it is sent. What is no text (halves of surrogates, from a request) is replaced."""
+    """Return the response for an error. Half surrogate pairs, which a request may contain, are replaced."""
     text = message.encode("utf-8", "replace").decode()
     if len(text) > _SHOWN_MESSAGE_CHARACTERS:
         text = text[:_SHOWN_MESSAGE_CHARACTERS] + "..."
@@ -57,15 +57,15 @@ def answer(status: int, message: str, headers: Mapping[str, str] | None = None) 
 
 
 def internal_error(method: str, path: str, error: Exception) -> JSONResponse:
-    """Log what nobody expected, and say so without giving anything away."""
+    """Log an unexpected exception, and return a response without its details."""
     structlog.get_logger("keyfold.sink.rest").error(
         "request failed", method=method, path=path[:200], kind=type(error).__name__, exc_info=error
     )
-    return answer(HTTPStatus.INTERNAL_SERVER_ERROR, "the request failed inside the worker; its log says why")
+    return answer(HTTPStatus.INTERNAL_SERVER_ERROR, "the request failed inside the worker; see the worker's log")
 
 
 def install(app: FastAPI) -> None:
-    """Have the application answer every error in the one shape."""
+    """Install the error handlers, so that every error has the same JSON shape."""
     app.add_exception_handler(Refused, _refused)
     app.add_exception_handler(KeyfoldError, _keyfold)
     app.add_exception_handler(RequestValidationError, _invalid)
@@ -101,9 +101,9 @@ async def _invalid(_request: Request, error: Exception) -> JSONResponse:
 
 
 def _say(problem: Mapping[str, Any]) -> str:
-    """Where and what, but never the value: it may be a secret."""
+    """Return the place and the problem, without the value, which may be a secret."""
     if problem["type"] == "json_invalid":
-        return "the body is no JSON"
+        return "the request body is not valid JSON"
     where = ".".join(str(part) for part in problem["loc"])
     return f"{where}: {problem['msg']}"
 
@@ -111,16 +111,16 @@ def _say(problem: Mapping[str, Any]) -> str:
 async def _http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     if error.status_code == HTTPStatus.NOT_FOUND:
-        return answer(HTTPStatus.NOT_FOUND, f"there is nothing at {request.url.path}")
+        return answer(HTTPStatus.NOT_FOUND, f"path {request.url.path} not found")
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         allowed = ", ".join(_methods(request))
-        message = f"{request.method} is not a method of {request.url.path}, which has {allowed}"
+        message = f"method {request.method} is not allowed for {request.url.path}; allowed: {allowed}"
         return answer(HTTPStatus.METHOD_NOT_ALLOWED, message, {"Allow": allowed})
     return answer(error.status_code, str(error.detail), error.headers)
 
 
 def _methods(request: Request) -> list[str]:
-    """What a path can be asked, over all its routes: the router knows only about the first that it looked at."""
+    """Return the methods of all routes with this path; the router knows only the first route that it tried."""
     found: set[str] = set()
     for path, operations in request.app.openapi()["paths"].items():
         if compile_path(path)[0].match(request.scope["path"]):

@@ -1,19 +1,20 @@
-"""Who may ask: looked at before anything else is.
+"""Checks of every request before a handler sees it.
 
-* **Host** (open listeners, which are loopback): a page in a browser of this machine can let its own host name point to
-  127.0.0.1 and then talk to us as to itself. Its name is in `Host`, and is none of ours: 403.
+* **Host** (without a token; all listeners are then loopback): a web page in a browser on this machine can point its own
+  host name at 127.0.0.1 and then send requests to the API as its own origin. That `Host` is no name of this worker: 403.
 * **Origin**: a page of another origin may send simple requests (a POST without a body restarts a connector) although it
-  cannot read the answer. A foreign `Origin`, or a browser that says `cross-site`, is refused: 403. There is no CORS.
-* **Token**: where `rest.token` is set, everything but health, readiness and metrics needs it: 401. Compared in
-  constant time. Also taken as the password of Basic, for many of Connect's clients know nothing else; it is not asked
-  for in that way, so no browser keeps it.
-* **Size**: bodies end at 1 MiB: 413.
-* **Just awake**: what would change something is refused for a moment after this process has slept
+  cannot read the response. A foreign `Origin`, or a browser that says `cross-site`, is refused: 403. There is no CORS.
+* **Token**: if `rest.token` is set, every path but health, readiness and metrics requires it: 401. The comparison takes
+  constant time. The token may also be the password of Basic authentication, because many of Connect's clients support
+  nothing else. The 401 response does not offer Basic, so no browser asks for the token and saves it.
+* **Size**: a body has at most 1 MiB: 413.
+* **After a suspension**: requests that change something are refused for a moment after this process was suspended
   (`keyfold_sink.rest.pulse`): 503.
-* **Many at once**: more than `IN_FLIGHT_MAX` requests are more than threads can answer: 503. Probes pass.
+* **Concurrency**: at most `IN_FLIGHT_MAX` requests are processed at once: 503. Probes are exempt.
 
-A request is put into one form first: segments of its path percent-encoded alike (a connector's name may hold a slash),
-no slash at the end (Connect's router does not mind one, and clients send it), HEAD answered as GET without the body.
+A request is normalised first. The segments of its path are percent-encoded alike (a connector's name may contain a
+slash). A slash at the end is removed, because Connect's router accepts one and clients send it. HEAD becomes GET, whose
+response is sent without the body.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class Guard:
-    """The application behind its door. `own_hosts` are names that an open listener is known by besides loopback."""
+    """ASGI middleware with these checks. `own_hosts` are accepted in `Host` besides loopback if there is no token."""
 
     def __init__(
         self,
@@ -57,7 +58,7 @@ class Guard:
         self._in_flight = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or refuse to."""
+        """Refuse the request, or pass it to the application."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -88,35 +89,34 @@ class Guard:
         except asyncio.CancelledError:
             if not begun:
                 headers = {"Connection": "close", "Retry-After": "5"}
-                message = "this worker is ending; whether the request was carried out is not known"
+                message = "this worker is shutting down; the request may or may not have taken effect"
                 await errors.answer(HTTPStatus.SERVICE_UNAVAILABLE, message, headers)(scope, receive, send)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is answered and logged
+        except Exception as error:  # noqa: BLE001 - every exception is logged and answered
             if begun:
-                return  # answered and logged already; the framework raises it all the same
+                return  # already logged and answered; the framework raises it nevertheless
             await errors.internal_error(scope["method"], scope["path"], error)(scope, receive, send)
 
     def _refusal(self, scope: Scope, headers: dict[str, str]) -> errors.Refused | None:
         if self._token is None and not self._is_own_host(headers.get("host")):
             return errors.Refused(
                 HTTPStatus.FORBIDDEN,
-                "this host name is none of this worker's; ask by 127.0.0.1 or localhost, or set "
+                "the Host header is not a name of this worker; use 127.0.0.1 or localhost, or set "
                 "`rest.advertised.host.name`",
             )
         if _is_foreign(headers):
-            return errors.Refused(HTTPStatus.FORBIDDEN, "requests of other web pages are refused")
+            return errors.Refused(HTTPStatus.FORBIDDEN, "requests from web pages of another origin are refused")
         if scope["path"] in OPEN_PATHS:
             return None
         if self._token is not None and not _has_token(headers.get("authorization", ""), self._token):
             return errors.Refused(
                 HTTPStatus.UNAUTHORIZED,
-                "a token is needed: Authorization: Bearer <rest.token>",
+                "the token is missing or wrong; send Authorization: Bearer <rest.token>",
                 {"WWW-Authenticate": 'Bearer realm="keyfold"'},
             )
         if scope["method"] not in _READS and self._pulse is not None and self._pulse.has_just_woken():
             return errors.Refused(
                 HTTPStatus.SERVICE_UNAVAILABLE,
-                "this worker has just come to itself after a pause: nothing that was asked meanwhile is carried out; "
-                "ask again",
+                "this worker was suspended and is resuming; retry the request",
                 {"Retry-After": "3"},
             )
         return self._too_much(headers)
@@ -127,12 +127,12 @@ class Guard:
             return _too_large()
         if self._in_flight >= IN_FLIGHT_MAX:
             return errors.Refused(
-                HTTPStatus.SERVICE_UNAVAILABLE, "too many requests are waiting for an answer", {"Retry-After": "5"}
+                HTTPStatus.SERVICE_UNAVAILABLE, "too many requests are in progress; retry later", {"Retry-After": "5"}
             )
         return None
 
     def _is_own_host(self, host: str | None) -> bool:
-        """Without `Host` it is no browser."""
+        """Whether `Host` is loopback, a name of this worker or missing; browsers always send it."""
         if host is None:
             return True
         try:
@@ -143,7 +143,7 @@ class Guard:
 
 
 def _without_body(send: Send) -> Send:
-    """For HEAD: the answer of GET but for its body."""
+    """Return a `send` that drops the body, to answer HEAD with the response of GET."""
 
     async def bare(message: Message) -> None:
         await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
@@ -152,7 +152,7 @@ def _without_body(send: Send) -> Send:
 
 
 class _Limited:
-    """A request's body, as far as it may be."""
+    """Receive a request's body up to the size limit."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
@@ -163,15 +163,17 @@ class _Limited:
         self._seen_bytes += len(message.get("body", b""))
         if self._seen_bytes > BODY_BYTES_MAX:
             refusal = _too_large()
-            raise HTTPException(refusal.status, refusal.message, refusal.headers)  # the one that FastAPI lets through
+            raise HTTPException(
+                refusal.status, refusal.message, refusal.headers
+            )  # the only exception that FastAPI passes on
         return message
 
 
 def _too_large() -> errors.Refused:
-    # What was not read would be taken for the next request.
+    # On a kept connection, the unread rest of the body would be parsed as the next request.
     headers = {"Connection": "close"}
     return errors.Refused(
-        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body is larger than {BODY_BYTES_MAX} bytes", headers
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the request body is larger than {BODY_BYTES_MAX} bytes", headers
     )
 
 
@@ -190,7 +192,7 @@ def _is_foreign(headers: dict[str, str]) -> bool:
 
 
 def _netloc(origin: str) -> str | None:
-    """Host and port of an origin; None where it has none (`null` has none)."""
+    """Return host and port of an origin, None if it has none (such as the origin `null`)."""
     try:
         found = urlsplit(origin)
     except ValueError:

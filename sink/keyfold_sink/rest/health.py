@@ -1,7 +1,7 @@
-"""Who answers, whether it works, and its metrics.
+"""`/`, health, liveness, readiness and metrics of this worker.
 
-Liveness and readiness are answered on the server's own loop, beside whatever waits for the store, so that a probe is
-answered while the store is away. Metrics have a thread of their own for the same reason.
+Liveness and readiness are answered on the server's event loop, while other requests wait for the store on threads. So
+probes are answered while the store is unavailable. Metrics have a thread of their own for the same reason.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from keyfold_sink.rest.backend import Behind
 router = APIRouter(tags=["worker"])
 
 OPEN_PATHS: Final = frozenset({"/health", "/health/live", "/health/ready", "/metrics"})
-"""What is answered without a token."""
+"""The paths that require no token."""
 
 _NOT: Final[dict[int | str, dict[str, Any]]] = {
-    503: {"description": "Not now; `message` says why.", "model": shapes.Health}
+    503: {"description": "The check failed; `message` says why.", "model": shapes.Health}
 }
 
 
@@ -35,7 +35,7 @@ _METRICS_TYPES: Final[dict[str, Any]] = {
 
 @router.get("/", operation_id="serverInfo")
 def server_info(behind: Behind) -> shapes.ServerInfo:
-    """The worker's version and Kafka's cluster id."""
+    """Return the worker's version and Kafka's cluster id."""
     number = version("keyfold")
     return shapes.ServerInfo(version=number, commit=number, kafka_cluster_id=behind.service.cluster_id())
 
@@ -43,11 +43,11 @@ def server_info(behind: Behind) -> shapes.ServerInfo:
 @router.get(
     "/health",
     response_model=shapes.Health,
-    responses={500: {"description": "The worker does not work.", "model": shapes.Health}},
+    responses={500: {"description": "The worker is unhealthy.", "model": shapes.Health}},
     operation_id="healthCheck",
 )
 async def health(behind: Behind) -> JSONResponse:
-    """Connect's health check (KIP-1017): of the worker, whatever its tasks do."""
+    """Check the health of the worker, but not of its tasks, as in Connect (KIP-1017)."""
     if behind.service.is_alive():
         message = "Worker has completed startup and is ready to handle requests."
         return _health(HTTPStatus.OK, "healthy", message)
@@ -57,15 +57,15 @@ async def health(behind: Behind) -> JSONResponse:
 
 @router.get("/health/live", response_model=shapes.Health, responses=_NOT, operation_id="live")
 async def live(behind: Behind) -> JSONResponse:
-    """For a liveness probe: 503 when the worker hangs and must be started anew."""
+    """Check liveness: the response is 503 if the worker hangs and must be restarted."""
     if behind.service.is_alive():
-        return _health(HTTPStatus.OK, "alive", "the supervisor's loop goes round")
-    return _health(HTTPStatus.SERVICE_UNAVAILABLE, "not alive", "the supervisor's loop does not go round")
+        return _health(HTTPStatus.OK, "alive", "the worker's main loop runs")
+    return _health(HTTPStatus.SERVICE_UNAVAILABLE, "not alive", "the worker's main loop hangs")
 
 
 @router.get("/health/ready", response_model=shapes.Health, responses=_NOT, operation_id="ready")
 async def ready(behind: Behind) -> JSONResponse:
-    """For a readiness probe: 503 while a task joins, has failed, hangs, or has stood still for a minute."""
+    """Check readiness: the response is 503 if a task is joining, has failed, hangs or has made no progress for 60 s."""
     why = behind.service.not_ready()
     if why:
         return _health(HTTPStatus.SERVICE_UNAVAILABLE, "not ready", why)
@@ -75,11 +75,11 @@ async def ready(behind: Behind) -> JSONResponse:
 @router.get(
     "/metrics",
     response_class=Response,
-    responses={200: {"content": _METRICS_TYPES, "description": "In Prometheus' text format."}},
+    responses={200: {"content": _METRICS_TYPES, "description": "Metrics in Prometheus' text format."}},
     operation_id="metrics",
 )
 async def metrics(behind: Behind, request: Request) -> Response:
-    """Metrics of this worker and its tasks, for Prometheus; as OpenMetrics where that is what `Accept` asks for."""
+    """Return the metrics of this worker and its tasks for Prometheus, as OpenMetrics if `Accept` asks for it."""
     accept = request.headers.get("accept", "")
     text, content_type = await to_thread.run_sync(behind.metrics, accept, limiter=behind.metrics_turn)
     return Response(text, headers={"Content-Type": content_type})

@@ -1,4 +1,4 @@
-"""`/admin/loggers`: what this worker and its tasks log, changed while they run; a restart of the worker forgets it."""
+"""`/admin/loggers`: change the log levels of this worker and its tasks at run time, until the worker is restarted."""
 
 from __future__ import annotations
 
@@ -18,19 +18,22 @@ _ROOT: Final = "root"
 _ALIASES: Final = {"WARNING": "WARN", "CRITICAL": "FATAL"}
 _LONGEST_NAME: Final = 200
 _Logger = Annotated[
-    str, Path(alias="logger", description="A logger's name, such as `keyfold` or `keyfold.sink`; `root` is above all.")
+    str,
+    Path(
+        alias="logger", description="A logger's name, such as `keyfold` or `keyfold.sink`; `root` is the parent of all."
+    ),
 ]
 
 
 @router.get("", operation_id="listLoggers")
 def list_loggers(behind: Behind) -> dict[str, shapes.LoggerLevel]:
-    """Loggers whose level was set; the others have the level of what they are below."""
+    """List the loggers whose level was set. Other loggers have the level of their parent."""
     return {name: _level(behind, name, level) for name, level in sorted(logs.set_levels().items())}
 
 
 @router.get("/{logger}", operation_id="getLogger")
 def get_logger(behind: Behind, logger: _Logger) -> shapes.LoggerLevel:
-    """The level that holds for a logger."""
+    """Return the level of a logger, which may be its parent's."""
     name = unquote(logger)
     level = logs.get_level(_python_name(name))
     if level is None:
@@ -44,10 +47,10 @@ def set_level(
     logger: _Logger,
     request: shapes.LevelRequest,
     scope: Annotated[
-        Literal["worker"], Query(description="`worker` alone: other workers are asked by themselves.")
+        Literal["worker"], Query(description="Only `worker` is supported: send the request to each worker.")
     ] = "worker",
 ) -> list[str]:
-    """Set a logger and all below it, in this worker and in its tasks. Gives the names of those that were set."""
+    """Set the level of a logger and its children in this worker and its tasks. Return the names of the loggers set."""
     del scope
     name = unquote(logger)
     level = request.level.upper()

@@ -1,8 +1,8 @@
-"""`/connectors/{name}/offsets` (KIP-875): where logs end, and moving an end forward.
+"""`/connectors/{name}/offsets` (KIP-875): read the logs' ends, and move them forward.
 
-In Connect these are a consumer group's offsets and may go anywhere, at the price of records lost or stored twice. Here
-an offset is where a partition's log ends. It moves forward alone, over a gap that the log records; never back, for a
-log holds each offset once.
+In Connect these are the offsets of a consumer group. They may move in any direction, which loses records or stores them
+twice. In keyfold an offset is the end of a partition's log. It only moves forward, over a gap that the log records,
+because a log holds each offset once.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ _INT_MAX: Final = 2**31 - 1
 _LONG_MAX: Final = 2**63 - 1
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
 _NEVER_BACK: Final = (
-    "a log holds each offset once, so its end never goes back; to have the topic a second time, keep this log and run "
-    "a sink with another `topics.dir`"
+    "a log holds each offset once, so its end never moves back; to store the topic a second time, run a sink with "
+    "another `topics.dir`"
 )
 
 
 @router.get("/{connector}/offsets", operation_id="getOffsets")
 def get_offsets(behind: Behind, _name: Connector) -> shapes.ConnectorOffsets:
-    """Where each partition's log ends: every offset below is durable, this is the next to be written."""
+    """Return the end of each partition's log: the next offset to be written; all offsets below it are durable."""
     return views.offsets(behind.service.offsets())
 
 
 @router.patch("/{connector}/offsets", dependencies=[JSON_BODY], operation_id="alterOffsets")
 def alter_offsets(behind: Behind, name: Connector, patch: shapes.OffsetsPatch) -> shapes.Message:
-    """Move ends of logs forward, each over a gap that the log records. All of them, or none.
+    """Move the ends of logs forward, each over a gap that the log records. Either all ends move or none.
 
-    Only while the connector is STOPPED and its tasks have ended. Numbers may be strings, as in Connect. Going back, or
-    null (which in Connect resets a partition), is refused.
+    The connector must be STOPPED and its tasks must have ended. Numbers may be strings, as in Connect. An offset below
+    the log's end is refused, as is null, which resets a partition in Connect.
     """
     if not patch.offsets:
         raise errors.bad_request("Partitions / offsets need to be provided for an alter offsets request")
@@ -55,14 +55,14 @@ def alter_offsets(behind: Behind, name: Connector, patch: shapes.OffsetsPatch) -
 
 @router.delete("/{connector}/offsets", operation_id="resetOffsets")
 def reset_offsets(behind: Behind, name: Connector) -> shapes.Message:
-    """Reset all offsets: always refused (400), for it would store every record a second time."""
+    """Reset all offsets: always refused (400), because a reset would store every record a second time."""
     _require_stopped(behind, name)
     raise errors.bad_request(f"The offsets of this connector cannot be reset: {_NEVER_BACK}")
 
 
 def _require_stopped(behind: Behind, name: str) -> None:
     if behind.service.target() is not State.STOPPED:
-        raise _not_stopped(name, f"it is {behind.service.target()}")
+        raise _not_stopped(name, f"its state is {behind.service.target()}")
 
 
 def _not_stopped(name: str, why: str) -> errors.Refused:
@@ -73,13 +73,13 @@ def _not_stopped(name: str, why: str) -> errors.Refused:
 
 
 def parse(entries: list[dict[str, Any]]) -> dict[TopicPartitionKey, int]:
-    """Offsets by partition. Raises `Refused` in Connect's words."""
+    """Return the offsets by partition. Raise `Refused` with Connect's messages."""
     found: dict[TopicPartitionKey, int] = {}
     for entry in entries:
         key = _partition(entry.get("partition"))
         offset = _offset(entry.get("offset"), key)
         if found.setdefault(key, offset) != offset:
-            raise errors.bad_request(f"The partition {key[0]}-{key[1]} is given twice, with different offsets")
+            raise errors.bad_request(f"Partition {key[0]}-{key[1]} is listed twice with different offsets")
     return found
 
 
@@ -120,7 +120,7 @@ def _offset(offset: Any, key: TopicPartitionKey) -> int:
 
 
 def _integer(value: Any, most: int) -> int | None:
-    """As Java reads one from a number or a string; None for what it does not read."""
+    """Return an integer from a number or a string as Java parses it, None for other values."""
     if isinstance(value, bool) or not isinstance(value, int | str):
         return None
     if isinstance(value, str):

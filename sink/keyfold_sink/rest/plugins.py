@@ -1,7 +1,7 @@
-"""`/connector-plugins`: what can be configured, key by key, and whether a configuration is right.
+"""`/connector-plugins`: the definitions of all configuration keys, and the validation of a configuration.
 
-There is one connector class. It answers to its own name, short or long, with or without `Connector` at the end, and to
-whatever `connector.class` says in the configuration that runs: a client that validates before it writes asks by that.
+There is one connector class. Requests may name it in full or by its last part, with or without `Connector` at the end.
+They may also use the `connector.class` of the running configuration, because clients validate by that name.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _SUFFIX: Final = "Connector"
 
 async def _known_plugin(
     behind: Behind,
-    plugin: Annotated[str, Path(description="The class, or its last part, with or without `Connector`.")],
+    plugin: Annotated[str, Path(description="The class name or its last part, with or without `Connector`.")],
 ) -> str:
     name = unquote(plugin)
     if not any(_is_named(name, known) for known in _classes(behind)):
-        raise errors.not_found(f"Unknown plugin {name}; there is {CONNECTOR_CLASS}")
+        raise errors.not_found(f"Unknown plugin {name}; the only connector plugin is {CONNECTOR_CLASS}")
     return name
 
 
@@ -49,15 +49,15 @@ def _classes(behind: Backend) -> tuple[str, ...]:
 
 
 def _is_named(name: str, known: str) -> bool:
-    """Connect's aliases: a.b.FooConnector, FooConnector, Foo."""
+    """Whether the name is one of Connect's aliases of a class: a.b.FooConnector, FooConnector or Foo."""
     return name != "" and name in {known, known.rpartition(".")[2], known.rpartition(".")[2].removesuffix(_SUFFIX)}
 
 
 @router.get("", operation_id="listPlugins")
 def list_plugins(
-    connectors_only: Annotated[bool, Query(alias="connectorsOnly", description="false: converters, too.")] = True,  # noqa: FBT002
+    connectors_only: Annotated[bool, Query(alias="connectorsOnly", description="false: list converters too.")] = True,  # noqa: FBT002
 ) -> list[shapes.Plugin]:
-    """The connector class of this worker, and on request the converters."""
+    """List the connector class of this worker and, on request, the converters."""
     found = [(CONNECTOR_CLASS, "sink")]
     if not connectors_only:
         found += [(name, "converter") for name in _CONVERTERS]
@@ -67,18 +67,18 @@ def list_plugins(
 
 @router.get("/{plugin}/config", operation_id="getPluginConfig")
 def get_plugin_config(behind: Behind, _plugin: Plugin) -> list[shapes.ConfigKey]:
-    """Every key of the configuration: type, default, importance, documentation."""
+    """Return the type, default, importance and documentation of every configuration key."""
     return [shapes.ConfigKey.model_validate(key) for key in behind.definitions.config_keys()]
 
 
 @router.put("/{plugin}/config/validate", dependencies=[JSON_BODY], operation_id="validateConfig")
 def validate_config(behind: Behind, plugin: Plugin, config: shapes.Values) -> shapes.ConfigInfos:
-    """Check a configuration without running it: each key's definition, value and errors.
+    """Check a configuration without running it, and return the definition, value and errors of each key.
 
-    No file, address or variable that the configuration names is looked at. Keys of the Kafka clients (`sasl.*`,
-    `ssl.*`, `security.protocol`, `*.override.*`), of the converters and of the store are checked by name and type
-    alone. Placeholders and `[hidden]` count as what they stand for only while all of these keys are those of the
-    configuration that runs; otherwise the keys that hold them are checked by name alone.
+    The check opens no file, address or environment variable that the configuration names. Keys for the Kafka clients
+    (`sasl.*`, `ssl.*`, `security.protocol`, `*.override.*`), converters and the store are checked by name and type
+    only. Placeholders and `[hidden]` are replaced by their values only while all of these keys are those of the running
+    configuration. Otherwise the keys that contain them are checked by name only.
     """
     values = texts({key: value for key, value in config.items() if value is not None})
     _require_no_foreign_placeholders(behind, values)
@@ -89,11 +89,11 @@ def validate_config(behind: Behind, plugin: Plugin, config: shapes.Values) -> sh
 
 
 def _require_no_foreign_placeholders(behind: Backend, values: Mapping[str, str]) -> None:
-    """Refuse placeholders that do not run already: an answer would tell which files and variables exist."""
+    """Refuse placeholders that are not in the running configuration: a response would show which files exist."""
     known = behind.service.options.shown()
     for key, value in values.items():
         if has_placeholder(value) and known.get(key) != value:
             raise errors.bad_request(
-                f"`{key}` has a placeholder that is not in the running configuration; REST does not look it up. "
-                "Run `keyfold sink validate` where the files and variables are"
+                f"`{key}` contains a placeholder that the running configuration does not contain, and REST does not "
+                "resolve it; run `keyfold sink validate` on the machine with the files and variables"
             )

@@ -1,12 +1,12 @@
-"""Patience with clients, and its end.
+"""Time limits for clients, and limits on connections.
 
-uvicorn waits for ever for a client that connects and says nothing, sends half a request, or does not read its answer.
-Here a connection has `RestLimits.request_s` to send a whole request, counted from its beginning or from the last
-answer, and `RestLimits.answer_s` to have been answered.
+uvicorn waits without limit for a client that connects and sends nothing, sends half a request, or does not read its
+response. Here a client has `RestLimits.request_s` to send a whole request, from the start of the connection or the last
+response. The response must have been sent within `RestLimits.answer_s`.
 
-Connections are limited, in all and for each peer. When one too many arrives, a connection that has not sent a whole
-request gives way, never one that is being answered: `gives_way` says which. So idle connections cannot keep a probe
-out, however many there are.
+Connections are limited in total and for each peer. When a connection exceeds a limit, a connection that has not sent a
+whole request is closed, never one that is being answered: `gives_way` chooses it. So any number of idle connections
+cannot make a probe fail.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 @dataclass(frozen=True, slots=True)
 class RestLimits:
-    """What a client may take of the server."""
+    """Limits on the server's resources for clients."""
 
     request_s: float = 15.0
-    """A whole request must arrive within this time."""
+    """Time for a client to send a whole request."""
     answer_s: float = 120.0
-    """A request must have been answered within this time, and the client have read the answer."""
+    """Time for the server to answer a request and for the client to read the response."""
     connections_max: int = 256
-    """At most this number of connections is open."""
+    """Maximum number of open connections."""
     peer_connections_max: int = 128
-    """At most this number of connections from one address is open."""
+    """Maximum number of open connections from one address."""
 
 
 class Connection(Protocol):
-    """What is known of a connection: its peer's address, and since when a request is awaited (None: one is there)."""
+    """A connection: its peer's address, and since when it waits for a request (None while a request is answered)."""
 
     peer: str
     waiting_since_s: float | None
@@ -47,10 +47,10 @@ C = TypeVar("C", bound=Connection)
 
 
 def gives_way(connections: Collection[C], newest: C, connections_max: int, peer_max: int) -> C | None:
-    """Return the connection to be closed after `newest` has arrived, None while there is room.
+    """Return the connection to close after `newest` has arrived, None if no limit is exceeded.
 
-    It belongs to the newest one's peer where that has too many, else to the peer that has most, and has waited longest
-    for a request. Where all others are being answered, the newest one itself gives way.
+    The connection to close belongs to the peer of `newest` if that peer has too many, else to the peer with the most
+    connections. It is the one that has waited longest for a request. If all others are being answered, it is `newest`.
     """
     counts = Counter(one.peer for one in connections)
     if counts[newest.peer] > peer_max:
@@ -65,7 +65,7 @@ def gives_way(connections: Collection[C], newest: C, connections_max: int, peer_
 
 
 class PatientProtocol(H11Protocol):
-    """uvicorn's HTTP/1.1 with deadlines."""
+    """uvicorn's HTTP/1.1 protocol with deadlines and connection limits."""
 
     def __init__(self, limits: RestLimits, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -76,7 +76,7 @@ class PatientProtocol(H11Protocol):
         self.waiting_since_s: float | None = self.loop.time()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
-        """Let a client in; where that is one too many, close the connection that `gives_way`."""
+        """Accept a connection; if that exceeds a limit, close the one that `gives_way` chooses."""
         super().connection_made(transport)
         self.peer = self.client[0] if self.client else ""
         self.waiting_since_s = self.loop.time()
@@ -87,25 +87,25 @@ class PatientProtocol(H11Protocol):
             too_many._give_up()  # noqa: SLF001 - its own class
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the deadline."""
+        """Cancel the deadline."""
         self._is_lost = True
         self._forget()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take what came; a whole request has a deadline of its own, from its last byte on."""
+        """Process received bytes; the deadline of the response begins at the last byte of the request."""
         super().data_received(data)
         self._look()
 
     def on_response_complete(self) -> None:
-        """The next request has as long as the first; it may be here already."""
+        """Start the deadline of the next request, which may have arrived already."""
         self.waiting_since_s = self.loop.time()
         self._within(self._limits.request_s)
         super().on_response_complete()
         self._look()
 
     def send_400_response(self, msg: str) -> None:
-        """What is no HTTP is told so in the shape that every error has."""
+        """Answer bytes that are not HTTP with an error in the common JSON shape."""
         body = json.dumps({"error_code": 400, "message": msg}).encode()
         headers = [
             (b"content-type", b"application/json"),
@@ -125,7 +125,7 @@ class PatientProtocol(H11Protocol):
 
     def _within(self, seconds: float) -> None:
         self._forget()
-        if not self._is_lost:  # one that is closing may wait for its client to read
+        if not self._is_lost:  # a closing connection may wait for its client to read
             self._deadline = self.loop.call_later(seconds, self._give_up)
 
     def _forget(self) -> None:

@@ -1,13 +1,13 @@
-"""uvicorn in a thread of its own, from `serve` to the end of its context.
+"""Run uvicorn in a thread of its own, from `serve` to the end of its context.
 
     with listening(options) as sockets:                      # sockets
         service = ...(worker_id=worker_id(options, sockets))
         with serve(service, sockets, metrics=..., definitions=..., clock=clock) as server:
-            ...                                              # the supervisor's loop, which REST never waits for
+            ...                                              # the supervisor's loop; REST never waits for it
 
-No signal handlers: those are the main program's. The end is quick: requests under way have `GRACE_S`, then their
-connections are cut. A request that still waits for the store on a thread cannot be cut; the thread is left to end by
-itself, as it does with the store's time-out, and does not keep the process.
+The server installs no signal handlers; the main program has its own. Shutdown is quick: requests in flight have
+`GRACE_S`, then their connections are closed. A request that waits for the store on a thread cannot be cancelled. Its
+thread ends with the store's time-out, and does not keep the process alive.
 """
 
 from __future__ import annotations
@@ -40,43 +40,43 @@ _HEADER_BYTES_MAX: Final = 64 * 1024
 
 
 class NotServing(KeyfoldError):
-    """REST could not begin to serve."""
+    """The REST API could not start."""
 
 
 class Server:
-    """REST while it is served."""
+    """The running REST API."""
 
     def __init__(self, app: ASGIApp, sockets: Sockets, pulse: Pulse, limits: RestLimits) -> None:
         self.addresses = sockets.addresses
-        """Where it is reached, such as `http://127.0.0.1:8083`; none where it is off."""
+        """URLs of the API, such as `http://127.0.0.1:8083`; empty if the API is off."""
         self._sockets: Sequence[socket.socket] = sockets.listening
         self._uvicorn = _Quiet(_config(app, limits), pulse)
         self._thread = threading.Thread(target=self._run, name="keyfold-rest", daemon=True)
 
     def start(self) -> None:
-        """Return when requests are answered. Raises `NotServing`."""
+        """Start, and return when requests are answered. Raise `NotServing` if the server does not start."""
         self._thread.start()
         if not self._uvicorn.ready.wait(_START_S) or not self._uvicorn.started:
-            raise NotServing("the REST API did not begin to serve", hint="the log says why")
+            raise NotServing("the REST API did not start", hint="see the log for the reason")
 
     def stop(self) -> None:
-        """Take no more requests, answer those under way, end."""
+        """Stop accepting requests, answer those in flight, and end."""
         self._uvicorn.should_exit = True
         self._thread.join(_GRACE_S + _END_S)
         if self._thread.is_alive():
-            structlog.get_logger("keyfold.sink.rest").warning("a REST request did not end in time")
+            structlog.get_logger("keyfold.sink.rest").warning("rest request still running at shutdown")
 
     def _run(self) -> None:
         try:
             asyncio.run(self._uvicorn.serve_on(self._sockets))
-        except Exception as error:  # noqa: BLE001 - a thread has nobody to raise it to
-            structlog.get_logger("keyfold.sink.rest").error("the REST API has ended", exc_info=error)
+        except Exception as error:  # noqa: BLE001 - nobody catches an exception of this thread
+            structlog.get_logger("keyfold.sink.rest").error("rest API failed", exc_info=error)
         finally:
             self._uvicorn.ready.set()
 
 
 class _Quiet(uvicorn.Server):
-    """uvicorn without its signal handlers."""
+    """uvicorn's server without its signal handlers."""
 
     def __init__(self, config: uvicorn.Config, pulse: Pulse) -> None:
         super().__init__(config)
@@ -96,11 +96,11 @@ def _config(app: ASGIApp, limits: RestLimits) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         loop="asyncio",
-        http=functools.partial(PatientProtocol, limits),  # type: ignore[arg-type]  # uvicorn calls it, and no more
+        http=functools.partial(PatientProtocol, limits),  # type: ignore[arg-type]  # uvicorn only calls it
         ws="none",
         lifespan="off",
         log_config=None,
-        log_level="error",  # whatever a port scanner sends is a warning to uvicorn
+        log_level="error",  # uvicorn warns about everything that a port scanner sends
         access_log=False,
         proxy_headers=False,
         server_header=False,
@@ -120,7 +120,7 @@ def serve(
     clock: Clock,
     limits: RestLimits | None = None,
 ) -> Iterator[Server]:
-    """Serve REST on `sockets` until the context ends; nothing where there are none. Raises `NotServing`."""
+    """Serve the REST API on `sockets`, if there are any, until the context ends. Raise `NotServing` if it fails."""
     options = service.options
     token = None if options.rest_token is None else options.rest_token.get_secret_value()
     host = options.rest_advertised_host_name
@@ -132,7 +132,7 @@ def serve(
         yield server
         return
     server.start()
-    structlog.get_logger("keyfold.sink.rest").info("rest listens", addresses=list(server.addresses))
+    structlog.get_logger("keyfold.sink.rest").info("rest API listening", addresses=list(server.addresses))
     try:
         yield server
     finally:

@@ -1,4 +1,4 @@
-"""What answers look like: Connect's names and nesting, and our own for what Connect lacks."""
+"""The JSON of requests and responses: Connect's names and nesting, and keyfold's for endpoints that Connect lacks."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from keyfold_sink.status import State
 
 Values = dict[str, str | bool | int | float | None]
-"""A configuration in a request. Values are strings; numbers and booleans are taken as their text."""
+"""A configuration in a request. Values are strings; numbers and booleans are converted to strings."""
 
 _Config = Annotated[
-    dict[str, str], Field(description="The configuration as given; secrets are [hidden], placeholders stay as written.")
+    dict[str, str],
+    Field(description="The configuration as written; secrets are [hidden], placeholders are not resolved."),
 ]
 
 
@@ -20,23 +21,23 @@ class ServerInfo(BaseModel):
     """The worker that answered."""
 
     version: str = Field(description="keyfold's version.")
-    commit: str = Field(description="Connect's field; keyfold's releases are named by version alone.")
+    commit: str = Field(description="A field of Connect; in keyfold, the same as `version`.")
     kafka_cluster_id: str = Field(description="Kafka's cluster id; empty while Kafka does not answer.")
 
 
 class Health(BaseModel):
-    """Whether a worker can be used."""
+    """The result of a health check."""
 
     status: str = Field(description="healthy or unhealthy; alive or not alive; ready or not ready.")
     message: str
-    error_code: int | None = Field(None, description="The HTTP status, where it is an error.")
+    error_code: int | None = Field(None, description="The HTTP status of a failed check.")
 
 
 class TaskId(BaseModel):
     """A task of the connector."""
 
     connector: str
-    task: int = Field(description="slot of its worker * tasks.max + its number in the worker.")
+    task: int = Field(description="The slot of the task's worker * tasks.max + the task's number in that worker.")
 
 
 class ConnectorInfo(BaseModel):
@@ -49,7 +50,7 @@ class ConnectorInfo(BaseModel):
 
 
 class TaskInfo(BaseModel):
-    """A task and what it runs with."""
+    """A task and its configuration."""
 
     id: TaskId
     config: _Config
@@ -58,19 +59,19 @@ class TaskInfo(BaseModel):
 class ConnectorState(BaseModel):
     """The connector as a whole."""
 
-    state: State = Field(description="What was asked for; FAILED where RUNNING was asked for and no task works.")
+    state: State = Field(description="PAUSED or STOPPED if requested; otherwise the best state of any task.")
     worker_id: str
-    trace: str | None = Field(None, description="Why it has failed.")
+    trace: str | None = Field(None, description="Why no task works.")
 
 
 class TaskState(BaseModel):
-    """One task. RUNNING: it has reported within seconds, and some partition of it moves or none has anything to do."""
+    """One task. RUNNING: the task has reported within seconds, and a partition makes progress or none has lag."""
 
     id: int
     state: State
     worker_id: str
     trace: str | None = Field(
-        None, description="Why it does not run, or what is in the way although it does; names the partitions."
+        None, description="Why the task does not run, or which partitions of a running task make no progress and why."
     )
 
 
@@ -84,42 +85,44 @@ class ConnectorStatus(BaseModel):
 
 
 class Expanded(BaseModel):
-    """What `expand` asked for."""
+    """The parts that `expand` requested."""
 
     status: ConnectorStatus | None = None
     info: ConnectorInfo | None = None
 
 
 class Topics(BaseModel):
-    """Topics of the connector."""
+    """The topics of the connector."""
 
     topics: list[str]
 
 
 class PartitionState(BaseModel):
-    """One partition, as the task that has it sees it. null: not known, or none."""
+    """One partition as its task reports it. null: unknown or none."""
 
     topic: str
     partition: int
     state: State
-    next_offset: int | None = Field(description="Durable: every record before it is in the log.")
-    position: int | None = Field(description="The next offset to be read from Kafka.")
-    end_offset: int | None = Field(description="The topic's end, as the task saw it last.")
-    lag: int | None = Field(description="end_offset - next_offset: what is not durable yet.")
-    oldest_record_age_ms: int | None = Field(description="Age of the oldest record that was read and is not durable.")
-    last_commit_ms: int | None = Field(description="When the log was committed last (ms since the epoch).")
+    next_offset: int | None = Field(description="The log's end: all records before this offset are durable.")
+    position: int | None = Field(description="The next offset to read from Kafka.")
+    end_offset: int | None = Field(description="The topic's end offset that the task saw last.")
+    lag: int | None = Field(description="end_offset - next_offset: records that are not durable yet.")
+    oldest_record_age_ms: int | None = Field(
+        description="Age of the oldest record that was read and is not durable yet."
+    )
+    last_commit_ms: int | None = Field(description="Time of the last commit to the log (ms since the epoch).")
     error: str | None = Field(description="The last error.")
-    error_ms: int | None = Field(description="When it happened (ms since the epoch).")
+    error_ms: int | None = Field(description="Time of the last error (ms since the epoch).")
     blocked_since_ms: int | None = Field(
-        description="Since when something has been tried again and again because of it (ms since the epoch); a "
-        "partition with lag that is not blocked moves."
+        description="Since when the task has retried because of the error (ms since the epoch). A partition with lag "
+        "that is not blocked makes progress."
     )
     worker_id: str | None
     task: int | None
 
 
 class Partitions(BaseModel):
-    """All partitions that a task has, over all workers."""
+    """The partitions of all tasks of all workers, and on request those without a task."""
 
     partitions: list[PartitionState]
 
@@ -138,20 +141,20 @@ class KafkaOffset(BaseModel):
 
 
 class ConnectorOffset(BaseModel):
-    """Where one partition's log ends."""
+    """The end of one partition's log."""
 
     partition: KafkaPartition
     offset: KafkaOffset
 
 
 class ConnectorOffsets(BaseModel):
-    """Where each partition's log ends: the next offset to be written."""
+    """The end of each partition's log: the next offset to be written."""
 
     offsets: list[ConnectorOffset]
 
 
 class Message(BaseModel):
-    """What was done."""
+    """The result of a request."""
 
     message: str
 
@@ -168,7 +171,7 @@ class LoggerLevel(BaseModel):
     """A logger's level."""
 
     level: str = Field(description="OFF, FATAL, ERROR, WARN, INFO, DEBUG or TRACE.")
-    last_modified: int | None = Field(description="When it was set by this API (ms since the epoch).")
+    last_modified: int | None = Field(description="When this API set the level (ms since the epoch).")
 
 
 class ConfigKey(BaseModel):
@@ -190,7 +193,7 @@ class ConfigKey(BaseModel):
 
 
 class ConfigValue(BaseModel):
-    """A key's value and what is wrong with it."""
+    """A key's value and its errors."""
 
     name: str
     value: str | None
@@ -200,7 +203,7 @@ class ConfigValue(BaseModel):
 
 
 class ConfigInfo(BaseModel):
-    """A key: definition and value."""
+    """The definition and value of a key."""
 
     definition: ConfigKey | None
     value: ConfigValue
@@ -216,15 +219,15 @@ class ConfigInfos(BaseModel):
 
 
 class CreateConnector(BaseModel):
-    """A connector to be created."""
+    """A connector to create."""
 
     name: str | None = Field(None, examples=["users"])
-    config: Values = Field(description="Values are strings; numbers and booleans are taken as their text.")
+    config: Values = Field(description="Values are strings; numbers and booleans are converted to strings.")
     initial_state: State | None = Field(None, description="RUNNING, PAUSED or STOPPED.")
 
 
 class OffsetsPatch(BaseModel):
-    """Where logs shall end. Looked at entry by entry, so that errors are Connect's."""
+    """The new ends of logs. The handler checks each entry, so that errors have Connect's messages."""
 
     offsets: list[dict[str, Any]] | None = Field(
         None,
@@ -233,6 +236,6 @@ class OffsetsPatch(BaseModel):
 
 
 class LevelRequest(BaseModel):
-    """A level to be set."""
+    """A level to set."""
 
     level: str = Field(examples=["DEBUG"], description="OFF, FATAL, ERROR, WARN, INFO, DEBUG or TRACE.")

@@ -1,7 +1,7 @@
-"""Answers made of what the service says: values in, values out.
+"""Build responses from the service's status; pure functions.
 
-RUNNING is only said of a task that has reported within the time that it may be silent for and of whose partitions with
-lag one moves, and of the connector only while a task of it works. Connect says it of both once they were started.
+A task is RUNNING only if it has reported recently and one of its lagging partitions makes progress, or none has lag.
+The connector is RUNNING only while one of its tasks is. In Connect both are RUNNING once they were started.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from keyfold_sink.rest import shapes
 from keyfold_sink.status import UNKNOWN, PartitionStatus, State, TaskStatus, WorkerStatus, standstill
 from keyfold_sink.writing.batch import TopicPartitionKey
 
-# A task reports every second, but for the time in which it flushes what is taken away from it.
+# A task reports every second, except while it flushes revoked partitions.
 _SILENCE_MS: Final = 15_000
 _TRACES_SHOWN: Final = 3
 _BEST_FIRST: Final = (State.RUNNING, State.RESTARTING, State.PAUSED, State.FAILED)
@@ -23,7 +23,7 @@ _BEST_FIRST: Final = (State.RUNNING, State.RESTARTING, State.PAUSED, State.FAILE
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A task of any worker, under its id in Connect's sense."""
+    """A task of any worker with its id in Connect's sense."""
 
     id: int
     worker: WorkerStatus
@@ -31,7 +31,7 @@ class Task:
 
 
 def tasks(options: SinkOptions, workers: Iterable[WorkerStatus]) -> list[Task]:
-    """All tasks that have an id, by id: a worker that has just begun may have no slot yet."""
+    """Return all tasks with an id, in order of ids. The tasks of a worker without a slot, just started, have none."""
     found = (task for task in _all_tasks(options, workers) if task.id != UNKNOWN)
     return sorted(found, key=lambda task: (task.id, task.worker.worker_id))
 
@@ -44,7 +44,7 @@ def _all_tasks(options: SinkOptions, workers: Iterable[WorkerStatus]) -> Iterato
 
 
 def task_state(options: SinkOptions, task: Task) -> shapes.TaskState:
-    """A task's state as Connect has it. The trace also tells what is in the way of a task that runs."""
+    """Return a task's state in Connect's shape. The trace also says which partitions of a running task are blocked."""
     state, trace = task.status.state, task.status.trace
     if state is State.RUNNING:
         silence, (blocked, moves) = _silence(options, task), standstill(task.status, task.worker.reported_ms)
@@ -55,7 +55,7 @@ def task_state(options: SinkOptions, task: Task) -> shapes.TaskState:
 
 
 def _silence(options: SinkOptions, task: Task) -> str:
-    """That a task hangs, if it does."""
+    """Return the message that a task hangs, empty if it does not."""
     if task.status.reported_ms == UNKNOWN:
         return ""
     silent_ms = task.worker.reported_ms - task.status.reported_ms
@@ -64,7 +64,7 @@ def _silence(options: SinkOptions, task: Task) -> str:
 
 
 def status(options: SinkOptions, target: State, workers: Sequence[WorkerStatus], own_id: str) -> shapes.ConnectorStatus:
-    """The connector and its tasks. `own_id` is the worker that answers."""
+    """Return the status of the connector and its tasks. `own_id` is the id of the worker that answers."""
     states = [task_state(options, task) for task in tasks(options, workers)]
     numbered = (worker for worker in workers if worker.slot != UNKNOWN)
     first = min(numbered, key=lambda worker: worker.slot, default=None)
@@ -80,7 +80,7 @@ def status(options: SinkOptions, target: State, workers: Sequence[WorkerStatus],
 
 
 def _connector_state(target: State, tasks: Sequence[shapes.TaskState]) -> tuple[State, str]:
-    """What was asked for, if it is; else the best that is said of a task, with the reasons of all that say one."""
+    """Return the desired state if it is not RUNNING, else the best state of any task; and why no task works."""
     if target is not State.RUNNING:
         return target, ""
     states = {task.state for task in tasks}
@@ -95,7 +95,7 @@ def _connector_state(target: State, tasks: Sequence[shapes.TaskState]) -> tuple[
 
 
 def restarting(status: shapes.ConnectorStatus, *, include_tasks: bool, only_failed: bool) -> shapes.ConnectorStatus:
-    """What a restart is about to do, as Connect answers it: RESTARTING is who will be started anew."""
+    """Return the status after a restart request, as Connect does: tasks being restarted have the state RESTARTING."""
 
     def state_of(before: State, *, included: bool) -> State:
         return State.RESTARTING if included and (not only_failed or before is State.FAILED) else before
@@ -106,18 +106,18 @@ def restarting(status: shapes.ConnectorStatus, *, include_tasks: bool, only_fail
 
 
 def info(options: SinkOptions, workers: Iterable[WorkerStatus]) -> shapes.ConnectorInfo:
-    """The connector's configuration and the ids of its tasks."""
+    """Return the connector's configuration and the ids of its tasks."""
     ids = [shapes.TaskId(connector=options.name, task=task.id) for task in tasks(options, workers)]
     return shapes.ConnectorInfo(name=options.name, config=options.shown(), tasks=ids, type="sink")
 
 
 def task_infos(options: SinkOptions, workers: Iterable[WorkerStatus]) -> list[shapes.TaskInfo]:
-    """Each task with its configuration, which is the connector's."""
+    """Return each task with its configuration, which is the connector's."""
     return [shapes.TaskInfo(id=task, config=options.shown()) for task in info(options, workers).tasks]
 
 
 def offsets(ends: Mapping[TopicPartitionKey, int]) -> shapes.ConnectorOffsets:
-    """Where logs end, in KIP-875's nesting."""
+    """Return the ends of the logs in KIP-875's nesting."""
     return shapes.ConnectorOffsets(
         offsets=[
             shapes.ConnectorOffset(
@@ -135,7 +135,10 @@ def partitions(
     now_ms: int,
     ends: Mapping[TopicPartitionKey, int] | None = None,
 ) -> list[shapes.PartitionState]:
-    """Each partition once, in order: as the task says that has got furthest. `ends` adds those that no task has."""
+    """Return each partition once, in order. `ends` adds partitions without a task.
+
+    If several tasks report a partition, the one with the highest offset counts.
+    """
     found: dict[TopicPartitionKey, tuple[Task, PartitionStatus]] = {}
     for task in _all_tasks(options, workers):
         for partition in task.status.partitions:
@@ -149,7 +152,7 @@ def partitions(
 
 
 def _rank(partition: PartitionStatus) -> tuple[bool, int]:
-    """While a partition moves, its old and its new task may both have it in their last report."""
+    """Rank the reports of a partition: after a rebalance, its old and its new task may both report it."""
     return partition.state is not State.UNASSIGNED, partition.next_offset
 
 
