@@ -102,7 +102,7 @@ def test_just_awake_nothing_is_changed_and_everything_is_told() -> None:
         refused = client.request(method, f"/connectors/users/{path}")
         assert refused.status_code == 503
         assert refused.headers["Retry-After"] == "3"
-        assert "this worker was suspended and is resuming; retry the request" == refused.json()["message"]
+        assert refused.json()["message"] == "this worker was suspended and is resuming; retry the request"
     assert client.get("/connectors/users/status").status_code == 200
     assert client.get("/health/live").status_code == 200
     assert service.calls == []

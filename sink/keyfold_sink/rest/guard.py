@@ -1,7 +1,7 @@
 """Checks of every request before a handler sees it.
 
 * **Host** (without a token; all listeners are then loopback): a web page in a browser on this machine can point its own
-  host name at 127.0.0.1 and then send requests to the API as its own origin. That `Host` is no name of this worker: 403.
+  host name at 127.0.0.1 and then send requests to the API as its own origin. A `Host` that is not this worker's: 403.
 * **Origin**: a page of another origin may send simple requests (a POST without a body restarts a connector) although it
   cannot read the response. A foreign `Origin`, or a browser that says `cross-site`, is refused: 403. There is no CORS.
 * **Token**: if `rest.token` is set, every path but health, readiness and metrics requires it: 401. The comparison takes
