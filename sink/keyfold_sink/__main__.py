@@ -1,4 +1,4 @@
-"""`python -m keyfold_sink ...` is `keyfold sink ...`: how the supervisor starts its tasks."""
+"""Run `python -m keyfold_sink ...` as `keyfold sink ...`; the supervisor starts its tasks in this way."""
 
 import sys
 

@@ -1,6 +1,6 @@
-"""What a person at a terminal sees while the sink runs: one line that changes.
+"""The progress line that a sink shows at a terminal.
 
-Fed by commits where the task is this very process, by the tasks' reports where they are processes of their own.
+The counts come from commits if the task runs in this process, else from the reports of the tasks' processes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from keyfold_sink.status import TaskStatus
 
 if TYPE_CHECKING:
     from keyfold_sink.writing.partition import (
-        Committed,  # a supervisor has no use for what writes segments, 30 MB of it
+        Committed,  # a supervisor needs no segment writer, whose import takes 30 MB
     )
 
 _RECORDS: Final = sample_key(names.COMMITTED.name)
@@ -30,7 +30,7 @@ _BYTES: Final = sample_key(names.OBJECT_BYTES.name, ("segment",))
 
 
 class Progress:
-    """Counts commits and shows them on stderr, if that is a terminal."""
+    """Count commits, and show the counts on stderr if it is a terminal."""
 
     def __init__(self, name: str, clock: Clock) -> None:
         self._name = name
@@ -44,7 +44,7 @@ class Progress:
 
     @property
     def is_shown(self) -> bool:
-        """Whether somebody is looking."""
+        """Whether stderr is a terminal."""
         return self._console.is_terminal
 
     def __enter__(self) -> Self:
@@ -60,7 +60,7 @@ class Progress:
             self._console.print(self._line())
 
     def say(self, *lines: str) -> None:
-        """Print above the line that changes, where somebody is looking."""
+        """Print lines above the progress line if stderr is a terminal."""
         if self.is_shown:
             for line in lines:
                 self._console.print(Text(escaped(line)))
@@ -71,7 +71,7 @@ class Progress:
         self._add(event.record_count, event.record_count > 0, event.size_bytes)
 
     def reported(self, tasks: Iterable[TaskStatus]) -> None:
-        """Count what tasks have done since they reported last. One that is new begins at nothing."""
+        """Add what tasks have committed since their last reports. A new task begins at 0."""
         for task in tasks:
             if task.values:
                 now = tuple(task.values.get(key, 0.0) for key in (_RECORDS, _SEGMENTS, _BYTES))

@@ -1,7 +1,7 @@
-"""What can be asked of a running sink, from any of its workers: the seam between the REST API and what does the work.
+"""The interface between the REST API and a running sink, the same in each of its workers.
 
-Requests that change something are written down once, in the bucket, and every worker follows; they return when they
-are written down, not when they are carried out (Connect's 202). Every call may raise `StoreUnavailable`.
+Requests that change something are saved once, in the bucket, and every worker follows. They return when they are saved,
+not when they are carried out (Connect's 202). Every call may raise `StoreUnavailable`.
 """
 
 from __future__ import annotations
@@ -20,74 +20,75 @@ class NoSuchTask(KeyfoldError):
 
 
 class NotStopped(KeyfoldError):
-    """Offsets are altered only while the sink is stopped and no task of it is left."""
+    """Offsets can only be altered while the sink is stopped and all of its tasks have ended."""
 
 
 class OffsetRefused(KeyfoldError):
-    """An offset that would lose or repeat records: below the log's end, beyond the topic's, or of no partition."""
+    """The offset is below the log's end, beyond the topic's end, or of an unknown partition."""
 
 
 class Service(Protocol):
-    """A sink as a service."""
+    """The operations on a running sink."""
 
     @property
     def options(self) -> SinkOptions:
-        """The configuration that runs."""
+        """The running configuration."""
 
     @property
     def worker_id(self) -> str:
-        """What this worker is known by."""
+        """The id of this worker."""
 
     def cluster_id(self) -> str:
-        """Kafka's cluster id; empty where Kafka does not answer."""
+        """Return Kafka's cluster id, empty if Kafka does not answer."""
 
     def target(self) -> State:
-        """What was asked for last: RUNNING, PAUSED or STOPPED."""
+        """Return the desired state: RUNNING, PAUSED or STOPPED."""
 
     def workers(self) -> Sequence[WorkerStatus]:
-        """All workers that are alive, this one first."""
+        """Return all live workers, this one first."""
 
     def is_alive(self) -> bool:
-        """Whether this process itself works: its supervisor's loop goes round."""
+        """Whether this worker is alive: its supervisor's loop runs."""
 
     def not_ready(self) -> str:
-        """Why this worker is not ready (a task has not joined yet, has failed, hangs); empty when it is."""
+        """Return why this worker is not ready (a task has not joined yet, has failed or hangs), empty if it is."""
 
     def pause(self) -> None:
-        """Every task flushes, then stops reading; it stays in the group."""
+        """Pause every task: it flushes, stops reading, and stays in the group."""
 
     def resume(self) -> None:
-        """Every task reads (again)."""
+        """Resume reading in every task."""
 
     def stop(self) -> None:
-        """Every task flushes and ends."""
+        """Stop every task: it flushes and ends."""
 
     def restart(self, *, include_tasks: bool, only_failed: bool) -> None:
-        """Start tasks anew, as Connect's restart of a connector does (KIP-745).
+        """Restart tasks, as Connect's restart of a connector does (KIP-745).
 
-        Without them everything is looked up anew that they have looked up: credentials of the store, topics, settings.
+        Without `include_tasks`, all tasks look up again what they have cached: the store's credentials, topics and
+        their settings.
         """
 
     def restart_task(self, task_id: int) -> None:
-        """Start one task anew, wherever it is. Raises `NoSuchTask`."""
+        """Restart one task of any worker. Raise `NoSuchTask` if there is none with this id."""
 
     def flush(self) -> None:
-        """Every task finishes and commits what it has read."""
+        """Make every task commit what it has read."""
 
     def set_log_level(self, logger: str, level: str) -> None:
-        """Have this worker's tasks, also those to come, log a logger and what is below it at a level.
+        """Set the level of a logger and its children in this worker's tasks, including later ones.
 
         `logger` is a name of Python's logging, empty for the root; `level` one of `keyfold.logs.CONNECT_LEVELS`.
         """
 
     def topics(self) -> Sequence[str]:
-        """Topics that the sink has a log of, or reads, in name order."""
+        """Return the topics that the sink reads or has logs of, in name order."""
 
     def offsets(self) -> Mapping[TopicPartitionKey, int]:
-        """Where each partition's log ends: the next offset to be written, durable."""
+        """Return the end of each partition's log: the next offset to be written; all below it is durable."""
 
     def alter_offsets(self, offsets: Mapping[TopicPartitionKey, int]) -> None:
-        """Move logs' ends forward, each over a recorded gap. Raises `NotStopped`, `OffsetRefused`; then none was moved.
+        """Move logs' ends forward, each over a recorded gap. Raise `NotStopped` or `OffsetRefused` if one may not move.
 
-        Follows KIP-875, but for one thing: an end never goes back, for a log holds each offset once.
+        As KIP-875, with one exception: an end never moves back, because a log holds each offset once.
         """

@@ -1,10 +1,10 @@
-"""What a sink says about itself: values, and how they travel as JSON.
+"""The status of workers, tasks and partitions, and its JSON.
 
     task ──TaskStatus, every second──► its worker ──WorkerStatus──► an object in the bucket ──► every other worker
 
-A *worker* is a process with tasks: one supervisor, in Kubernetes one pod (Connect's word). A task reports from its main
-loop, so a report is also a sign of life. All times are milliseconds since the epoch by the clock of who reports; -1
-is "not known" and "none".
+A *worker* (Connect's term) is a process with tasks: one supervisor, in Kubernetes one pod. A task reports from its main
+loop, so a report is also a heartbeat. All times are milliseconds since the epoch by the reporter's clock; -1 means
+"unknown" and "none".
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from keyfold.store.documents import decode_document
 
 UNKNOWN: Final = -1
 
-# What is tried again for so long is no hiccup.
+# A partition that retries for longer than this is reported.
 _BLOCKED_MS: Final = 60_000
 _SHOWN: Final = 3
 
 
 class State(StrEnum):
-    """Connect's states of a connector and of a task, and the sink's of a partition."""
+    """Connect's states of connectors and tasks, also used for partitions."""
 
     UNASSIGNED = "UNASSIGNED"
     RUNNING = "RUNNING"
@@ -38,13 +38,15 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """One partition as its task sees it.
+    """One partition as its task reports it.
 
-    `next_offset` is durable: all before it is in the log. `position` is how far the task has read, `end_offset` the
-    high watermark that the client saw last. `oldest_record_ms` is the timestamp of the oldest record that was read and
-    is not durable (the first by offset). UNASSIGNED: given to the task by the group, and not claimed yet. FAILED:
-    `error` says why, and the partition waits for a restart. Otherwise `error` is the last one that there was, and
-    `blocked_ms` since when something has been repeated because of it: a partition with lag that is not blocked moves.
+    All records below `next_offset` are durable. `position` is the next offset to read, `end_offset` the high watermark
+    that the client saw last. `oldest_record_ms` is the timestamp of the first record, by offset, that was read and is
+    not durable yet.
+
+    UNASSIGNED: the group assigned the partition to the task, which has not claimed it yet. FAILED: `error` says why,
+    and the partition waits for a restart. In other states `error` is the last error, and `blocked_ms` the time since
+    when the task has retried because of it. A partition with lag that is not blocked makes progress.
     """
 
     topic: str
@@ -61,7 +63,7 @@ class PartitionStatus:
 
     @property
     def lag_records(self) -> int:
-        """Offsets between the log's end and the topic's; `UNKNOWN` where either is not known."""
+        """Offsets between the log's end and the topic's end; `UNKNOWN` if either is."""
         if self.end_offset < 0 or self.next_offset < 0:
             return UNKNOWN
         return max(0, self.end_offset - self.next_offset)
@@ -69,9 +71,9 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class TaskStatus:
-    """One task. `number` is its place in its worker; `values` are its metrics by name (`keyfold_sink.metrics.names`).
+    """One task. `number` is its number in its worker; `values` are its metrics by name (`keyfold_sink.metrics.names`).
 
-    `trace` says why it has FAILED; in other states what is in the way of all its partitions, if anything is.
+    `trace` says why the task has FAILED. In other states it says what blocks all of its partitions, if anything does.
     """
 
     number: int
@@ -86,9 +88,9 @@ class TaskStatus:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """One worker and its tasks. Its tasks' ids in Connect's sense are `slot * tasks.max + number`.
+    """One worker and its tasks, whose ids in Connect's sense are `slot * tasks.max + number`.
 
-    `orders_version` is the newest version of the orders that it has carried out.
+    `orders_version` is the newest version of the desired state that the worker has carried out.
     """
 
     worker_id: str
@@ -100,13 +102,16 @@ class WorkerStatus:
 
 
 def standstill(status: TaskStatus, now_ms: int) -> tuple[str, bool]:
-    """Which partitions have stood still for a minute, and whether any other moves, or has nothing to do."""
+    """Return the partitions that made no progress for a minute, as text, and whether any other partition with lag does.
+
+    The second value is also true if no partition is stuck.
+    """
     behind = [one for one in status.partitions if one.state is State.RUNNING and one.lag_records != 0]
     still = [one for one in behind if one.blocked_ms != UNKNOWN and now_ms - one.blocked_ms > _BLOCKED_MS]
     if not still:
         return "", True
     words = [
-        f"{one.topic}-{one.partition} has not moved for {(now_ms - one.blocked_ms) // 1000} s: {one.error}"
+        f"{one.topic}-{one.partition} has made no progress for {(now_ms - one.blocked_ms) // 1000} s: {one.error}"
         for one in still[:_SHOWN]
     ]
     more = [f"and {len(still) - _SHOWN} more partitions"] if len(still) > _SHOWN else []
@@ -114,15 +119,15 @@ def standstill(status: TaskStatus, now_ms: int) -> tuple[str, bool]:
 
 
 def dump(status: TaskStatus | WorkerStatus) -> bytes:
-    """As JSON, on one line."""
+    """Encode as JSON on one line."""
     return orjson.dumps(status)
 
 
 def load_task(data: bytes) -> TaskStatus:
-    """Read a task's status back. Raises `ValueError` for anything else."""
+    """Decode a task's status. Raise `ValueError` for anything else."""
     return decode_document(TaskStatus, data)
 
 
 def load_worker(data: bytes) -> WorkerStatus:
-    """Read a worker's status back. Raises `ValueError` for anything else."""
+    """Decode a worker's status. Raise `ValueError` for anything else."""
     return decode_document(WorkerStatus, data)

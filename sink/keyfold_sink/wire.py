@@ -1,15 +1,15 @@
-"""What goes between a worker's supervisor and its tasks: JSON, one object a line.
+"""The protocol between a worker's supervisor and its tasks: JSON, one object per line.
 
-    supervisor ──{"order": "pause"}──► the task's stdin             its end: the supervisor is gone, stop as if told to
-               ──{"logger": "keyfold", "level": "DEBUG"}──► likewise; carried out where it is read
-    task ──────TaskStatus────────────► an inherited descriptor      about every second, made in the task's main loop
+    supervisor ──{"order": "pause"}──► the task's stdin             its end means that the supervisor is gone: stop
+               ──{"logger": "keyfold", "level": "DEBUG"}──► the same pipe; carried out by the reading thread
+    task ──────TaskStatus────────────► an inherited descriptor      about every second, from the task's main loop
 
-A status is a sign of life, so a task must make one also while it waits for a store or a broker to answer at its start
-(state UNASSIGNED). Its last one before it ends with a `KeyfoldError` says FAILED, with the error as its trace: that
-tells the supervisor that another start would end the same way.
+A status is a heartbeat, so a task that waits for the store or a broker at its start also sends one (state UNASSIGNED).
+The last status before a task ends with a `KeyfoldError` is FAILED, with the error as its trace. It tells the supervisor
+that another start would fail in the same way.
 
-Neither side ever waits for the other: orders are a few bytes in a pipe that is read at once, and of statuses only the
-newest is kept until the supervisor takes it.
+Neither side ever waits for the other. Orders are a few bytes in a pipe that is read at once. Only the newest status is
+kept until the supervisor reads it.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ _LAST_WORD_S: Final = 2.0
 
 
 def encode_order(order: Order) -> bytes:
-    """An order as a line."""
+    """Encode an order as a line."""
     return orjson.dumps({"order": order}) + b"\n"
 
 
 def encode_level(logger: str, level: str) -> bytes:
-    """A level of `keyfold.logs.CONNECT_LEVELS` for a logger (empty: the root) as a line."""
+    """Encode a logger (empty for the root) and its level, one of `keyfold.logs.CONNECT_LEVELS`, as a line."""
     return orjson.dumps({"logger": logger, "level": level}) + b"\n"
 
 
 def decode_order(line: bytes) -> Order:
-    """Read an order back. Raises `ValueError` for anything else."""
+    """Decode an order. Raise `ValueError` for anything else."""
     found = orjson.loads(line)
     if not isinstance(found, dict):
-        raise ValueError("this is no order")  # noqa: TRY004 - a value that was read, not an argument
+        raise ValueError("not an order")  # noqa: TRY004 - a decoded value, not an argument
     return Order(found.get("order", ""))
 
 
 def follow_orders(fd: int, give: Callable[[Order], None], afterwards: Callable[[], None] = lambda: None) -> None:
-    """Give what `fd` says, in a thread of its own; at its end, or where it cannot be read, the order to stop.
+    """Pass on the orders read from `fd`, in a thread of its own; at its end, or if reading fails, the order to stop.
 
-    `afterwards` is called on that thread when nothing more can come.
+    `afterwards` is then called on that thread.
     """
     threading.Thread(target=_follow, args=(fd, give, afterwards), name="keyfold-orders", daemon=True).start()
 
@@ -63,8 +63,8 @@ def _follow(fd: int, give: Callable[[Order], None], afterwards: Callable[[], Non
             try:
                 if not _set_level(line):
                     give(decode_order(line))
-            except ValueError as error:  # one that a newer supervisor knows
-                structlog.get_logger("keyfold.sink").warning("order not understood", error=str(error))
+            except ValueError as error:  # an order of a newer supervisor
+                structlog.get_logger("keyfold.sink").warning("unknown order ignored", error=str(error))
     finally:
         give(Order.STOP)
         afterwards()
@@ -75,13 +75,13 @@ def _set_level(line: bytes) -> bool:
     if not isinstance(found, dict) or "level" not in found:
         return False
     if found["level"] not in logs.CONNECT_LEVELS:
-        raise ValueError(f"{found['level']!r} is no level")
+        raise ValueError(f"{found['level']!r} is not a log level")
     logs.set_level(str(found.get("logger", "")), found["level"])
     return True
 
 
 def lines(read: Callable[[], bytes]) -> Iterator[bytes]:
-    """Lines of what `read` gives piece by piece, until it gives nothing. What has no end of line then is lost."""
+    """Yield the lines that `read` returns in pieces, until it returns nothing. An unfinished last line is dropped."""
     rest: list[bytes] = []
     while piece := read():
         first, *others = piece.split(b"\n")
@@ -93,7 +93,7 @@ def lines(read: Callable[[], bytes]) -> Iterator[bytes]:
 
 
 def _line(status: TaskStatus) -> bytes:
-    """A status as a line. One that is no JSON (a message with half a character in it) says at least what it can."""
+    """Encode a status as a line. If it is not valid JSON text (half a surrogate pair), send a reduced status."""
     try:
         return dump(status) + b"\n"
     except TypeError:
@@ -101,10 +101,10 @@ def _line(status: TaskStatus) -> bytes:
 
 
 class Reporter:
-    """A task's voice: writes statuses to the supervisor's descriptor from a thread, the newest only.
+    """Write a task's newest status to the supervisor's descriptor, in a thread of its own.
 
-    A supervisor that does not read (it was stopped by a signal) holds nothing up; one that is gone is no error here,
-    for the end of the orders says so.
+    A supervisor that does not read (it was stopped by a signal) does not block the task. A supervisor that is gone is
+    no error here, because the end of the orders' pipe reports it.
     """
 
     def __init__(self, fd: int) -> None:
@@ -121,14 +121,14 @@ class Reporter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Let the last status out, for a moment."""
+        """Wait a moment for the last status to be written."""
         with self._changed:
             self._closing = True
             self._changed.notify()
         self._thread.join(_LAST_WORD_S)
 
     def __call__(self, status: TaskStatus) -> None:
-        """Report. Never waits."""
+        """Send a status. Never blocks."""
         with self._changed:
             self._next = status
             self._changed.notify()

@@ -91,7 +91,7 @@ def test_a_sink_says_how_it_is_in_every_state_and_loses_nothing_when_it_is_told_
     with pod:
         with gate.shut():
             pod.starts()
-            said = pod.until("readiness", is_good=False, words="have not been read").body
+            said = pod.until("readiness", is_good=False, words="has not been read").body
             assert said["status"] == "not ready", "starting: it lives, and waits for the store"
             assert pod.probe("liveness").is_good
         pod.until("readiness", is_good=True)

@@ -135,7 +135,7 @@ def test_a_signal_to_the_group_of_processes_is_one_to_the_worker(
         until_read(sink, name)
         os.killpg(sink.process.pid, number)
         assert sink.wait() == 0
-        assert "task is started again" not in sink.said
+        assert "restarting task" not in sink.said
     assert rig.prove(name, PARTITIONS) == RECORDS
 
 

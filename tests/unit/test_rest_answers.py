@@ -103,16 +103,16 @@ def still(number: int, seconds: int = 300, **more: Any) -> PartitionStatus:
 @pytest.mark.parametrize(
     ("partitions", "state", "words"),
     [
-        ([still(0)], "UNASSIGNED", "users-0 has not moved for 300 s: SlowDown"),
-        ([still(0), still(1)], "UNASSIGNED", "users-1 has not moved"),
+        ([still(0)], "UNASSIGNED", "users-0 has made no progress for 300 s: SlowDown"),
+        ([still(0), still(1)], "UNASSIGNED", "users-1 has made no progress"),
         (
             [still(0), partition(1, next_offset=100)],
             "UNASSIGNED",
-            "users-0 has not moved",
+            "users-0 has made no progress",
         ),  # the other has nothing to do
-        ([still(0, end_offset=-1)], "UNASSIGNED", "users-0 has not moved"),
+        ([still(0, end_offset=-1)], "UNASSIGNED", "users-0 has made no progress"),
         ([still(number) for number in range(9)], "UNASSIGNED", "and 6 more partitions"),
-        ([still(0), partition(1)], "RUNNING", "users-0 has not moved for 300 s: SlowDown"),
+        ([still(0), partition(1)], "RUNNING", "users-0 has made no progress for 300 s: SlowDown"),
         ([still(0, seconds=20)], "RUNNING", None),
         ([still(0, next_offset=100)], "RUNNING", None),
         ([], "RUNNING", None),

@@ -197,7 +197,7 @@ def test_a_task_that_crashes_is_started_again_after_a_while(code: int) -> None:
     bench.tasks.live().code = code
     bench.step()
     assert bench.state is State.RESTARTING
-    assert "started again in" in bench.trace
+    assert "restarting in" in bench.trace
     assert bench.supervisor.tasks[0].pid == UNKNOWN
     assert len(bench.tasks.started) == 1
     bench.step(1)
@@ -415,7 +415,7 @@ def test_tasks_that_end_by_themselves_are_not_started_again() -> None:
     for child in bench.supervisor._children:
         child.run(paused=False)
     bench.tasks.live(0).code, bench.tasks.live(1).code = 0, 1
-    with pytest.raises(TasksFailed, match="1 of 2 tasks failed: task 1: its process ended: exit code 1"):
+    with pytest.raises(TasksFailed, match="1 of 2 tasks failed: task 1: the task's process ended with exit code 1"):
         bench.supervisor.run_once(stop)
     assert len(bench.tasks.started) == 2
 

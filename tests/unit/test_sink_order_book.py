@@ -159,7 +159,7 @@ def test_a_store_that_stays_away_is_said_and_nothing_is_forgotten() -> None:
 
 def test_an_order_without_an_answer_for_too_long_says_that_it_may_have_been_made() -> None:
     faulty = FaultyStore(memory(), [Fault(is_put, Kind.LOST_ANSWER, times=10_000)])
-    with pytest.raises(StoreUnavailable, match="may still be noted"):
+    with pytest.raises(StoreUnavailable, match="the request may still take effect"):
         book(faulty).change(orders.flush)
 
 

@@ -237,7 +237,7 @@ def test_a_clock_that_jumps_makes_nothing_blocked_for_longer_or_shorter(by_ms: i
     assert clock.now_ms() - health.blocked_ms == 70_000
     assert health.blocked_ms == before_ms + by_ms
     status = TaskStatus(0, State.RUNNING, partitions=(blocked_partition(health.blocked_ms),))
-    assert standstill(status, clock.now_ms()) == ("t-0 has not moved for 70 s: away", False)
+    assert standstill(status, clock.now_ms()) == ("t-0 has made no progress for 70 s: away", False)
 
 
 def blocked_partition(blocked_ms: int) -> PartitionStatus:

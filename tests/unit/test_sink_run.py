@@ -140,7 +140,7 @@ def test_tasks_are_started_when_the_store_has_said_whether_they_are_to_run(ran: 
     one = ran(FaultyStore(store, [Fault(lambda _call: away[0], Kind.UNAVAILABLE, times=100_000)]))
     time.sleep(0.5)
     assert one.tasks.started == []
-    assert "not known yet" in one.worker.service.not_ready()
+    assert "has not been read from the bucket yet" in one.worker.service.not_ready()
     away[0] = False
     wait_for(lambda: len(one.tasks.started) == 1, 20, "it starts")
     assert one.tasks.live().paused

@@ -96,7 +96,7 @@ def test_a_restart_of_a_task_reaches_its_worker_wherever_it_is_asked() -> None:
     a.roll._looked_s = None
     a.service.restart_task(3)
     assert b.book.look().restarts == (Restart(1, Scope.ONE, "b", 1),)
-    with pytest.raises(NoSuchTask, match="task 0"):
+    with pytest.raises(NoSuchTask, match="no worker has a task with id 0"):
         a.service.restart_task(0)
     a.service.restart(include_tasks=True, only_failed=True)
     a.service.restart(include_tasks=True, only_failed=False)
@@ -129,12 +129,15 @@ def blocked(number: int, *since_ms: int) -> TaskStatus:
     ("tasks", "why"),
     [
         ((), "task 0 has not been started yet; task 1 has not been started yet"),
-        ((task(0, State.RUNNING), task(1, State.UNASSIGNED)), "task 1 has not joined its group yet"),
+        ((task(0, State.RUNNING), task(1, State.UNASSIGNED)), "task 1 has not joined the consumer group yet"),
         ((task(0, State.RUNNING), task(1, State.FAILED, "no right")), "task 1 has failed: no right"),
-        ((task(0, State.RUNNING), task(1, State.RESTARTING, "x", UNKNOWN)), "task 1 is being started anew: x"),
+        ((task(0, State.RUNNING), task(1, State.RESTARTING, "x", UNKNOWN)), "task 1 is being restarted: x"),
         ((task(0, State.RUNNING), task(1, State.RUNNING, reported_ms=0)), "task 1 has not reported for"),
         ((task(0, State.RUNNING), task(1, State.PAUSED)), ""),
-        ((task(0, State.RUNNING), blocked(1, 61_000)), "task 1 stands still: users-0 has not moved for 61 s: away"),
+        (
+            (task(0, State.RUNNING), blocked(1, 61_000)),
+            "task 1 makes no progress: users-0 has made no progress for 61 s: away",
+        ),
         ((task(0, State.RUNNING), blocked(1, 59_000)), ""),
         ((task(0, State.RUNNING), blocked(1, 61_000, 1_000)), ""),
     ],
@@ -142,7 +145,7 @@ def blocked(number: int, *since_ms: int) -> TaskStatus:
 def test_why_a_worker_is_not_ready(tasks: tuple[TaskStatus, ...], why: str) -> None:
     world = World()
     worker = Worker(world, "a")
-    assert "orders" in worker.service.not_ready()
+    assert "desired state" in worker.service.not_ready()
     worker.book.look()
     worker.tasks.of = tasks
     assert worker.service.not_ready().startswith(why)
@@ -185,13 +188,13 @@ def test_an_end_goes_forward_over_a_gap_that_says_why() -> None:
 @pytest.mark.parametrize(
     ("offsets", "why"),
     [
-        ({("users", 1): 6, ("users", 0): 19}, "ends at offset 20 and cannot go back to 19"),
+        ({("users", 1): 6, ("users", 0): 19}, "ends at offset 20 and cannot move back to 19"),
         ({("users", 1): 6, ("users", 0): 101}, "beyond the topic's end 100"),
         ({("users", 1): 6, ("users", 2): 0}, "users has no partition 2"),
-        ({("users", 1): 6, ("others", 0): 0}, "others is no topic of this sink"),
-        ({("users", 1): 6, ("users", 0): -1}, "-1 is no offset"),
+        ({("users", 1): 6, ("others", 0): 0}, "this sink does not read topic others"),
+        ({("users", 1): 6, ("users", 0): -1}, "-1 is not a valid offset"),
         ({("users", 1): 6, ("users", 0): None}, "cannot be reset"),
-        ({("users", 1): 6, ("users", 0): True}, "True is no offset"),
+        ({("users", 1): 6, ("users", 0): True}, "True is not a valid offset"),
     ],
 )
 def test_what_would_lose_or_repeat_records_is_refused_and_nothing_is_moved(
@@ -307,7 +310,7 @@ def test_a_task_that_claims_in_between_is_found_out() -> None:
             world.log().claim_sink()
 
     a.faulty.on_call = claim_between
-    with pytest.raises(NotStopped, match="not moved"):
+    with pytest.raises(NotStopped, match="no offset was changed before it"):
         a.service.alter_offsets({("users", 0): 30})
     assert world.manifest().next_offset == 20
 
@@ -350,7 +353,7 @@ def test_what_was_moved_before_an_error_is_said() -> None:
         return call.operation == "put" and "users/partition=1" in call.key
 
     a.faulty.add(Fault(is_second, Kind.UNAVAILABLE, times=100_000))
-    with pytest.raises(OffsetRefused, match=r"users-1 was not moved \(moved before it: users-0\)"):
+    with pytest.raises(OffsetRefused, match=r"the offset of users-1 was not changed \(already changed: users-0\)"):
         a.service.alter_offsets({("users", 0): 30, ("users", 1): 6})
     assert world.manifest().next_offset == 30
 
@@ -364,7 +367,7 @@ def test_topics_of_a_regex_are_those_that_match() -> None:
     assert a.service.topics() == ["users"]
     a.service.stop()
     a.turn()
-    with pytest.raises(OffsetRefused, match="orders is no topic"):
+    with pytest.raises(OffsetRefused, match="this sink does not read topic orders"):
         a.service.alter_offsets({("orders", 0): 9})
     a.service.alter_offsets({("users", 0): 21})
 

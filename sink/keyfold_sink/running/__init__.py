@@ -1,11 +1,11 @@
-"""A worker: what runs a sink's tasks, and what makes many workers one service.
+"""A worker: the supervisor of a sink's tasks, and the state that all workers of a sink share.
 
-run             a worker from its options: everything below, put together
-supervisor      starts tasks, follows orders, replaces tasks that crash or hang
-children        one task: in which state it is, and what becomes of it
-spawn, child    its process, seen from here and from inside
-orders          what was asked of the sink: one object in the bucket, changed by compare-and-set
-roll_call       which workers there are, and what each says of its tasks
-sink_service    what REST asks (`keyfold_sink.service.Service`)
-ends            where logs end, and moving an end forward because somebody asks for it
+run             build a worker from its options
+supervisor      start tasks, follow the desired state, replace tasks that crash or hang
+children        the state machine of one task
+spawn, child    a task's process, from the supervisor's side and from its own
+orders          the sink's desired state: one object in the bucket, changed by compare-and-swap
+roll_call       the worker registry: the status objects of all workers
+sink_service    the service behind the REST API (`keyfold_sink.service.Service`)
+ends            the log end offsets, and moving them forward on request
 """

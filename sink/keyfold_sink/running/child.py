@@ -1,7 +1,7 @@
-"""A task's own process: the other end of the lines that its supervisor holds.
+"""The main program of a task's process, at the other end of its supervisor's pipes.
 
-It ends with the exit codes of every command, by which the supervisor knows whether another start would help: 1, 2
-and 3 with an error that it has said, `DEFECT` after an error that nobody foresaw.
+The exit code tells the supervisor whether another start would help, with the codes of every command: 1, 2 and 3 after
+an error that the task has reported, `DEFECT` after an unexpected exception.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def run_child(
     clock: Clock,
     random: Random,
 ) -> None:
-    """Run task `number`, and leave the process by its exit code where it did not end well."""
-    # A task that hangs is asked where: this answers even while Python's main thread does not.
+    """Run task `number`, and exit with its exit code if it failed."""
+    # Print the stacks of a task that hangs; the handler works even while Python's main thread is blocked.
     faulthandler.register(signal.SIGQUIT, all_threads=True, chain=False)
-    # At a terminal the supervisor shows a line that changes; only what is wrong may come between.
+    # At a terminal the supervisor shows a progress line; only warnings and errors may interrupt it.
     logs.configure(json=as_json, level="warning" if sys.stderr.isatty() and not as_json else "info")
     logs.bind(task=number)
     options = SinkOptions.parse(read_first_line(_ORDERS_FD)).for_task(number)
@@ -68,16 +68,16 @@ def run_child(
                 voice=Voice(number, clock, report),
                 proven=proven,
             )
-        except KeyfoldError as error:  # its supervisor tells people, at the end, and what else has failed
+        except KeyfoldError as error:  # the supervisor shows the error at its end, with those of other tasks
             structlog.get_logger("keyfold.sink").error("task failed", error=str(error))
             sys.exit(error.exit_code)
-        except Exception as error:  # noqa: BLE001 - whatever it is, another start may help
+        except Exception as error:  # noqa: BLE001 - another start may help after any exception
             traceback.print_exception(error)
             sys.exit(DEFECT)
 
 
 def end_by_force(after_s: float, clock: Clock) -> None:
-    """End this process after a time: its supervisor, which would have killed it when it hangs, is gone."""
+    """End this process after a time. Its supervisor, which kills tasks that hang, is gone."""
     clock.sleep(after_s)
-    structlog.get_logger("keyfold.sink").error("task hangs without a supervisor and ends", after_s=after_s)
+    structlog.get_logger("keyfold.sink").error("task without a supervisor hangs; exiting", after_s=after_s)
     os._exit(DEFECT)

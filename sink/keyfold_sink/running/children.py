@@ -1,15 +1,15 @@
-"""One task of a worker: its process, and in which state it is. Decides by itself; the process is behind a protocol.
+"""One task of a worker: its process and its state machine. The process is behind a protocol.
 
-    DOWN ──run──► UP ──halt, restart──► ENDING ──► DOWN, or UP anew
+    DOWN ──run──► UP ──halt, restart──► ENDING ──► DOWN, or UP again
                   │ ▲
-      it crashed, │ │ after a while that grows
+      it crashed, │ │ after a growing delay
       or hung     ▼ │
-                WAITING             UP ──it ended with an error of its own──► FAILED ──restart──► UP
+                WAITING             UP ──it reported an error and ended──► FAILED ──restart──► UP
 
-A task that a signal or a defect has ended is started again: after a second, then later and later, from the beginning
-once it has run for a minute. One that says itself why it cannot go on stays FAILED, with its words as the trace, until
-somebody asks for a restart: it would end the same way. One that makes no report for `hang_s` cannot be talked to any
-more: it is asked for its stack (SIGQUIT, see `keyfold_sink.cli`), then ended by SIGKILL.
+A task that a signal or an unexpected exception has ended is restarted after a delay. The delay begins at a second,
+grows with each restart, and begins again once the task has run for a minute. A task that reports an error and ends
+stays FAILED, with the error as its trace, until a restart is requested: it would fail again in the same way. A task
+that sends no report for `hang_s` hangs. It gets SIGQUIT to print its stacks (see `keyfold_sink.cli`), then SIGKILL.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from keyfold_sink.task.orders import Order
 from keyfold_sink.wire import encode_level, encode_order
 
 STOP_SLACK_S: Final = 15.0
-"""Beyond the time that a task may flush: until it notices, and until it has left its group."""
+"""Extra time to stop, beyond the time to flush: until the task notices the order, and to leave its group."""
 _ROUNDS_IN_SILENCE: Final = 4
 SETTLED_AFTER_S: Final = 60.0
 _DELAYS: Final = Backoff(first_ms=1000, cap_ms=60_000)
@@ -38,41 +38,41 @@ _SAID_FAILED: Final = frozenset({1, 2, 3})  # exit codes of a `KeyfoldError` (ke
 
 
 class Process(Protocol):
-    """A task's process as its supervisor sees it. No call waits."""
+    """A task's process, for its supervisor. No call blocks."""
 
     @property
     def pid(self) -> int:
-        """Its id."""
+        """The process id."""
 
     def send(self, line: bytes) -> None:
-        """Put a line on its stdin, when there is room."""
+        """Write a line to the task's stdin, as soon as the pipe has room."""
 
     def take(self) -> list[bytes]:
-        """The lines that it has reported since the last call."""
+        """Return the lines that the task has reported since the last call."""
 
     def poll(self) -> int | None:
-        """Its exit code when it has ended (negative: a signal's number)."""
+        """Return the exit code if the process has ended (negative: the number of a signal)."""
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal; one that has ended is no error."""
+        """Send a signal. A process that has ended is not an error."""
 
     def close(self) -> None:
-        """Let go of what belongs to it here."""
+        """Close the pipes, and reap the process."""
 
 
 Spawn = Callable[[int, bool], Process]
-"""(number, whether it begins paused) -> its process, started."""
+"""Start the process of a task, given its number and whether it starts paused."""
 
 
 class Replaced(Enum):
-    """Why a task was started again without being asked."""
+    """Why a task was replaced without a request."""
 
     CRASHED = "crashed"
     HUNG = "hung"
 
 
 class Phase(Enum):
-    """See the module."""
+    """The states in the module's diagram; HUNG is UP without reports."""
 
     DOWN = "down"
     UP = "up"
@@ -82,29 +82,29 @@ class Phase(Enum):
     FAILED = "failed"
 
 
-_LISTENING: Final = frozenset({Phase.UP, Phase.HUNG})  # one that hangs may come to itself yet
+_LISTENING: Final = frozenset({Phase.UP, Phase.HUNG})  # a task that hangs may still resume
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long a task may be silent, how long it may take to stop, and when it is looked at and started again."""
+    """Time limits for a task's reports and its stop, and the intervals of checks and restarts."""
 
     hang_s: float
     stop_s: float
     stack_grace_s: float = 1.0
-    """A task that hangs has this long to write its stack before it is killed."""
+    """Time for a task that hangs to print its stacks before it is killed."""
     delays: Backoff = _DELAYS
-    """The delays before a task that crashed or hung is started again."""
+    """The delays before a task that crashed or hung is restarted."""
     round_s: float = 0.1
-    """The supervisor looks at its tasks this often."""
+    """Interval of the supervisor's checks of its tasks."""
 
 
 Levels = tuple[tuple[str, str], ...]
-"""Loggers and their levels, those above before those below."""
+"""Loggers and their levels, parents before children."""
 
 
 class Child:
-    """One task. Used by the supervisor's loop alone; only `status` may be read from elsewhere."""
+    """One task. Only the supervisor's loop uses it; other threads may only read `status`."""
 
     def __init__(
         self,
@@ -142,13 +142,13 @@ class Child:
 
     @property
     def is_live(self) -> bool:
-        """Whether a process of it is there."""
+        """Whether the task has a process."""
         return self._process is not None
 
-    # What is wanted of it
+    # Requests
 
     def run(self, *, paused: bool) -> None:
-        """It is to be up, reading or paused. FAILED stays FAILED."""
+        """Request that the task runs, reading or paused. A FAILED task stays FAILED."""
         changed = self._paused != paused
         self._wanted, self._paused = True, paused
         if self.phase is Phase.DOWN:
@@ -157,7 +157,7 @@ class Child:
             self._tell(Order.PAUSE if paused else Order.RESUME)
 
     def halt(self) -> None:
-        """It is to flush and end."""
+        """Request that the task flushes and ends."""
         self._wanted = False
         if self.phase in _LISTENING:
             self._end()
@@ -165,7 +165,7 @@ class Child:
             self._down()
 
     def restart(self) -> None:
-        """Start it anew if it is wanted at all; at once, also when it has failed or waits."""
+        """Restart the task if it is requested to run; at once, even if it has failed or waits for a restart."""
         if not self._wanted:
             return
         self._delays = None
@@ -175,17 +175,17 @@ class Child:
             self._start()
 
     def flush(self) -> None:
-        """It is to finish and commit what it has read."""
+        """Request that the task commits what it has read."""
         if self.phase in _LISTENING:
             self._tell(Order.FLUSH)
 
     def renew(self) -> None:
-        """It is to look up anew what it knows of others: credentials, topics, their settings."""
+        """Request that the task looks up again what it has cached: credentials, topics and their settings."""
         if self.phase in _LISTENING:
             self._tell(Order.RENEW)
 
     def log(self, levels: Levels) -> None:
-        """It is to log at these levels, told in their order; whoever has just started does not know them yet."""
+        """Set the log levels of the task in this order. A task that has just started does not know them yet."""
         if self.phase is Phase.UP and levels != self._levels:
             assert self._process is not None
             for logger, level in levels:
@@ -194,23 +194,23 @@ class Child:
 
     @property
     def has_failed(self) -> bool:
-        """Whether a restart of what has failed means this one."""
+        """Whether a restart of failed tasks includes this task."""
         failed = self.status is not None and self.status.state is State.FAILED
         return self.phase in {Phase.FAILED, Phase.WAITING} or failed
 
     def kill(self) -> None:
-        """End it now; nothing is lost."""
+        """Kill the process; no record is lost."""
         if self._process is not None:
             self._process.signal(signal.SIGKILL)
             self._process.close()
             self._process = None
 
-    # What happens to it
+    # Events
 
     def step(self) -> None:
-        """Read what it reports and see to its process."""
+        """Read the task's reports, and check its process."""
         now_s = self._clock.monotonic_s()
-        # Where the supervisor itself was kept from running (a frozen container), its tasks were so too.
+        # If the supervisor itself was suspended (a frozen container), so were its tasks.
         self._silent_s += min(now_s - self._round_s, self._limits.hang_s / _ROUNDS_IN_SILENCE)
         self._round_s = now_s
         if self.phase is Phase.WAITING and now_s >= self._act_at_s:
@@ -219,7 +219,7 @@ class Child:
         if process is None:
             return
         code = process.poll()
-        for line in process.take():  # after the poll: all that it said before it ended
+        for line in process.take():  # after the poll, so that the last reports of an ended process are read
             self._hear(line, now_s)
         if code is not None:
             self._ended(process, code)
@@ -233,8 +233,8 @@ class Child:
         before = self.status
         try:
             process = self._process = self._spawn(self.number, self._paused)
-        except OSError as error:  # no memory, no more processes: perhaps later
-            self._later(f"it cannot be started: {error}", Replaced.CRASHED)
+        except OSError as error:  # no memory or too many processes; retry later
+            self._later(f"the task's process cannot be started: {error}", Replaced.CRASHED)
             return
         self.phase = Phase.UP
         self.exit_code = None
@@ -255,7 +255,7 @@ class Child:
         self._act_at_s = self._clock.monotonic_s() + patience_s
         self._tell(Order.STOP)
         assert self._process is not None
-        self._process.signal(signal.SIGTERM)  # while it starts it does not listen to orders yet
+        self._process.signal(signal.SIGTERM)  # a task that is starting does not read orders yet
 
     def _tell(self, order: Order) -> None:
         assert self._process is not None
@@ -265,10 +265,10 @@ class Child:
         try:
             status = load_task(line)
         except ValueError as error:
-            self._events.warning("a task's report cannot be read", error=str(error)[:200])
+            self._events.warning("task report unreadable", error=str(error)[:200])
             return
         self._silent_s = 0.0
-        if self.phase is Phase.HUNG:  # it was only slow
+        if self.phase is Phase.HUNG:  # the task was only slow
             self.phase = Phase.UP
         if self._delays is not None and now_s - self._started_s >= SETTLED_AFTER_S:
             self._delays = None
@@ -276,7 +276,7 @@ class Child:
         self._heard(self.status)
 
     def _hangs(self, process: Process, now_s: float) -> None:
-        self._events.error("task hangs and is replaced", silent_s=round(self._silent_s, 1), pid=process.pid)
+        self._events.error("task hangs; replacing it", silent_s=round(self._silent_s, 1), pid=process.pid)
         self.phase = Phase.HUNG
         self._act_at_s = now_s + self._limits.stack_grace_s
         process.signal(signal.SIGQUIT)
@@ -287,9 +287,11 @@ class Child:
         self.exit_code = code
         was_told = self.phase is Phase.ENDING
         if was_told and code == -signal.SIGTERM:
-            self.exit_code = 0  # it was told to stop before it could listen: nothing was begun
+            self.exit_code = 0  # the task was stopped before it read orders, so it had not begun any work
         said_failed = self.status is not None and self.status.state is State.FAILED and code in _SAID_FAILED
-        self.last_words = self.status.trace if said_failed and self.status else f"its process ended: {words(code)}"
+        self.last_words = (
+            self.status.trace if said_failed and self.status else f"the task's process ended {words(code)}"
+        )
         if was_told and self._wanted:
             self._start()
         elif not self._wanted:
@@ -303,10 +305,10 @@ class Child:
         else:
             silent = f", silent for {self._silent_s:.0f} s" if self.phase is Phase.HUNG else ""
             why = Replaced.HUNG if self.phase is Phase.HUNG else Replaced.CRASHED
-            self._later(f"the task's process ended: {words(code)}{silent}", why)
+            self._later(f"the task's process ended {words(code)}{silent}", why)
 
     def _once_ended(self, code: int) -> None:
-        """A task that ends by itself, once: caught up, or failed."""
+        """Handle the end of a task that runs once: it has caught up or failed."""
         self.phase = Phase.DOWN if code == 0 else Phase.FAILED
         if code not in {0, *_SAID_FAILED}:
             self._events.error("task failed", error=self.last_words)
@@ -317,10 +319,10 @@ class Child:
         self._delays = self._delays or self._limits.delays.delays_s(self._random)
         delay_s = next(self._delays)
         self._act_at_s = self._clock.monotonic_s() + delay_s
-        trace = f"{what}; it is started again in {delay_s:.0f} s"
+        trace = f"{what}; restarting in {delay_s:.0f} s"
         self.status = TaskStatus(self.number, State.RESTARTING, trace, reported_ms=self._clock.now_ms())
         self._replaced(why)
-        self._events.warning("task is started again", why=what, after_s=round(delay_s, 1))
+        self._events.warning("restarting task", why=what, after_s=round(delay_s, 1))
 
     def _down(self) -> None:
         self.phase = Phase.DOWN
@@ -329,10 +331,10 @@ class Child:
 
 
 def words(code: int) -> str:
-    """How a process ended."""
+    """Describe how a process ended, by its exit code."""
     if code >= 0:
-        return f"exit code {code}"
+        return f"with exit code {code}"
     try:
-        return f"ended by {signal.Signals(-code).name}"
+        return f"by {signal.Signals(-code).name}"
     except ValueError:  # a real-time signal
-        return f"ended by signal {-code}"
+        return f"by signal {-code}"

@@ -1,9 +1,9 @@
-"""Where logs end, read from the bucket, and moving an end forward because somebody asks for it.
+"""Read the log end offsets from the bucket, and move them forward on request.
 
-An end may go forward only: a log holds each offset once, so what lies before its end can be read from it, and is never
-read from Kafka again. What is skipped is written down as a gap that says that it was asked for. Everything is checked
-before anything is moved; each partition is then moved under the sink's epoch, as an append would be, so that a task
-that should be there after all is fenced and loses nothing.
+An end only moves forward: a log holds each offset once, so records before its end are read from the log, and never from
+Kafka again. The skipped offsets are recorded as a gap whose cause is the request. All partitions are checked before any
+end is moved. Each end is then moved under the sink's epoch, like an append. So a task that still runs is fenced and
+loses nothing.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _TRIES: Final = 5
 
 
 class Cluster(Protocol):
-    """What is asked of Kafka. All raise `SourceUnavailable`, `SourceForbidden` and `TopicGone`."""
+    """Requests to Kafka. All raise `SourceUnavailable`, `SourceForbidden` and `TopicGone`."""
 
     def partitions(self, topics: Iterable[str]) -> list[TopicPartitionKey]:
-        """All partitions of these topics."""
+        """Return all partitions of these topics."""
 
     def facts(self, topic: str, partition: int) -> SourceFacts:
-        """Ids and offsets of one partition."""
+        """Return the ids and offsets of one partition."""
 
 
 class Ends:
-    """The ends of a sink's logs."""
+    """The end offsets of a sink's logs."""
 
     def __init__(self, store: ObjectStore, topics_dir: str, cluster: Cluster, clock: Clock, random: Random) -> None:
         self._store = store
@@ -53,11 +53,11 @@ class Ends:
         self._random = random
 
     def topics(self) -> list[str]:
-        """Topics that have logs below `topics.dir`, whoever wrote them."""
+        """Return the topics with logs under `topics.dir`, including those of other sinks."""
         return catalog.topics(self._store, self._topics_dir)
 
     def places(self, topics: Iterable[str]) -> list[TopicPartitionKey]:
-        """Partitions of these topics that have a folder."""
+        """Return the partitions of these topics that have a folder."""
         return [
             (topic, partition)
             for topic in topics
@@ -65,7 +65,7 @@ class Ends:
         ]
 
     def read(self, keys: Iterable[TopicPartitionKey]) -> dict[TopicPartitionKey, int]:
-        """`next_offset` of each log, from its manifest. Partitions without a log are left out."""
+        """Return `next_offset` of each log from its manifest. Partitions without a log are left out."""
         keys = list(keys)
         if not keys:
             return {}
@@ -74,7 +74,10 @@ class Ends:
             return {key: pinned.manifest.next_offset for key, pinned in found if pinned is not None}
 
     def move(self, offsets: Mapping[TopicPartitionKey, int]) -> None:
-        """Check all, then move each. Raises `OffsetRefused`, or `NotStopped` where a task is in the way."""
+        """Check all offsets, then move each end.
+
+        Raise `OffsetRefused`, or `NotStopped` if a task has claimed a partition.
+        """
         keys = list(offsets)
         self._require_partitions(keys)
         with ThreadPoolExecutor(_READERS, thread_name_prefix="keyfold-ends") as pool:
@@ -94,13 +97,13 @@ class Ends:
         try:
             known = set(self._cluster.partitions(topics))
         except TopicGone as error:
-            raise OffsetRefused(f"{error.message}; nothing was moved") from error
+            raise OffsetRefused(f"{error.message}; no offset was changed") from error
         for topic, partition in keys:
             if (topic, partition) not in known:
-                raise OffsetRefused(f"{topic} has no partition {partition}; nothing was moved")
+                raise OffsetRefused(f"topic {topic} has no partition {partition}; no offset was changed")
 
     def _check(self, key: TopicPartitionKey, wanted: int) -> SourceFacts:
-        """Raise `OffsetRefused` where the end must not go there."""
+        """Return the facts of a partition. Raise `OffsetRefused` if its end must not move to `wanted`."""
         facts = self._cluster.facts(*key)
         pinned = self._pinned(key)
         end = facts.earliest_offset if pinned is None else pinned.manifest.next_offset
@@ -109,24 +112,24 @@ class Ends:
             try:
                 check_identity(pinned.manifest, topic_id=facts.topic_id, cluster_id=facts.cluster_id)
             except SourceError as error:
-                raise OffsetRefused(f"{error.message}; nothing was moved", hint=error.hint) from error
+                raise OffsetRefused(f"{error.message}; no offset was changed", hint=error.hint) from error
         if wanted < end:
             raise OffsetRefused(
-                f"{topic}-{partition} ends at offset {end} and cannot go back to {wanted}: a log holds each offset "
-                "once; nothing was moved",
-                hint="what lies before its end can be read from the log",
+                f"the log of {topic}-{partition} ends at offset {end} and cannot move back to {wanted}, because a log "
+                "holds each offset once; no offset was changed",
+                hint="records below the log's end can be read from the log",
             )
         if wanted > facts.end_offset:
             raise OffsetRefused(
-                f"offset {wanted} of {topic}-{partition} is beyond the topic's end {facts.end_offset}: records that "
-                "are yet to come would be lost; nothing was moved"
+                f"offset {wanted} of {topic}-{partition} is beyond the topic's end {facts.end_offset}, so future "
+                "records would be lost; no offset was changed"
             )
         return facts
 
     # Moving
 
     def _move(self, key: TopicPartitionKey, wanted: int, facts: SourceFacts) -> bool:
-        """Move one end; False where it was there already."""
+        """Move one end. Return False if it was there already."""
         log = self._log(key)
         pinned = self._pinned(key) or log.create(
             topic_id=facts.topic_id,
@@ -152,12 +155,12 @@ class Ends:
 
 
 def _advance(session: SinkSession, wanted: int) -> None:
-    """Move the end to `wanted` over a gap, wherever it is now below that."""
+    """Move the end to `wanted` over a gap, from any offset below it."""
 
     def advance() -> None:
-        end = session.refresh().next_offset  # what had no answer may have landed
+        end = session.refresh().next_offset  # a request without an answer may have taken effect
         if end > wanted:
-            raise OffsetRefused(f"{session.place} went on to offset {end} meanwhile")
+            raise OffsetRefused(f"the log of {session.place} grew to offset {end} meanwhile")
         if end < wanted:
             session.advance(wanted, gaps=(Gap(end, wanted, ASKED_REASON),))
 
@@ -174,10 +177,10 @@ def _repeat(call: Callable[[], T]) -> T:
 
 
 def _say_what_moved(error: KeyfoldError, key: TopicPartitionKey, moved: list[str]) -> KeyfoldError:
-    before = f"moved before it: {', '.join(moved)}" if moved else "nothing was moved before it"
-    message = f"{key[0]}-{key[1]} was not moved ({before}): {error.message}"
+    before = f"already changed: {', '.join(moved)}" if moved else "no offset was changed before it"
+    message = f"the offset of {key[0]}-{key[1]} was not changed ({before}): {error.message}"
     if isinstance(error, Fenced):
         return NotStopped(
-            message, hint="a task has taken the partition; wait until every task has ended, and ask again"
+            message, hint="a task has claimed the partition; wait until every task has ended, then retry the request"
         )
-    return OffsetRefused(message, hint=error.hint or "asking for the same again does no harm")
+    return OffsetRefused(message, hint=error.hint or "the request can be retried safely")

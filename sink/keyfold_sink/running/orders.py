@@ -1,19 +1,20 @@
-"""What was asked of a sink: one small object in the bucket that all of its workers follow.
+"""A sink's desired state: one small object in the bucket that all of its workers follow.
 
     <topics.dir>/_sinks/<name>/orders.json
 
-    state        RUNNING, PAUSED or STOPPED: how it is to be from now on
-    flushes      how often "flush now" was asked for; a worker carries out what came after it began
-    restarts     the last restarts that were asked for, numbered
-    slots        the place of each worker, for its tasks' ids
+    state        RUNNING, PAUSED or STOPPED: the desired state of all tasks
+    flushes      the number of "flush now" requests; a worker carries out those made after it began
+    restarts     the last requested restarts, numbered
+    slots        the slot of each worker, for its tasks' ids
 
-It is changed by compare-and-set: read, apply the change, write with `If-Match`; who loses reads again and applies the
-same change again. A request without an answer is repeated as it is, until the store says yes or no. The object keeps
-the ids of its last changes, so whoever is told no sees whether an earlier try of his has landed, also when others came
-after it: no change is lost, none is made twice.
+The object is changed by compare-and-swap: read, apply the change, write with `If-Match`. A writer that loses reads
+again and applies the same change again. A request without an answer is repeated unchanged until the store accepts or
+refuses it. The object keeps the ids of its last changes. So a writer that is refused sees whether its earlier attempt
+has landed, even if others wrote after it: no change is lost, and none is made twice.
 
-What is known is never forgotten: while the store is away the last known orders hold, and an object that was removed
-or set back by somebody's hand is put back by whoever knows a newer version.
+A worker never forgets the newest version that it has seen. While the store does not answer, the last known desired
+state applies. If the object was deleted or replaced by an older version by hand, a worker that knows a newer version
+restores it.
 """
 
 from __future__ import annotations
@@ -52,11 +53,11 @@ TARGETS: Final = frozenset({State.RUNNING, State.PAUSED, State.STOPPED})
 
 
 class OrdersUnreadable(StoreError):
-    """The object is there and is not what a sink writes."""
+    """The object exists and does not contain a sink's desired state."""
 
 
 class Scope(StrEnum):
-    """What is to be started anew: tasks; or (CONNECTOR) none, but all that they know is to be looked up anew."""
+    """The tasks to restart. CONNECTOR restarts none; they look up again what they have cached."""
 
     CONNECTOR = "connector"
     ALL = "all"
@@ -66,7 +67,7 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """A restart that was asked for, the `number`th. `worker_id` and `task` (its place there) go with `Scope.ONE`."""
+    """The `number`th requested restart. `worker_id` and `task` (its number in the worker) belong to `Scope.ONE`."""
 
     number: int
     scope: Scope
@@ -76,10 +77,9 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """One version of the orders.
+    """One version of the desired state.
 
-    `state_since` is the version that brought the state; `changes` are the ids of the changes that led here, the newest
-    last.
+    `state_since` is the version that changed `state` last. `changes` are the ids of the last changes, the newest last.
     """
 
     version: int = 0
@@ -93,22 +93,22 @@ class Orders:
 
     @property
     def restart_number(self) -> int:
-        """The number of the last restart; 0 where there was none."""
+        """The number of the last restart; 0 if there was none."""
         return self.restarts[-1].number if self.restarts else 0
 
 
 Change = Callable[[Orders], Orders]
-"""(newest orders) -> what they are to be; the same object where there is nothing to change."""
+"""Return the changed desired state, or the same object if there is nothing to change."""
 
 
 def sink_folder(topics_dir: str, name: str) -> str:
-    """Key prefix of what the workers of a sink share. No topic's folder begins with `_`."""
+    """Return the key prefix of the objects that a sink's workers share. No topic's folder begins with `_`."""
     head = f"{topics_dir}/" if topics_dir else ""
     return f"{head}_sinks/{safe_name(name)}/"
 
 
 def safe_name(name: str) -> str:
-    """A name as one part of a key, whatever signs it has."""
+    """Encode a name with any characters as one segment of a key."""
     quoted = quote(name, safe="")
     return quoted.replace(".", "%2E") if not quoted.strip(".") else quoted
 
@@ -117,17 +117,17 @@ def safe_name(name: str) -> str:
 
 
 def target(state: State) -> Change:
-    """Run, pause or stop."""
+    """Change the state to RUNNING, PAUSED or STOPPED."""
     return lambda orders: orders if orders.state is state else replace(orders, state=state)
 
 
 def flush(orders: Orders) -> Orders:
-    """Every task is to finish and commit what it has read."""
+    """Request that every task commits what it has read."""
     return replace(orders, flushes=orders.flushes + 1)
 
 
 def restart(scope: Scope, worker_id: str = "", task: int = -1) -> Change:
-    """Tasks are to be started anew."""
+    """Request a restart."""
 
     def change(orders: Orders) -> Orders:
         asked = Restart(orders.restart_number + 1, scope, worker_id, task)
@@ -137,7 +137,7 @@ def restart(scope: Scope, worker_id: str = "", task: int = -1) -> Change:
 
 
 def take_slot(worker_id: str) -> Change:
-    """Give a worker the lowest free place, if it has none."""
+    """Give a worker the lowest free slot, if it has none."""
 
     def change(orders: Orders) -> Orders:
         if worker_id in orders.slots:
@@ -150,7 +150,7 @@ def take_slot(worker_id: str) -> Change:
 
 
 def free_slots(worker_ids: Iterable[str]) -> Change:
-    """Take the places of workers that are gone."""
+    """Free the slots of workers that are gone."""
     gone = frozenset(worker_ids)
 
     def change(orders: Orders) -> Orders:
@@ -160,12 +160,12 @@ def free_slots(worker_ids: Iterable[str]) -> Change:
     return change
 
 
-# What a worker has to do
+# The work of a worker
 
 
 @dataclass(frozen=True, slots=True)
 class ToDo:
-    """What the newest orders mean for a worker that has carried out older ones."""
+    """The work for a worker between two versions of the desired state."""
 
     state: State
     flush: bool
@@ -173,10 +173,10 @@ class ToDo:
 
 
 def to_do(done: Orders, newest: Orders, worker_id: str) -> ToDo:
-    """What is left between two versions. Restarts of other workers' tasks are left out.
+    """Return the work between two versions, without restarts of other workers' tasks.
 
-    Where so many restarts were asked for that their list does not reach back to `done`, all is started anew: that
-    loses nothing, and does what any of them wanted.
+    If the list of restarts does not reach back to `done`, all tasks are restarted. That loses nothing and satisfies
+    every request.
     """
     missed = [asked for asked in newest.restarts if asked.number > done.restart_number]
     if missed and missed[0].number > done.restart_number + 1:
@@ -189,7 +189,7 @@ def to_do(done: Orders, newest: Orders, worker_id: str) -> ToDo:
 
 
 def encode(orders: Orders) -> bytes:
-    """As JSON; fields of a newer version are kept."""
+    """Encode as JSON; fields of a newer keyfold are kept."""
     known = {
         "version": orders.version,
         "state": orders.state,
@@ -203,12 +203,12 @@ def encode(orders: Orders) -> bytes:
 
 
 def decode(data: bytes, key: str) -> Orders:
-    """Read orders. Raises `OrdersUnreadable`."""
+    """Decode a desired state. Raise `OrdersUnreadable` for anything else."""
     try:
         found = dict(orjson.loads(data))
         state = State(found.pop("state"))
         if state not in TARGETS:
-            raise ValueError(f"{state} cannot be asked for")
+            raise ValueError(f"{state} is not a desired state")
         orders = Orders(
             version=int(found.pop("version")),
             state=state,
@@ -222,18 +222,18 @@ def decode(data: bytes, key: str) -> Orders:
             changes=tuple(map(str, found.pop("changes"))),
             unknown=found,
         )
-        encode(orders)  # a number may be too large for it, or a newer version's field nested too deep: a `TypeError`
-        return orders  # noqa: TRY300 - it is not certain before
+        encode(orders)  # `TypeError` if a number is too large, or a field of a newer version nested too deeply
+        return orders  # noqa: TRY300 - it is valid only if it can be encoded
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise OrdersUnreadable(
             key,
-            f"does not hold a sink's orders: {error!r}",
-            hint="it holds no data: delete it, and ask again for what was asked (pause, stop)",
+            f"does not contain a sink's desired state: {error!r}",
+            hint="the object contains no records; delete it, then repeat requests such as pause or stop",
         ) from error
 
 
 def _next(before: Orders, changed: Orders, change_id: str) -> Orders:
-    """The next version."""
+    """Return the next version, with the change's id."""
     version = max(changed.version, before.version) + 1
     return replace(
         changed,
@@ -246,11 +246,11 @@ def _next(before: Orders, changed: Orders, change_id: str) -> Orders:
 @dataclass(frozen=True, slots=True)
 class _Found:
     orders: Orders
-    etag: str | None  # None: there is no object
+    etag: str | None  # None if there is no object
 
 
 class OrderBook:
-    """The orders of one sink. Used by many threads."""
+    """The desired state of one sink in the bucket. Thread-safe."""
 
     def __init__(
         self, store: ObjectStore, folder: str, clock: Clock, random: Random, *, patience_s: float = _PATIENCE_S
@@ -267,12 +267,12 @@ class OrderBook:
 
     @property
     def known(self) -> Orders | None:
-        """The newest orders that were seen; None before the first answer."""
+        """The newest desired state that was read; None before the store's first answer."""
         return self._known
 
     @property
     def store_now_ms(self) -> int | None:
-        """The store's time, carried on from its last answer; None before the first."""
+        """The store's time, extrapolated from its last answer; None before the first."""
         if self._answered is None:
             return None
         date_ms, at_s = self._answered
@@ -280,11 +280,11 @@ class OrderBook:
 
     @property
     def state_age_s(self) -> float:
-        """For how long it has been known here that the state is what it is."""
+        """Time since this process learned of the current `state`."""
         return self._clock.monotonic_s() - self._state_seen_s
 
     def look(self) -> Orders:
-        """The newest orders. Raises `StoreUnavailable` (what is `known` then still holds), `OrdersUnreadable`."""
+        """Read the newest desired state. Raise `StoreUnavailable` (`known` still applies), `OrdersUnreadable`."""
         found = self._read()
         known = self._known
         if known is not None and found.orders.version < known.version:
@@ -292,11 +292,11 @@ class OrderBook:
         return self._learn(found.orders)
 
     def change(self, change: Change) -> Orders:
-        """Make a change, once; what the orders are then.
+        """Make a change exactly once, and return the new desired state.
 
-        Raises `StoreUnavailable` when the store gave no certain answer for too long: it may still be made then. Nothing
-        is written any more once that time is over: whoever asked has gone, and may want something else by now (a
-        process that was frozen in the middle of this).
+        Raise `StoreUnavailable` if the store gave no definite answer in time; the change may still take effect. Once
+        that time is over nothing more is written: if this process was suspended in between, its client has timed out
+        and may want something else by now.
         """
         change_id = f"{self._random.getrandbits(64):016x}"
         began_s, began_ms = self._clock.monotonic_s(), self._clock.now_ms()
@@ -307,11 +307,13 @@ class OrderBook:
             changed = change(found.orders)
             if changed is found.orders:
                 return self._learn(found.orders)
-            # The monotonic clock stands still with a suspended machine.
+            # The monotonic clock stops while the machine is suspended.
             took_s = max(self._clock.monotonic_s() - began_s, (self._clock.now_ms() - began_ms) / 1000)
             if took_s > 2 * self._patience.patience_s:
                 raise StoreUnavailable(
-                    self._key, f"it took {took_s:.0f} s to come to this; nothing was noted down", hint="ask again"
+                    self._key,
+                    f"the request took {took_s:.0f} s and was dropped; nothing was changed",
+                    hint="retry the request",
                 )
             newest = _next(found.orders, changed, change_id)
             if self._write(newest, found.etag):
@@ -326,7 +328,7 @@ class OrderBook:
         return _Found(decode(blob.data, self._key), blob.etag)
 
     def _write(self, orders: Orders, etag: str | None) -> bool:
-        """PUT until the store says yes or no."""
+        """PUT until the store accepts or refuses the object."""
         data = encode(orders)
         mode = Create() if etag is None else Update(etag)
         try:
@@ -336,8 +338,8 @@ class OrderBook:
         except (StoreUnavailable, ConditionUndecided) as error:
             raise StoreUnavailable(
                 self._key,
-                f"the store gave no certain answer for {self._patience.patience_s:g} s: {error.message}",
-                hint="what was asked for may still be noted down; look at the sink's status, and ask again",
+                f"the store gave no definite answer for {self._patience.patience_s:g} s: {error.message}",
+                hint="the request may still take effect; check the sink's status before you retry",
             ) from error
         return True
 

@@ -1,18 +1,19 @@
-"""Which workers a sink has, and what each says of its tasks.
+"""The worker registry: which workers a sink has, and the status of each worker and its tasks.
 
-    <topics.dir>/_sinks/<name>/workers/<worker_id>.json      one object a worker, written by it alone
+    <topics.dir>/_sinks/<name>/workers/<worker_id>.json      one object per worker, which only that worker writes
 
-A worker writes its status when something has changed, at most every 5 s (what people wait for: after 1 s), at least
-every 30 s. One that has not for 90 s is gone: the others forget it, delete its object and free its slot, so that
-nothing piles up where pods come and go under new names. Who was gone by mistake (its process was stopped, its network
-cut) writes again, takes a slot again, and is back.
+A worker writes its status after a change, at most every 5 s (every 1 s for changes that users wait for), and at least
+every 30 s. A worker that has not written for 90 s is gone. The others forget it, delete its object and free its slot.
+So objects do not accumulate where pods come and go under new names. A worker that was only suspended or cut off writes
+again, takes a slot again, and is back.
 
-How old a status is when a worker first sees it, the store's times tell. From then on the worker counts by its own
-monotonic clock, and what has changed since it looked last is no older than that look. So a store whose clock jumps
-makes nobody gone who writes, and hides nobody who does not.
+When a worker first sees a status object, it computes the object's age from the store's times. From then on it uses its
+own monotonic clock, and an object that has changed since the last listing is no older than that listing. So a jump of
+the store's clock neither removes a worker that writes nor keeps one that does not.
 
-A worker is known by its id. Should a second process come with the same one, the object tells by the *incarnation* in
-it: the process that came last keeps the id (it is a pod that was started again), the other one goes on under another.
+A worker is identified by its id. If a second process starts with the same id, the *incarnation* in the object tells
+them apart. The process that started last keeps the id, because it is usually a restarted pod. The other process
+continues under another id.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class _Seen:
 
 @dataclass(frozen=True, slots=True)
 class _Watched:
-    """One version of another worker's object: how old it was when it was first seen, and when that was (monotonic)."""
+    """One version of another worker's object: its age when it was first seen, and when that was (monotonic)."""
 
     etag: str
     age_ms: int
@@ -72,7 +73,7 @@ class _Watched:
 
 
 class RollCall:
-    """One worker's part in the roll call. `turn` belongs to one thread; everything else to any."""
+    """The worker registry, for one worker. Only one thread may call `turn`; the rest is thread-safe."""
 
     def __init__(
         self,
@@ -103,15 +104,15 @@ class RollCall:
 
     @property
     def slot(self) -> int:
-        """The worker's place; `UNKNOWN` before the store has given it one."""
+        """The worker's slot; `UNKNOWN` before it has one."""
         orders = self._book.known
         return UNKNOWN if orders is None else orders.slots.get(self.worker_id, UNKNOWN)
 
     def turn(self, status: Callable[[], WorkerStatus]) -> None:
-        """Write what is due, see to the slot, and clear away who is gone. Raises what the store raises."""
+        """Write the status if it is due, take a slot, and remove workers that are gone. Raise the store's errors."""
         self._write_if_due(status())
         if self.slot == UNKNOWN:
-            # After the status, or somebody would free it again.
+            # After the status is written, or another worker would free the slot again.
             self._book.change(take_slot(self.worker_id))
             self._write_now(status())
         now_s = self._clock.monotonic_s()
@@ -120,9 +121,9 @@ class RollCall:
             self._swept_s = now_s
 
     def others(self, *, fresh: bool = False) -> Sequence[WorkerStatus]:
-        """The other workers that are alive, by id. At most a second old, or fresh where that is asked for.
+        """Return the other live workers, by id. The list is at most a second old, or read now if `fresh`.
 
-        Raises `StoreUnavailable` when the store does not answer; `known_others` then has those that were seen last.
+        Raise `StoreUnavailable` if the store does not answer; `known_others` then has the last known workers.
         """
         with self._lock:
             now_s = self._clock.monotonic_s()
@@ -132,16 +133,16 @@ class RollCall:
             return self.known_others()
 
     def known_others(self) -> Sequence[WorkerStatus]:
-        """The other workers as they were seen last, without a question to the store."""
+        """Return the other workers as last seen, without a request to the store."""
         return [seen.status for _, seen in sorted(self._others.items())]
 
     def silent_ms(self, worker_id: str) -> int:
-        """For how long another worker has written nothing; 0 for one that was not seen."""
+        """Return the time since another worker's last write; 0 for an unknown worker."""
         watched = self._watched.get(self._key(worker_id))
         return 0 if watched is None else watched.silent_ms(self._clock.monotonic_s())
 
     def leave(self) -> None:
-        """Take this worker off: its tasks have ended. Raises what the store raises; the others then notice in time."""
+        """Remove this worker, whose tasks have ended. Raise the store's errors; other workers then remove it later."""
         self._book.change(free_slots([self.worker_id]))
         self._store.delete(self._key(self.worker_id))
 
@@ -157,7 +158,7 @@ class RollCall:
         self._written_s = self._clock.monotonic_s()
 
     def _write(self, status: WorkerStatus) -> WorkerStatus:
-        """Write over whatever is there; what was written."""
+        """Write the status over the current object, and return the status that was written."""
         key = self._key(status.worker_id)
         for _ in range(_TRIES):
             data = orjson.dumps({"incarnation": self._incarnation, "status": orjson.Fragment(dump(status))})
@@ -166,20 +167,25 @@ class RollCall:
                 self._etag = self._store.put(self._key(status.worker_id), data, mode).etag
             except (AlreadyExists, PreconditionFailed):
                 status = self._meet(status)
-            except ObjectNotFound:  # it was cleared away: this process slept, or the network did
+            except ObjectNotFound:  # others removed the object while this process was suspended or cut off
                 self._etag = None
             else:
                 return status
-        raise ConditionUndecided(key, f"was changed by others {_TRIES} times in a row")
+        raise ConditionUndecided(key, f"was changed by other processes {_TRIES} times in a row")
 
     def _meet(self, status: WorkerStatus) -> WorkerStatus:
-        """My object has changed: by a request of mine whose answer was lost, or by another process with my id."""
+        """Handle a change of this worker's object.
+
+        Either a request of this process took effect and its answer was lost, or another process uses the same id.
+        """
         try:
             blob = self._store.get(self._key(self.worker_id), DOCUMENT_BYTES_MAX)
         except ObjectNotFound:
             self._etag = None
             return status
-        took_over = self._etag is not None  # I have written it before, so whoever has since came after me
+        took_over = (
+            self._etag is not None
+        )  # this process has written the object before, so the other process started later
         if took_over and _incarnation(blob.data) != self._incarnation:
             return self._rename(status)
         self._etag = blob.etag
@@ -188,13 +194,13 @@ class RollCall:
     def _rename(self, status: WorkerStatus) -> WorkerStatus:
         taken, self.worker_id = self.worker_id, f"{self.worker_id}~{self._incarnation[:6]}"
         self._etag = None
-        self._events.warning("another process uses this worker's id", worker_id=taken, now=self.worker_id)
+        self._events.warning("worker id in use by another process", worker_id=taken, now=self.worker_id)
         return replace(status, worker_id=self.worker_id, slot=UNKNOWN)
 
     # Looking
 
     def _look(self) -> None:
-        """Find who is alive. Statuses that have not changed are not fetched again."""
+        """Find the live workers. Objects that have not changed are not read again."""
         self._book.look()  # for the store's time
         alive, _ = self._listed()
         known = {key: seen for key, seen in self._others.items() if key in alive and alive[key].etag == seen.etag}
@@ -206,7 +212,7 @@ class RollCall:
         self._others = known
 
     def _listed(self) -> tuple[dict[str, ObjectInfo], list[ObjectInfo]]:
-        """The objects of the other workers that are alive by key, and what is left of those that are gone."""
+        """Return the objects of the other live workers by key, and the objects of workers that are gone."""
         found = [info for info in self._store.list(self._prefix) if info.key != self._key(self.worker_id)]
         now_s = self._clock.monotonic_s()
         self._watched = watched = {info.key: self._watch(info, now_s) for info in found}
@@ -221,12 +227,12 @@ class RollCall:
         return alive, gone
 
     def _watch(self, info: ObjectInfo, now_s: float) -> _Watched:
-        """How old a status is. The store's times are asked at its first sight only: they may jump later."""
+        """Return an object with its age. The store's times count only when it is first seen, as they may jump later."""
         before, now_ms = self._watched.get(info.key), self._book.store_now_ms
         if before is not None and before.etag == info.etag:
             return before
         age_ms = 0 if now_ms is None else max(0, now_ms - info.last_modified_ms)
-        if self._listed_s is not None:  # it was not there at the last look
+        if self._listed_s is not None:  # this version was not in the last listing
             age_ms = min(age_ms, round((now_s - self._listed_s) * 1000))
         return _Watched(info.etag, age_ms, now_s)
 
@@ -236,21 +242,21 @@ class RollCall:
             return _Seen(blob.etag, load_worker(orjson.dumps(orjson.loads(blob.data)["status"])))
         except ObjectNotFound:
             return None
-        # A newer version's, in the middle of an upgrade, or no worker's.
+        # Written by a newer version during an upgrade, or not by a worker.
         except (ObjectTooLarge, ValueError, KeyError, TypeError) as error:
-            self._events.warning("a worker's status cannot be read", key=key, error=repr(error))
+            self._events.warning("worker status unreadable", key=key, error=repr(error))
             return None
 
     def _sweep(self) -> None:
-        """Forget who is gone: objects first, slots after.
+        """Remove workers that are gone: first their objects, then their slots.
 
-        The orders are read before the list, and a worker writes its status before it takes a slot: so whoever has a
-        slot in these orders and is not in the list is gone. One that comes back in this moment takes a slot anew.
+        The desired state is read before the listing, and a worker writes its status before it takes a slot. So a worker
+        with a slot that is not in the listing is gone. If it comes back at this moment, it takes a slot again.
         """
         orders = self._book.look()
         alive, gone = self._listed()
         for info in gone:
-            self._events.info("worker is gone", key=info.key)
+            self._events.info("removed a worker that is gone", key=info.key)
             self._clear(info.key)
         left = [worker_id for worker_id in orders.slots if self._key(worker_id) not in alive]
         left = [worker_id for worker_id in left if worker_id != self.worker_id]
@@ -258,31 +264,31 @@ class RollCall:
             self._book.change(free_slots(left))
 
     def _clear(self, key: str) -> None:
-        """Delete what a worker left. Where that is not allowed it stays, and nobody takes it for a worker."""
+        """Delete the object of a worker that is gone. Without the right to delete it stays, and is ignored."""
         try:
             self._store.delete(key)
         except AccessDenied as error:
-            self._events.warning("no right to clear away", key=key, error=str(error))
+            self._events.warning("no right to delete a worker's status", key=key, error=str(error))
 
     def _key(self, worker_id: str) -> str:
         return f"{self._prefix}{safe_name(worker_id)}.json"
 
 
 def leave_quietly(roll_call: RollCall) -> None:
-    """Take a worker off the roll; whoever cannot is noticed by the others after a while."""
+    """Remove a worker from the registry. If that fails, the others remove it after a while."""
     with contextlib.suppress(KeyfoldError):
         roll_call.leave()
 
 
 def _wait_s(before: WorkerStatus, now: WorkerStatus) -> float:
-    """How long after the last status this one may, or must, be written."""
+    """Return the time after the last write at which the status may or must be written."""
     if _states(before) != _states(now):
         return _URGENT_AFTER_S
     return _AT_MOST_EVERY_S if _without_times(before) != _without_times(now) else _AT_LEAST_EVERY_S
 
 
 def _states(status: WorkerStatus) -> object:
-    """What people wait for."""
+    """Return the part of a status whose changes users wait for."""
     tasks = [
         (t.number, t.state, t.trace, [(p.topic, p.partition, p.state) for p in t.partitions]) for t in status.tasks
     ]

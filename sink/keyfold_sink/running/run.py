@@ -1,14 +1,14 @@
-"""A worker from its options: the store, the orders, the roll call, REST, and the supervisor in the middle.
+"""Build and run a worker: store, desired state, worker registry, REST API and supervisor.
 
-    main thread          the supervisor's rounds
-    keyfold-orders       looks at the orders every 2 s
-    keyfold-roll-call    writes this worker's status, clears away workers that are gone
-    REST's threads       ask the service
+    main thread          the supervisor's loop
+    keyfold-orders       reads the desired state every 2 s
+    keyfold-roll-call    writes this worker's status, removes workers that are gone
+    REST's threads       call the service
 
-The threads that wait for the store hold nothing up but themselves. Tasks are started once the orders are known, so that
-a worker that starts while the sink is paused or stopped starts so; a store that does not answer is waited for, and its
-refusal ends a worker that has not begun. Later refusals end nothing: rights may come back, and credentials are looked
-up anew (`keyfold_sink.writing.access`).
+A thread that waits for the store blocks no other thread. Tasks are started once the desired state is known, so that a
+worker that starts while the sink is paused or stopped does not read. A worker that starts waits for a store that does
+not answer, and ends if the store refuses its requests. Later refusals end nothing: rights may be restored, and
+credentials are looked up again (`keyfold_sink.writing.access`).
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ from keyfold_sink.writing.batch import TopicPartitionKey
 
 @dataclass(frozen=True, slots=True)
 class WorkerTimings:
-    """The intervals and time-outs of a worker's own threads."""
+    """Intervals and time-outs of a worker's own threads."""
 
     orders_every_s: float = 2.0
-    """The sink's orders are read this often."""
+    """Interval at which the desired state is read."""
     roll_call_every_s: float = 0.5
-    """The worker looks this often whether its status is to be written."""
+    """Interval at which the worker checks whether to write its status."""
     after_error_s: float = 5.0
-    """A roll call that failed is tried again after this time."""
+    """Delay after a failed update of the worker registry."""
     leave_s: float = 5.0
-    """The store has this long to let the worker take itself off the roll."""
+    """Time limit for a worker that ends to remove itself from the registry."""
 
 
 def run_worker(
@@ -72,7 +72,7 @@ def run_worker(
 ) -> None:
     """Run a worker until `stop` is set. `arguments` are those of `keyfold sink run`, `values` the configuration.
 
-    Raises `TasksFailed`; `KeyfoldError` for what keeps a worker from beginning.
+    Raise `TasksFailed` if tasks failed, another `KeyfoldError` if the worker could not start.
     """
     opened = open_store(options.location)
     store = RenewingStore(opened, lambda: location_now(options), clock, waits=False)
@@ -94,7 +94,7 @@ def run_until_caught_up(
     random: Random,
     progress: Progress,
 ) -> None:
-    """Run tasks that end by themselves; no orders, no REST. Raises `TasksFailed`."""
+    """Run tasks until they end by themselves, without desired state and REST API. Raise `TasksFailed`."""
     Supervisor(
         options.tasks_max,
         spawner(values, arguments),
@@ -109,18 +109,21 @@ def run_until_caught_up(
 def spawner(
     values: Mapping[str, str], arguments: Sequence[str], is_proven: Callable[[], bool] = lambda: False
 ) -> Callable[[int, bool], Process]:
-    """How tasks are started. `is_proven`: whether one has worked already, so that the store's refusals may pass."""
+    """Return the function that starts tasks.
+
+    `is_proven` says whether a task has worked before, so that refusals by the store are retried.
+    """
     line = first_line(values)
     return lambda number, paused: TaskProcess(task_command(arguments, number, paused=paused, proven=is_proven()), line)
 
 
 def limits(options: SinkOptions) -> Limits:
-    """The patience with tasks."""
+    """Return the time limits for tasks."""
     return Limits(options.task_hang_timeout_ms / 1000, options.shutdown_timeout_ms / 1000 + STOP_SLACK_S)
 
 
 class Worker:
-    """All parts of one worker."""
+    """One worker with all of its parts."""
 
     def __init__(
         self,
@@ -135,7 +138,10 @@ class Worker:
         renew: Callable[[], None] = lambda: None,
         timings: WorkerTimings | None = None,
     ) -> None:
-        """`proven` is set when a task works for the first time; `renew` looks up credentials anew, and may wait."""
+        """Build the parts.
+
+        `proven` is set when a task works for the first time. `renew` looks up credentials again, and may block.
+        """
         self._options = options
         self._timings = timings or WorkerTimings()
         self._proven = proven or threading.Event()
@@ -179,7 +185,7 @@ class Worker:
         self._events = structlog.get_logger("keyfold.sink")
 
     def run(self, stop: threading.Event) -> None:
-        """Until `stop` is set, or there is nothing left to do."""
+        """Run until `stop` is set, or until every task has failed and there is no REST API to restart one."""
         with listening(self._options) as sockets:
             self._roll_call.worker_id = worker_id(self._options, sockets)
             with (
@@ -199,11 +205,11 @@ class Worker:
 
     @contextmanager
     def _served(self, sockets: Sockets) -> Iterator[Sequence[str]]:
-        """REST, where there is something to listen on; its addresses."""
+        """Serve the REST API if there are listeners, and yield its addresses."""
         if not sockets.listening:
             yield ()
             return
-        from keyfold_sink.rest.server import serve  # a web server: only who listens has it loaded
+        from keyfold_sink.rest.server import serve  # loads a web server, so only if it is needed
 
         definitions = Definitions(self._options)
         with serve(
@@ -213,7 +219,7 @@ class Worker:
 
     @contextmanager
     def _background(self, stop: threading.Event) -> Iterator[None]:
-        """The threads that talk to the store; after the tasks have ended, this worker is taken off the roll."""
+        """Run the threads that talk to the store. After the tasks have ended, remove this worker from the registry."""
         ended = threading.Event()
         threads = [
             threading.Thread(target=self._follow_orders, args=(stop, ended), name="keyfold-orders", daemon=True),
@@ -230,12 +236,12 @@ class Worker:
             leaving.join(self._timings.leave_s)
 
     def _follow_orders(self, stop: threading.Event, ended: threading.Event) -> None:
-        trouble = _Trouble("the sink's orders")
+        trouble = _Trouble("the sink's desired state")
         while not ended.is_set():
             try:
                 self._book.look()
                 trouble.over()
-            except Exception as error:  # noqa: BLE001 - a defect here must not leave the sink deaf
+            except Exception as error:  # noqa: BLE001 - after a defect here the worker would follow no requests
                 trouble.met(error)
                 if isinstance(error, KeyfoldError) and not error.retriable and self._book.known is None:
                     self._refused = error
@@ -244,7 +250,7 @@ class Worker:
             ended.wait(self._timings.orders_every_s)
 
     def _answer_roll_call(self, ended: threading.Event) -> None:
-        trouble = _Trouble("the roll call of workers")
+        trouble = _Trouble("the worker registry")
         while not ended.is_set():
             try:
                 self._roll_call.turn(self.service.own_status)
@@ -255,7 +261,7 @@ class Worker:
                 ended.wait(self._timings.after_error_s)
 
     def _leave(self, threads: Sequence[threading.Thread]) -> None:
-        for thread in threads:  # what they write after this worker has left would stay
+        for thread in threads:  # an object that they write after this worker has left would stay
             thread.join()
         leave_quietly(self._roll_call)
 
@@ -275,7 +281,7 @@ class Worker:
 
 
 class LazyCluster:
-    """Kafka, asked by a client that is made when somebody asks: it would try to connect for ever."""
+    """Kafka's admin client, made at the first request: an idle client would keep trying to connect."""
 
     def __init__(self, make: Callable[[], AdminSource]) -> None:
         self._make = make
@@ -302,7 +308,7 @@ class LazyCluster:
 
 
 class _Trouble:
-    """Says when something does not work, when that becomes something else, and when it works again."""
+    """Log when an operation begins to fail, when its error changes, and when it succeeds again."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -312,7 +318,7 @@ class _Trouble:
     def met(self, error: Exception) -> None:
         if type(error) is not self._said:
             is_passing = isinstance(error, KeyfoldError) and error.retriable
-            event = "waiting for an answer" if is_passing else "does not work now"
+            event = "waiting for an answer" if is_passing else "request failed; retrying"
             defect = None if isinstance(error, KeyfoldError) else error
             self._events.warning(event, about=self._what, error=str(error), exc_info=defect)
         self._said = type(error)

@@ -1,8 +1,8 @@
-"""What REST asks of a sink (`keyfold_sink.service.Service`), answered by one of its workers.
+"""The service behind the REST API (`keyfold_sink.service.Service`), in each worker.
 
-Whatever changes something is written into the orders, in the bucket, and every worker follows, this one too. What is
-said of tasks comes from this worker's supervisor and from the other workers' status objects; while the store is away,
-from what they said last.
+Requests that change something change the desired state in the bucket, and every worker follows it, including this one.
+The status of tasks comes from this worker's supervisor and from the other workers' status objects. While the store does
+not answer, the last known status objects count.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from keyfold_sink.writing.batch import TopicPartitionKey
 _ANSWER_S: Final = 2.0
 _ASK_AGAIN_S: Final = 15.0
 _TOPICS_AGE_S: Final = 10.0
-# A task reports every second, but for the time in which it flushes what is taken away from it.
+# A task reports every second, except while it flushes revoked partitions.
 _SILENCE_MS: Final = 10_000
-# A worker looks at its orders every 2 s, says within another one that it has seen new ones, and if nothing happens says
-# something every 30 s (`keyfold_sink.running.roll_call`).
+# A worker reads the desired state every 2 s, confirms a new version within another second, and writes its status at
+# least every 30 s (`keyfold_sink.running.roll_call`).
 _HEARS_WITHIN_S: Final = 15.0
 _SILENT_MS: Final = 40_000
 
@@ -43,22 +43,22 @@ class Tasks(Protocol):
 
     @property
     def tasks(self) -> tuple[TaskStatus, ...]:
-        """What is known of each task that is there."""
+        """The status of each task."""
 
     @property
     def orders_version(self) -> int:
-        """The newest orders that were carried out."""
+        """The newest version of the desired state that was carried out."""
 
     @property
     def is_alive(self) -> bool:
-        """Whether the loop goes round."""
+        """Whether the supervisor's loop runs."""
 
     def set_log_level(self, logger: str, level: str) -> None:
-        """Have all tasks, also those to come, log at a level."""
+        """Set a log level in all tasks, including later ones."""
 
 
 class SinkService:
-    """A sink as a service. Every call may come from any thread."""
+    """The service of one worker. Thread-safe."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class SinkService:
         """See `Service.worker_id`."""
         return self._roll_call.worker_id
 
-    # What is
+    # Queries
 
     def cluster_id(self) -> str:
         """See `Service.cluster_id`."""
@@ -110,7 +110,7 @@ class SinkService:
         return self._orders().state
 
     def own_status(self) -> WorkerStatus:
-        """What this worker says of itself. Metrics are not for other workers, and each of them changes all the time."""
+        """Return this worker's status without metrics, which change all the time and which other workers ignore."""
         return WorkerStatus(
             worker_id=self.worker_id,
             slot=self._roll_call.slot,
@@ -124,7 +124,7 @@ class SinkService:
         """See `Service.workers`."""
         try:
             others = self._roll_call.others()
-        except KeyfoldError:  # what is asked for when the store does not work is this above all
+        except KeyfoldError:  # users need the status most of all while the store does not work
             others = self._roll_call.known_others()
         return [self.own_status(), *others]
 
@@ -136,7 +136,7 @@ class SinkService:
         """See `Service.not_ready`."""
         known = self._book.known
         if known is None:
-            return "whether the sink is to run is not known yet: its orders in the bucket have not been read"
+            return "the sink's desired state has not been read from the bucket yet"
         if known.state is State.STOPPED:
             return ""
         tasks = {task.number: task for task in self._tasks.tasks}
@@ -149,7 +149,7 @@ class SinkService:
         return sorted(reading.union(self._topics_with_logs()))
 
     def offsets(self) -> Mapping[TopicPartitionKey, int]:
-        """See `Service.offsets`. Of partitions that no task has now, the manifests are asked."""
+        """See `Service.offsets`. The manifest is read for partitions that no task has."""
         found: dict[TopicPartitionKey, int] = {}
         for worker in self.workers():
             for task in worker.tasks:
@@ -161,7 +161,7 @@ class SinkService:
         found |= self._ends.read(key for key in places if key not in found)
         return dict(sorted(found.items()))
 
-    # What is to be
+    # Requests
 
     def pause(self) -> None:
         """See `Service.pause`."""
@@ -176,7 +176,7 @@ class SinkService:
         self._order(orders.target(State.STOPPED))
 
     def restart(self, *, include_tasks: bool, only_failed: bool) -> None:
-        """See `Service.restart`. Without its tasks a sink is what it has looked up: that is looked up anew."""
+        """See `Service.restart`."""
         of_tasks = Scope.FAILED if only_failed else Scope.ALL
         self._order(orders.restart(of_tasks if include_tasks else Scope.CONNECTOR))
 
@@ -187,7 +187,7 @@ class SinkService:
                 if worker.slot != UNKNOWN and worker.slot * self.options.tasks_max + task.number == task_id:
                     self._order(orders.restart(Scope.ONE, worker.worker_id, task.number))
                     return
-        raise NoSuchTask(f"no worker has a task {task_id} now")
+        raise NoSuchTask(f"no worker has a task with id {task_id}")
 
     def flush(self) -> None:
         """See `Service.flush`."""
@@ -201,11 +201,11 @@ class SinkService:
         """See `Service.alter_offsets`."""
         for (topic, partition), offset in offsets.items():
             if topic not in self.options.choose_topics([topic]):
-                raise OffsetRefused(f"{topic} is no topic of this sink; nothing was moved")
+                raise OffsetRefused(f"this sink does not read topic {topic}; no offset was changed")
             if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
                 raise OffsetRefused(
-                    f"{offset!r} is no offset for {topic}-{partition}; nothing was moved",
-                    hint="an end cannot be reset: a log holds each offset once",
+                    f"{offset!r} is not a valid offset for {topic}-{partition}; no offset was changed",
+                    hint="an offset cannot be reset, because a log holds each offset once",
                 )
         self._require_stopped()
         self._ends.move(offsets)
@@ -213,32 +213,32 @@ class SinkService:
 
     def _order(self, change: Change) -> None:
         newest = self._book.change(change)
-        self._events.info("order noted", state=newest.state.value, version=newest.version)
+        self._events.info("desired state changed", state=newest.state.value, version=newest.version)
 
     def _orders(self) -> Orders:
         return self._book.known or self._book.look()
 
     def _require_stopped(self) -> None:
-        """Raise `NotStopped` while any task may be there, or may come. Asked of the store anew.
+        """Raise `NotStopped` while any task may be running or starting, by a fresh read of the store.
 
-        A worker that is deaf (killed, frozen, cut off) is not waited for: should a task of it wake it is fenced, and
-        goes on from where the log ends then, or stops.
+        The check does not wait for a worker that was killed, suspended or cut off. If a task of it resumes, that task
+        is fenced, and continues from the log's end or stops.
         """
         newest = self._book.look()
         if newest.state is not State.STOPPED:
-            raise NotStopped(f"the sink is {newest.state}; nothing was moved", hint="stop it first")
+            raise NotStopped(f"the sink is {newest.state}; no offset was changed", hint="stop the sink first")
         for worker in [self.own_status(), *self._roll_call.others(fresh=True)]:
             has_heard = worker.orders_version >= newest.state_since
             if self._is_deaf(worker, has_heard=has_heard):
                 continue
             if worker.tasks or not has_heard:
                 raise NotStopped(
-                    f"the tasks of worker {worker.worker_id} have not all ended yet; nothing was moved",
-                    hint="ask again in some seconds",
+                    f"the tasks of worker {worker.worker_id} have not all ended yet; no offset was changed",
+                    hint="retry in a few seconds",
                 )
 
     def _is_deaf(self, worker: WorkerStatus, *, has_heard: bool) -> bool:
-        """Whether another worker does not do what a worker that works does: hear orders, and say so."""
+        """Whether another worker does not confirm the desired state, or does not write its status, in time."""
         if worker.worker_id == self.worker_id:
             return False
         silent_ms = self._roll_call.silent_ms(worker.worker_id)
@@ -247,7 +247,7 @@ class SinkService:
         return silent_ms >= _SILENT_MS
 
     def _topics_with_logs(self) -> list[str]:
-        """The sink's topics that have a log, at most ten seconds old."""
+        """Return the sink's topics that have a log; the list is at most ten seconds old."""
         with self._lock:
             now_s = self._clock.monotonic_s()
             if self._topics is None or now_s - self._topics[0] > _TOPICS_AGE_S:
@@ -256,17 +256,17 @@ class SinkService:
             return self._topics[1]
 
     def _why_not(self, task: TaskStatus | None) -> str:
-        """Why a task is not as it should be; empty when it is."""
+        """Return why a task is not ready, empty if it is."""
         if task is None:
             return "has not been started yet"
         silent_ms = self._clock.now_ms() - task.reported_ms
         if task.pid != UNKNOWN and silent_ms > self.options.offset_flush_timeout_ms + _SILENCE_MS:
             return f"has not reported for {silent_ms // 1000} s"
         if task.state in {State.RUNNING, State.PAUSED}:
-            words, moves = standstill(task, task.reported_ms)  # both by the task's clock, at one moment
-            return "" if moves else f"stands still: {words}"
-        what = {State.FAILED: "has failed", State.RESTARTING: "is being started anew"}
-        return ": ".join(filter(None, (what.get(task.state, "has not joined its group yet"), task.trace)))
+            words, moves = standstill(task, task.reported_ms)  # both times are by the task's clock
+            return "" if moves else f"makes no progress: {words}"
+        what = {State.FAILED: "has failed", State.RESTARTING: "is being restarted"}
+        return ": ".join(filter(None, (what.get(task.state, "has not joined the consumer group yet"), task.trace)))
 
 
 def _has_no_answer(answer: Future[str]) -> bool:

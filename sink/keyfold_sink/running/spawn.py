@@ -1,13 +1,14 @@
-"""A task as a process of this very program, with the two lines of `keyfold_sink.wire` to it.
+"""A task as a process of this program, with the two pipes of `keyfold_sink.wire`.
 
-The configuration goes with it, as it was when the worker began, in the first line of its stdin: a file that is changed
-while the worker runs must not make a task that is started again another one than its brothers.
+The supervisor sends the configuration, as it was when the worker began, in the first line of the task's stdin. So a
+restarted task has the configuration of the other tasks, even if the file was changed while the worker runs.
 
-A task belongs to the worker's group of processes, so Ctrl-Z and SIGKILL to the group reach it. Ctrl-C and a terminal
-that goes away signal the whole group too, but they are for the worker alone, which then orders its tasks to stop. So
-a task is started with these signals blocked, and never unblocks them.
+A task belongs to the worker's process group, so Ctrl-Z and SIGKILL to the group reach it. Ctrl-C and a closed terminal
+also signal the whole group, but only the worker must handle them, and then orders its tasks to stop. So a task is
+started with these signals blocked, and never unblocks them.
 
-Nothing here waits. What does not fit into a pipe is kept until it does; a task that reports without end is cut off.
+No call blocks. Bytes that do not fit into a pipe are kept until they do, and one call reads a limited number of
+reports.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class TaskProcess:
         reports, theirs = os.pipe()
         try:
             with _blocked(_FOR_THE_WORKER):
-                self._popen = subprocess.Popen(  # noqa: S603 - this very program
+                self._popen = subprocess.Popen(  # noqa: S603 - runs this program
                     [*command, "--report-fd", str(theirs)], stdin=subprocess.PIPE, pass_fds=(theirs,), bufsize=0
                 )
         except BaseException:
@@ -79,7 +80,7 @@ class TaskProcess:
                 break
             self._rest += piece
             if len(self._rest) > _LONGEST_LINE_BYTES:
-                break  # the loop has other things to do, and a task could go on for ever
+                break  # the loop has other work, and a task could write without end
         *lines, rest = self._rest.split(b"\n")
         self._rest = bytearray() if len(rest) > _LONGEST_LINE_BYTES else rest
         return [bytes(line) for line in lines]
@@ -93,7 +94,7 @@ class TaskProcess:
         self._popen.send_signal(number)
 
     def close(self) -> None:
-        """See `Process.close`; waits for a process that was killed a moment ago."""
+        """See `Process.close`. Wait for a process that was just killed."""
         os.close(self._reports)
         self._stdin.close()
         self._popen.wait()
@@ -105,15 +106,15 @@ class TaskProcess:
                 if not written:  # the pipe is full
                     return
                 del self._unsent[:written]
-        except BrokenPipeError:  # it has ended, which `poll` tells
+        except BrokenPipeError:  # the process has ended, which `poll` reports
             self._unsent.clear()
 
 
 @contextmanager
 def _blocked(numbers: Sequence[signal.Signals]) -> Iterator[None]:
-    """Block signals in this thread: a process that is started meanwhile inherits that, from its first instruction on.
+    """Block signals in this thread, so that a process started meanwhile inherits the mask from its first instruction.
 
-    The worker itself misses none of them. They come to another thread, or to this one a moment later.
+    The worker itself misses no signal: another thread receives it, or this thread does a moment later.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
@@ -123,24 +124,24 @@ def _blocked(numbers: Sequence[signal.Signals]) -> Iterator[None]:
 
 
 def _widen(pipe: int) -> None:
-    """Let a report of thousands of partitions go through in one piece, where that can be had (Linux)."""
+    """Enlarge a pipe so that a report of thousands of partitions fits, where the system supports it (Linux)."""
     with contextlib.suppress(OSError, AttributeError):
         fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIECE_BYTES)
 
 
 def first_line(values: Mapping[str, str]) -> bytes:
-    """A configuration for a task's stdin."""
+    """Encode a configuration for a task's stdin."""
     resolved = {key: value.written for key, value in values.items() if isinstance(value, Resolved)}
     return orjson.dumps({"config": {key: str(value) for key, value in values.items()}, "resolved": resolved}) + b"\n"
 
 
 def read_first_line(fd: int) -> dict[str, str]:
-    """The configuration that the supervisor sent; what comes after it is left to be read. Raises `ValueError`."""
+    """Read the configuration that the supervisor sent, and nothing after it. Raise `ValueError` if there is none."""
     line = bytearray()
     while not line.endswith(b"\n"):
         sign = os.read(fd, 1)
         if not sign:
-            raise ValueError("the supervisor has sent no configuration")
+            raise ValueError("the supervisor sent no configuration")
         line += sign
     found: dict[str, Any] = orjson.loads(line)
     resolved: dict[str, str] = found["resolved"]
@@ -148,6 +149,6 @@ def read_first_line(fd: int) -> dict[str, str]:
 
 
 def task_command(arguments: Sequence[str], number: int, *, paused: bool, proven: bool = False) -> list[str]:
-    """The command of one task; `arguments` are those of `keyfold sink run`."""
+    """Return the command line of one task; `arguments` are those of `keyfold sink run`."""
     flags = ["--paused"] * paused + ["--proven"] * proven
     return [sys.executable, "-m", "keyfold_sink", "run", *arguments, "--task", str(number), *flags]

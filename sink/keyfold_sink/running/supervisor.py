@@ -1,8 +1,8 @@
-"""Starts a worker's tasks and sees to them, round after round: orders, reports, processes that end or hang.
+"""The supervisor of a worker's tasks: start them, pass on the desired state, read reports, replace crashed tasks.
 
-The supervisor never waits for a task, for the store or for Kafka: what takes time happens on other threads, and comes
-in as values. Each task reads orders from a pipe of the supervisor; should the supervisor be killed, its tasks see the
-end of it, and stop as they do when they are told to.
+The supervisor never waits for a task, the store or Kafka. Slow work happens on other threads, which pass it values.
+Each task reads orders from a pipe of the supervisor. If the supervisor is killed, its tasks read the end of the pipe,
+and stop as they do on a stop order.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class TasksFailed(KeyfoldError):
 
 
 class TasksMisconfigured(TasksFailed, ConfigError):
-    """What failed did so for its configuration."""
+    """All failed tasks failed because of their configuration."""
 
     def __init__(self, message: str) -> None:
         KeyfoldError.__init__(self, message)
@@ -38,13 +38,13 @@ class TasksMisconfigured(TasksFailed, ConfigError):
 
 
 class TransactionsOpen(TasksFailed):
-    """What failed did so because of open transactions alone."""
+    """All failed tasks failed because of open transactions."""
 
     exit_code = TransactionOpen.exit_code
 
 
 class Supervisor:
-    """The tasks of one worker. `run` belongs to the main thread; the properties may be read from any."""
+    """The tasks of one worker. The main thread calls `run`; any thread may read the properties."""
 
     def __init__(
         self,
@@ -59,10 +59,10 @@ class Supervisor:
         heard: Callable[[TaskStatus], None] = lambda _status: None,
         seen: Callable[[tuple[TaskStatus, ...], Mapping[str, int]], None] = lambda _tasks, _replaced: None,
     ) -> None:
-        """`once`: tasks end by themselves, and none is started again.
+        """Prepare `tasks` tasks. With `once` they end by themselves, and none is restarted.
 
-        `renew` is called where all that is known is to be looked up anew; it must not wait. `heard` is told each report
-        of a task as it comes, `seen` once a round all tasks and `replaced`.
+        `renew` is called when cached lookups must be renewed; it must not block. `heard` receives each report of a
+        task, `seen` receives all tasks and `replaced` once per round.
         """
         self._clock = clock
         self._limits = limits
@@ -80,31 +80,31 @@ class Supervisor:
 
     @property
     def tasks(self) -> tuple[TaskStatus, ...]:
-        """What is known of each task that is there."""
+        """The status of each task."""
         found = (child.status for child in self._children)
         return tuple(status for status in found if status is not None)
 
     @property
     def replaced(self) -> Mapping[str, int]:
-        """How often tasks were started again without being asked, by cause."""
+        """The number of tasks replaced without a request, by cause."""
         return {why.value: self._replaced[why.value] for why in Replaced}
 
     @property
     def orders_version(self) -> int:
-        """The newest orders that were carried out, or passed on to the tasks."""
+        """The newest version of the desired state that was carried out or passed on to the tasks."""
         return 0 if self._done is None else self._done.version
 
     @property
     def is_alive(self) -> bool:
-        """Whether the loop goes round."""
+        """Whether the loop runs."""
         return self._clock.monotonic_s() - self._round_s < _ALIVE_S
 
     def has_live_tasks(self) -> bool:
-        """Whether a process of any task is there."""
+        """Whether any task has a process."""
         return any(child.is_live for child in self._children)
 
     def set_log_level(self, logger: str, level: str) -> None:
-        """Have all tasks, also those to come, log at a level (`keyfold.logs.set_level`). From any thread."""
+        """Set a log level in all tasks, including later ones (`keyfold.logs.set_level`). Thread-safe."""
         with self._levels_lock:
             kept = (one for one in self._levels if logger and one[0] != logger and not one[0].startswith(f"{logger}."))
             self._levels = (*kept, (logger, level))
@@ -119,9 +119,9 @@ class Supervisor:
         *,
         ends_when_failed: bool,
     ) -> None:
-        """Follow orders until `stop` is set, or where it `ends_when_failed`, until every task has failed.
+        """Follow the desired state until `stop` is set or, with `ends_when_failed`, until every task has failed.
 
-        Nothing is started before `newest` has an answer. Raises `TasksFailed` when a task did not end well.
+        No task is started before `newest` returns a desired state. Raise `TasksFailed` if a task failed.
         """
         with self._nobody_left():
             while not stop.is_set() and not (ends_when_failed and self.all_failed):
@@ -133,7 +133,7 @@ class Supervisor:
             self.end()
 
     def run_once(self, stop: threading.Event) -> None:
-        """Start all tasks and wait until each has ended by itself. Raises `TasksFailed` when one did not end well."""
+        """Start all tasks, and wait until each has ended by itself. Raise `TasksFailed` if a task failed."""
         with self._nobody_left():
             for child in self._children:
                 child.run(paused=False)
@@ -143,7 +143,7 @@ class Supervisor:
             self.end()
 
     def follow(self, orders: Orders, worker_id: str) -> None:
-        """Carry out what is new. The first orders that are seen only say how it is to be: all else was before."""
+        """Carry out the changes of the desired state. Of the first version only the state counts: the rest is past."""
         if self._done is not None and orders.version <= self._done.version:
             return
         todo = to_do(self._done or orders, orders, worker_id)
@@ -164,7 +164,7 @@ class Supervisor:
         self._done = orders
 
     def step(self) -> None:
-        """One round."""
+        """Run one round."""
         for child in self._children:
             child.step()
             child.log(self._levels)
@@ -173,11 +173,11 @@ class Supervisor:
 
     @property
     def all_failed(self) -> bool:
-        """Whether every task has ended with an error of its own, or is left with partitions that have all failed."""
+        """Whether every task has ended with an error, or has only failed partitions."""
         return all(child.phase is Phase.FAILED or _has_nothing_left(child.status) for child in self._children)
 
     def end(self) -> None:
-        """Let all tasks flush and end, and wait for it. Raises `TasksFailed`."""
+        """Stop all tasks, which flush first, and wait for them. Raise `TasksFailed` if a task failed."""
         failed = {child.number: child for child in self._children if child.phase is Phase.FAILED}
         for child in self._children:
             child.halt()
@@ -190,7 +190,7 @@ class Supervisor:
 
     @contextmanager
     def _nobody_left(self) -> Iterator[None]:
-        """Whatever ends the work (a second Ctrl-C): no task goes on without it."""
+        """Kill all tasks when the supervisor ends for any reason (such as a second Ctrl-C)."""
         try:
             yield
         finally:
@@ -202,7 +202,7 @@ class Supervisor:
 
 
 def _means(asked: Restart, child: Child) -> bool:
-    """Whether a restart is meant for this task. Those of other workers were left out before."""
+    """Whether a restart includes this task. Restarts of other workers' tasks were left out before."""
     match asked.scope:
         case Scope.ALL:
             return True
@@ -220,10 +220,10 @@ def _has_nothing_left(status: TaskStatus | None) -> bool:
 
 
 def _failure(failed: Sequence[Child], tasks: int) -> TasksFailed:
-    """What has failed, in the tasks' own words."""
+    """Return an error with the messages of the failed tasks."""
     each = "; ".join(f"task {child.number}: {child.last_words}" for child in failed)
     message = failed[0].last_words if tasks == 1 else f"{len(failed)} of {tasks} tasks failed: {each}"
     codes = {child.exit_code for child in failed}
     if codes == {TransactionsOpen.exit_code}:
-        return TransactionsOpen(failed[0].last_words)  # every task looks at all partitions
+        return TransactionsOpen(failed[0].last_words)  # every task checks all partitions
     return TasksMisconfigured(message) if codes == {_MISCONFIGURED} else TasksFailed(message)
