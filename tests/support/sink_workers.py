@@ -83,7 +83,7 @@ class Workers:
         if worker is not None:
             code = worker.wait(TOLD_TO_STOP_S)
             # What it could not flush in time, because the store was away, it may say; nothing else.
-            in_vain = code == 1 and "nothing is lost: the next run reads it again" in worker.said
+            in_vain = code == 1 and "nothing is lost; the next run reads the rest again" in worker.said
             assert code == 0 or in_vain, f"worker {slot} ended with {code}:\n{worker.said[-3000:]}"
             self._retire(slot)
         self.running[slot] = self.rig.start(self.configs[slot])

@@ -127,12 +127,12 @@ def test_a_task_whose_data_does_not_move_is_not_said_to_run(
 
 
 def test_what_a_running_task_says_is_in_its_way_is_told() -> None:
-    found = status(FakeService(make_options(), worker(0, task(0, trace="reading pauses: memory is full"))))
+    found = status(FakeService(make_options(), worker(0, task(0, trace="reading is paused: memory is full"))))
     assert found["tasks"][0] == {
         "id": 0,
         "state": "RUNNING",
         "worker_id": "host0:8083",
-        "trace": "reading pauses: memory is full",
+        "trace": "reading is paused: memory is full",
     }
 
 

@@ -201,7 +201,7 @@ def test_a_task_whose_rights_are_taken_waits_says_so_and_goes_on_by_itself(make:
     store.refuses = lambda _key: True
     rig.kafka.produce(T0, range(5, 10))
     rig.until(lambda: rig.says(State.UNASSIGNED))
-    assert "1 partitions wait for the right to go on" in rig.statuses[-1].trace
+    assert "the store refuses access for 1 partitions" in rig.statuses[-1].trace
     assert "s3:PutObject" in rig.statuses[-1].trace
     status = rig.status(T0)
     assert status is not None
@@ -221,7 +221,7 @@ def test_a_task_that_is_refused_one_partition_runs_and_says_which_right_it_lacks
     rig.kafka.produce(T1, range(5))
     rig.kafka.tell("on_assign", T0, T1)
     rig.until(lambda: rig.next_offset(T1) == 5)
-    rig.until(lambda: "wait for the right to go on" in rig.statuses[-1].trace)
+    rig.until(lambda: "the store refuses access for" in rig.statuses[-1].trace)
     assert rig.says(State.RUNNING)
     store.refuses = lambda _key: False
     rig.until(lambda: rig.next_offset(T0) == 5)
@@ -232,7 +232,7 @@ def test_a_task_that_may_not_even_claim_its_partitions_waits(make: MakeRig) -> N
     rig = make(renewing(store, ManualClock()), segment__ms="100")
     rig.kafka.produce(T0, range(5))
     rig.kafka.tell("on_assign", T0)
-    rig.until(lambda: bool(rig.statuses) and "wait for the right" in rig.statuses[-1].trace)
+    rig.until(lambda: bool(rig.statuses) and "the store refuses access for" in rig.statuses[-1].trace)
     assert rig.says(State.UNASSIGNED)
     store.refuses = lambda _key: False
     rig.until(lambda: rig.next_offset(T0) == 5)

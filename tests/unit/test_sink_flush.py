@@ -50,7 +50,7 @@ def test_a_task_that_fails_says_why_before_it_says_what_is_not_committed(make: M
     assert rig.error is error
     told = [(entry["event"], entry.get("error", "")) for entry in logs if entry["log_level"] in {"warning", "error"}]
     assert "no right to write" in told[0][1], told
-    assert not any("told to stop" in words or "within" in words for _, words in told), told
+    assert not any("stop order" in words or "within" in words for _, words in told), told
     assert rig.next_offset(T1) == 5, "what could be flushed was"
 
 
@@ -63,7 +63,7 @@ def test_a_stop_names_what_was_not_committed_in_time(make: MakeRig) -> None:
     assert isinstance(rig.error, ShutdownTimeout)
     assert "t-0" in str(rig.error)
     assert "t-1" not in str(rig.error)
-    assert "within 200 ms of being told to stop" in str(rig.error)
+    assert "within 200 ms of the stop order" in str(rig.error)
     assert rig.next_offset(T1) == 5
 
 

@@ -304,7 +304,7 @@ def test_a_transaction_that_nobody_ends_is_named_as_what_holds_a_partition_up(ma
     rig.until(lambda: (status := rig.status()) is not None and status.blocked_ms > 0)
     status = rig.status()
     assert status is not None
-    assert "3 offsets wait for a transaction" in status.error
+    assert "3 offsets are blocked by an open transaction in the topic" in status.error
     assert (status.lag_records, status.position) == (3, 5)
     rig.kafka.open_transaction(T0, 0)
     rig.until(lambda: (status := rig.status()) is not None and status.next_offset == 8)

@@ -1,4 +1,4 @@
-"""What a task does now and then, and what it asks for without waiting for the answer."""
+"""Timers of a task's main loop, and calls on other threads whose results the loop collects later."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from keyfold_sink.kafka.source import SourceUnavailable
 
 
 class Timers:
-    """Things that are done now and then."""
+    """Named intervals of periodic work."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._last_s: dict[str, float] = {}
 
     def due(self, what: str, interval_s: float) -> bool:
-        """Whether it is time; counts from the last time that this said yes. True the first time."""
+        """Whether the interval has passed since this last returned True. True the first time."""
         now_s = self._clock.monotonic_s()
         if what in self._last_s and now_s - self._last_s[what] < interval_s:
             return False
@@ -27,25 +27,25 @@ class Timers:
         return True
 
     def hurry(self, *names: str) -> None:
-        """It is time for these now."""
+        """Make these timers due now."""
         for what in names:
             self._last_s.pop(what, None)
 
 
 class Background:
-    """Calls on the senders' threads, one of each name at a time."""
+    """Calls on the I/O threads, at most one of each name at a time."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
         self._calls: dict[str, Future[Any]] = {}
 
     def begin(self, what: str, call: Callable[[], Any]) -> None:
-        """Call in another thread, unless that is going on."""
+        """Start a call on another thread, unless one of this name is running."""
         if what not in self._calls:
             self._calls[what] = self._executor.submit(call)
 
     def finished(self, what: str) -> Any:
-        """The result of a call that has ended, once; None while it runs and where its error is passing."""
+        """Return the result of a finished call, once; None while it runs or if its error is retriable."""
         future = self._calls.get(what)
         if future is None or not future.done():
             return None

@@ -1,10 +1,10 @@
-"""Whether a task that was told to catch up may end: it looks at its own logs, at those of others, and at Kafka.
+"""Decide when a task with `--until-caught-up` may end, from the logs of all partitions and from Kafka.
 
-    every log has reached its target                                    done
-    all that is left is held up by open transactions, for too long      `TransactionOpen`
+    every log has reached its target                                             done
+    all remaining partitions are blocked by open transactions, for too long      `TransactionOpen`
 
-The limit counts from the last time that anything of what is left has moved. All tasks look at all partitions, so they
-come to the same end at about the same time, whoever has the partition.
+The time limit counts from the last progress of any remaining partition. Every task checks all partitions, including
+those of other tasks. So all tasks come to the same result at about the same time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ OpenLog = Callable[[TopicPartitionKey], PartitionLog]
 
 
 class CatchingUp:
-    """Used by the main thread alone."""
+    """The check of one task. Only the main thread uses it."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class CatchingUp:
         self._events = structlog.get_logger("keyfold.sink")
 
     def is_done(self) -> bool:
-        """Whether every log has reached its target. Raises `TransactionOpen`."""
+        """Whether every log has reached its target. Raise `TransactionOpen` if transactions block it for too long."""
         catch_up = self._catch_up
         catch_up.saw(self._group.log_ends)
         running = {k: o for k, o in self._group.assigned.items() if o.is_fetched and o.writer is not None}
@@ -80,7 +80,7 @@ class CatchingUp:
         return catch_up.is_done
 
     def _wait(self, stable: Mapping[TopicPartitionKey, int], mine: Iterable[TopicPartitionKey]) -> None:
-        """Say what is waited for. Raises `TransactionOpen` when nothing else is left and nothing has moved for long."""
+        """Log open transactions. Raise `TransactionOpen` if they have blocked all that is left for too long."""
         now_s = self._clock.monotonic_s()
         held_up = self._catch_up.held_up(stable)
         for one in held_up:

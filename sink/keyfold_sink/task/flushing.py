@@ -1,6 +1,6 @@
-"""Finishing what was read and waiting for its commit: the one thing for which the main loop waits.
+"""Finish open segments and wait for their commits: the only operation for which the main loop blocks.
 
-It has a time-out, and reports while it waits: a report is a sign of life.
+A flush has a time-out, and the task sends reports while it waits, because a report is a heartbeat.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _NAMED: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Unflushed:
-    """What a flush has left: partitions whose commit was still waited for, and those that cannot commit, with why."""
+    """The partitions that a flush did not commit: those out of time, and those that failed, with the reason."""
 
     late: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
 
     def words(self, within: str) -> str:
-        """Name the partitions, the late ones with the time `within` which they were to commit; empty without any."""
+        """Name the partitions, those out of time with their limit `within`; return "" if there are none."""
         late = f"{_some(self.late, ', ')} {within}" if self.late else ""
         return "; ".join(filter(None, (late, _some(self.refused, "; "))))
 
@@ -40,7 +40,7 @@ def flush(
     meanwhile: Callable[[], None],
     interval_s: float,
 ) -> Unflushed:
-    """Finish and commit what was read of these partitions; return those of which some could not be committed.
+    """Commit what was read of these partitions, and return the partitions that could not commit everything.
 
     `meanwhile` is called every `interval_s`.
     """
@@ -72,7 +72,7 @@ def _wait_idle(lane: Lane, deadline_s: float, clock: Clock, meanwhile: Callable[
 
 
 def _is_settled(owner: Assigned) -> bool:
-    """Whether nothing is left to be committed by this task: it is done, another sink goes on, or it has failed."""
+    """Whether this task has nothing left to commit: all is committed, another writer has claimed it, or it failed."""
     crash = owner.lane.crash
     return crash is None or owner.failure is not None or isinstance(crash, Fenced | OffsetMoved | PositionLost)
 

@@ -1,6 +1,6 @@
-"""How a task stands at this moment: what its report adds to what was counted. Read off, nothing is asked for.
+"""Gauges of a task: current values that its report adds to the counters, read without any request.
 
-What partitions' statuses say themselves (lag, age, states) is made of them by the worker, see `partition_figures`.
+The worker computes lag, age and states from the partitions' statuses, see `partition_figures`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ON_THE_WAY: Final = frozenset({Stage.LOADING, Stage.CONFIRMING, Stage.CLAIMING}
 
 
 class Gauges:
-    """One task's. Used by the main thread alone."""
+    """The gauges of one task. Only the main thread uses them."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Gauges:
         self._kept_bytes = kept_bytes
 
     def values(self) -> Mapping[str, float]:
-        """All figures of the task, for `TaskStatus.values`."""
+        """Return all metrics of the task, for `TaskStatus.values`."""
         owners = self._group.assigned.values()
         writers = [owner.writer for owner in owners if owner.writer is not None]
         if not any(owner.stage in _ON_THE_WAY for owner in owners):

@@ -1,12 +1,12 @@
-"""What a running task is told to do, from whatever thread; its main loop looks here once a round.
+"""Orders to a running task, given by any thread; the main loop takes them once per round.
 
-    pause      stop reading, finish and commit what was read, stay in the group
+    pause      stop reading, commit what was read, stay in the group
     resume     read again
-    flush      finish and commit what was read
-    stop       the same, and end
-    renew      look up anew what was looked up before: credentials, topics, their settings
+    flush      commit what was read
+    stop       commit what was read, and end
+    renew      look up again what was cached: credentials, topics and their settings
 
-Pausing and resuming say what is wanted, so only the last of them counts; flushes that wait together are one.
+Of pause and resume only the last order counts. Several pending flush orders count as one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from enum import StrEnum
 
 
 class Order(StrEnum):
-    """What a task can be told, spelt as on the wire (`keyfold_sink.wire`)."""
+    """The orders, spelt as on the wire (`keyfold_sink.wire`)."""
 
     PAUSE = "pause"
     RESUME = "resume"
@@ -28,7 +28,7 @@ class Order(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What was ordered: how it is to be from now on, and what is to be done once."""
+    """The orders for one round: whether to pause, and what to do once."""
 
     pause: bool
     flush: bool
@@ -36,9 +36,10 @@ class Wanted:
 
 
 class TaskOrders:
-    """The orders of one task. `stop` is set by the order to stop; who sets it otherwise gives the same order.
+    """The pending orders of one task.
 
-    `pause`: whether the task begins paused, so that it reads nothing before the first order comes.
+    The stop order sets `stop`; setting it directly has the same effect. With `pause` the task begins paused, so that it
+    reads nothing before the first order.
     """
 
     def __init__(self, stop: threading.Event, *, pause: bool = False) -> None:
@@ -49,7 +50,7 @@ class TaskOrders:
         self._renew = False
 
     def give(self, order: Order) -> None:
-        """Note an order. May be called from any thread, and never waits."""
+        """Add an order. Thread-safe; never blocks."""
         with self._lock:
             if order in {Order.PAUSE, Order.RESUME}:
                 self._pause = order is Order.PAUSE
@@ -59,7 +60,7 @@ class TaskOrders:
             self.stop.set()
 
     def take(self) -> Wanted:
-        """What is wanted now; the orders to flush and to renew are taken with it."""
+        """Return the orders, and clear flush and renew."""
         with self._lock:
             wanted = Wanted(self._pause, self._flush, self._renew)
             self._flush = self._renew = False

@@ -1,8 +1,8 @@
-"""Asking what must be answered before a task can begin, for as long as it takes.
+"""Retry the requests that must succeed before a task can begin, until they do.
 
-The call is made on another thread, so that a request that hangs holds up neither the signs of life nor the order to
-stop. A call that hangs for longer than any time-out can explain is a defect: then nothing more is said, and whoever
-listens for signs of life does what he does about a task that hangs.
+Each call runs on another thread, so that a request that hangs delays neither reports nor the stop order. A call that
+hangs for longer than any time-out explains is a defect. Then the reports end, and the supervisor replaces the task as
+it replaces any task that hangs.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ _LOOK_S: Final = 0.1
 
 
 class Stopped(Exception):
-    """Told to stop before there was anything to do."""
+    """The task was stopped before it had begun."""
 
 
 @dataclass(slots=True)
 class Persistence:
-    """Calls until there is an answer, and says meanwhile what it waits for."""
+    """Retry a call until it succeeds, and report the reason for waiting."""
 
     stop: threading.Event
     voice: Voice
     clock: Clock
     random: Random
     hangs_after_s: float = 600.0
-    """A call that takes longer than this hangs; no time-out of a client explains it."""
+    """A call that takes longer than this hangs; it exceeds the time-outs of all clients."""
     _words: str = ""
     _caller: Senders = field(default_factory=lambda: Senders(1))
 
     def __call__(self, call: Callable[[], T]) -> T:
-        """Raises `Stopped` when told to stop meanwhile, and what is not retriable."""
+        """Call until it succeeds. Raise `Stopped` after a stop order, and errors that are not retriable."""
         for delay_s in _DELAYS.delays_s(self.random):
             try:
                 return self._answer(call)
@@ -61,7 +61,7 @@ class Persistence:
         raise Stopped
 
     def end(self) -> None:
-        """Wait for nothing that still hangs."""
+        """Stop without waiting for calls that hang."""
         self._caller.shutdown(wait=False)
 
     def _answer(self, call: Callable[[], T]) -> T:
@@ -71,7 +71,7 @@ class Persistence:
             try:
                 return future.result(_LOOK_S)
             except TimeoutError:
-                if future.done():  # it is the call's own
+                if future.done():  # the call itself raised `TimeoutError`
                     raise
             if self.stop.is_set():
                 raise Stopped

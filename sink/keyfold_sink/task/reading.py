@@ -1,8 +1,8 @@
-"""From what the client hands over to the partitions' writers: records, ends of partitions, and errors.
+"""Pass records, partition ends and errors from the Kafka client to the partitions' writers.
 
-    consume ─► slices by partition ─► columns ─► judge the source ─► judge the records (`intake`) ─► the writer
+    consume ─► slices by partition ─► columns ─► check the source ─► validate the records (`intake`) ─► the writer
 
-What is wrong with the records of one partition fails that partition; what the client says about itself ends the task.
+An error in the records of one partition fails that partition. A fatal error of the client ends the task.
 """
 
 from __future__ import annotations
@@ -25,17 +25,16 @@ from keyfold_sink.rejects.intake import Intake
 from keyfold_sink.writing.batch import Slice, slices, value_bytes
 from keyfold_sink.writing.partition import PartitionWriter
 
-# What large records have made of the expectation fades slowly: a batch of small ones in between is no reason to ask for
-# thousands, of which again some are large.
+# The expected record size decreases slowly: after one batch of small records, the next may contain large ones again.
 _FORGETS: Final = 0.95
 _LARGE_BYTES: Final = 4 * 1024 * 1024
 
 
 class Reading:
-    """One task's reading. Used by the main thread alone, and must not wait.
+    """The reading of one task. Only the main thread uses it; no call blocks.
 
-    `mean_record_bytes` is that of the last batch, `expected_record_bytes` what the next one is to be sized by;
-    `large_record_bytes` about the largest record of late, if that is of megabytes.
+    `mean_record_bytes` is the mean of the last batch, and `expected_record_bytes` determines the size of the next one.
+    `large_record_bytes` is about the size of the largest recent record, if that is megabytes.
     """
 
     def __init__(self, group: Group, gap_policy: GapPolicy, intake: Intake, meter: TaskMeter) -> None:
@@ -49,7 +48,7 @@ class Reading:
         self._events = structlog.get_logger("keyfold.sink")
 
     def take(self, messages: list[Message]) -> None:
-        """Hand on one batch. Raises what ends the task."""
+        """Pass on one batch. Raise errors that end the task."""
         began_s = self._meter.clock.monotonic_s()
         size_bytes = value_bytes(messages)
         records = 0
@@ -78,9 +77,10 @@ class Reading:
             self._meter.batch(records, size_bytes, began_s)
 
     def _first_read(self, owner: Assigned, writer: PartitionWriter, batch: RecordColumns) -> None:
-        """Judge the source by the records around the log's end, or behind a long pause."""
+        """Check the source by the records around the log's end, or after a long pause."""
         first = bisect_left(batch.offsets, owner.log_end)
-        proof = bisect_right(batch.offsets, owner.last_offset)  # what the log skipped after it may be of a later epoch
+        # Offsets that the log skipped after the proof may belong to a later epoch.
+        proof = bisect_right(batch.offsets, owner.last_offset)
         if proof > 0:
             require_same_branch(owner, batch.offsets[proof - 1], batch.leader_epochs[proof - 1])
         if first == len(batch):
@@ -99,11 +99,11 @@ class Reading:
         assert error is not None
         topic, partition, offset = message.topic(), message.partition(), message.offset()
         owner = self._group.running((topic, partition)) if topic is not None and partition is not None else None
-        is_fatal = error.fatal() or error.code() == KafkaError._FATAL  # noqa: SLF001 - in a message it says so by its code
+        is_fatal = error.fatal() or error.code() == KafkaError._FATAL  # noqa: SLF001 - in messages only the code shows it
         of_topic = error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED and not is_fatal
         if of_topic and (partition or 0) >= 0:
-            if owner is not None:  # else it is of a partition that is read no more
-                self._group.fail(owner, TopicForbidden(f"{topic}: Kafka refuses to hand over records: {error.str()}"))
+            if owner is not None:  # None: the partition is no longer read
+                self._group.fail(owner, TopicForbidden(f"{topic}: Kafka refuses to return records: {error.str()}"))
         elif is_fatal or error.code() in FORBIDDEN:
             raise _forbidden(error)
         elif owner is None or owner.writer is None:
@@ -116,10 +116,10 @@ class Reading:
 
     def _about_the_client(self, topic: str | None, error: KafkaError) -> None:
         if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
-            return  # of a partition that is read no more
-        # A topic that does not exist is waited for; whoever has misspelt it must be able to see that.
+            return  # the partition is no longer read
+        # The task waits for a topic that does not exist; the warning shows a misspelt name.
         say = self._events.warning if error.code() in GONE else self._events.info
-        say("kafka reports", error=error.str(), topic=topic)
+        say("kafka client error", error=error.str(), topic=topic)
         if topic is None:
             self._group.on_error(error)
         else:
@@ -127,11 +127,11 @@ class Reading:
             self._group.doubts_topics |= error.code() in GONE
 
     def _position_refused(self, owner: Assigned, writer: PartitionWriter, error: KafkaError) -> None:
-        """Kafka does not serve the position. Begin again at the log's end; the source check says what it means."""
+        """Handle a refused position: start again at the log's end, where the source check finds the cause."""
         if not _is_truncation(error):
-            # What was read is committed first: it may be gone from Kafka (the topic was deleted, retention went on).
+            # Records that were read are committed first, as Kafka may have deleted them (topic deletion, retention).
             self._group.lose_position(owner, error.str())
-        # What was read and not committed may be of the lost branch. If nothing was, the log itself is.
+        # Uncommitted records may belong to the lost branch of the topic. If there are none, the log's end does.
         elif owner.has_read:
             self._group.set_back(owner, error.str())
         else:
@@ -142,7 +142,7 @@ def _forbidden(error: KafkaError) -> SourceForbidden:
     fenced = "group.instance.id" in error.str()
     return SourceForbidden(
         f"the Kafka client cannot go on: {error.str()}",
-        hint="each pod needs a group.instance.id of its own" if fenced else None,
+        hint="give each pod a group.instance.id of its own" if fenced else None,
     )
 
 
@@ -150,12 +150,12 @@ def _truncated(owner: Assigned, writer: PartitionWriter, error: KafkaError) -> S
     return SourceError(
         *owner.key,
         f"the topic was truncated below the log's end at {writer.manifest.next_offset}: {error.str()}",
-        hint="nothing was written; keep the old log and give the topic another topics.dir",
+        hint="no record was written; keep the old log, and set another `topics.dir` for the topic",
     )
 
 
 def _is_truncation(error: KafkaError) -> bool:
-    """The client reports it as a refused position, and only the words tell (seen with librdkafka 2.16)."""
+    """Whether the error is a truncation, which the client reports as a refused position (seen with librdkafka 2.16)."""
     return error.code() == KafkaError._LOG_TRUNCATION or (  # noqa: SLF001
         error.code() == KafkaError._AUTO_OFFSET_RESET and "truncation" in error.str()  # noqa: SLF001
     )

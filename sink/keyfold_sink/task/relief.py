@@ -1,8 +1,8 @@
-"""Keeping within `buffer.memory`: finish the largest segments, then stop reading for a while.
+"""Backpressure: keep a task within `buffer.memory` by finishing the largest segments, then by pausing reading.
 
-Reading pauses only when finishing did not help for a moment, because a pause throws away what the client has fetched
-already, and the store often needs only that moment. One partition of several whose own way to the store is held up (its
-prefix is throttled, a commit stays unknown) is paused alone before it has taken the memory of all.
+Reading pauses only if finishing segments did not free enough memory within a moment. A pause discards what the client
+has already fetched, and the store often needs only that moment. If the uploads of one partition are slow (its prefix is
+throttled, a commit's result is unknown), that partition is paused alone before it takes the memory of all.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ _BRAKE_WAIT_S: Final = 1.0
 
 
 class Relief:
-    """The budget of one task, and the brake that holds it.
+    """The backpressure of one task.
 
-    `kept_bytes` are those of records that wait to be judged, `large_record_bytes` is about the largest of late.
+    `kept_bytes` are the bytes of records that wait for validation. `large_record_bytes` is about the size of the
+    largest recent record.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Relief:
         self._events = structlog.get_logger("keyfold.sink")
 
     def step(self, stop: threading.Event) -> None:
-        """Finish segments, pause or resume, as the budget asks for."""
+        """Finish segments, and pause or resume reading, as the budget requires."""
         self._reserved_bytes = budget.reserve(self._large_record_bytes(), self._limit_bytes)
         held_bytes = self._roll_largest()
         pauses = PauseReason.MEMORY in self._group.fetching.reasons
@@ -70,14 +71,14 @@ class Relief:
             self._meter.count(names.PAUSED_SECONDS, by=self._paused_s - began_s)
             if must_pause:
                 self._meter.count(names.PAUSES)
-                self._events.warning("reading paused until the store has caught up", buffer_memory=True)
+                self._events.warning("reading paused until the store catches up", buffer_memory=True)
                 self._group.fetching.pause(PauseReason.MEMORY)
         elif pauses and not must_pause:
             self._group.fetching.resume(PauseReason.MEMORY)
 
     def _roll_largest(self) -> int:
-        """Returns the bytes of what is still being filled."""
-        # Of thousands of partitions most are idle, and this is done at each turn.
+        """Finish the largest segments if memory is short, and return the bytes of the others."""
+        # Most of thousands of partitions are idle, and this runs in every round.
         writers = {
             key: o.writer for key, o in self._group.assigned.items() if o.writer is not None and o.writer.held_bytes
         }
@@ -91,7 +92,7 @@ class Relief:
         return sum(held.values())
 
     def _hold_stuck(self, held_bytes: int) -> int:
-        """Read no partition that takes too much, as long as it does; their bytes that are on their way."""
+        """Pause partitions that take too much memory, as long as they do, and return their bytes in flight."""
         group, limit_bytes = self._group, self._limit_bytes
         free_bytes = limit_bytes - self._used_bytes(held_bytes)
         stuck = self._stuck = [owner for owner in self._stuck if group.assigned.get(owner.key) is owner]

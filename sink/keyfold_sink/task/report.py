@@ -1,9 +1,8 @@
-"""What a task says of itself, made in its main loop: values that are read off, nothing is asked and nothing waited for.
+"""A task's status, made in its main loop from current values, without requests and without waiting.
 
-RUNNING is said of a task that is a member of its group and has partitions that it may write, or rightly none. Whether
-it idles or is held up shows in each partition: `lag_records` with `blocked_ms` and `error`; in the trace there is what
-is in the way of all of them. It is not said where the store refuses all that there is to do: that will not pass by
-itself.
+A task is RUNNING if it is a member of its group and has claimed partitions, or was assigned none. Each partition's
+`lag_records`, `blocked_ms` and `error` show whether it is idle or blocked; the trace says what blocks all of them. A
+task is not RUNNING if the store refuses all of its work, because a refusal does not go away by itself.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ Values = Callable[[], Mapping[str, float]]
 
 
 def no_values() -> Mapping[str, float]:
-    """For a task whose metrics nobody counts."""
+    """Return no metrics, for a task without a meter."""
     return {}
 
 
 class Voice:
-    """Sends a task's statuses: who it is, and when it last said something. `values` gives the metrics to be told."""
+    """Send the statuses of one task. `values` returns the metrics for a status."""
 
     def __init__(
         self,
@@ -52,15 +51,15 @@ class Voice:
         self._due_s = clock.monotonic_s()
 
     def now_ms(self) -> int:
-        """The time by the clock that statuses go by."""
+        """The time by the clock of statuses."""
         return self._clock.now_ms()
 
     def moment(self) -> Moment:
-        """The present moment, by the clock that statuses go by."""
+        """The present moment by the clock of statuses."""
         return Moment(self._clock)
 
     def is_due(self) -> bool:
-        """Whether it is time to say something again."""
+        """Whether the next status is due."""
         return self._clock.monotonic_s() >= self._due_s
 
     def say(self, state: State, trace: str = "", partitions: Sequence[PartitionStatus] = ()) -> None:
@@ -81,9 +80,9 @@ class Voice:
 
 
 class Report:
-    """Reads a task's state off its group. `ends` are end offsets of partitions that the client does not fetch.
+    """Build a task's status from its group. `ends` are the end offsets of partitions that the client does not fetch.
 
-    A transaction lasts for a moment. One that is open for longer than `transaction_ms` is reported: it blocks all
+    Transactions are usually short. One that is open for longer than `transaction_ms` is reported, because it blocks all
     readers of committed records.
     """
 
@@ -94,23 +93,23 @@ class Report:
         self._transaction_ms = transaction_ms
 
     def tick(self) -> None:
-        """Report if it is time to. Cheap enough to be called at every turn of a loop that waits."""
+        """Send a status if it is due. Cheap enough to call in every round of a waiting loop."""
         if self._voice.is_due():
             self.now()
 
     def now(self) -> None:
-        """Report."""
+        """Send a status now."""
         owners = self._group.assigned.values()
         self._voice.say(self.state(), self.trace(), [self._partition(owner) for owner in owners])
 
     def unread(self) -> list[TopicPartitionKey]:
-        """Partitions whose end nobody would see: they are not fetched now."""
+        """Return the partitions that are not fetched now, whose end offsets must be requested."""
         if self._group.fetching.reasons:
             return list(self._group.assigned)
         return [key for key, owner in self._group.assigned.items() if not owner.is_fetched or owner.holds]
 
     def state(self) -> State:
-        """The task's state in Connect's words."""
+        """Return the task's state as Connect names it."""
         group = self._group
         stages = {owner.stage for owner in group.assigned.values()}
         if Stage.FAILED in stages:
@@ -124,29 +123,29 @@ class Report:
         return State.UNASSIGNED if stages else State.RUNNING
 
     def trace(self) -> str:
-        """What has failed; where nothing has, what is in the way."""
+        """Return which partitions have failed or, if none has, what blocks the task."""
         failed = [owner for owner in self._group.assigned.values() if owner.failure is not None]
         if failed:
             return failures(failed)
         fetching = self._group.fetching
-        words = [f"reading pauses: {why.value}" for why in fetching.reasons if why is not PauseReason.ORDER]
+        words = [f"reading is paused: {why.value}" for why in fetching.reasons if why is not PauseReason.ORDER]
         if not fetching.has_joined:
-            words.append("no topic matches topics.regex")
+            words.append("no topic matches `topics.regex`")
         return "; ".join([*words, *self._refusals(), *self._group.troubles.words()])
 
     def _is_refused(self) -> bool:
-        """Whether the store refuses each partition that has something to do."""
+        """Whether the store refuses the work of every partition that has any."""
         owners = [owner for owner in self._group.assigned.values() if owner.stage is Stage.RUNNING]
         if not any(owner.health.is_refused for owner in owners):
             return False
         return all(owner.health.is_refused for owner in owners if self._partition(owner).lag_records != 0)
 
     def _refusals(self) -> list[str]:
-        """What the store refuses, in its words."""
+        """Return the store's refusals."""
         refused = [owner.health.error for owner in self._group.assigned.values() if owner.health.is_refused]
         if not refused:
             return []
-        return [f"{len(refused)} partitions wait for the right to go on: {refused[0]}"]
+        return [f"the store refuses access for {len(refused)} partitions: {refused[0]}"]
 
     def _partition(self, owner: Assigned) -> PartitionStatus:
         topic, number = owner.key
@@ -168,18 +167,18 @@ class Report:
         )
 
     def _in_the_way(self, owner: Assigned, end_offset: int) -> tuple[str, int, int]:
-        """A partition's last error, when it was, and since when it blocks."""
+        """Return a partition's last error, its time, and since when it has blocked the partition."""
         if owner.failure is not None:
             return str(owner.failure), owner.failed_ms, owner.failed_ms
         since_ms = self._waits_since_ms(owner, end_offset)
         health = owner.health
         if since_ms == UNKNOWN or health.blocked_ms != UNKNOWN:
             return health.error, health.error_ms, health.blocked_ms
-        words = f"{end_offset - owner.eof_offset} offsets wait for a transaction in the topic that is still open"
+        words = f"{end_offset - owner.eof_offset} offsets are blocked by an open transaction in the topic"
         return words, self._voice.now_ms(), since_ms
 
     def _waits_since_ms(self, owner: Assigned, end_offset: int) -> int:
-        """Since when Kafka has more than a reader of committed records may have, if that is no matter of a moment."""
+        """Return since when an open transaction has blocked the partition, `UNKNOWN` if only for a moment or not."""
         reads = owner.is_fetched and not owner.holds and not self._group.fetching.reasons
         if not reads or owner.writer is None or not owner.eof_offset == owner.writer.position < end_offset:
             owner.waits_since = None
@@ -197,12 +196,12 @@ class Report:
 
 
 def failures(failed: Sequence[Assigned]) -> str:
-    """The trace of a task with partitions that have failed."""
+    """Return the trace of a task with failed partitions."""
     named = [_named(owner) for owner in failed[:_NAMED_FAILURES]]
     if len(failed) == 1:
         return named[0]
     more = [f"and {len(failed) - _NAMED_FAILURES} more"] * (len(failed) > _NAMED_FAILURES)
-    return "\n".join([f"{len(failed)} partitions have failed; restart the task to begin them anew", *named, *more])
+    return "\n".join([f"{len(failed)} partitions have failed; restart the task to retry them", *named, *more])
 
 
 def _named(owner: Assigned) -> str:

@@ -1,8 +1,8 @@
-"""One task from its options: opens what it needs, proves the store, and runs until told to stop.
+"""Build a task from its options, check the store, and run the task until it is stopped.
 
-Everything that can be known to be wrong is said before the group is joined: a bucket that is missing, credentials
-without rights, a store that ignores conditional writes. A store or a broker that does not answer is waited for; so are
-rights that are taken away later (`keyfold_sink.writing.access`).
+Mistakes that can be detected are reported before the task joins the group: a missing bucket, credentials without
+rights, a store that ignores conditional writes. The task waits for a store or broker that does not answer, and for
+rights that are revoked later (`keyfold_sink.writing.access`).
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ def run_task(
     voice: Voice | None = None,
     proven: bool = False,
 ) -> None:
-    """Run one task until `stop` is set, or until it has caught up. Raises `KeyfoldError` when it cannot go on.
+    """Run one task until `stop` is set or it has caught up. Raise `KeyfoldError` if it cannot continue.
 
-    A task that catches up waits at most `transaction_timeout_s` for transactions that were open when it started.
-    `orders` (on the same `stop`) are obeyed, and `voice` is told how it is, about every second. `proven`: the store has
-    let this sink work before, so that a refusal is waited for from the beginning.
+    A task that catches up waits at most `transaction_timeout_s` for transactions that were open when it started. The
+    task follows `orders`, which share `stop`, and sends its status to `voice` about every second. With `proven` the
+    store has accepted requests of this sink before, so the task waits if the store refuses one.
     """
     voice = voice or Voice(0, clock, lambda _status: None)
     try:
@@ -69,8 +69,8 @@ def run_task(
         voice.say(State.FAILED, str(error))
         raise
     except Exception as error:
-        # FAILED is said of what would fail again; a defect may not.
-        voice.say(State.UNASSIGNED, f"ended by a defect: {type(error).__name__}: {error}")
+        # FAILED means that a restart would fail in the same way, which is not certain for an unexpected exception.
+        voice.say(State.UNASSIGNED, f"unexpected error: {type(error).__name__}: {error}")
         raise
 
 
@@ -84,7 +84,7 @@ def _run(
     random: Random,
     on_committed: Callable[[Committed], None],
 ) -> None:
-    gc.freeze()  # what was imported is here to stay, and need not be looked through again
+    gc.freeze()  # imported objects live as long as the process, so the garbage collector can skip them
     voice.say(State.UNASSIGNED)
     meter = TaskMeter(clock)
     voice.values = lambda: meter.values({})

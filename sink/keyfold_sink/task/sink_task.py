@@ -1,13 +1,13 @@
 """One task: a member of the group that reads its partitions and writes their logs.
 
-    consume ─► hand to writers ─► obey ─► handle what the lanes report ─► roll what is due ─► relieve memory ─► report
+    consume ─► pass to writers ─► follow orders ─► handle events of the serial queues ─► roll segments ─► backpressure
+            ─► report
 
-One thread does all of this and never waits for the store; lanes do (`keyfold_sink.writing.lane`). It ends when it is
-told to stop, when it has caught up, or when something is wrong with all of it that no repetition cures: in each case
-what was read is flushed and committed first, as far as that still goes. What is wrong with one partition fails that
-partition.
+One thread runs this loop and never waits for the store; serial queues do (`keyfold_sink.writing.lane`). The task ends
+when it is stopped, when it has caught up, or on an error of the whole task that is not retriable. In each case it first
+commits what was read, as far as possible. An error of one partition fails only that partition.
 
-Nothing in the loop may take longer than seconds but a flush, which has a time-out and reports while it waits.
+No step of the loop may take longer than seconds, except a flush, which has a time-out and sends reports while it waits.
 """
 
 from __future__ import annotations
@@ -54,31 +54,31 @@ from keyfold_sink.writing.rolling import RollReason
 from keyfold_sink.writing.senders import Senders
 
 OpenConsumer = Callable[[Callable[[Any, Any], None], Callable[[Any], None]], GroupConsumer]
-"""(what to call with the answers to commits, and with what the client has to say of itself) -> a consumer."""
+"""Open a consumer, given the callbacks for answers to commits and for the client's errors."""
 
 
 class ClientFailed(KeyfoldError):
-    """The Kafka client has ended for good, and would again."""
+    """The Kafka client failed for good; a new client would fail in the same way."""
 
 
 class ClientBroke(Exception):
-    """The Kafka client has refused a call that it should have taken; a new one may do better."""
+    """The Kafka client refused a call that it should have accepted; a new client may work."""
 
 
 class PartitionsFailed(KeyfoldError):
-    """The task was told to stop, and not all of it was well until then."""
+    """The task was stopped, and some of its partitions had failed."""
 
 
 class NotFlushed(KeyfoldError):
-    """The task was told to stop, and some of what it had read could not be committed."""
+    """The task was stopped, and could not commit everything that it had read."""
 
 
 class ShutdownTimeout(NotFlushed):
-    """The store or Kafka did not answer in the time that a shutdown has."""
+    """The store or Kafka did not answer within the time limit of a shutdown."""
 
 
 class SinkTask:
-    """A task. It ends soon after it was ordered to stop, from wherever."""
+    """A task. It ends soon after any thread has ordered it to stop."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class SinkTask:
         renew: Callable[[], None] = lambda: None,
         timings: TaskTimings | None = None,
     ) -> None:
-        """`renew` looks up credentials again; it may wait. `transaction_timeout_s` is for `catch_up` alone."""
+        """Prepare the task. `renew` looks up credentials again, and may block; only `catch_up` needs the time-out."""
         self._options = options
         self._timings = timings or TaskTimings()
         self._renew = renew
@@ -151,7 +151,7 @@ class SinkTask:
         ).values
 
     def run(self) -> None:
-        """Work until stopped or caught up. Raises what ended the task otherwise."""
+        """Run until the task is stopped or has caught up. Raise the error that ended it otherwise."""
         consumer = self._open_consumer(self._group.on_commit, self._group.on_error)
         try:
             try:
@@ -167,28 +167,28 @@ class SinkTask:
                 self._end_because_of(why)
                 raise why from error
             self._end()
-            self._report.now()  # the last figures, or what the flush has done would never be counted
+            self._report.now()  # the last metrics, so that the work of the flush is counted
             if self._report.state() is State.FAILED:
                 raise PartitionsFailed(self._report.trace())
         finally:
             try:
                 if not self._group.leave(consumer, self._timings.leave_wait_s):
-                    self._events.warning("Kafka did not let the task leave its group in time; it goes all the same")
+                    self._events.warning("leaving the consumer group timed out; ending without it")
             finally:
                 if not self._pool.end(self._clock.monotonic_s() + self._timings.last_calls_s, self._clock.monotonic_s):
-                    self._events.warning("a request still hangs; the task ends without its answer")
+                    self._events.warning("request still in flight; ending without its answer")
 
     # The loop
 
     def begin(self, consumer: GroupConsumer) -> None:
-        """Join the group, paused where that was ordered."""
+        """Join the group, paused if that was ordered."""
         self._obey()
         self._topics = list(self._options.topics)
         if self._topics:
             self._group.join(consumer, self._topics)
 
     def turn(self, consumer: GroupConsumer) -> None:
-        """Once around."""
+        """Run one round of the loop."""
         messages = consumer.consume(self._plan.batch_records(self._reading.expected_record_bytes), self._timings.poll_s)
         if messages:
             self._reading.take(messages)
@@ -229,10 +229,10 @@ class SinkTask:
     def _writers(self) -> Iterable[PartitionWriter]:
         return [owner.writer for owner in self._group.assigned.values() if owner.writer is not None]
 
-    # What happens now and then
+    # Periodic work
 
     def _follow(self, consumer: GroupConsumer) -> None:
-        if self._group.doubts_topics:  # the client's word alone ends nothing
+        if self._group.doubts_topics:  # a report of the client alone ends nothing
             self._group.doubts_topics = False
             self._timers.hurry("follow")
         if self._timers.due("follow", self._timings.follow_interval_s):
@@ -262,28 +262,30 @@ class SinkTask:
         self._intake.say()
         limit_ms = self._options.shutdown_timeout_ms
         left = self._flush(self._assigned(), RollReason.SHUTDOWN, limit_ms)
-        words = left.words(f"within {limit_ms} ms of being told to stop")
+        words = left.words(f"did not commit within {limit_ms} ms of the stop order")
         if words:
             kind = ShutdownTimeout if left.late else NotFlushed
             raise kind(
                 f"not everything was committed: {words}",
-                hint="nothing is lost: the next run reads it again from Kafka",
+                hint="nothing is lost; the next run reads the rest again from Kafka",
             )
 
     def _end_because_of(self, cause: Exception) -> None:
-        """Say why the task ends, then flush what can be flushed beside that error."""
-        self._events.error("task cannot go on", error=str(cause))
+        """Log why the task ends, then flush as far as the error allows."""
+        self._events.error("task failed; committing what was read", error=str(cause))
         limit_ms = self._options.shutdown_timeout_ms
         try:
             self._intake.say()
-            words = self._flush(self._assigned(), RollReason.SHUTDOWN, limit_ms).words(f"within {limit_ms} ms")
+            words = self._flush(self._assigned(), RollReason.SHUTDOWN, limit_ms).words(
+                f"did not commit within {limit_ms} ms"
+            )
         except KeyfoldError as error:
             words = str(error)
         if words:
-            self._events.warning("not everything was committed; it is read again by the next task", left=words)
+            self._events.warning("not everything was committed; the next task reads the rest again", left=words)
 
     def _flush(self, owners: Sequence[Assigned], reason: RollReason, timeout_ms: int) -> Unflushed:
-        """Finish and commit what was read of these partitions; return what could not be committed."""
+        """Commit what was read of these partitions, and return those that could not commit everything."""
         left = flush(owners, reason, timeout_ms / 1000, self._clock, self._report.tick, self._timings.report_interval_s)
         self._group.take_reports()
         return left

@@ -37,7 +37,7 @@ FILE_DELETE_DELAY_MS: Final = 5_000
 EARLY: Final = -signal.SIGTERM
 """The exit code of a process that had no handler for SIGTERM yet."""
 # The store was away when a worker was told to stop, or the schedule killed one of its tasks in the meantime.
-_STOPPED_IN_VAIN: Final = ("nothing is lost: the next run reads it again", "the task's process ended by SIGKILL")
+_STOPPED_IN_VAIN: Final = ("nothing is lost; the next run reads the rest again", "the task's process ended by SIGKILL")
 ROOT: Final = Path(__file__).parents[3]
 _SHOWN: Final = 4_000
 
