@@ -47,7 +47,7 @@ def test_two_sinks_of_two_groups_fight_over_a_partition(rig: Rig, topic: MakeTop
     one = rig.config(name, name="one", segment_ms=100, flush_size=500)
     two = rig.config(name, name="two", segment_ms=100, flush_size=500)
     with Flow(rig, name) as flow, rig.start(one) as first, rig.start(two) as second:
-        wait_for(lambda: "set back" in first.said and "set back" in second.said, 120, "both are fenced in turn")
+        wait_for(lambda: "partition reset" in first.said and "partition reset" in second.said, 120, "both are fenced in turn")
     rig.catch_up(one)
     assert rig.prove(name) == flow.count
 
@@ -147,6 +147,6 @@ def test_a_lost_upload_rewinds_the_partition(rig: Rig, topic: MakeTopic, local_s
     produce_all(rig.broker.bootstrap_servers, name, synthetic(LARGE, key_count=100, value_bytes=1000, partition=0))
     local_s3.set_faults(Fault(r"^POST .*uploadId=", status=409, times=1))
     said = rig.catch_up(rig.config(name, avro_codec="null", segment_ms=60_000))
-    assert "set back" in said
+    assert "partition reset" in said
     local_s3.set_faults()
     assert rig.prove(name) == LARGE

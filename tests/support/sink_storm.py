@@ -317,6 +317,6 @@ class Storm:
         spent = ", ".join(f"{t:.0f} s" for t in seconds)
         return (
             f"\nseed {self._seed}: {found['records']:,} records ({self.load.ledger.aborted:,} more were aborted) in "
-            f"{found['segments']:,} segments, {found['epochs']:,} epochs; {said.count('partition set back'):,} set "
+            f"{found['segments']:,} segments, {found['epochs']:,} epochs; {said.count('partition reset'):,} set "
             f"back; orders {dict(self._orders)}\n{done}\nstorm, settling, leaving and proof took {spent}"
         )

@@ -312,7 +312,7 @@ def test_a_topic_that_was_made_again_while_nothing_was_written_is_not_read_on(ma
     rig.until(lambda: rig.says(State.FAILED), 60)
     status = rig.status()
     assert status is not None
-    assert "made anew" in status.error
+    assert "created again" in status.error
 
 
 def test_with_until_caught_up_a_partition_s_error_ends_the_task(make: MakeRig) -> None:

@@ -102,7 +102,7 @@ def test_the_same_topic_of_the_same_cluster_passes_and_unknown_ids_do_too() -> N
 
 
 def test_another_topic_id_or_cluster_is_refused_with_both_names() -> None:
-    with pytest.raises(SourceError, match=r"t-3: .*made anew.*T, Kafka has X"):
+    with pytest.raises(SourceError, match=r"t-3: .*created again.*T, Kafka has X"):
         check_identity(manifest(), topic_id="X", cluster_id="C")
     with pytest.raises(SourceError, match=r"cluster C, this is cluster Y"):
         check_identity(manifest(), topic_id="T", cluster_id="Y")
@@ -115,7 +115,7 @@ def test_offsets_that_meet_are_no_gap() -> None:
 
 def test_a_truncated_topic_is_refused_whatever_the_policy() -> None:
     for gap_policy in GapPolicy:
-        with pytest.raises(SourceError, match=r"ends at offset 99, the log already ends at 100"):
+        with pytest.raises(SourceError, match=r"ends at offset 99, the log ends at offset 100"):
             check_offsets(manifest(), facts(0, 99), gap_policy)
 
 

@@ -213,7 +213,7 @@ def test_a_topic_that_is_gone_or_another_one_is_refused() -> None:
     with pytest.raises(OffsetRefused, match="does not exist"):
         a.service.alter_offsets({("orders", 0): 1})
     world.cluster.topic_id = "another"
-    with pytest.raises(OffsetRefused, match="made anew"):
+    with pytest.raises(OffsetRefused, match="created again"):
         a.service.alter_offsets({("users", 0): 21})
 
 

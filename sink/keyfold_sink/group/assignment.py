@@ -1,20 +1,20 @@
-"""From "the group gave me this partition" to "I may write it".
+"""The stages of a partition, from its assignment by the group until this task may write its log.
 
     LOADING ──► CONFIRMING ──► CLAIMING ──► RUNNING
        ▲             │                         │
-       └─────────────┴──── set back ◄──────────┘     fenced, offset moved, upload lost, position out of range
+       └─────────────┴──── reset ◄─────────────┘     fenced, offset moved, upload lost, position out of range
 
-    loading      read the manifest, or create it; only reading, or a create that a log's existence refuses
+    loading      read the manifest, or create it; the create is refused if a log exists
     confirming   commit the manifest's `next_offset` to the group under a token, and wait for the answer. The
-                 coordinator takes it only from a member of the current generation, so a process that was stopped and
-                 has lost its partitions does not get past this point: it never fences the rightful owner
+                 coordinator accepts it only from a member of the current generation. So a process that was suspended
+                 and has lost its partitions does not pass this stage, and never fences the rightful owner
     claiming     take the sink's epoch, compare the source with the log, follow the topic's settings
-    running      read from the last record of the log, which proves that it is still the same, and append what follows
+    running      read from the last record of the log, which proves that the topic is the same, and append what follows
 
-From each of these a partition may come to FAILED, where it stays until the task is started anew or loses it.
+From each stage a partition may become FAILED. It stays FAILED until the task is restarted or loses the partition.
 
-Whoever stalls between confirming and claiming may still fence the owner once. The owner is set back, confirms again and
-claims again; the other one fails to confirm. So the rightful owner always ends up with the epoch.
+A task that stalls between confirming and claiming may still fence the owner once. The owner's partition is reset,
+confirms and claims again; the other task fails to confirm. So the rightful owner always gets the epoch in the end.
 """
 
 from __future__ import annotations
@@ -55,13 +55,14 @@ from keyfold_sink.writing.partition import PartitionWriter
 from keyfold_sink.writing.sender import Retry
 
 _TRUNCATION_LOOKS: Final = 3
-# So many offsets behind the log's last record are read again for the sake of the proof that it is.
+# At most this number of offsets after the log's last record are read again, to prove with that record that the topic is
+# the same.
 _READ_AGAIN_MAX: Final = 10_000
 _SET_BACK_DELAYS: Final = Backoff(first_ms=200, cap_ms=30_000)
 
 
 class Stage(Enum):
-    """How far a partition has come."""
+    """The stages in the module's diagram."""
 
     LOADING = "loading"
     CONFIRMING = "confirming"
@@ -71,12 +72,12 @@ class Stage(Enum):
 
 
 class PauseReason(Enum):
-    """Who or what wants reading to pause."""
+    """Why reading is paused."""
 
-    ORDER = "somebody has ordered it"
-    MEMORY = "buffer.memory is in use until the store has caught up"
-    SCHEMAS = "a schema is being asked for"
-    LETTERS = "Kafka does not take dead letters for the moment"
+    ORDER = "paused on request"
+    MEMORY = "buffer.memory is full until the store catches up"
+    SCHEMAS = "waiting for a schema from the Schema Registry"
+    LETTERS = "Kafka does not accept dead letters at present"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """The epoch is mine and the source is the one that the log continues."""
+    """The claim succeeded: this task has the epoch, and the source is the topic that the log continues."""
 
     owner: Assigned
     session: SinkSession
@@ -111,20 +112,19 @@ Report = Callable[[Loaded | Claimed | Stopped], None]
 
 
 def set_back_s(set_backs: int, random: Random) -> float:
-    """How long to wait before the next attempt after so many."""
+    """Return the delay before the next attempt after this number of resets."""
     delays = _SET_BACK_DELAYS.delays_s(random)
     return 0.0 if set_backs == 0 else [next(delays) for _ in range(min(set_backs, 12))][-1]
 
 
 @dataclass(eq=False, slots=True)
 class Assigned:
-    """A partition that the group gave to this task, in one attempt to write it; a set-back makes a new one.
+    """A partition assigned to this task, for one attempt to write it; a reset makes a new object.
 
-    `failure` is what has ended the partition's work for good. `holds` are reasons not to read this partition now,
-    `paused_s` the monotonic second since which the client has not fetched it. `resumed` is where reading was taken up,
-    until a record has come by which to judge that.
-    `eof_offset` is where a reader of committed records last came to the end, `waits_since` since when there is more
-    behind it that cannot be read.
+    `failure` is the error that ended the partition's work for good. `holds` are reasons not to read this partition now,
+    `paused_s` the monotonic second since which the client has not fetched it. `resumed` is where reading resumed, until
+    a record has arrived to check it. `eof_offset` is where a reader of committed records last reached the end,
+    `waits_since` since when records after it cannot be read.
     """
 
     key: TopicPartitionKey
@@ -158,27 +158,27 @@ class Assigned:
     place: TopicPartition = field(init=False)
 
     def __post_init__(self) -> None:
-        self.place = TopicPartition(*self.key)  # made once: the report asks for watermarks by it
+        self.place = TopicPartition(*self.key)  # made once, because each report requests watermarks with it
 
     @property
     def next_offset(self) -> int:
-        """Where the log ends, as far as is known here."""
+        """The last known end of the log."""
         if self.writer is not None:
             return self.writer.manifest.next_offset
         return self.pinned.manifest.next_offset if self.pinned is not None else 0
 
 
 def _start(manifest: Manifest, facts: SourceFacts) -> tuple[int, int]:
-    """Where to begin to read, and the leader epoch that reading before it ended with.
+    """Return the offset to begin reading at, and the leader epoch before it.
 
-    At the log's last record, if Kafka may still have it: its leader epoch is a proof. What somebody asked to skip is
-    not read again (it may be much, or what cannot be read), nor are many records that failed their check; nothing is
-    known there of leader epochs.
+    Reading begins at the log's last record if Kafka may still have it, because its leader epoch proves that the topic
+    is the same. Offsets skipped on request are not read again, as they may be many or unreadable. Neither are many
+    records that failed their validation. Their leader epochs are unknown.
     """
     last = manifest.segments[-1].last_offset if manifest.segments else manifest.next_offset
     is_long = manifest.next_offset - last > _READ_AGAIN_MAX
     for gap in manifest.gaps:
-        # What has no record may follow it, and moves the end on: what was asked for still holds.
+        # Offsets without records may follow and move the end, and the skip still applies.
         is_last = gap.to_offset > last or gap.to_offset == manifest.next_offset
         if is_last and (gap.reason == ASKED_REASON or (is_long and gap.reason.startswith(SKIPPED))):
             return manifest.next_offset, NO_LEADER_EPOCH
@@ -187,24 +187,24 @@ def _start(manifest: Manifest, facts: SourceFacts) -> tuple[int, int]:
 
 
 def require_same_branch(owner: Assigned, offset: int, leader_epoch: int) -> None:
-    """Raise `SourceError` where Kafka's record at an offset of the log is younger than the log's.
+    """Raise `SourceError` if Kafka's record at an offset of the log is newer than the log's.
 
-    Leader epochs ascend with offsets, and what a new leader writes over a truncated end has a higher one. The client
-    could compare by itself, but does so only when a leader changes while it reads (seen with librdkafka 2.16).
+    Leader epochs ascend with offsets, and records that a new leader writes after a truncation have a higher epoch. The
+    client compares epochs only if a leader changes while it reads (seen with librdkafka 2.16).
     """
     if owner.last_leader_epoch >= 0 and leader_epoch > owner.last_leader_epoch:
         raise SourceError(
             *owner.key,
             f"the topic was truncated below the log's end at {owner.log_end} and has grown again: its record at "
-            f"{offset} is of leader epoch {leader_epoch}, the log's last is of {owner.last_leader_epoch}",
-            hint="nothing was written; find out what the brokers lost (an unclean leader election, a restored disk), "
-            "then keep the old log and give the topic another topics.dir",
+            f"{offset} has leader epoch {leader_epoch}, the log's last record has {owner.last_leader_epoch}",
+            hint="no record was written; find out what the brokers lost (an unclean leader election, a restored disk), "
+            "then keep the old log, and set another `topics.dir` for the topic",
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """The jobs that bring a partition from one stage to the next. They run on its lane."""
+    """The jobs that bring a partition from one stage to the next. They run on its serial queue."""
 
     source: Source
     gap_policy: GapPolicy
@@ -213,20 +213,20 @@ class Claims:
     gap_recorded: Callable[[], None] = lambda: None
 
     def load(self, owner: Assigned) -> None:
-        """Read the manifest; where there is no log yet, begin one at the earliest offset that the source has."""
+        """Read the manifest. If there is no log yet, create one at the source's earliest offset."""
         pinned = owner.retry(lambda: self._load_or_create(owner))
         self.report(Loaded(owner, pinned))
 
     def claim(self, owner: Assigned) -> None:
-        """Compare the source and take the epoch, on top of the manifest that was confirmed.
+        """Compare the source with the log, and take the epoch in the manifest that was confirmed.
 
-        Raises `SourceError`; `Fenced` when another sink claimed in between; `CommitUnknown`: the membership must be
-        confirmed again before the next try.
+        Raise `SourceError`, `Fenced` if another sink claimed in between, or `CommitUnknown`, after which the membership
+        must be confirmed again.
         """
         facts = self._facts(owner)
         assert owner.pinned is not None
         pinned = owner.pinned
-        # What can be known before is checked before: a task that must fail leaves the log as it was.
+        # Checks that need no epoch come first: a task that must fail leaves the log unchanged.
         check_identity(pinned.manifest, topic_id=facts.topic_id, cluster_id=facts.cluster_id)
         gap = self._compare(owner, pinned, facts)
         last_appended_ms = self._last_appended_ms(owner, pinned)
@@ -240,7 +240,7 @@ class Claims:
         self.report(Claimed(owner, session, start_offset, facts.end_offset, at, leader_epoch))
 
     def require_topic(self, owner: Assigned) -> None:
-        """Raise `SourceError` where the topic is gone."""
+        """Raise `SourceError` if the topic does not exist."""
         self._facts(owner)
 
     def _load_or_create(self, owner: Assigned) -> Pinned:
@@ -261,11 +261,11 @@ class Claims:
             return owner.retry.believing(TopicGone, lambda: self.source.facts(topic, partition))
         except TopicGone as error:
             raise SourceError(
-                topic, partition, "the topic does not exist any more", hint="what was read of it is in the log"
+                topic, partition, "the topic no longer exists", hint="all records that were read from it are in the log"
             ) from error
 
     def _compare(self, owner: Assigned, pinned: Pinned, facts: SourceFacts) -> Gap | None:
-        """A new leader may show an old end for a moment, so a truncation is believed at the third look."""
+        """Compare offsets. A truncation must be seen three times: a new leader may report an old end for a moment."""
         for looks_left in reversed(range(_TRUNCATION_LOOKS)):
             if facts.end_offset >= pinned.manifest.next_offset or not looks_left:
                 break
@@ -274,11 +274,11 @@ class Claims:
         return check_offsets(pinned.manifest, facts, self.gap_policy)
 
     def _last_appended_ms(self, owner: Assigned, pinned: Pinned) -> int:
-        """When the log's last segment was written, in store time.
+        """Return when the log's last segment was written, in store time.
 
-        The stamp in the manifest comes from a later commit, perhaps a much later one; the object knows better, unless
-        a compactor has written it anew. Then it is no older than what the sink knew of the time when it appended: a
-        pass in the middle of an absence, or behind a claim that failed over one, must not make it shorter.
+        The time in the manifest is that of a later commit, perhaps a much later one. The object's own time is more
+        precise, unless a compactor has rewritten the segment. Then the result is the time that the sink knew when it
+        appended, so that a compaction pass during an absence does not make the absence look shorter.
         """
         if not pinned.manifest.segments:
             return 0
@@ -287,7 +287,7 @@ class Claims:
         name = parse_name(last.name)
         if name is not None and name.role is Role.SINK:
             key = owner.log.place.key(last.name)
-            with contextlib.suppress(ObjectNotFound):  # replaced and collected since the manifest was read
+            with contextlib.suppress(ObjectNotFound):  # garbage collection may have deleted it since
                 stamps.append(owner.retry(lambda: owner.log.store.head(key)).last_modified_ms)
         elif pinned.manifest.sink.append_seen_ms:
             stamps.append(pinned.manifest.sink.append_seen_ms)

@@ -1,13 +1,12 @@
-"""When a sink that was told to catch up is done: pure.
+"""Decide when a sink that runs until it has caught up is done; pure.
 
-The target of each partition is its end offset, the high watermark, when the sink started. It is reached when a manifest
-says so, whoever wrote it: several sinks may share the group, each sees the others' progress in the bucket, and none
-ends before all of it is durable. A partition that nobody has got to yet is simply not there yet; the group gives it to
-somebody.
+The target of each partition is its end offset, the high watermark, when the sink started. A partition is done when its
+manifest reaches the target, whichever task wrote it. Several workers may share the group. Each sees the others'
+progress in the bucket, and none ends before all partitions are done.
 
-Readers of committed records get no further than the last stable offset, where the first open transaction begins. A
-partition is held up where the log has reached that and not its target: what lies between is waited for, up to a limit.
-Markers and aborted records at the end hold nothing up, for the last stable offset passes them.
+Readers of committed records read up to the last stable offset, where the first open transaction begins. A partition is
+held up if its log has reached that offset and not its target. The sink waits for the transaction up to a limit. Markers
+and aborted records at the end hold nothing up, because the last stable offset passes them.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ _NAMED: Final = 10
 
 
 class TransactionOpen(KeyfoldError):
-    """Records that were in the topics at the start still belong to open transactions."""
+    """Open transactions contain records that were in the topics at the start."""
 
     exit_code = 3
 
 
 @dataclass(frozen=True, slots=True)
 class HeldUp:
-    """A partition whose log ends at the last stable offset, before `end_offset`, where it ended at the start."""
+    """A partition whose log ends at the last stable offset, below `end_offset`, the topic's end at the start."""
 
     key: TopicPartitionKey
     stable_offset: int
@@ -42,7 +41,7 @@ class HeldUp:
 
 
 class CatchUp:
-    """Targets, and what is left of them."""
+    """The targets, and those not reached yet."""
 
     def __init__(self, targets: Mapping[TopicPartitionKey, int]) -> None:
         self._left = dict(targets)
@@ -55,11 +54,11 @@ class CatchUp:
 
     @property
     def left(self) -> Mapping[TopicPartitionKey, int]:
-        """Targets that no manifest has reached yet."""
+        """The targets that no manifest has reached yet."""
         return self._left
 
     def saw(self, log_ends: Mapping[TopicPartitionKey, int]) -> None:
-        """Take note of `next_offset` in manifests."""
+        """Record `next_offset` of manifests."""
         for key, log_end in log_ends.items():
             target = self._left.get(key)
             if target is not None and log_end >= target:
@@ -70,15 +69,15 @@ class CatchUp:
     def to_flush(
         self, positions: Mapping[TopicPartitionKey, int], at_end: Collection[TopicPartitionKey]
     ) -> list[TopicPartitionKey]:
-        """Partitions that wait only for their commit: read up to their target, or to the end of what can be read."""
+        """Return the partitions to flush: those read up to their target, or up to the last readable record."""
         return [key for key, target in self._left.items() if positions.get(key, -1) >= target or key in at_end]
 
     def elsewhere(self, mine: Collection[TopicPartitionKey]) -> list[TopicPartitionKey]:
-        """Partitions that somebody else must be asked about: their manifests."""
+        """Return the remaining partitions of other tasks, whose manifests must be read."""
         return [key for key in self._left if key not in mine]
 
     def held_up(self, stable_offsets: Mapping[TopicPartitionKey, int]) -> list[HeldUp]:
-        """Partitions of which the log has all that can be read, and not all that was there at the start."""
+        """Return the partitions whose log has all readable records, and not all that were in the topic at the start."""
         return [
             HeldUp(key, stable, self._left[key])
             for key, stable in stable_offsets.items()
@@ -87,11 +86,11 @@ class CatchUp:
 
 
 def still_open(held_up: Sequence[HeldUp], waited_s: float) -> TransactionOpen:
-    """The error for transactions that were still open at the end of the wait."""
+    """Return the error for transactions that are still open at the end of the wait."""
     named = "; ".join(map(str, held_up[:_NAMED]))
     more = f"; and {len(held_up) - _NAMED} more partitions" if len(held_up) > _NAMED else ""
     return TransactionOpen(
-        f"records that were there at the start belong to transactions that are still open after {waited_s:.0f} s "
-        f"({named}{more}); all that comes before them is in the log",
-        hint="have the producer end its transaction, or abort it with Kafka's kafka-transactions.sh, and run again",
+        f"transactions are still open after {waited_s:.0f} s, with records that were in the topics at the start "
+        f"({named}{more}); all records before them are in the log",
+        hint="have the producer end its transaction, or abort it with Kafka's kafka-transactions.sh, then run again",
     )

@@ -1,11 +1,12 @@
 """Which partitions the client fetches: those that are claimed, unless there is a reason to pause.
 
-Each reason stands for itself, and reading goes on when none is left. Reasons of the whole task are kept here, those of
-one partition with it (`Assigned.holds`), so that an attempt that is given up takes them along. The client remembers a
-pause beyond unassigning (seen with librdkafka 2.16), so it is told anew with each partition that it begins to fetch.
+Reasons are independent, and fetching continues when none is left. Reasons of the whole task are kept here. Those of one
+partition are kept with it (`Assigned.holds`), and end with its attempt. The client remembers a pause beyond unassigning
+(seen with librdkafka 2.16), so each partition is paused or resumed when fetching of it begins.
 
-A pause throws away what the client has fetched and not handed over; it is fetched again. One that outlasts the time for
-which a tombstone stays in the topic is as good as an absence: what is read after it is judged as after a claim.
+A pause discards records that the client has fetched and not returned; they are fetched again. A pause longer than the
+time for which a tombstone stays in the topic has the effect of an absence. So the source is checked after it as after a
+claim.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from keyfold_sink.writing.batch import TopicPartitionKey
 
 
 class Fetching:
-    """Used by the main thread alone. `reasons` are those for which the whole task pauses."""
+    """The fetching of one task. Only the main thread uses it. `reasons` pause the whole task."""
 
     def __init__(self, assigned: Mapping[TopicPartitionKey, Assigned], clock: Clock) -> None:
         self.reasons: set[PauseReason] = set()
@@ -34,7 +35,7 @@ class Fetching:
 
     @property
     def has_joined(self) -> bool:
-        """Whether there is a client that was told what to subscribe to."""
+        """Whether a client has subscribed."""
         return self._consumer is not None
 
     @property
@@ -44,17 +45,17 @@ class Fetching:
         return self._consumer
 
     def use(self, consumer: GroupConsumer) -> None:
-        """From here on there is a client."""
+        """Set the client."""
         self._consumer = consumer
 
     def begin(self, owner: Assigned, start: TopicPartition) -> None:
-        """Fetch a partition from `start`, as soon as nothing is against it."""
+        """Start fetching at `start` once the partition is not paused."""
         self.consumer.incremental_assign([start])
         owner.is_fetched = True
         self._tell([owner], pause=bool(self.reasons or owner.holds))
 
     def end(self, owners: Iterable[Assigned]) -> None:
-        """Fetch these no more."""
+        """Stop fetching these partitions."""
         fetched = [owner for owner in owners if owner.is_fetched]
         for owner in fetched:
             owner.is_fetched = False
@@ -62,35 +63,35 @@ class Fetching:
             self.consumer.incremental_unassign([TopicPartition(*owner.key) for owner in fetched])
 
     def pause(self, reason: PauseReason) -> None:
-        """Stop fetching; the group membership goes on, and what is claimed from now on is not fetched either."""
+        """Pause fetching of all partitions, also of those claimed later; the group membership continues."""
         was_on = bool(self.reasons)
         self.reasons.add(reason)
         if not was_on:
             self._tell(self._free(), pause=True)
 
     def resume(self, reason: PauseReason) -> None:
-        """Fetch again, unless there is another reason not to."""
+        """Resume fetching, unless there is another reason to pause."""
         was_on = bool(self.reasons)
         self.reasons.discard(reason)
         if was_on and not self.reasons:
             self._tell(self._free(), pause=False)
 
     def hold(self, owner: Assigned, reason: PauseReason) -> None:
-        """Stop fetching one partition."""
+        """Pause fetching of one partition."""
         was_held = bool(owner.holds)
         owner.holds.add(reason)
         if not was_held and owner.is_fetched and not self.reasons:
             self._tell([owner], pause=True)
 
     def release(self, owner: Assigned, reason: PauseReason) -> None:
-        """Fetch one partition again, unless there is another reason not to."""
+        """Resume fetching of one partition, unless there is another reason to pause."""
         was_held = bool(owner.holds)
         owner.holds.discard(reason)
         if was_held and not owner.holds and owner.is_fetched and not self.reasons:
             self._tell([owner], pause=False)
 
     def end_offset(self, owner: Assigned) -> int:
-        """The high watermark that came with what the client fetched last; `UNKNOWN` before. Asks nobody."""
+        """Return the high watermark of the client's last fetch, `UNKNOWN` before. Makes no request."""
         if not owner.is_fetched:
             return UNKNOWN
         try:
@@ -113,7 +114,7 @@ class Fetching:
                 owner.paused_s = self._clock.monotonic_s()
 
     def _goes_on(self, owner: Assigned) -> None:
-        """Reading is taken up where it was paused."""
+        """Record where and when reading resumes after a pause."""
         paused_s, owner.paused_s = owner.paused_s, None
         nothing_read = not owner.has_read and owner.resumed is None
         if paused_s is None or owner.writer is None or nothing_read:
@@ -122,5 +123,5 @@ class Fetching:
         settings = owner.writer.manifest.settings
         at = Resumed(*owner.key, owner.writer.position, now_ms - took_ms, now_ms, settings)
         if was_away(at):
-            before = owner.resumed  # an absence on which no record has followed yet began earlier
+            before = owner.resumed  # an earlier absence that no record has followed yet began before this pause
             owner.resumed = at if before is None or not was_away(before) else replace(before, now_ms=now_ms)

@@ -1,13 +1,13 @@
-"""The consumer group's side of a task: which partitions it has, and how they come and go.
+"""The partitions that the consumer group assigns to a task, and the client's callbacks.
 
-The client's callbacks only note what happened. Partitions are assigned to the client for fetching when they are
-claimed, one by one, while those that run go on (cooperative rebalancing); `step` brings each to its next stage.
+The callbacks only record what happened. A partition is assigned to the client for fetching once it is claimed, while
+the others continue (cooperative rebalancing). `step` brings each partition to its next stage.
 
 A group offset is committed for two reasons: to prove that this process is a member of the current generation
 (`keyfold_sink.group.membership`), and after each manifest commit, so that Kafka's tools show the lag. It is never read.
 
-What is wrong with one partition ends that partition alone: it stays assigned and is not read, until the task is started
-anew or the group gives it to another (`keyfold_sink.group.verdict`).
+An error of one partition ends the work on that partition only. The partition stays assigned and is not read, until the
+task is restarted or the group assigns the partition to another task (`keyfold_sink.group.verdict`).
 """
 
 from __future__ import annotations
@@ -44,15 +44,16 @@ from keyfold_sink.writing.sender import LOOK_AGAIN_S, Retry
 
 Event = Loaded | Claimed | Stopped | Committed
 
-# A process that was stopped and wakes fences the owner once. Whoever is fenced this often without a commit in between
-# has a rival that claims as rightfully as itself.
+# A process that resumes after a suspension fences the owner once. A task that is fenced this often without a commit in
+# between has a rival that is also a member of its group: another sink writes the same log.
 _FENCES_MAX: Final = 10
 
 
 class Group:
-    """The partitions of this task. Used by the main thread alone; lanes talk to it through `inbox`.
+    """The partitions of this task. Only the main thread uses it; serial queues report to it through `inbox`.
 
-    `doubts_topics`: the client has said that a topic or a partition does not exist, and the cluster was not asked yet.
+    `doubts_topics`: the client has reported that a topic or partition does not exist, which the cluster has not
+    confirmed yet.
     """
 
     def __init__(
@@ -105,18 +106,18 @@ class Group:
         consumer.subscribe(list(topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost)
 
     def running(self, key: TopicPartitionKey) -> Assigned | None:
-        """The partition if its records are wanted now."""
+        """Return the partition if its records are to be written now."""
         owner = self.assigned.get(key)
         return owner if owner is not None and owner.is_fetched else None
 
     def step(self) -> None:
-        """Handle what the lanes have reported and bring partitions on. Raises what ends the task."""
+        """Handle the reports of the serial queues, and bring partitions to their next stage. Raise fatal errors."""
         self.take_reports()
         self._load()
         self._membership.confirm()
 
     def take_reports(self) -> None:
-        """Handle what the lanes have reported. Raises what ends the task."""
+        """Handle the reports of the serial queues. Raise errors that end the task."""
         while True:
             try:
                 event = self._inbox.get_nowait()
@@ -134,21 +135,21 @@ class Group:
                     self._stopped(event)
 
     def abandon(self) -> None:
-        """Stop writing and fetching everything; what is not committed is read again by whoever comes next."""
+        """Stop writing and fetching all partitions; the next owner reads again what is not committed."""
         self._drop(list(self.assigned.values()))
 
     def set_back(self, owner: Assigned, why: str, cause: str = "position") -> None:
-        """Forget all that is not committed and begin again at the log's end. `cause` is for the count."""
+        """Drop all that is not committed, and start again at the log's end. `cause` is the metric's label."""
         if self.assigned.get(owner.key) is not owner:
             return
-        self._events.warning("partition set back", topic=owner.key[0], partition=owner.key[1], why=why)
+        self._events.warning("partition reset", topic=owner.key[0], partition=owner.key[1], why=why)
         self._meter.count(names.SET_BACKS, cause)
         owner.health.failed(why)
         self._drop([owner])
         self._begin(owner.key, owner)
 
     def lose_position(self, owner: Assigned, why: str) -> None:
-        """Commit what was read, then begin again at the log's end."""
+        """Commit what was read, then start again at the log's end."""
         self.fetching.end([owner])
         if owner.writer is not None:
             owner.writer.roll(RollReason.REQUEST)
@@ -159,9 +160,9 @@ class Group:
         owner.lane.submit(give_up)
 
     def fail(self, owner: Assigned, error: KeyfoldError) -> None:
-        """Stop a partition's work for good; what came before the fault is still committed, as far as that goes.
+        """Stop a partition's work for good. Records before the error are still committed, if possible.
 
-        Raises the error where it concerns the whole task, or where one partition's end is everybody's.
+        Raise the error if it concerns the whole task, or if one failed partition ends the task.
         """
         if self._one_failed_ends_all or verdict(error) is Verdict.TASK:
             raise error
@@ -177,35 +178,35 @@ class Group:
             owner.writer.roll(RollReason.REQUEST)
 
     def on_error(self, error: KafkaError) -> None:
-        """What the client says of itself: brokers that are away, a poll that came too late."""
+        """Handle an error that the client reports about itself: unavailable brokers, a late poll."""
         self.troubles.note(error)
         self.doubts_topics |= error.code() in GONE
         if error.code() == KafkaError._MAX_POLL_EXCEEDED:  # noqa: SLF001
             self.is_member = False
 
     def commit_lag(self) -> None:
-        """Tell the group where the logs end."""
+        """Commit the logs' ends as group offsets."""
         if self.fetching.has_joined:
             self._offsets.commit(self.fetching.consumer, self._offsets.take(self.assigned))
 
     def leave(self, consumer: GroupConsumer, within_s: float) -> bool:
-        """Give up everything, tell the group where the logs end and leave it; False when Kafka took too long for that.
+        """Release all partitions, commit the logs' ends and leave the group. Return False if that took too long.
 
-        A broker that is frozen or cut off keeps the client waiting for minutes, so this is done in a thread that the
-        process need not wait for. The group then finds out by `session.timeout.ms`.
+        With a broker that hangs or is cut off, the client waits for minutes. So this runs in a thread that the process
+        need not wait for. The group then notices the absence by `session.timeout.ms`.
         """
         offsets = self._offsets.take(self.assigned)
         try:
             self.abandon()
-        except KafkaException as error:  # a client that has ended; what ended the task must not be lost over it
-            self._events.info("the client did not let go of its partitions", error=error.args[0].str())
+        except KafkaException as error:  # the client has failed; its error must not hide the one that ended the task
+            self._events.info("partitions not unassigned", error=error.args[0].str())
         leaving = threading.Thread(target=self._leave, args=(consumer, offsets), name="keyfold-leave", daemon=True)
         leaving.start()
         leaving.join(within_s)
         return not leaving.is_alive()
 
     def on_commit(self, error: KafkaError | None, offsets: list[TopicPartition]) -> None:
-        """The client's answer to a commit of group offsets."""
+        """Handle the client's answer to a commit of group offsets."""
         self._offsets.answered(error, offsets, self.assigned)
         for offset in offsets:
             key = (offset.topic, offset.partition)
@@ -220,7 +221,7 @@ class Group:
         try:
             consumer.close()
         except KafkaException as error:
-            self._events.info("the group was not left", error=error.args[0].str())
+            self._events.info("consumer group not left", error=error.args[0].str())
 
     # Stages
 
@@ -304,10 +305,10 @@ class Group:
         if isinstance(error, KeyfoldError):
             return self.fail(owner, error)
         topic, partition = owner.key
-        raise RuntimeError(f"a sender of {topic}-{partition} broke") from error
+        raise RuntimeError(f"unexpected error while writing {topic}-{partition}") from error
 
     def _drop(self, owners: Iterable[Assigned]) -> None:
-        """Stop writing and fetching; a commit that is on its way may land, or be fenced."""
+        """Stop writing and fetching; a commit in flight may take effect or be fenced."""
         owners = list(owners)
         for owner in owners:
             owner.lane.close()
@@ -335,8 +336,8 @@ class Group:
         try:
             self._before_revoke(owners)
         finally:
-            # Looked up again: the flush may have set one back, and its new attempt must not outlive the assignment.
-            # The client waits for it, whatever went wrong.
+            # Look up the owners again: the flush may have reset one, and its new attempt must not outlive the
+            # assignment. The client waits for this call after any error.
             self._give_up(consumer, self._owners(partitions))
 
     def _on_lost(self, consumer: GroupConsumer, partitions: list[TopicPartition]) -> None:
@@ -357,6 +358,6 @@ class Group:
 def _rivals(owner: Assigned) -> Fenced:
     return Fenced(
         *owner.key,
-        f"another sink has claimed the partition {owner.fences} times before anything could be committed here",
-        hint="two sinks write the same log: stop one of them, or give it another topics.dir",
+        f"another sink has claimed the partition {owner.fences} times before this sink could commit a record",
+        hint="two sinks write the same log; stop one of them, or set another `topics.dir` for it",
     )

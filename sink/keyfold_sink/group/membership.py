@@ -1,8 +1,8 @@
-"""Proof that this process is a member of the group's current generation: a group offset is committed under a token.
+"""Confirm that this process is a member of the group's current generation, by committing a group offset with a token.
 
-The coordinator takes a commit only from a member, so a process that was stopped and has lost its partitions does not
-get past this point (see `keyfold_sink.group.assignment`). Partitions are confirmed together, and again until there is
-an answer. An answer that belongs to an older attempt has another token, and says nothing.
+The coordinator accepts a commit only from a member. So a process that was suspended and has lost its partitions does
+not pass this stage (see `keyfold_sink.group.assignment`). Partitions are confirmed together, and again until there is
+an answer. An answer to an older attempt has another token, and is ignored.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ _REFUSED_AGAIN_S: Final = 0.5
 
 
 class Membership:
-    """Used by the main thread alone. `commit` sends group offsets, `stopped` ends a partition's work with an error."""
+    """The confirmations of one task. Only the main thread uses it.
+
+    `commit` sends group offsets, `stopped` ends a partition's work with an error.
+    """
 
     def __init__(
         self,
@@ -43,7 +46,7 @@ class Membership:
         self._events = structlog.get_logger("keyfold.sink")
 
     def confirm(self) -> None:
-        """Ask for every partition whose turn it is."""
+        """Send commits for all partitions that are due."""
         now_s = self._clock.monotonic_s()
         offsets = []
         for owner in self._assigned.values():
@@ -56,7 +59,7 @@ class Membership:
             self._commit(offsets)
 
     def answered(self, offset: TopicPartition, refused: KafkaError | None) -> None:
-        """The group's answer for one partition."""
+        """Handle the group's answer for one partition."""
         owner = self._assigned.get((offset.topic, offset.partition))
         if owner is None or owner.stage is not Stage.CONFIRMING or offset.metadata != owner.token:
             return
@@ -65,16 +68,18 @@ class Membership:
             owner.lane.submit(lambda: self._claims.claim(owner))
         elif refused.code() in FORBIDDEN:
             kind = TopicForbidden if refused.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED else SourceForbidden
-            self._stopped(Stopped(owner, kind(f"{owner.key[0]}: no right to commit group offsets: {refused.str()}")))
+            self._stopped(
+                Stopped(owner, kind(f"{owner.key[0]}: Kafka refuses to commit group offsets: {refused.str()}"))
+            )
         else:
             self._refused(owner, refused)
 
     def _refused(self, owner: Assigned, refused: KafkaError) -> None:
-        """Not a member any more, or the group is being rebalanced: the next answer will tell."""
+        """Handle a refusal: the process is no longer a member, or the group is rebalancing; the next answer decides."""
         owner.confirm_at_s = self._clock.monotonic_s() + _REFUSED_AGAIN_S
-        owner.health.failed(f"membership not confirmed: {refused.str()}")
+        owner.health.failed(f"group membership not confirmed: {refused.str()}")
         self._events.info(
-            "membership not confirmed yet", topic=owner.key[0], partition=owner.key[1], error=refused.str()
+            "group membership not confirmed yet", topic=owner.key[0], partition=owner.key[1], error=refused.str()
         )
         if refused.code() in GONE:
             owner.lane.submit(lambda: self._claims.require_topic(owner))

@@ -1,6 +1,6 @@
-"""Group offsets, which nobody here reads: they show the lag to Kafka's tools.
+"""Commit group offsets, which show the lag to Kafka's tools; the sink never reads them.
 
-They are committed after the manifest, never before; one that was refused is committed again.
+An offset is committed after the manifest, never before. A refused commit is repeated.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from keyfold_sink.kafka.client import GroupConsumer
 from keyfold_sink.metrics.meter import TaskMeter
 from keyfold_sink.writing.batch import TopicPartitionKey
 
-# An answer that never comes must not be waited for with ever more memory.
+# Commits without an answer must not take ever more memory.
 _AWAITED_MAX: Final = 64
 _Sent = tuple[str, int, int, str | None]
 
 
 class GroupOffsets:
-    """Where logs end, as far as the group was not told yet; and what was told it, for the meter."""
+    """The logs' ends that were not committed to the group yet, and the commits in flight, for the meter."""
 
     def __init__(self, meter: TaskMeter) -> None:
         self._meter = meter
@@ -29,21 +29,21 @@ class GroupOffsets:
         self._awaited: dict[_Sent, float] = {}
 
     def note(self, key: TopicPartitionKey, next_offset: int) -> None:
-        """A log ends here now."""
+        """Record the new end of a log."""
         self._ends[key] = next_offset
 
     def refused(self, key: TopicPartitionKey, next_offset: int) -> None:
-        """The group did not take it; a newer one may be waiting already."""
+        """Record a refused offset, unless a newer one is pending."""
         self._ends.setdefault(key, next_offset)
 
     def take(self, mine: Collection[TopicPartitionKey]) -> list[TopicPartition]:
-        """What is to be told of these partitions; the rest is another member's now."""
+        """Return the pending offsets of these partitions. The others belong to another member now."""
         offsets = [TopicPartition(*key, offset) for key, offset in self._ends.items() if key in mine]
         self._ends.clear()
         return offsets
 
     def commit(self, consumer: GroupConsumer, offsets: list[TopicPartition], *, wait: bool = False) -> None:
-        """Tell the group. Nothing hangs on it: what it does not take is told it again."""
+        """Commit to the group. A failure is harmless, because the offsets are committed again."""
         if not offsets:
             return
         try:
@@ -60,7 +60,7 @@ class GroupOffsets:
     def answered(
         self, error: KafkaError | None, offsets: Sequence[TopicPartition], mine: Collection[TopicPartitionKey]
     ) -> None:
-        """The group's answer, for the meter."""
+        """Count the group's answer."""
         if not offsets:
             return
         sent_s = self._awaited.pop(_sent(offsets[0]), None)

@@ -1,7 +1,8 @@
-"""What the Kafka client has said of itself and of topics: why a task that is well has nothing to do, or cannot do it.
+"""Errors that the Kafka client reports about itself and about topics, which explain why a task is idle or blocked.
 
-The client says it once, or again and again, and never that it is over. So what it says of a topic holds until a
-partition of it is assigned, and what it says of itself for a while after it said so last, or until records arrive.
+The client reports an error once or repeatedly, and never that it is over. So an error of a topic holds until a
+partition of the topic is assigned. An error of the client holds for a while after its last report, or until records
+arrive.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from confluent_kafka import KafkaError
 
 from keyfold.clock import Clock
 
-# The client repeats what goes on at least this often (its brokers are tried again every ten seconds at most).
+# The client repeats an error that persists at least this often (it reconnects to brokers within ten seconds).
 _HOLDS_FOR_S: Final = 60.0
 
 
 class Troubles:
-    """Used by the main thread alone."""
+    """The errors of one client. Only the main thread uses it."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -26,7 +27,7 @@ class Troubles:
         self._until_s = 0.0
 
     def note(self, error: KafkaError, topic: str | None = None) -> None:
-        """The client has said this, of a topic or of itself."""
+        """Record an error of a topic or of the client."""
         if topic is not None:
             self._of_topics[topic] = error.str()
         else:
@@ -34,14 +35,14 @@ class Troubles:
             self._until_s = self._clock.monotonic_s() + _HOLDS_FOR_S
 
     def assigned(self, topic: str) -> None:
-        """The topic is there."""
+        """Clear the error of a topic, which exists."""
         self._of_topics.pop(topic, None)
 
     def moves(self) -> None:
-        """Records have arrived, or the group has answered."""
+        """Clear the client's error, because records or an answer of the group have arrived."""
         self._of_client = ""
 
     def words(self) -> list[str]:
-        """What is in the way now."""
+        """Return the current errors."""
         of_client = [f"Kafka: {self._of_client}"] * bool(self._of_client and self._clock.monotonic_s() < self._until_s)
         return [*of_client, *self._of_topics.values()]

@@ -1,8 +1,8 @@
-"""What an error of one partition means for the task: pure.
+"""Decide how far an error of one partition reaches; pure.
 
-again        another attempt from the log's end puts it right
-partition    this partition cannot go on: it fails, the others go on
-task         what is wrong is wrong for all of them: no right to the bucket or the group, a defect
+again        retry the partition from the log's end
+partition    the partition fails, the others continue
+task         the task ends: no right to the bucket or the group, an unexpected exception
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from keyfold_sink.kafka.source import SourceForbidden, TopicForbidden
 
 
 class PositionLost(KeyfoldError):
-    """Kafka does not serve the position at which a partition was to be read."""
+    """Kafka does not serve the position at which the partition is read."""
 
     retriable = True
 
@@ -43,7 +43,7 @@ _TASK: Final = (AccessDenied, BucketMissing, ConditionsIgnored, ConfigError, Sou
 
 
 def verdict(error: BaseException) -> Verdict:
-    """Judge what ended a partition's work."""
+    """Return how far the error that ended a partition's work reaches."""
     if not isinstance(error, KeyfoldError):
         return Verdict.TASK
     if isinstance(error, _AGAIN) or error.retriable:
@@ -62,7 +62,7 @@ _CAUSES: Final = (
 
 
 def set_back_cause(error: BaseException) -> str:
-    """What a partition was set back for, as it is counted (`metric_names.SET_BACK_CAUSES`)."""
+    """Return the cause of a reset, as the metric's label (`names.SET_BACK_CAUSES`)."""
     if isinstance(error, PositionLost):
         return "position"
     return next((cause for kind, cause in _CAUSES if isinstance(error, kind)), "other")

@@ -1,4 +1,4 @@
-"""What the sink uses of the Kafka client's consumer: a Protocol, so that a task runs over a fake one as well."""
+"""The part of the Kafka client's consumer that the sink uses, as a protocol, so that tests can use a fake."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from confluent_kafka import TopicPartition
 
 
 class GroupConsumer(Protocol):
-    """What is used of `confluent_kafka.Consumer`, as it is documented there."""
+    """The methods of `confluent_kafka.Consumer` that the sink uses, as documented there."""
 
     def subscribe(self, topics: list[str], **callbacks: Callable[[Any, list[TopicPartition]], None]) -> None: ...  # noqa: D102
     def consume(self, num_messages: int, timeout: float) -> list[Any]: ...  # noqa: D102

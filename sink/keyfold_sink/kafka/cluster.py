@@ -1,7 +1,7 @@
-"""What the sink asks the cluster outside of the consumer, through the admin client.
+"""Requests to the cluster outside of the consumer, through the admin client.
 
-Answers that are asked for before each commit are kept for a moment, so that hundreds of partitions of one topic cost
-one request. Calls block; they run on the senders' threads.
+Answers needed before each commit are cached for a moment, so that hundreds of partitions of one topic need one request.
+Calls block; they run on the I/O threads.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ FORBIDDEN: Final = frozenset(
 
 
 class AdminSource:
-    """`Source` over an `AdminClient`; may be used by many threads."""
+    """`Source` with an `AdminClient`. Thread-safe."""
 
     def __init__(self, config: Mapping[str, str], clock: Clock, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
-        """`timeout_s` is the time-out of each request."""
+        """Create the client. `timeout_s` is the time-out of each request."""
         self._contact = Contact(clock)
         settings: dict[str, Any] = {**QUIET, **config, "error_cb": self._contact.heard}
         try:
@@ -84,18 +84,18 @@ class AdminSource:
         return self._fresh(("topic id", topic), _TOPIC_ID_AGE_S, lambda: self._topic_id(topic))
 
     def cluster_id(self) -> str:
-        """The cluster's id, asked for once."""
+        """Return the cluster's id, which is requested once."""
         return self._fresh(("cluster id", ""), float("inf"), self._cluster_id)
 
     def settings(self, topic: str) -> Mapping[str, str]:
-        """See `Source.settings`. Empty where the sink has no right to read them."""
+        """See `Source.settings`. Empty if the sink has no right to read them."""
         return self._fresh(("settings", topic), _SETTINGS_AGE_S, lambda: self._settings(topic))
 
     def facts(self, topic: str, partition: int) -> SourceFacts:
         """See `Source.facts`."""
         topic_id = self.topic_id(topic)
         here = TopicPartition(topic, partition)
-        # Both are asked in one go: a difference between them would be taken for lost records.
+        # Requested together: a change between two requests would look like lost records.
         earliest = self._admin.list_offsets({here: _EARLIEST}, request_timeout=self._timeout_s)[here]
         end = self._admin.list_offsets({here: _LATEST}, request_timeout=self._timeout_s)[here]
         return SourceFacts(
@@ -107,11 +107,11 @@ class AdminSource:
         )
 
     def topics(self) -> frozenset[str]:
-        """All topics of the cluster, without Kafka's internal ones."""
+        """Return all topics of the cluster, without Kafka's internal ones."""
         return frozenset(self._metadata().topics) - _INTERNAL_TOPICS
 
     def partitions(self, topics: Iterable[str]) -> list[TopicPartitionKey]:
-        """All partitions of these topics. Raises `TopicGone` for a topic that is not there."""
+        """Return all partitions of these topics. Raise `TopicGone` if a topic does not exist."""
         known = self._metadata().topics
         found: list[TopicPartitionKey] = []
         for topic in topics:
@@ -121,7 +121,7 @@ class AdminSource:
         return found
 
     def stable_end_offsets(self, keys: Iterable[TopicPartitionKey]) -> dict[TopicPartitionKey, int]:
-        """Last stable offsets, where a reader of committed records can get to now, as far as Kafka tells them now."""
+        """Return the last stable offsets (the ends of the committed records) of the partitions that Kafka reports."""
         found: dict[TopicPartitionKey, int] = {}
         for key, future in self._ask_ends(keys, IsolationLevel.READ_COMMITTED):
             with contextlib.suppress(SourceUnavailable, TopicGone):
@@ -129,14 +129,14 @@ class AdminSource:
         return found
 
     def high_watermarks(self, keys: Iterable[TopicPartitionKey]) -> dict[TopicPartitionKey, int]:
-        """End offsets, records of open transactions included. Unlike `end_offsets`, of all partitions or of none."""
+        """Return end offsets, including records of open transactions. Unlike `end_offsets`, raise if one is unknown."""
         return {
             key: self._answer(f"the end offset of {key[0]}", future).offset
             for key, future in self._ask_ends(keys, IsolationLevel.READ_UNCOMMITTED)
         }
 
     def end_offsets(self, keys: Iterable[TopicPartitionKey]) -> dict[TopicPartitionKey, int]:
-        """High watermarks, as far as Kafka tells them."""
+        """Return the high watermarks of the partitions that Kafka reports."""
         found: dict[TopicPartitionKey, int] = {}
         for key, future in self._ask_ends(keys, IsolationLevel.READ_UNCOMMITTED):
             with contextlib.suppress(KeyfoldError):
@@ -161,7 +161,7 @@ class AdminSource:
 
     def _topic_id(self, topic: str) -> str:
         future = self._admin.describe_topics(TopicCollection([topic]), request_timeout=self._timeout_s)[topic]
-        # Kafka prints ids in the URL-safe alphabet, the client in the other one.
+        # Kafka prints ids in the URL-safe alphabet, the client in the standard one.
         return str(self._answer(f"topic {topic}", future).topic_id).replace("+", "-").replace("/", "_")
 
     def _cluster_id(self) -> str:
@@ -184,23 +184,23 @@ class AdminSource:
         except KafkaException as error:
             raise self._unanswered(translate(error.args[0], what)) from error
         except FutureTimeout as error:
-            late = SourceUnavailable(f"Kafka did not answer about {what} within {self._timeout_s * 2:g} s")
+            late = SourceUnavailable(f"Kafka did not answer the request for {what} within {self._timeout_s * 2:g} s")
             raise self._unanswered(late) from error
-        self._admin.poll(0)  # what the client has heard meanwhile is over, and would pile up
+        self._admin.poll(0)  # drop errors that the client has queued; they are over, and would accumulate
         self._contact.answered()
         return found
 
     def _unanswered(self, error: KeyfoldError) -> KeyfoldError:
-        """The error itself, or what brokers have against us where they would answer if it were not for that."""
+        """Return the error, or the brokers' refusal of the login or TLS if that is the reason for no answer."""
         if not isinstance(error, SourceUnavailable):
             return error
-        self._admin.poll(0)  # what the client has heard is told on this call
+        self._admin.poll(0)  # makes the client call its error callback
         return self._contact.believed_refusal(waited_s=self._timeout_s) or error
 
     def _fresh(self, key: tuple[str, str], age_s: float, ask: Callable[[], T]) -> T:
-        """The answer, at most `age_s` old. One asks; the others wait for its answer, or fail with it.
+        """Return the answer, at most `age_s` old. One caller makes the request; the others share its result or error.
 
-        If each asked in its turn, a cluster that is away would keep the last of them waiting for all their time-outs.
+        If each caller made a request in turn, the last would wait for all time-outs while the cluster does not answer.
         """
         while True:
             with self._lock:
@@ -213,7 +213,7 @@ class AdminSource:
                 if theirs is None:
                     mine = self._asking[key] = Future[None]()
                     break
-            theirs.result()  # and look whether it is fresh enough
+            theirs.result()  # then check whether it is fresh enough
         try:
             value = ask()
         except BaseException as error:
@@ -229,15 +229,13 @@ class AdminSource:
 
 
 def translate(error: KafkaError, what: str) -> SourceUnavailable | TopicGone | SourceForbidden:
-    """What a Kafka error means for the sink."""
+    """Return the sink's error for an error of Kafka. `what` names the requested thing."""
     if error.code() in GONE:
         return TopicGone(
-            f"Kafka knows nothing about {what}: {error.str()}",
-            hint="what was read of it is in the log; create it, or take it out of the sink's topics",
+            f"Kafka does not know {what}: {error.str()}",
+            hint="create the topic, or remove it from the sink's `topics`; records that were read are in the log",
         )
     if error.code() in FORBIDDEN:
         kind = TopicForbidden if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED else SourceForbidden
-        return kind(
-            f"Kafka refuses to answer about {what}: {error.str()}", hint="check the client's credentials and ACLs"
-        )
-    return SourceUnavailable(f"Kafka did not answer about {what}: {error.str()}")
+        return kind(f"Kafka refuses access to {what}: {error.str()}", hint="check the client's credentials and ACLs")
+    return SourceUnavailable(f"Kafka did not answer the request for {what}: {error.str()}")

@@ -1,4 +1,4 @@
-"""How the sink sets up its Kafka clients: pure but for making the consumer itself."""
+"""Configure the sink's Kafka clients, and open the consumer."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from keyfold_sink.kafka.contact import QUIET, Contact
 from keyfold_sink.kafka.source import SourceForbidden
 from keyfold_sink.writing.budget import MemoryPlan
 
-# librdkafka's default of a second leaves the sink idle whenever its queue was full for a moment.
+# With librdkafka's default of a second, the sink is idle after its queue was full for a moment.
 _FETCH_BACKOFF_MS: Final = 5
-# Younger than this to the client, a topic that the brokers do not know is not reported: it may still be on its way to
-# them. librdkafka's default of 30 s would hide one that is deleted soon after the sink has started.
+# The client does not report an unknown topic for this time after it first saw it, as its creation may still be in
+# progress. librdkafka's default of 30 s would hide a topic that is deleted soon after the sink has started.
 _TOPIC_PROPAGATION_MS: Final = 5000
 _PARTITION_FETCH_BYTES: Final = 1024 * 1024
 _RECEIVE: Final = "receive.message.max.bytes"
@@ -26,7 +26,7 @@ _LEAST_RECEIVE_BYTES: Final = 100_000_000
 
 
 def consumer_config(options: SinkOptions, plan: MemoryPlan) -> dict[str, Any]:
-    """Configuration of the consumer; what the user overrides comes first, what the sink stands on wins."""
+    """Return the consumer's configuration: the user's overrides, then the settings that the sink relies on."""
     return {
         "client.id": f"keyfold-sink-{options.name}",
         "fetch.queue.backoff.ms": _FETCH_BACKOFF_MS,
@@ -44,7 +44,7 @@ def consumer_config(options: SinkOptions, plan: MemoryPlan) -> dict[str, Any]:
         "queued.max.messages.kbytes": plan.queue_bytes // 1024,
         "queued.min.messages": plan.queue_records,
         "fetch.max.bytes": plan.fetch_bytes,
-        # A record that is larger than one fetch still arrives; the client only wants this bound to be the larger one.
+        # A record larger than one fetch still arrives; the client only requires that this limit is the larger one.
         _RECEIVE: max(_LEAST_RECEIVE_BYTES, plan.fetch_bytes + 1024 * 1024, _receive_bytes(options)),
     }
 
@@ -57,7 +57,7 @@ def _receive_bytes(options: SinkOptions) -> int:
 
 
 def admin_config(options: SinkOptions) -> dict[str, str]:
-    """Configuration of the admin client; what connects the consumer connects it too."""
+    """Return the admin client's configuration, which shares the consumer's connection settings."""
     return options.admin_settings
 
 
@@ -68,10 +68,10 @@ def open_consumer(
     on_error: Callable[[Any], None],
     contact: Contact,
 ) -> GroupConsumer:
-    """A consumer that has not subscribed yet. Raises `ConfigError` for keys or values that the client refuses.
+    """Open a consumer, not subscribed yet. Raise `ConfigError` for keys or values that the client refuses.
 
-    Its `consume` raises `SourceForbidden` when brokers have refused credentials or TLS for so long that waiting does
-    not help.
+    Its `consume` raises `SourceForbidden` once brokers have refused the credentials or TLS for longer than a restart of
+    brokers explains.
     """
     settings = consumer_config(options, plan)
 
@@ -86,7 +86,7 @@ def open_consumer(
         contact.heard(error)
         on_error(error)
         refusal = contact.believed_refusal()
-        if refusal is not None and not said:  # once: it is called while the consumer is closed, too
+        if refusal is not None and not said:  # once, as this is also called while the consumer is closed
             said.append(refusal)
             raise refusal
 
@@ -94,4 +94,4 @@ def open_consumer(
         consumer = Consumer({**settings, "on_commit": committed, "error_cb": heard})
     except KafkaException as error:
         raise client_refusal("consumer.override.", options.consumer, error.args[0].str()) from error
-    return cast("GroupConsumer", consumer)  # its stubs spell the same calls out as overloads
+    return cast("GroupConsumer", consumer)  # its stubs declare the same calls as overloads

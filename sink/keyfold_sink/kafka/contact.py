@@ -1,12 +1,13 @@
-"""Whether Kafka talks to us: a wrong password or certificate is told from brokers that are away.
+"""Tell a wrong password or certificate from brokers that do not answer.
 
-librdkafka goes on for ever in both cases and reports each failed attempt through its error callback. Being away passes,
-so it is waited for. Being refused does not, so it is believed when nothing else has been heard for a while: sooner
-where no broker has ever answered, much later where they did, for brokers that restart may refuse for a moment.
+librdkafka retries without end in both cases, and reports each failed attempt through its error callback. Brokers that
+do not answer may return, so the sink waits. A refusal does not go away by itself, so the sink ends once refusals have
+been the only reports for a while. That while is short if no broker has ever answered. It is much longer otherwise,
+because brokers that restart may refuse for a moment.
 
-What the client reports is logged here, each text once in a while: the client's own log would say it three times a
-second, so `QUIET` keeps it to what is worse than an error. What it does log (all of it, where `log_level` or `debug` is
-set for it) goes the way of all events, as `keyfold.sink.kafka`, never past them to standard error.
+The client's errors are logged here, each text once in a while. The client's own log would repeat them three times a
+second, so `QUIET` limits it to messages worse than an error. Messages that the client logs (all of them, if `log_level`
+or `debug` is set for it) go to the logger `keyfold.sink.kafka`, never directly to standard error.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from keyfold_sink.kafka.source import SourceForbidden
 PATIENCE_AT_FIRST_S: Final = 10.0
 PATIENCE_S: Final = 300.0
 CLIENT_LOG: Final = logging.getLogger("keyfold.sink.kafka")
-"""Where a client's own log goes. The client hands over what it has when it is polled, or asked for records."""
+"""The logger of a client's own messages. The client passes them on when it is polled."""
 QUIET: Final[Mapping[str, Any]] = MappingProxyType({"log_level": 2, "logger": CLIENT_LOG})
-"""Settings of a client whose errors are heard here."""
+"""Settings of a client whose errors are logged here."""
 
 _SAY_AGAIN_S: Final = 60.0
 _TEXTS_MAX: Final = 200
@@ -43,41 +44,41 @@ _REFUSED_LOGIN: Final = frozenset(
     }
 )
 _TLS: Final = KafkaError._SSL  # noqa: SLF001
-# Some of what TLS says comes as a broken connection.
+# Some TLS errors are reported as a broken connection.
 _TLS_WORDS: Final = re.compile(r"SSL routines|SSL handshake failed|tls alert", re.IGNORECASE)
 _STATE: Final = re.compile(r"\s*\(after \d+ms in state [^)]*\)")
 
 
 def why_refused(error: KafkaError) -> SourceForbidden | None:
-    """What an error says about credentials, certificates and protocols; None where it says nothing about them."""
+    """Return the refusal that an error is about (credentials, certificates, protocols), None for other errors."""
     text = _STATE.sub("", error.str())
     if error.code() in _REFUSED_LOGIN:
         return SourceForbidden(
             f"Kafka refuses the login: {text}",
-            hint="check sasl.username, sasl.password and sasl.mechanism, at the top or in consumer.override.* and "
-            "admin.override.*, against the brokers' users",
+            hint="check sasl.username, sasl.password and sasl.mechanism, at the top level or in consumer.override.* "
+            "and admin.override.*, against the brokers' users",
         )
     if error.code() == _TLS or _TLS_WORDS.search(text):
-        return SourceForbidden(f"there is no TLS connection to Kafka: {text}", hint=_tls_hint(text.lower()))
+        return SourceForbidden(f"the TLS connection to Kafka failed: {text}", hint=_tls_hint(text.lower()))
     return None
 
 
 def _tls_hint(text: str) -> str:
     if "certificate verify failed" in text:
         return (
-            "name the PEM file of the authority that signed the brokers' certificates in ssl.ca.location, and check "
-            "that the certificates are valid and made out to the hosts in bootstrap.servers"
+            "set ssl.ca.location to the PEM file of the authority that signed the brokers' certificates, and check "
+            "that the certificates are valid for the hosts in bootstrap.servers"
         )
     if "plaintext broker" in text or "wrong version number" in text:
-        return "the listener does not speak TLS: check security.protocol and the port of bootstrap.servers"
+        return "the listener does not use TLS; check security.protocol and the port in bootstrap.servers"
     return (
-        "the brokers ask for a client's certificate, or do not accept this one: check ssl.certificate.location and "
+        "the brokers require a client certificate, or refuse this one; check ssl.certificate.location and "
         "ssl.key.location, or ssl.keystore.location"
     )
 
 
 class Contact:
-    """What one client hears of its brokers. Used by the client's threads."""
+    """The answers and refusals of brokers to one client. Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -90,13 +91,13 @@ class Contact:
         self._events = structlog.get_logger("keyfold.sink")
 
     def answered(self) -> None:
-        """A broker has answered."""
+        """Record that a broker has answered."""
         with self._lock:
             self._has_answered = True
             self._refused_since_s = self._why = None
 
     def heard(self, error: KafkaError) -> None:
-        """The client reports an error."""
+        """Record and log an error that the client reports."""
         self._log(error)
         why = why_refused(error)
         if why is None:
@@ -108,12 +109,12 @@ class Contact:
                 self._refused_since_s = self._refused_at_s
 
     def refusal(self) -> SourceForbidden | None:
-        """What brokers last said against us, since any of them answered."""
+        """Return the last refusal since a broker last answered."""
         with self._lock:
             return self._why
 
     def believed_refusal(self, waited_s: float = 0.0) -> SourceForbidden | None:
-        """The same, once it has lasted long enough to be believed: by itself, or as long as a call has waited."""
+        """Return the last refusal once refusals have lasted long enough, by themselves or while a call waited."""
         with self._lock:
             if self._refused_since_s is None:
                 return None
@@ -129,4 +130,4 @@ class Contact:
             if len(self._said_s) >= _TEXTS_MAX:
                 self._said_s.clear()
             self._said_s[text] = now_s
-        self._events.warning("kafka client reports", error=text)
+        self._events.warning("kafka client error", error=text)

@@ -1,17 +1,18 @@
-"""Whether the Kafka topic is still the one that the log continues: pure.
+"""Check whether the Kafka topic is still the one that the log continues; pure.
 
-A log and a topic can part in ways that a consumer does not notice. Each is found by comparing what the manifest says
-with what the cluster says:
+A log and its topic can diverge in ways that a consumer does not notice. A comparison of the manifest with the cluster
+finds each of them:
 
-    another cluster id, another topic id     the topic is a different one, or was deleted and made anew
-    end offset below `next_offset`           it was truncated
-    earliest offset above `next_offset`      it lost records that the log does not have
-    tombstones at risk                       it is compacted, and what is unread is older than `delete.retention.ms`:
-                                             a tombstone may have gone unread, and a deleted key would live on
+    another cluster id, another topic id     the topic is a different one, or was deleted and created again
+    end offset below `next_offset`           the topic was truncated
+    earliest offset above `next_offset`      the topic lost records that the log does not have
+    tombstones at risk                       the topic is compacted, and unread records are older than
+                                             `delete.retention.ms`: a tombstone may have been removed unread, and a
+                                             deleted key would stay
 
-The first two are always an error. The last two are an error, or are recorded in the manifest's `gaps`, as
-`source.gap.policy` says. Truncation that has grown past `next_offset` again shows in the leader epoch of the log's last
-record (`keyfold_sink.group.assignment.require_same_branch`).
+The first two are always errors. The last two are errors or are recorded in the manifest's `gaps`, according to
+`source.gap.policy`. If the topic was truncated and has grown past `next_offset` again, the leader epoch of the log's
+last record shows it (`keyfold_sink.group.assignment.require_same_branch`).
 """
 
 from __future__ import annotations
@@ -34,38 +35,38 @@ FOLLOWED_SETTINGS: Final = (
 LOST_REASON: Final = "lost at the source before it was read"
 ASKED_REASON: Final = "skipped because it was asked for: the sink's offset was altered"
 SKIPPED: Final = "skipped: "
-"""How the reason of a gap begins whose records have failed their check; their cause follows."""
+"""Prefix of a gap's reason if its records have failed their validation; the cause follows."""
 TOMBSTONES_REASON: Final = "tombstones may have been removed at the source before they were read"
 
 
 class GapPolicy(Enum):
-    """What to do about records that the source no longer has."""
+    """What to do if the source no longer has records that the log lacks."""
 
     FAIL = "fail"
     RECORD = "record"
 
 
 class SourceUnavailable(KeyfoldError):
-    """Kafka gave no answer; asking again may help."""
+    """Kafka did not answer; a retry may succeed."""
 
     retriable = True
 
 
 class SourceForbidden(KeyfoldError):
-    """Kafka refuses to answer this client."""
+    """Kafka refuses this client's requests."""
 
 
 class TopicForbidden(SourceForbidden):
-    """Kafka refuses this client one topic."""
+    """Kafka refuses this client access to a topic."""
 
 
 class TopicGone(KeyfoldError):
-    """Kafka knows no such topic."""
+    """The topic does not exist in Kafka."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFacts:
-    """What the cluster says about one partition. Offsets are those of `ListOffsets`; the end is the high watermark."""
+    """Ids and offsets of one partition. Offsets are those of `ListOffsets`; the end is the high watermark."""
 
     topic_id: str
     cluster_id: str
@@ -75,46 +76,46 @@ class SourceFacts:
 
 
 class Source(Protocol):
-    """The cluster, asked from other threads than the consumer's. All raise `SourceUnavailable` and `TopicGone`."""
+    """Requests to the cluster from threads other than the consumer's. All raise `SourceUnavailable` and `TopicGone`."""
 
     def facts(self, topic: str, partition: int) -> SourceFacts:
-        """Ids, offsets and followed settings; offsets are fresh."""
+        """Return ids, current offsets and followed settings."""
 
     def topic_id(self, topic: str) -> str:
-        """The topic's id, at most a second old."""
+        """Return the topic's id, at most a second old."""
 
     def settings(self, topic: str) -> Mapping[str, str]:
-        """The followed settings, at most a minute old."""
+        """Return the followed settings, at most a minute old."""
 
 
 def check_identity(manifest: Manifest, *, topic_id: str, cluster_id: str) -> None:
-    """Raise `SourceError` when the log was written from another topic or cluster. An id that is unknown passes."""
+    """Raise `SourceError` if the log was written from another topic or cluster. Unknown ids are not compared."""
     if cluster_id and manifest.cluster_id and manifest.cluster_id != cluster_id:
         raise SourceError(
             manifest.topic,
             manifest.partition,
             f"the log was written from cluster {manifest.cluster_id}, this is cluster {cluster_id}",
-            hint="check bootstrap.servers; give the other cluster's topic its own topics.dir",
+            hint="check bootstrap.servers; set another `topics.dir` for the other cluster's topic",
         )
     if topic_id and manifest.topic_id and manifest.topic_id != topic_id:
         raise SourceError(
             manifest.topic,
             manifest.partition,
-            f"the topic was deleted and made anew: the log has topic id {manifest.topic_id}, Kafka has {topic_id}",
-            hint="nothing was written; keep the old log where it is and give the new topic another topics.dir",
+            f"the topic was deleted and created again: the log has topic id {manifest.topic_id}, Kafka has {topic_id}",
+            hint="no record was written; keep the old log where it is, and set another `topics.dir` for the new topic",
         )
 
 
 def check_offsets(manifest: Manifest, facts: SourceFacts, policy: GapPolicy) -> Gap | None:
-    """Compare `next_offset` with what the source has. Raises `SourceError`; a gap that may be recorded is returned."""
+    """Compare `next_offset` with the source's offsets. Return a gap that may be recorded, or raise `SourceError`."""
     wanted = manifest.next_offset
     if facts.end_offset < wanted:
         raise SourceError(
             manifest.topic,
             manifest.partition,
-            f"the topic was truncated: it ends at offset {facts.end_offset}, the log already ends at {wanted}",
-            hint="nothing was written; find out what the brokers lost (an unclean leader election, a restored disk), "
-            "then keep the old log and give the topic another topics.dir",
+            f"the topic was truncated: it ends at offset {facts.end_offset}, the log ends at offset {wanted}",
+            hint="no record was written; find out what the brokers lost (an unclean leader election, a restored disk), "
+            "then keep the old log, and set another `topics.dir` for the topic",
         )
     if facts.earliest_offset <= wanted:
         return None
@@ -126,13 +127,13 @@ def check_offsets(manifest: Manifest, facts: SourceFacts, policy: GapPolicy) -> 
         manifest.partition,
         f"records were lost at the source: the log ends at offset {wanted}, the topic now begins at "
         f"{facts.earliest_offset}",
-        hint="set source.gap.policy=record to note the gap in the log and go on",
+        hint="set source.gap.policy=record to record the gap in the log and continue",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """Where reading was taken up again: the log's end, when its last segment was written, and now (store times).
+    """Where reading resumed: the log's end, when its last segment was written, and now (store times).
 
     After a pause: the position, when the pause began, and now (local times).
     """
@@ -146,18 +147,18 @@ class Resumed:
 
 
 def resumed(manifest: Manifest, last_appended_ms: int, now_ms: int, settings: Mapping[str, str]) -> Resumed | None:
-    """The state to judge by, or None where there is nothing that a lost tombstone could leave alive."""
+    """Return the state for the check, None if the log has no record that a lost tombstone could concern."""
     if not manifest.segments:
         return None
     return Resumed(manifest.topic, manifest.partition, manifest.next_offset, last_appended_ms, now_ms, settings)
 
 
 def tombstones_at_risk(at: Resumed, first_offset: int, first_timestamp: int) -> bool:
-    """Whether a tombstone may have gone unread, judged by the first record that was read after taking up again.
+    """Whether a tombstone may have been removed unread, by the first record that was read after reading resumed.
 
-    A tombstone goes `delete.retention.ms` after it was cleaned, never earlier. So nothing is at risk while the log was
-    written to within that time, and nothing where no record follows. Afterwards a quiet topic is no reason to worry:
-    its next record lies right at `next_offset` and is young. A hole, or an old record, means that the sink was away.
+    Kafka removes a tombstone `delete.retention.ms` after it was cleaned, never earlier. So no tombstone is at risk if
+    the log was written within that time, or if no record follows. After that time, an idle topic is no risk either: its
+    next record is at `next_offset` and is recent. A gap or an old record means that the sink was away.
     """
     if not was_away(at):
         return False
@@ -166,7 +167,7 @@ def tombstones_at_risk(at: Resumed, first_offset: int, first_timestamp: int) -> 
 
 
 def was_away(at: Resumed) -> bool:
-    """Whether that took longer than a tombstone stays at the source."""
+    """Whether the absence was longer than a tombstone stays at the source."""
     is_compacted = "compact" in at.settings.get("cleanup.policy", "")
     return is_compacted and at.now_ms - at.last_appended_ms > _retention_ms(at)
 
@@ -176,7 +177,7 @@ def _retention_ms(at: Resumed) -> int:
 
 
 def tombstone_gap(at: Resumed, first_offset: int, end_offset: int, policy: GapPolicy) -> Gap:
-    """The gap to record for tombstones at risk. Raises `SourceError` where the policy says so."""
+    """Return the gap to record for tombstones at risk. Raise `SourceError` if the policy requires it."""
     gap = Gap(at.next_offset, max(first_offset, end_offset), TOMBSTONES_REASON)
     if policy is GapPolicy.RECORD:
         return gap
@@ -184,8 +185,8 @@ def tombstone_gap(at: Resumed, first_offset: int, end_offset: int, policy: GapPo
     raise SourceError(
         at.topic,
         at.partition,
-        f"the log has come no further than offset {at.next_offset} for {away_ms} ms, longer than the topic's "
-        f"delete.retention.ms of {at.settings.get('delete.retention.ms', 'unknown')}, and the next record is at "
-        f"{first_offset}: tombstones may have been removed unread, and keys that were deleted would stay",
-        hint="set source.gap.policy=record to note this in the log and go on",
+        f"the log has not grown beyond offset {at.next_offset} for {away_ms} ms, longer than the topic's "
+        f"delete.retention.ms of {at.settings.get('delete.retention.ms', 'unknown')}, and the next record is at offset "
+        f"{first_offset}: tombstones may have been removed unread, and deleted keys would stay in the log",
+        hint="set source.gap.policy=record to record this in the log and continue",
     )
