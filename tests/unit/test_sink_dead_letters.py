@@ -107,7 +107,7 @@ def test_letters_arrive_before_the_commit_that_passes_them(make: MakeDesk) -> No
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, "the right to write"),
         (KafkaError.MSG_SIZE_TOO_LARGE, "max.message.bytes"),
         (KafkaError._UNKNOWN_TOPIC, "deleted"),
-        (KafkaError.INVALID_RECORD, "correct what Kafka complains about"),
+        (KafkaError.INVALID_RECORD, "correct the cause of Kafka's error"),
     ],
 )
 def test_a_letter_that_kafka_refuses_fails_the_partition_and_passes_nothing(

@@ -1,12 +1,13 @@
-"""The dead letter topic: letters go out, and a commit that passes their offsets waits until Kafka has them.
+"""Send dead letters, and hold back commits beyond their offsets until Kafka has confirmed them.
 
-    main thread     send ──► the client's queue ──► Kafka
-    a lane          Delivery.wait, before the commit; it also serves the client's answers
+    main thread       send ──► the client's queue ──► Kafka
+    a serial queue    Delivery.wait, before the commit; it also serves the client's callbacks
 
-What Kafka does not take for the moment (it is away, a leader changes) is sent until it does; meanwhile `has_room` says
-when no more should be rejected. What it refuses (no right to write, too large) fails the partition. A letter may be in
-the topic twice, after a crash between its delivery and the commit, or when an answer was lost together with the
-client's state; it is never missing, because nothing passes its offset before Kafka has confirmed it.
+A letter that Kafka does not accept for the moment (no answer, a change of leader) is sent again until Kafka accepts it.
+Meanwhile `has_room` limits further rejections. A letter that Kafka refuses (no right to write, too large) fails the
+partition. A letter may be in the topic twice after a crash between its delivery and the commit, or if an answer was
+lost together with the client's state. It is never missing, because no commit passes its offset before Kafka has
+confirmed it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _POLL_S: Final = 0.05
 _POLLS: Final = 20
 _AGAIN_S: Final = 1.0
 
-# The client's own words for "not now". With the settings of `keyfold_sink.rejects.producer` it seldom says so.
+# The client's errors that may pass. They are rare with the settings of `keyfold_sink.rejects.producer`.
 _NOT_NOW: Final = frozenset(
     {
         KafkaError._MSG_TIMED_OUT,  # noqa: SLF001
@@ -46,33 +47,33 @@ _NOT_NOW: Final = frozenset(
         KafkaError._PURGE_INFLIGHT,  # noqa: SLF001
     }
 )
-_HINT: Final = "correct what Kafka complains about"
+_HINT: Final = "correct the cause of Kafka's error"
 _HINTS: Final = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "give the sink's user the right to write to {topic}",
     KafkaError.MSG_SIZE_TOO_LARGE: "raise max.message.bytes of {topic}",
-    KafkaError.UNKNOWN_TOPIC_OR_PART: "was {topic} deleted? A start of the sink makes it",
-    KafkaError._UNKNOWN_TOPIC: "was {topic} deleted? A start of the sink makes it",  # noqa: SLF001
+    KafkaError.UNKNOWN_TOPIC_OR_PART: "restart the sink to create {topic}, if it was deleted",
+    KafkaError._UNKNOWN_TOPIC: "restart the sink to create {topic}, if it was deleted",  # noqa: SLF001
 }
 
 
 class Producer(Protocol):
-    """What is used of `confluent_kafka.Producer`, as it is documented there."""
+    """The methods of `confluent_kafka.Producer` that the sink uses, as documented there."""
 
     def produce(self, topic: str, **letter: Any) -> None: ...  # noqa: D102
     def poll(self, timeout: float) -> int: ...  # noqa: D102
 
 
 OpenProducer = Callable[[Callable[[KafkaError], None]], Producer]
-"""Opens a producer; the function that it is given hears of errors of the client as a whole."""
+"""Open a producer, given the callback for errors of the client as a whole."""
 
 
 class LetterRefused(LogError):
-    """Kafka refuses a dead letter; the record's offset is not passed."""
+    """Kafka refuses a dead letter; the log does not pass the record's offset."""
 
 
 @dataclass(eq=False, slots=True)
 class _Posted:
-    """A letter on its way."""
+    """A letter in flight."""
 
     letter: Letter
     parcel: Parcel
@@ -80,7 +81,7 @@ class _Posted:
 
 
 class Parcel:
-    """Letters that go together: those of one batch of one partition. A `keyfold_sink.writing.skips.Delivery`."""
+    """The letters of one batch of one partition. A `keyfold_sink.writing.skips.Delivery`."""
 
     def __init__(self, key: TopicPartitionKey, letters: Sequence[Letter], post: DeadLetters) -> None:
         self.key = key
@@ -98,12 +99,15 @@ class Parcel:
             if self.left == 0:
                 return
             self._post.serve(_POLL_S)
-        raise LettersPending(f"{self.left} dead letters of {self.key[0]}-{self.key[1]} wait for {self._post.topic}")
+        raise LettersPending(
+            f"{self.left} dead letters of {self.key[0]}-{self.key[1]} are not in {self._post.topic} yet"
+        )
 
 
 class DeadLetters:
-    """One task's way to the dead letter topic. Letters count in `in_flight` until they have arrived, twice: the client
-    copies what it sends.
+    """The sender of one task's dead letters.
+
+    A letter counts twice in `in_flight` until it has arrived, because the client copies it.
     """
 
     def __init__(
@@ -134,11 +138,11 @@ class DeadLetters:
         self._producer = open_producer(self._on_error)
 
     def has_room(self, size_bytes: int) -> bool:
-        """Whether so much more may be sent now. A batch that is larger than the limit may go alone."""
+        """Whether this number of bytes may be sent now. A batch larger than the limit may be sent alone."""
         return self._size_bytes == 0 or self._size_bytes + size_bytes <= self._limit_bytes
 
     def send(self, key: TopicPartitionKey, letters: Sequence[Letter]) -> Parcel:
-        """Send letters, in offset order; does not wait. The parcel says when they have arrived."""
+        """Send letters in offset order, without blocking. The parcel says when they have arrived."""
         parcel = Parcel(key, letters, self)
         self._counts.letters_sent(len(letters))
         size_bytes = sum(letter.size_bytes for letter in letters)
@@ -150,12 +154,12 @@ class DeadLetters:
         return parcel
 
     def serve(self, timeout_s: float = 0.0) -> None:
-        """Take the client's answers; wait for the first at most so long. From any thread."""
+        """Run the client's callbacks; wait at most `timeout_s` for the first. Thread-safe."""
         if timeout_s == 0.0 and not self._out and not self._waiting:
             return
         try:
             self._producer.poll(timeout_s)
-        except KafkaException as error:  # that is how the client says that it is of no use any more
+        except KafkaException as error:  # the client raises this after a fatal error
             self._on_error(error.args[0])
         with self._lock:
             if self._is_broken:
@@ -191,7 +195,7 @@ class DeadLetters:
         with self._lock:
             posted = self._out.pop(serial, None)
             if posted is None:
-                return  # of a producer that was replaced: its letters have gone out again
+                return  # from a replaced producer, whose letters were sent again
             if error is not None:
                 self._judge(posted, error)
                 return
@@ -203,7 +207,7 @@ class DeadLetters:
             self._is_broken = True
             self._later(posted)
         elif error.code() == KafkaError.INVALID_TIMESTAMP and posted.with_timestamp:
-            posted.with_timestamp = False  # the topic takes no times so far from its own
+            posted.with_timestamp = False  # the topic refuses timestamps this far from its own time
             self._post(posted)
         elif error.retriable() or error.code() in _NOT_NOW:
             self._later(posted)
@@ -220,7 +224,7 @@ class DeadLetters:
             *posted.parcel.key,
             f"the record at offset {posted.letter.offset} failed its check and could not be sent to the dead letter "
             f"topic {self.topic}: {why}",
-            hint=f"{hint or _HINT}, then restart the task: the record is read again",
+            hint=f"{hint or _HINT}, then restart the task, which reads the record again",
         )
         self._end(posted)
 
@@ -230,12 +234,12 @@ class DeadLetters:
         self._in_flight.add(-posted.letter.size_bytes * 2)
 
     def _on_error(self, error: KafkaError) -> None:
-        """What the client says about itself."""
+        """Handle an error that the client reports about itself."""
         self._contact.heard(error)
         with self._lock:
             self._is_broken = self._is_broken or error.fatal()
             if error.code() in FORBIDDEN and why_refused(error) is None:
-                self._refuse_all(error.str())  # no right to write at all: it says so once
+                self._refuse_all(error.str())  # the client reports only once that it has no right to write at all
 
     def _refuse_all(self, why: str) -> None:
         refused = [*self._out.values(), *self._waiting]
@@ -245,7 +249,7 @@ class DeadLetters:
             self._refuse(posted, why)
 
     def _replace_producer(self) -> None:
-        """An idempotent producer that has lost its place is of no use any more. All that it still had goes out anew."""
+        """Replace an idempotent producer that has lost its sequence, and send its unconfirmed letters again."""
         self._is_broken = False
         self._events.warning("dead letter producer replaced", letters=len(self._out))
         self._waiting = [*self._out.values(), *self._waiting]

@@ -1,7 +1,7 @@
-"""What goes wrong with records, counted as Connect counts it, and by cause.
+"""Count rejected records as Connect does, and by cause.
 
-A record that is read again, because its partition was set back, is counted again: these are counts of work, as in
-Connect. What the log really misses is in its manifest.
+A record that is read again after a reset of its partition counts again: these are counts of work, as in Connect. The
+log's manifest has the exact gaps.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from keyfold_sink.metrics.meter import BAR, TaskMeter
 
 
 class ErrorCounts:
-    """One task's. Causes beyond `MAX_REASONS` are counted as one, for each becomes a label."""
+    """The counts of one task. Causes beyond `MAX_REASONS` count as one, because each becomes a label."""
 
     def __init__(self, meter: TaskMeter) -> None:
         self._meter = meter
         self._causes: set[str] = set()
 
     def rejected(self, count: int) -> None:
-        """Records that failed their check."""
+        """Count records that failed their validation."""
         self._meter.count(names.RECORD_FAILURES, by=count)
         self._meter.count(names.RECORD_ERRORS, by=count)
         self._meter.mark(names.LAST_ERROR, self._meter.clock.now_ms())
 
     def logged(self) -> None:
-        """A failure was written to the log."""
+        """Count a logged failure."""
         self._meter.count(names.ERRORS_LOGGED)
 
     def skipped(self, counts: Mapping[str, int]) -> None:
-        """Records that the log will not have, by cause."""
+        """Count skipped records by cause."""
         for cause, count in counts.items():
             label = cause.replace(BAR, "/")
             if label not in self._causes and len(self._causes) >= MAX_REASONS:
@@ -41,9 +41,9 @@ class ErrorCounts:
             self._meter.count(names.SKIPPED, label, by=count)
 
     def letters_sent(self, count: int) -> None:
-        """Dead letters were given to the producer."""
+        """Count dead letters passed to the producer."""
         self._meter.count(names.DEAD_LETTERS, by=count)
 
     def letter_refused(self) -> None:
-        """Kafka has refused a dead letter."""
+        """Count a dead letter that Kafka refused."""
         self._meter.count(names.DEAD_LETTERS_FAILED)

@@ -1,16 +1,15 @@
-"""From the records of one partition to its writer: which of them go into the log, and what becomes of the others.
+"""Record validation: pass a partition's valid records to its writer, and skip, reject or keep the others.
 
-    records ─► columns ─► judge ──────► the writer                         all is well
-                            │──► skip:  dead letter, gap, the rest         errors.tolerance=all
-                            │──► fail:  what came before, then the error   errors.tolerance=none
-                            └──► wait:  kept, in order, until it can be judged
+    records ─► columns ─► validate ───► the writer                              all records are valid
+                            │──► skip:  dead letter, gap, then the others       errors.tolerance=all
+                            │──► fail:  the records before, then the error      errors.tolerance=none
+                            └──► wait:  keep, in order, until validation is possible
 
-With bytes converters nothing is judged, and a batch goes straight on.
+With bytes converters there is no validation, and a batch goes directly to the writer.
 
-A batch waits while a schema that it names is being asked for, or while Kafka does not take dead letters. What is read
-of the partition meanwhile queues behind it, and after a moment the client stops to fetch this one partition; others go
-on. The writer's position does not pass what waits, so nothing of it is committed, and it may be dropped at any time:
-it is read again.
+A batch waits while the task requests a schema of it, or while Kafka does not accept dead letters. Later batches of the
+partition queue behind it. After a moment the client pauses this partition; the others continue. The writer's position
+does not pass waiting records. So none of them is committed, and they may be dropped at any time and read again.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from keyfold_sink.rejects.letter import Failure, Letter, RejectedRecord, Sender,
 from keyfold_sink.writing.batch import UNREADABLE_HEADERS, TopicPartitionKey, UnreadableHeaders, columns, cut, without
 from keyfold_sink.writing.skips import Delivery
 
-# A registry answers within a moment; a pause throws away what the client has fetched already.
+# A registry usually answers within a moment, and a pause discards what the client has already fetched.
 _PAUSE_AFTER_S: Final = 0.5
 _PAUSE_ABOVE_BYTES: Final = 4 * 1024 * 1024
 _AGAIN_S: Final = 1.0
@@ -66,7 +65,7 @@ class Letters(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ErrorPolicy:
-    """What `errors.*` says. `letters` is None without a dead letter topic."""
+    """The settings `errors.*`. `letters` is None without a dead letter topic."""
 
     tolerates: bool = False
     logs: bool = False
@@ -77,7 +76,7 @@ class ErrorPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Records of one partition, and those that the client could not hand over whole; `end` is behind all of them."""
+    """Records of one partition, and those that the client could not return whole; `end` is the offset after them."""
 
     columns: RecordColumns
     unreadable: tuple[Failure, ...]
@@ -86,13 +85,13 @@ class Batch:
 
     @property
     def size_bytes(self) -> int:
-        """About what it takes in memory."""
+        """The approximate size in memory."""
         return int(len(self.columns) * (self.mean_record_bytes + _RECORD_OVERHEAD_BYTES))
 
 
 @dataclass(frozen=True, slots=True)
 class _Wait:
-    """What a batch waits for: schemas, or room for this much of dead letters."""
+    """Why a batch waits: for schemas, or for room to send this number of bytes of dead letters."""
 
     reason: PauseReason
     needed_bytes: int = 0
@@ -100,7 +99,7 @@ class _Wait:
 
 @dataclass(slots=True)
 class _Kept:
-    """What waits, in order: batches, and ends that the partition had after them."""
+    """The waiting pieces of a partition in order: batches, and the partition's ends after them."""
 
     wait: _Wait
     since_s: float
@@ -110,7 +109,7 @@ class _Kept:
 
 
 class Intake:
-    """One task's. Used by the main thread alone, and never waits."""
+    """The record validation of one task. Only the main thread uses it; no call blocks."""
 
     def __init__(
         self,
@@ -136,11 +135,11 @@ class Intake:
 
     @property
     def kept_bytes(self) -> int:
-        """Memory of what waits."""
+        """The size in memory of waiting records."""
         return sum(kept.size_bytes for kept in self._kept.values())
 
     def read(self, records: Sequence[Message], mean_record_bytes: float) -> Batch:
-        """What the client has handed over of one partition."""
+        """Return the batch of one partition from the client's messages."""
         unreadable: tuple[Failure, ...] = ()
         try:
             batch = columns(records)
@@ -150,7 +149,7 @@ class Intake:
         return Batch(batch, unreadable, (records[-1].offset() or 0) + 1, mean_record_bytes)
 
     def take(self, owner: Assigned, batch: Batch) -> None:
-        """Records of a partition, behind all that came of it before. Raises `KeyfoldError` that is the partition's."""
+        """Process a partition's next batch. Raise a `KeyfoldError` that fails the partition."""
         if owner in self._kept:
             self._keep(owner, batch)
         elif self._checks is None and not batch.unreadable:
@@ -162,19 +161,19 @@ class Intake:
             self._keep(owner, batch)
 
     def read_to(self, owner: Assigned, offset: int) -> None:
-        """The partition's end: it counts behind what waits."""
+        """Process the partition's end, after its waiting records."""
         if owner in self._kept:
             self._keep(owner, offset)
         elif owner.writer is not None:
             owner.writer.read_to(offset)
 
     def step(self) -> None:
-        """Go on with what waits, as far as that goes. Raises what ends the task."""
+        """Continue with waiting records, as far as possible. Raise errors that end the task."""
         if self._policy.letters is not None:
             self._policy.letters.serve()
         for owner, kept in list(self._kept.items()):
             if not self._is_read(owner):
-                del self._kept[owner]  # set back, failed or taken away: whoever comes next reads it again
+                del self._kept[owner]  # reset, failed or revoked: the records are read again
                 continue
             try:
                 self._go_on(owner, kept)
@@ -185,7 +184,7 @@ class Intake:
             self.say()
 
     def say(self) -> None:
-        """Log what was skipped since this was last said."""
+        """Log the records skipped since the last call."""
         largest = self._unsaid.most_common(_SAID_MAX)
         for ((topic, partition), cause), count in largest:
             self._events.warning("records skipped", topic=topic, partition=partition, cause=cause, records=count)
@@ -195,7 +194,7 @@ class Intake:
         self._unsaid.clear()
         self._said_s = self._clock.monotonic_s()
 
-    # What waits
+    # Waiting records
 
     def _keep(self, owner: Assigned, piece: Batch | int) -> None:
         kept = self._kept[owner]
@@ -227,7 +226,7 @@ class Intake:
             self._fetching.release(owner, reason)
 
     def _may_go_on(self, kept: _Kept) -> bool:
-        """Whether it is worth while to judge again. Somebody else's schemas must not hold up this one for ever."""
+        """Whether to validate again. Requests for other partitions' schemas must not delay this one without end."""
         if kept.wait.reason is PauseReason.LETTERS:
             return self._policy.letters is None or self._policy.letters.has_room(kept.wait.needed_bytes)
         is_pending = self._checks is not None and self._checks.pending()
@@ -240,12 +239,12 @@ class Intake:
             why = kept.wait.reason
             self._events.info("partition paused", topic=topic, partition=partition, why=why.value)
             self._fetching.hold(owner, why)
-            owner.health.failed(f"records wait to be checked: {why.value}")
+            owner.health.failed(f"records are waiting for validation: {why.value}")
 
-    # Judging
+    # Validation
 
     def _judge(self, owner: Assigned, batch: Batch) -> _Wait | None:
-        """Append what is good of a batch, and deal with the rest. Or say what it has to wait for."""
+        """Append the valid records of a batch, and skip or reject the others; or return why the batch must wait."""
         writer = owner.writer
         assert writer is not None
         offsets = batch.columns.offsets
@@ -273,7 +272,7 @@ class Intake:
     def _failures(
         self, key: TopicPartitionKey, fresh: RecordColumns, unreadable: Sequence[Failure], position: int
     ) -> list[Failure]:
-        """In offset order. Raises `SchemasPending`."""
+        """Return the failures in offset order. Raise `SchemasPending` if a schema must be requested first."""
         failures = [failure for failure in unreadable if failure.offset >= position]
         if self._checks is not None and len(fresh):
             failures += [_failure(fresh, rejected) for rejected in self._checks.judge(*key, fresh)]
@@ -330,7 +329,7 @@ class Intake:
 
 
 def gaps(failures: Sequence[Failure], kept: Sequence[int]) -> list[Gap]:
-    """The gaps that skipped records leave: those of one cause with no kept record between them are one."""
+    """Return the gaps of skipped records. Those of one cause without a stored record between them are one gap."""
     found: list[Gap] = []
     count = between = -1
     for failure in failures:

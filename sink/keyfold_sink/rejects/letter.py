@@ -1,8 +1,8 @@
-"""A record that was rejected, and the dead letter that it becomes: pure.
+"""A rejected record and its dead letter; pure.
 
-A dead letter is what Connect makes (its `DeadLetterQueueReporter`): the record's own key, value, headers and timestamp,
-and with `errors.deadletterqueue.context.headers.enable` what went wrong, in headers of which all values are UTF-8 text.
-A header that the record itself has is not written again.
+A dead letter is the same as Connect's (`DeadLetterQueueReporter`): the record's key, value, headers and timestamp. With
+`errors.deadletterqueue.context.headers.enable` it has further headers that describe the error; their values are UTF-8
+text. A header that the record already has is not added again.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from keyfold_sink.writing.batch import TopicPartitionKey
 PREFIX: Final = "__connect.errors."
 EXCEPTION: Final = "org.apache.kafka.connect.errors.DataException"
 
-# What a record costs the client beside its bytes, and each header.
+# The client's overhead for a record, and for each header.
 _OVERHEAD_BYTES: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A record that must not go into the log, with all that the client has handed over of it.
+    """A record that must not be stored, with the reason.
 
-    `timestamp` is None where it has none. `headers` are empty where the client cannot read them.
+    `timestamp` is None if the record has none. `headers` are empty if the client cannot read them.
     """
 
     offset: int
@@ -43,7 +43,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Who sends dead letters: names in their headers. `context` says whether they are written."""
+    """The names of the sink and task for the headers. `context` says whether these headers are written."""
 
     connector: str
     task_id: int
@@ -52,7 +52,7 @@ class Sender:
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """A record for the dead letter topic. `offset` is the record's own, for messages."""
+    """A record for the dead letter topic. `offset` is that of the rejected record, for messages."""
 
     offset: int
     timestamp: int | None
@@ -62,7 +62,7 @@ class Letter:
 
     @property
     def size_bytes(self) -> int:
-        """About what it takes in memory."""
+        """The approximate size in memory."""
         content = len(self.key or b"") + len(self.value or b"")
         return _OVERHEAD_BYTES + content + sum(len(name) + len(value or b"") + 64 for name, value in self.headers)
 
@@ -75,9 +75,9 @@ class RejectedRecord(LogError):
             *key,
             f"the record at offset {failure.offset} failed its check in {failure.stage} "
             f"({failure.converter}): {failure.message}",
-            hint="what came before it is in the log; correct the converter, or set errors.tolerance=all to skip such "
-            "records (errors.deadletterqueue.topic.name keeps them), then start the sink again; to skip this one "
-            f"alone, stop the sink and alter the partition's offset to {failure.offset + 1}",
+            hint="all records before it are in the log; correct the converter, or set errors.tolerance=all to skip "
+            "such records (errors.deadletterqueue.topic.name keeps them), then restart the sink; to skip only this "
+            f"record, stop the sink and alter the partition's offset to {failure.offset + 1}",
         )
         self.offset = failure.offset
         self.stage = failure.stage
@@ -86,7 +86,7 @@ class RejectedRecord(LogError):
 
 
 def letter(key: TopicPartitionKey, failure: Failure, sender: Sender) -> Letter:
-    """The dead letter of a record of this partition."""
+    """Return the dead letter of a rejected record of this partition."""
     headers = list(failure.headers)
     if sender.context:
         taken = {name for name, _ in headers}
@@ -108,5 +108,5 @@ def _context(key: TopicPartitionKey, failure: Failure, sender: Sender) -> list[H
         "exception.message": failure.message,
         "exception.stacktrace": f"{EXCEPTION}: {failure.message}\n",
     }
-    # A message may quote the record, which need not be text.
+    # A message may quote the record, which may not be valid text.
     return [(PREFIX + name, text.encode(errors="backslashreplace")) for name, text in texts.items()]

@@ -1,4 +1,4 @@
-"""How the dead letter topic's producer is set up, and how the topic comes to be."""
+"""Configure the producer of dead letters, and create the dead letter topic."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from keyfold_sink.kafka.contact import QUIET, Contact
 from keyfold_sink.kafka.source import SourceUnavailable
 from keyfold_sink.rejects.dead_letters import Producer
 
-# The largest that the client allows: the broker decides what is too large.
+# The client's maximum: the broker's limit decides.
 _LARGEST_MESSAGE_BYTES: Final = 1_000_000_000
 _NAME_KEY: Final = "errors.deadletterqueue.topic.name"
 _REPLICATION_KEY: Final = "errors.deadletterqueue.topic.replication.factor"
 
 
 class LetterTopicRefused(KeyfoldError):
-    """The dead letter topic is not there, and Kafka refuses to make it, or to tell about it."""
+    """The dead letter topic does not exist, and Kafka refuses to create or describe it."""
 
 
 def producer_config(options: SinkOptions) -> dict[str, Any]:
-    """Configuration of the producer; what connects the consumer connects it too, what the sink stands on wins."""
+    """Return the producer's configuration: the consumer's connection, overrides, and settings the sink relies on."""
     return {
         "client.id": f"keyfold-sink-{options.name}-dead-letters",
         "linger.ms": 5,
@@ -38,12 +38,12 @@ def producer_config(options: SinkOptions) -> dict[str, Any]:
         **options.producer_settings,
         "enable.idempotence": True,
         "acks": "all",
-        "message.timeout.ms": 0,  # no end: a broker that is away is waited for
+        "message.timeout.ms": 0,  # no time limit: wait for brokers that do not answer
     }
 
 
 def open_producer(options: SinkOptions, on_error: Callable[[KafkaError], None]) -> Producer:
-    """A producer. Raises `ConfigError` for keys or values that the client refuses."""
+    """Open a producer. Raise `ConfigError` for keys or values that the client refuses."""
     try:
         producer = confluent_kafka.Producer({**producer_config(options), "error_cb": on_error})
     except KafkaException as error:
@@ -58,12 +58,12 @@ def ensure_topic(
     contact: Contact,
     timeout_s: float = REQUEST_TIMEOUT_S,
 ) -> bool:
-    """Make the dead letter topic, with one partition as Connect does, unless it is there. Returns whether it was made.
+    """Create the dead letter topic if it is missing, with one partition as in Connect. Return whether it was created.
 
     `timeout_s` is the time-out of each request.
 
-    Raises `SourceUnavailable` (ask again), `SourceForbidden`, `LetterTopicRefused`, and `ConfigError` for a replication
-    factor that the cluster cannot have.
+    Raise `SourceUnavailable` (retriable), `SourceForbidden`, `LetterTopicRefused`, or `ConfigError` for a replication
+    factor that the cluster does not support.
     """
     settings: dict[str, Any] = {**QUIET, **admin_config, "error_cb": contact.heard}
     try:
@@ -73,7 +73,7 @@ def ensure_topic(
     try:
         return _ensure(admin, topic, replication_factor, timeout_s)
     except SourceUnavailable as error:
-        admin.poll(0)  # what brokers have against us is told on this call
+        admin.poll(0)  # makes the client call its error callback
         refusal = contact.believed_refusal(waited_s=timeout_s)
         if refusal is None:
             raise
@@ -85,7 +85,7 @@ def _ensure(admin: AdminClient, topic: str, replication_factor: int, timeout_s: 
     if found is None:
         return False
     if found.code() not in GONE:
-        raise _translated(topic, "tell about", found)
+        raise _translated(topic, "describe", found)
     wanted = NewTopic(topic, num_partitions=1, replication_factor=replication_factor)
     refused = _asked(lambda: admin.create_topics([wanted], operation_timeout=timeout_s)[topic], timeout_s)
     if refused is None:
@@ -95,10 +95,10 @@ def _ensure(admin: AdminClient, topic: str, replication_factor: int, timeout_s: 
     if refused.code() == KafkaError.INVALID_REPLICATION_FACTOR:
         raise ConfigError(
             _REPLICATION_KEY,
-            f"the cluster cannot keep {topic} in {replication_factor} copies: {refused.str()}",
-            hint="set it to at most the number of brokers, or make the topic yourself",
+            f"the cluster cannot create {topic} with {replication_factor} replicas: {refused.str()}",
+            hint="set it to at most the number of brokers, or create the topic yourself",
         )
-    raise _translated(topic, "make", refused)
+    raise _translated(topic, "create", refused)
 
 
 def _asked(ask: Callable[[], Any], timeout_s: float) -> KafkaError | None:
@@ -107,7 +107,7 @@ def _asked(ask: Callable[[], Any], timeout_s: float) -> KafkaError | None:
     except KafkaException as error:
         return cast("KafkaError", error.args[0])
     except TimeoutError as error:
-        raise SourceUnavailable("Kafka did not answer about the dead letter topic") from error
+        raise SourceUnavailable("Kafka did not answer the request for the dead letter topic") from error
     return None
 
 
@@ -115,6 +115,6 @@ def _translated(topic: str, what: str, error: KafkaError) -> KeyfoldError:
     if error.code() in FORBIDDEN or error.code() == KafkaError.POLICY_VIOLATION:
         return LetterTopicRefused(
             f"Kafka refuses to {what} the dead letter topic {topic} ({_NAME_KEY}): {error.str()}",
-            hint="make the topic, or give the sink's user the rights to describe, create and write it",
+            hint="create the topic, or give the sink's user the rights to describe, create and write it",
         )
     return SourceUnavailable(f"Kafka could not {what} the dead letter topic {topic}: {error.str()}")

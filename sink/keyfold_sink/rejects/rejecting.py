@@ -1,4 +1,4 @@
-"""Puts together what a task does with records that fail their check, as its options say."""
+"""Build a task's record validation and dead letters from its options."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from keyfold_sink.rejects.letter import Sender
 from keyfold_sink.writing import budget
 from keyfold_sink.writing.budget import InFlight
 
-# Dead letters on their way, copied once by the client, may take this part of what segments may: then reading waits.
+# Dead letters in flight, which the client copies once, may take this fraction of the segments' memory.
 _LETTERS_SHARE: Final = 8
 
 
 def sends_letters(options: SinkOptions) -> bool:
-    """Whether there is a dead letter topic that is written to: with `errors.tolerance=none` nothing is passed."""
+    """Whether dead letters are sent: `errors.tolerance` is `all`, and there is a dead letter topic."""
     return bool(options.dead_letter_topic) and options.errors_tolerance == "all"
 
 
@@ -36,7 +36,7 @@ def open_intake(
     open_producer: OpenProducer | None = None,
     task_id: int = 0,
 ) -> Intake:
-    """The intake of one task. Without checks nothing is judged."""
+    """Build the record validation of one task. Without `checks` all records are valid."""
     counts = ErrorCounts(meter)
     letters = None
     if open_producer is not None and sends_letters(options):
