@@ -47,7 +47,9 @@ def test_two_sinks_of_two_groups_fight_over_a_partition(rig: Rig, topic: MakeTop
     one = rig.config(name, name="one", segment_ms=100, flush_size=500)
     two = rig.config(name, name="two", segment_ms=100, flush_size=500)
     with Flow(rig, name) as flow, rig.start(one) as first, rig.start(two) as second:
-        wait_for(lambda: "partition reset" in first.said and "partition reset" in second.said, 120, "both are fenced in turn")
+        wait_for(
+            lambda: "partition reset" in first.said and "partition reset" in second.said, 120, "both are fenced in turn"
+        )
     rig.catch_up(one)
     assert rig.prove(name) == flow.count
 

@@ -69,7 +69,7 @@ def test_a_refusal_is_one_that_passes_for_whoever_waits_and_says_what_is_missing
     assert waits.value.retriable
     assert waits.value.code == "AccessDenied"
     assert str(waits.value).count("`k`") == 1
-    assert "the store refuses: s3:PutObject on bucket b answered 403; s3:PutObject" in str(waits.value)
+    assert "the store refuses access: s3:PutObject on bucket b answered 403; s3:PutObject" in str(waits.value)
     with pytest.raises(AccessDenied, match="403"):
         renewing(locked(), ManualClock(), waits=False).put("k", b"x", Create())
 

@@ -1,14 +1,14 @@
-"""What a task counts, cheaply and from any of its threads.
+"""The counters of one task, cheap to update from any of its threads.
 
     meter.count(names.ROLLS, "time")          a counter, or a level that goes up and down (`by` may be negative)
     meter.observe(names.FLUSH_SECONDS, 0.2)   a histogram
-    meter.batch(...), meter.offsets_...       what feeds several metrics at once
-    meter.values(gauges)                      all of it as `TaskStatus.values`
+    meter.batch(...), meter.offsets_...       updates of several metrics at once
+    meter.values(gauges)                      all samples as `TaskStatus.values`
 
-Whoever counts does it once a batch, a job or a request, never once a record. A value's key is the sample's name and,
-behind bars, the values of its labels but for those of the task: `keyfold_sink_rolls_total|time`,
-`keyfold_sink_flush_seconds_bucket|0.5`. What a key means says `keyfold_sink.metrics.names`, what becomes of it the
-worker (`keyfold_sink.metrics.worker_figures`).
+Callers count once per batch, job or request, never once per record. A value's key is the sample's name followed by the
+values of its labels, separated by bars, without the task's own labels: `keyfold_sink_rolls_total|time`,
+`keyfold_sink_flush_seconds_bucket|0.5`. `keyfold_sink.metrics.names` defines the keys, and the worker turns them into
+samples (`keyfold_sink.metrics.worker_figures`).
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _STATM: Final = Path("/proc/self/statm")
 
 
 def sample_key(name: str, labels: tuple[str, ...] = ()) -> str:
-    """The key of one sample in `TaskStatus.values`. Label values hold no bar."""
+    """Return the key of one sample in `TaskStatus.values`. Label values contain no bar."""
     return BAR.join((name, *labels)) if labels else name
 
 
 @dataclass(slots=True)
 class _Batches:
-    """Batches since the last report; for the main thread alone, without a lock."""
+    """Batches since the last report. Only the main thread uses it, without a lock."""
 
     count: int = 0
     records: int = 0
@@ -53,7 +53,7 @@ class _Batches:
 
 
 class TaskMeter:
-    """The figures of one task. Thread-safe but for `batch`, `sent` and `values`, which are the main thread's."""
+    """The counters of one task. Thread-safe, except `batch`, `sent` and `values`, which only the main thread calls."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -83,7 +83,7 @@ class TaskMeter:
             self._values[metric.name] = value
 
     def observe(self, metric: Metric, seconds: float | None, *labels: str) -> None:
-        """Add to a histogram; None only makes it known."""
+        """Add to a histogram; None only creates it."""
         with self._lock:
             buckets = self._buckets.setdefault((metric.name, labels), [0.0] * (len(SECONDS_BOUNDS) + 2))
             if seconds is not None:
@@ -92,7 +92,7 @@ class TaskMeter:
                 buckets[-1] += seconds
 
     def batch(self, records: int, value_bytes: int, began_s: float) -> None:
-        """A batch that was read and put into segments, from the moment at which it had come."""
+        """Count a batch that was read and put into segments; it was received at `began_s`."""
         took_ms = (self.clock.monotonic_s() - began_s) * 1000
         batches = self._batches
         batches.count += 1
@@ -103,17 +103,17 @@ class TaskMeter:
         batches.longest_ms = max(batches.longest_ms, took_ms)
 
     def sent(self, records: int) -> None:
-        """Records that were put into a segment."""
+        """Count records put into a segment."""
         self._batches.sent += records
 
     def rolled(self, reason: RollReason, records: int) -> float:
-        """A segment with so many records (0: none, a hole) was finished and goes to the store; gives the time."""
+        """Count a finished segment with this number of records (0 for a gap), and return the current time."""
         self.count(names.ROLLS, reason.value)
         self.in_flight(records)
         return self.clock.monotonic_s()
 
     def committed(self, entry: SegmentEntry | None, rolled_s: float) -> None:
-        """A commit landed, of a segment or over a hole, that was rolled at this time."""
+        """Count a commit of a segment or over a gap, which was rolled at `rolled_s`."""
         self.count(names.COMMITS)
         self.observe(names.FLUSH_SECONDS, self.clock.monotonic_s() - rolled_s)
         if entry is not None:
@@ -123,18 +123,18 @@ class TaskMeter:
                 self.count(names.OBJECT_BYTES, kind, by=size_bytes)
 
     def in_flight(self, records: int) -> None:
-        """Records of finished segments that go to the store; a negative number when that is over."""
+        """Add records of segments in flight to the store; a negative number removes them."""
         with self._lock:
             self._in_flight_records += records
 
     def offsets_sent(self) -> None:
-        """An offset commit is on its way to the group."""
+        """Count an offset commit sent to the group."""
         self.count(names.OFFSET_COMMITS)
 
     def offsets_answered(self, sent_s: float | None, *, good: bool, late: bool = False) -> None:
-        """The group has answered an offset commit; `sent_s` is when it was sent, where that is known.
+        """Count the group's answer to an offset commit, sent at `sent_s` if that is known.
 
-        `late`: what it was about is not this task's any more.
+        `late`: the partitions no longer belong to this task.
         """
         now_s = self.clock.monotonic_s()
         with self._lock:
@@ -151,13 +151,13 @@ class TaskMeter:
                 self._recent[names.OFFSETS_AVG].record((now_s - sent_s) * 1000, now_s)
 
     def rebalance_began(self) -> None:
-        """The group gives or takes partitions."""
+        """Record that the group assigns or revokes partitions."""
         with self._lock:
             if self._rebalancing_since_s is None:
                 self._rebalancing_since_s = self.clock.monotonic_s()
 
     def rebalance_is_over(self) -> None:
-        """All partitions that came are claimed; nothing where none was under way."""
+        """Count the end of a rebalance, if one is in progress: all assigned partitions are claimed."""
         now_s = self.clock.monotonic_s()
         with self._lock:
             if self._rebalancing_since_s is not None:
@@ -165,10 +165,10 @@ class TaskMeter:
                 self._recent[names.REBALANCE_AVG].record((now_s - self._rebalancing_since_s) * 1000, now_s)
                 self._rebalancing_since_s, self._rebalanced_s = None, now_s
 
-    # Telling
+    # Reporting
 
     def values(self, gauges: Mapping[str, float]) -> dict[str, float]:
-        """All samples. Of the gauges, `ACTIVE` is what open segments hold; what is on its way is added here."""
+        """Return all samples. The gauge `ACTIVE` has the records of open segments; those in flight are added here."""
         now_s = self.clock.monotonic_s()
         with self._lock:
             active = gauges.get(names.ACTIVE.name, 0.0) + self._in_flight_records
@@ -230,11 +230,11 @@ _RECENT: Final[Mapping[Metric, Metric]] = {
     names.OFFSETS_AVG: names.OFFSETS_MAX,
     names.REBALANCE_AVG: names.REBALANCE_MAX,
 }
-"""Figures of the last while: rates, and means with the maximum that goes with them."""
+"""Metrics over the last minute: rates, and means with their maxima."""
 
 
 def _zeros() -> list[str]:
-    """Counters begin at 0, so that the first event is an increase; those by a label where its values are known."""
+    """Return the counters to begin at 0, so that the first event is an increase, by label if its values are known."""
     known = {names.ROLLS: ROLL_REASONS, names.SET_BACKS: SET_BACK_CAUSES}
     known[names.SOURCE_GAPS] = ("lost", "tombstones")
     known[names.SCHEMA_LOOKUPS] = ("found", "unknown", "unavailable", "refused")
@@ -245,7 +245,7 @@ def _zeros() -> list[str]:
 
 
 def _histogram(name: str, labels: tuple[str, ...], buckets: list[float]) -> dict[str, float]:
-    """Cumulative, as Prometheus has them."""
+    """Return the cumulative samples of a histogram, as in Prometheus."""
     found: dict[str, float] = {}
     count = 0.0
     for bound, inside in zip((*map(str, SECONDS_BOUNDS), "+Inf"), buckets, strict=False):
@@ -256,7 +256,7 @@ def _histogram(name: str, labels: tuple[str, ...], buckets: list[float]) -> dict
 
 
 def resident_bytes() -> float | None:
-    """Resident memory of this process; None where the system does not say."""
+    """Return the resident memory of this process, None if the system does not provide it."""
     try:
         pages = int(_STATM.read_text(encoding="ascii").split()[1])
     except (OSError, ValueError, IndexError):

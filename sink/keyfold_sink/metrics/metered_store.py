@@ -1,7 +1,7 @@
-"""A store whose calls are counted and timed for a task's metrics: requests, bytes, seconds, errors by code.
+"""A store wrapper that counts and times calls for a task's metrics: requests, bytes, seconds, errors by code.
 
-Operations are the calls of `ObjectStore`, but that `put` is two: `create`, which uploads, and `update`, which swaps a
-manifest. A call that the store repeats inside (reads) counts once.
+Operations are the methods of `ObjectStore`, but `put` counts as `create` (uploads) or `update` (manifests). A call that
+the store retries by itself (a read) counts once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CODE_LETTERS_MAX: Final = 60
 
 
 class MeteredStore:
-    """An `ObjectStore` that passes everything on. Thread-safe."""
+    """An `ObjectStore` wrapper. Thread-safe."""
 
     def __init__(self, inner: ObjectStore, meter: TaskMeter) -> None:
         self.inner = inner
@@ -32,7 +32,7 @@ class MeteredStore:
 
     @property
     def url(self) -> str:
-        """The inner store's."""
+        """The inner store's URL."""
         return self.inner.url
 
     def get(self, key: str, max_bytes: int | None = None) -> Blob:
@@ -62,12 +62,12 @@ class MeteredStore:
         return MeteredUpload(self, self._meter, self.timed("start_upload", lambda: self.inner.start_upload(key)))
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
-        """See `ObjectStore.list`; one call, however many pages it takes, and untimed, for its caller sets the pace."""
+        """See `ObjectStore.list`. Counts as one call with any number of pages; untimed, as its caller sets the pace."""
         self._meter.count(names.REQUESTS, "list")
         return self.inner.list(prefix, start_after=start_after)
 
     def list_folders(self, prefix: str) -> Iterator[str]:
-        """See `ObjectStore.list_folders`; counted as `list` is."""
+        """See `ObjectStore.list_folders`. Counts as `list`."""
         self._meter.count(names.REQUESTS, "list")
         return self.inner.list_folders(prefix)
 
@@ -76,7 +76,7 @@ class MeteredStore:
         self.timed("delete", lambda: self.inner.delete(key))
 
     def list_uploads(self, prefix: str) -> Iterator[UploadInfo]:
-        """See `ObjectStore.list_uploads`; counted as `list` is."""
+        """See `ObjectStore.list_uploads`. Counts as `list`."""
         self._meter.count(names.REQUESTS, "list")
         return self.inner.list_uploads(prefix)
 
@@ -97,7 +97,7 @@ class MeteredStore:
             self._meter.observe(names.REQUEST_SECONDS, self._meter.clock.monotonic_s() - began_s, operation)
 
     def _code(self, error: KeyfoldError) -> str:
-        """What the store called its error. A store that invents new names for ever does not make series for ever."""
+        """Return the store's error code. The number of codes is limited, so that the number of series is."""
         code = error_code(error)
         if code not in self._codes:
             if len(self._codes) >= _CODES_MAX:
@@ -129,7 +129,7 @@ class MeteredUpload:
 
 
 def error_code(error: KeyfoldError) -> str:
-    """The store's own code, cleaned for a label; where there was no answer `NoAnswer`, else the error's kind."""
+    """Return the store's error code, cleaned for a label; `NoAnswer` without an answer, else the error's class."""
     code = error.code if isinstance(error, StoreError) else ""
     if not code:
         return NO_ANSWER if isinstance(error, StoreUnavailable) else type(error).__name__

@@ -1,7 +1,7 @@
-"""What partitions' statuses say in figures: sums and worst of a task, and the partitions that are worst off.
+"""Metrics computed from the partitions' statuses: sums and maxima of a task, and the worst partitions.
 
-Thousands of partitions never become thousands of series, unless that is asked for: a metric shows ten partitions, the
-worst by that metric, and none where nothing is wrong.
+Thousands of partitions become thousands of series only on request. By default a metric shows at most ten partitions,
+those with the worst values, and none if nothing is wrong.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ Figures = Mapping[TopicPartitionKey, float]
 
 
 class Stalls:
-    """Since when partitions have had something to read without growing. It goes on when a task is replaced.
+    """Since when partitions have had records to read without progress. The time continues when a task is replaced.
 
-    A partition that comes back from another worker, its log as long as before, has stood still there, too.
+    If a partition returns from another worker with the same log end, it made no progress there either.
     """
 
     def __init__(self) -> None:
         self._still: dict[TopicPartitionKey, tuple[int, float]] = {}
 
     def take(self, partitions: Iterable[PartitionStatus], now_s: float) -> None:
-        """Note how partitions stand now."""
+        """Record the partitions' current statuses."""
         for partition in partitions:
             key = (partition.topic, partition.partition)
             if partition.state is State.PAUSED or partition.lag_records <= 0:
@@ -39,12 +39,12 @@ class Stalls:
                 self._still[key] = partition.next_offset, now_s
 
     def seconds(self, now_s: float) -> Figures:
-        """How long by now, also of partitions that are another worker's meanwhile."""
+        """Return the seconds without progress, also of partitions that another worker has meanwhile."""
         return {key: now_s - since_s for key, (_, since_s) in self._still.items()}
 
 
 def task_gauges(status: TaskStatus, now_ms: int, stalled: Figures) -> dict[Metric, dict[tuple[str, ...], float]]:
-    """Figures over a task's partitions; none of what no partition knows."""
+    """Return the gauges over a task's partitions, without those that no partition knows."""
     partitions = status.partitions
     states = Counter(partition.state for partition in partitions)
     found: dict[Metric, dict[tuple[str, ...], float]] = {
@@ -74,7 +74,7 @@ def task_gauges(status: TaskStatus, now_ms: int, stalled: Figures) -> dict[Metri
 def partition_samples(
     tasks: Iterable[TaskStatus], connector: str, now_ms: int, stalled: Figures, *, all_partitions: bool
 ) -> dict[Metric, list[Sample]]:
-    """Samples by partition. While a partition moves from one task to another, both may have it: it counts once."""
+    """Return samples by partition. A partition that two tasks report during a rebalance counts once."""
     partitions = _once(partition for task in tasks for partition in task.partitions)
     limit = len(partitions) if all_partitions else PARTITIONS_SHOWN
     known = {key: p for key, p in partitions.items() if p.lag_records != UNKNOWN}
@@ -118,18 +118,18 @@ def _once(partitions: Iterable[PartitionStatus]) -> dict[TopicPartitionKey, Part
 
 
 def _rank(partition: PartitionStatus) -> tuple[bool, int]:
-    """Who has the partition says more than who has had it, or will."""
+    """Rank the reports of a partition: the task that has claimed it ranks above others."""
     return partition.state is not State.UNASSIGNED, partition.next_offset
 
 
 def _age_s(partition: PartitionStatus, now_ms: int) -> float:
-    """A record of the future has no age, and neither has one without a timestamp."""
+    """Return the age of the oldest record; 0 for a record from the future or without a timestamp."""
     oldest_ms = partition.oldest_record_ms
     return max(0.0, (now_ms - oldest_ms) / 1000) if oldest_ms != UNKNOWN else 0.0
 
 
 def _blocked_s(partition: PartitionStatus, now_ms: int) -> float | None:
-    """One that has failed waits for nobody's answer, but for a person."""
+    """Return how long a partition has been blocked. A failed partition is not blocked: it waits for a restart."""
     if partition.blocked_ms == UNKNOWN or partition.state is State.FAILED:
         return None
     return max(0.0, (now_ms - partition.blocked_ms) / 1000)

@@ -1,7 +1,7 @@
-"""Figures over the last while, as Kafka's own metrics have them: rates, means, maxima over two samples of 30 seconds.
+"""Rates, means and maxima over two windows of 30 seconds, as in Kafka's own metrics.
 
-A sample that is full gives way to the next, and what is older than both does not count. So a figure covers between 30
-and 60 seconds, and goes away when nothing happens any more.
+A full window is replaced by a new one, and older values do not count. So a value covers between 30 and 60 seconds, and
+disappears when nothing happens.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ class _Sample:
 
 
 class Recent:
-    """What was recorded lately. Not thread-safe."""
+    """The values recorded in the last two windows. Not thread-safe."""
 
     def __init__(self, now_s: float) -> None:
         self._before: _Sample | None = None
         self._current = _Sample(now_s)
 
     def record(self, value: float, now_s: float) -> None:
-        """Note one value, not negative."""
+        """Record one value, which is not negative."""
         self.add(1, value, value, now_s)
 
     def add(self, count: int, total: float, largest: float, now_s: float) -> None:
-        """Note so many values at once: their sum, and the largest of them."""
+        """Record `count` values at once: their sum and the largest of them."""
         self._turn(now_s)
         sample = self._current
         sample.count += count
@@ -40,18 +40,18 @@ class Recent:
         sample.largest = max(sample.largest, largest)
 
     def mean(self, now_s: float) -> float | None:
-        """Mean of the values; None where there are none."""
+        """Return the mean of the values, None without values."""
         samples = self._samples(now_s)
         count = sum(s.count for s in samples)
         return sum(s.total for s in samples) / count if count else None
 
     def largest(self, now_s: float) -> float | None:
-        """The largest value; None where there are none."""
+        """Return the largest value, None without values."""
         samples = [s for s in self._samples(now_s) if s.count]
         return max((s.largest for s in samples), default=None)
 
     def rate(self, now_s: float) -> float:
-        """Sum of the values a second; a sink that has just begun counts as if it had been idle before, as in Kafka."""
+        """Return the sum of the values per second. As in Kafka, a sink counts as idle before it began."""
         samples = self._samples(now_s)
         covered_s = max(SAMPLE_S, now_s - samples[0].started_s)
         return sum(s.total for s in samples) / covered_s

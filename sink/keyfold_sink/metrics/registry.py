@@ -1,7 +1,7 @@
 """A worker's metrics as Prometheus collects them.
 
-`SinkMetrics` is fed by the supervisor (`heard`, `observe`), and answers whoever asks, from any thread: the REST API at
-`/metrics`, or a port of its own.
+The supervisor passes reports to `SinkMetrics` (`heard`, `observe`). The REST API at `/metrics`, or a port of its own,
+serves the metrics, on any thread.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from keyfold_sink.status import State, TaskStatus
 
 
 class SinkMetrics(Collector):
-    """Keeps the figures of this worker's tasks, and is what Prometheus calls a collector. Thread-safe.
+    """The metrics of this worker's tasks, as a collector of Prometheus' client. Thread-safe.
 
-    `state` says what was asked for last (`Service.target`), `place` the id of the worker's first task (its slot times
-    `tasks.max`) and the newest version of the orders that it has carried out. Both answer at once, from memory.
+    `state` returns the desired state (`Service.target`). `place` returns the id of the worker's first task (its slot
+    times `tasks.max`) and the newest version of the desired state that it has carried out. Neither call blocks.
     """
 
     def __init__(
@@ -55,29 +55,29 @@ class SinkMetrics(Collector):
         self.registry.register(self)
 
     def heard(self, status: TaskStatus) -> None:
-        """Take a task's report as soon as it is there: its last one comes just before another has its place."""
+        """Process a task's report at once, because its last report arrives just before another process replaces it."""
         with self._lock:
             self._ledger.observe(status)
 
     def observe(self, tasks: Iterable[TaskStatus], replaced: Mapping[str, int]) -> None:
-        """Take what the supervisor knows of all its tasks, each round; one that is not among them was stopped.
+        """Process the supervisor's statuses of all tasks, once per round; a task that is missing was stopped.
 
-        `replaced` says how often tasks were started again without being asked, by cause.
+        `replaced` is the number of tasks replaced without a request, by cause.
         """
         with self._lock:
             self._ledger.only(tasks, replaced)
 
     def text(self, accept: str = "") -> tuple[bytes, str]:
-        """What is served, and its content type; `accept` is the request's header of that name."""
+        """Return the metrics text and its content type; `accept` is the request's header of that name."""
         encode, content_type = choose_encoder(accept)
         return encode(self.registry), content_type
 
     def describe(self) -> Iterable[Family]:
-        """The names, without asking for values; so `?name[]=` of a scrape finds them."""
+        """Yield the metrics without values, so that `?name[]=` of a scrape finds them."""
         return [_family(metric, ()) for metric in METRICS]
 
     def collect(self) -> Iterable[Family]:
-        """Every metric as Prometheus has it; one without a figure has no sample."""
+        """Yield every metric; a metric without a value has no sample."""
         first_task_id, orders_version = self._place()
         view = View(
             connector=self._connector,
@@ -95,7 +95,7 @@ class SinkMetrics(Collector):
 
 
 def own_port(metrics: SinkMetrics, host: str, port: int) -> AbstractContextManager[object]:
-    """Serve on a port beside the REST API's while the context lasts; nothing for port 0. Raises `ConfigError`."""
+    """Serve the metrics on a port of their own until the context ends; port 0 serves none. Raise `ConfigError`."""
     return serving(metrics.registry, host, port) if port else nullcontext()
 
 

@@ -1,4 +1,4 @@
-"""One figure to be served."""
+"""One sample of a metric."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from keyfold_sink.metrics.metric import Metric
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A value by its labels, in the order of `Metric.labels`; those of a bucket end with its bound.
+    """A value with its labels in the order of `Metric.labels`; a bucket's labels end with its bound.
 
-    `part` is what follows the metric's name: `_bucket` or `_sum` of a histogram.
+    `part` is the suffix of the metric's name: `_bucket` or `_sum` of a histogram.
     """
 
     labels: tuple[str, ...]

@@ -1,9 +1,9 @@
-"""All samples of one worker, from what its tasks report: values in, values out.
+"""Compute all samples of one worker from its tasks' reports; no I/O.
 
     TaskStatus ──observe──► Ledger ──samples(view)──► {metric: [Sample, ...]}
 
-Counters go on when a task is replaced: what the tasks before it had counted is kept, by the task's place in the worker.
-What says how things stand goes away with the task. What a task counted after its last report is lost with it.
+Counters continue when a task is replaced: the counts of earlier processes are kept by the task's number in the worker.
+Gauges end with the task. What a task counted after its last report is lost.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _STARTED: Final = frozenset({State.RUNNING, State.PAUSED})
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What is known of the sink beside its tasks' reports. `state` is what was asked for: RUNNING, PAUSED, STOPPED."""
+    """Facts about the sink beside its tasks' reports. `state` is the desired state: RUNNING, PAUSED or STOPPED."""
 
     connector: str
     connector_class: str
@@ -42,7 +42,7 @@ class View:
 
 @dataclass(slots=True)
 class _Task:
-    """One task's place in the worker, and who has it now."""
+    """One task of the worker, and the process that runs it now."""
 
     status: TaskStatus
     pid: int = UNKNOWN
@@ -66,7 +66,7 @@ class _Task:
 
 
 class Ledger:
-    """Keeps the figures of a worker's tasks. Not thread-safe."""
+    """The values of a worker's tasks. Not thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -76,9 +76,9 @@ class Ledger:
         self._starts = dict.fromkeys((names.TASK_STARTS, names.TASK_STARTED, names.TASK_NOT_STARTED), 0)
 
     def observe(self, status: TaskStatus) -> None:
-        """Take what a task has reported, or what its supervisor knows of it (`pid` is `UNKNOWN` without a process).
+        """Process a task's report, or its supervisor's status of it (`pid` is `UNKNOWN` without a process).
 
-        The same status may be given again and again.
+        The same status may be passed repeatedly.
         """
         now_s = self._clock.monotonic_s()
         task = self._tasks.get(status.number)
@@ -102,7 +102,7 @@ class Ledger:
                 self._starts[names.TASK_STARTED if ran else names.TASK_NOT_STARTED] += 1
 
     def only(self, tasks: Iterable[TaskStatus], replaced: Mapping[str, int]) -> None:
-        """Take all that there are; a task that is not among them was stopped. `replaced` counts by cause."""
+        """Process all tasks; a task that is missing was stopped. `replaced` counts by cause."""
         numbers = set()
         for status in tasks:
             numbers.add(status.number)
@@ -113,7 +113,7 @@ class Ledger:
         self._replaced.update(replaced)
 
     def _begin(self, task: _Task, pid: int, now_s: float) -> None:
-        """Another process has the task's place."""
+        """Begin the values of a new process of the task."""
         _keep(task, task.now)
         task.now = {}
         task.pid, task.has_begun = pid, False
@@ -121,7 +121,7 @@ class Ledger:
         self._starts[names.TASK_STARTS] += 1
 
     def samples(self, view: View) -> Samples:
-        """Every sample, by metric; a metric of which nothing is known has none."""
+        """Return all samples by metric; an unknown metric has none."""
         found: dict[Metric, list[Sample]] = {metric: [] for metric in METRICS}
         tasks = sorted(self._tasks.items())
         stalled = self._stalls.seconds(self._clock.monotonic_s())
@@ -187,9 +187,9 @@ _OVER_TASKS: Final[Mapping[Metric, Callable[[list[float]], float]]] = {
 
 
 def _take(task: _Task, values: Mapping[str, float]) -> None:
-    """The newest values. A counter that fell was begun anew, whatever else was said."""
+    """Set the newest values. A counter that decreased has been reset."""
     _keep(task, {key: value for key, value in task.now.items() if _adds_up(key) and values.get(key, value) < value})
-    # A report without a counter that was there before must not let it fall either.
+    # A report that lacks a previous counter must not decrease it either.
     rest = {key: value for key, value in task.now.items() if _adds_up(key) and key not in values}
     task.now = {**rest, **values}
 
@@ -202,7 +202,7 @@ def _keep(task: _Task, values: Mapping[str, float]) -> None:
 
 @lru_cache(maxsize=4096)
 def metric_of(key: str) -> tuple[Metric, str, tuple[str, ...]] | None:
-    """What a key of `TaskStatus.values` stands for: metric, part of a histogram, own labels; None for a foreign key."""
+    """Parse a key of `TaskStatus.values` into metric, part of a histogram and own labels; None for an unknown key."""
     name, *labels = key.split(BAR)
     part = next((part for part in _HISTOGRAM_PARTS if name.endswith(part) and name not in BY_NAME), "")
     metric = BY_NAME.get(name.removesuffix(part))
@@ -221,7 +221,7 @@ def _adds_up(key: str) -> bool:
 def _add_task(
     found: dict[Metric, list[Sample]], labels: tuple[str, str], task: _Task, now_ms: int, stalled: Figures
 ) -> None:
-    for key in {**task.before, **task.now}:  # buckets stay in their order
+    for key in {**task.before, **task.now}:  # keeps the order of buckets
         known = metric_of(key)
         if known is None or known[0].scope is not Scope.TASK:
             continue
@@ -253,7 +253,7 @@ def _add_connector(found: dict[Metric, list[Sample]], view: View, states: list[S
         if not fact:
             continue
         found[metric].append(Sample((*connector, fact), 1.0))
-        # Confluent's rules put all of them under one name, each with its own label only.
+        # Confluent's rules use one name for all of them, each with only its own label.
         own = tuple(fact if label == metric.own_labels[0] else "" for label in names.CONNECTOR.own_labels)
         found[names.CONNECTOR].append(Sample((*connector, *own), 1.0))
     found[names.TASKS_TOTAL].append(Sample(connector, float(len(states) - states.count(State.STOPPED))))

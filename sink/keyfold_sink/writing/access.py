@@ -1,13 +1,12 @@
-"""A bucket that refuses (403): credentials are looked up anew, and what was refused is tried again.
+"""Renew the store's credentials after a refusal (403), and retry the refused request.
 
-Credentials are rotated, rights are taken by mistake and given back, and a sink that gave up over it would stand still
-until somebody noticed. So each refusal is a reason to look whether there are other credentials now: in the files that
-the configuration names (`${file:...}`), and wherever boto3 finds them. Whoever `waits` hears of a refusal as of a store
-that is away, and repeats; whoever does not, hears it as it is, for at the beginning a refusal is most likely a mistake
-that somebody wants to see at once.
+Credentials are rotated, and rights are revoked by mistake and restored. A sink that ended on a refusal would stand
+still until an operator noticed. So each refusal makes the sink look for new credentials: in the files that the
+configuration names (`${file:...}`), and wherever boto3 finds them. With `waits` a refusal is raised as a retriable
+error. Without it the refusal is raised as it is, because at startup it is most likely a mistake to be reported at once.
 
-No refusal is taken for an answer about what was to be written: a conditional request that was refused did not land, and
-the same one may be repeated.
+A refusal says nothing about the object to be written. A conditional request that was refused had no effect, and may be
+repeated unchanged.
 """
 
 from __future__ import annotations
@@ -35,22 +34,22 @@ _SECRET: Final = "aws.secret.access.key"  # noqa: S105 - the key's name
 
 
 class AccessRefused(StoreUnavailable):
-    """The store refuses, and is asked again until it does not; the message says what is missing."""
+    """The store refuses a request, which is retried; the message says which right is missing."""
 
 
 class Renewable(ObjectStore, Protocol):
-    """A store that can go on with other credentials (`S3Store`)."""
+    """A store that can change its credentials (`S3Store`)."""
 
     def renew(self, location: S3Location) -> None:
-        """Look credentials up anew, and go on with them."""
+        """Look up credentials again, and use them."""
 
 
 def location_now(options: SinkOptions, environ: Mapping[str, str] | None = None) -> S3Location:
-    """Where the bucket is, with credentials as they are in the files now that the configuration names."""
+    """Return the bucket's location with the current credentials in the files that the configuration names."""
     written = {key: value for key, value in options.shown().items() if key in {_KEY_ID, _SECRET} and "${" in value}
     try:
         found = resolve(written, os.environ if environ is None else environ)
-    except ConfigError:  # a file that is just being replaced
+    except ConfigError:  # a file that is being replaced
         return options.location
     known = options.location
     return replace(
@@ -61,7 +60,7 @@ def location_now(options: SinkOptions, environ: Mapping[str, str] | None = None)
 
 
 class RenewingStore:
-    """An `ObjectStore` that passes everything on, and looks for other credentials where it is refused. Thread-safe."""
+    """An `ObjectStore` wrapper that looks for new credentials when the store refuses a request. Thread-safe."""
 
     def __init__(self, inner: Renewable, location: Callable[[], S3Location], clock: Clock, *, waits: bool) -> None:
         self.waits = waits
@@ -75,7 +74,7 @@ class RenewingStore:
 
     @property
     def url(self) -> str:
-        """The inner store's."""
+        """The inner store's URL."""
         return self._inner.url
 
     def get(self, key: str, max_bytes: int | None = None) -> Blob:
@@ -99,7 +98,7 @@ class RenewingStore:
         return _Upload(self, self.ask(lambda: self._inner.start_upload(key)))
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
-        """See `ObjectStore.list`. A listing that is refused in its middle is not begun anew by itself."""
+        """See `ObjectStore.list`. A listing that is refused in its middle is not restarted here."""
         return self._listed(lambda: self._inner.list(prefix, start_after=start_after))
 
     def list_folders(self, prefix: str) -> Iterator[str]:
@@ -111,7 +110,7 @@ class RenewingStore:
         return self._listed(lambda: self._inner.list_uploads(prefix))
 
     def delete(self, key: str) -> None:
-        """See `ObjectStore.delete`. A sink works without the right to delete: that it lacks is told as it is."""
+        """See `ObjectStore.delete`. A sink works without the right to delete, so a refusal is raised as it is."""
         self._inner.delete(key)
 
     def abort_upload(self, key: str, upload_id: str) -> None:
@@ -119,7 +118,7 @@ class RenewingStore:
         self._inner.abort_upload(key, upload_id)
 
     def ask(self, call: Callable[[], T]) -> T:
-        """Make a call; where it is refused, once more with credentials that are looked up anew, if that is due."""
+        """Make a call. If it is refused, make it once more with renewed credentials, if a renewal is due."""
         for is_last in (False, False, True):
             renewals = self._renewals
             try:
@@ -127,10 +126,10 @@ class RenewingStore:
             except AccessDenied as error:
                 if is_last or not self._renew(renewals):
                     raise self._refusal(error) from error
-        raise AssertionError  # the last one returns or raises
+        raise AssertionError  # the last attempt returns or raises
 
     def renew(self) -> None:
-        """Look credentials up anew now, whether or not anything was refused."""
+        """Look up credentials again now, also without a refusal."""
         with self._lock:
             self._look_up()
 
@@ -146,13 +145,13 @@ class RenewingStore:
         if not self.waits:
             return error
         message = error.message.removeprefix(f"`{error.key}`: ")
-        return AccessRefused(error.key, f"the store refuses: {message}", hint=error.hint, code=error.code)
+        return AccessRefused(error.key, f"the store refuses access: {message}", hint=error.hint, code=error.code)
 
     def _renew(self, renewals: int) -> bool:
-        """Look credentials up anew, unless that was done a moment ago; whether there may be others since the call."""
+        """Look up credentials again, unless that was just done. Return whether they may have changed since the call."""
         with self._lock:
             if self._renewals != renewals:
-                return True  # somebody else has while this one was asking
+                return True  # another thread renewed them during the call
             now_s = self._clock.monotonic_s()
             if self._renewed_s is not None and now_s - self._renewed_s < RENEW_EVERY_S:
                 return False
@@ -161,16 +160,16 @@ class RenewingStore:
 
     def _look_up(self) -> None:
         self._renewed_s = self._clock.monotonic_s()
-        self._events.info("credentials of the store are looked up anew")
+        self._events.info("renewing the store's credentials")
         try:
             self._inner.renew(self._location())
-        except ConfigError as error:  # a profile that is just being replaced
-            self._events.warning("there are no new credentials", error=str(error))
+        except ConfigError as error:  # a profile that is being replaced
+            self._events.warning("no new credentials found", error=str(error))
         self._renewals += 1
 
 
 class _Upload:
-    """An upload of a `RenewingStore`: it goes on by other credentials than it was begun with."""
+    """An upload of a `RenewingStore`; it may continue with other credentials than it began with."""
 
     def __init__(self, store: RenewingStore, inner: Upload) -> None:
         self._store = store
@@ -190,7 +189,7 @@ class _Upload:
 
 
 def is_refusal(error: object) -> bool:
-    """Whether an error says that the store refuses, or came of that."""
+    """Whether an error is a refusal by the store, or was caused by one."""
     while isinstance(error, BaseException):
         if isinstance(error, AccessRefused):
             return True

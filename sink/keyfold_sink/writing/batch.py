@@ -1,12 +1,12 @@
-"""From what the Kafka client hands over to columns: the sink's hot loop.
+"""Turn batches of the Kafka client into columns: the sink's hot loop.
 
-The client gives one Python object per record. Everything here goes over a whole batch with `map` over the object's own
-methods, so that no Python bytecode runs per record; that is most of the difference to a loop with a dozen calls.
+The client returns one Python object per record. The functions here process a whole batch with `map` over the objects'
+own methods, so that no Python bytecode runs per record. That makes most of the speed-up over a loop with a dozen calls.
 
-    slices(messages)     consecutive pieces: records of one partition each, and what is not a record (errors, ends)
+    slices(messages)     pieces: the records of one partition each, and messages that are no records (errors, ends)
     columns(records)     records of one partition as `RecordColumns`
 
-Pieces come in an order in which everything of one partition keeps its order; between partitions there is none to keep.
+All pieces of one partition keep their order; there is no order between partitions.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from keyfold.log.record import NO_LEADER_EPOCH, Header, RecordColumns
 TopicPartitionKey = tuple[str, int]
 
 NO_TIMESTAMP_MS: Final = -1
-UNREADABLE_HEADERS: Final = "a header whose name is not UTF-8; the Kafka client cannot hand it over"
-_NOT_TEXT: Final = (SystemError, UnicodeDecodeError)  # the former is what the client raises (seen with 2.16)
+UNREADABLE_HEADERS: Final = "a header whose name is not UTF-8, which the Kafka client cannot return"
+_NOT_TEXT: Final = (SystemError, UnicodeDecodeError)  # the client raises SystemError (seen with 2.16)
 
 
 class UnreadableHeaders(SourceError):
-    """Records with a header whose name is not UTF-8: the client hands over all of them but their headers.
+    """Records with a header whose name is not UTF-8: the client returns them without their headers.
 
-    `batch` holds all records, these with headers None; `places` says which they are.
+    `batch` holds all records, these with headers None; `places` are their indexes.
     """
 
     def __init__(self, topic: str, partition: int, batch: RecordColumns, places: Sequence[int]) -> None:
@@ -55,7 +55,7 @@ class Slice:
 
 
 def slices(messages: list[Message]) -> Iterator[Slice | Message]:
-    """Cut a batch into pieces by partition; a message that carries an error or a partition's end comes as it is."""
+    """Split a batch by partition; yield a message with an error or a partition's end unchanged."""
     errors = list(map(Message.error, messages))
     if not any(errors):
         yield from _by_partition(messages)
@@ -69,7 +69,7 @@ def slices(messages: list[Message]) -> Iterator[Slice | Message]:
 
 
 def _by_partition(records: list[Message]) -> Iterator[Slice]:
-    """The client hands over records in runs of one partition. Runs of the same partition are joined."""
+    """Join the runs of each partition; the client returns records in runs of one partition."""
     if not records:
         return
     topics = list(map(Message.topic, records))
@@ -89,7 +89,7 @@ def _by_partition(records: list[Message]) -> Iterator[Slice]:
 
 
 def columns(records: Sequence[Message]) -> RecordColumns:
-    """Records of one partition as columns, every byte as Kafka had it. Raises `UnreadableHeaders`."""
+    """Return records of one partition as columns, byte for byte as in Kafka. Raise `UnreadableHeaders`."""
     times = list(map(Message.timestamp, records))
     timestamp_types, timestamps = zip(*times, strict=True) if times else ((), ())
     if TIMESTAMP_NOT_AVAILABLE in timestamp_types:
@@ -99,7 +99,7 @@ def columns(records: Sequence[Message]) -> RecordColumns:
         leader_epochs = [NO_LEADER_EPOCH if epoch is None else epoch for epoch in leader_epochs]
     headers, unreadable = _headers(records)
     batch = RecordColumns(
-        offsets=list(map(Message.offset, records)),  # type: ignore[arg-type]  # None only where there is an error
+        offsets=list(map(Message.offset, records)),  # type: ignore[arg-type]  # None only for errors
         timestamps=timestamps,
         timestamp_types=timestamp_types,
         keys=list(map(Message.key, records)),
@@ -113,10 +113,10 @@ def columns(records: Sequence[Message]) -> RecordColumns:
 
 
 def _headers(records: Sequence[Message]) -> tuple[list[list[Header] | None], list[int]]:
-    """Headers, and the places where they cannot be read.
+    """Return headers, and the indexes of records whose headers cannot be read.
 
-    A message that has failed must not be asked again: the client then returns a list with a null pointer in it, and
-    the process dies where it is looked at (seen with confluent-kafka 2.16).
+    The headers of a message that has failed must not be read again: the client then returns a list with a null pointer
+    in it, and the process crashes when it uses the list (seen with confluent-kafka 2.16).
     """
     found: list[list[Header] | None] = []
     unreadable: list[int] = []
@@ -124,13 +124,13 @@ def _headers(records: Sequence[Message]) -> tuple[list[list[Header] | None], lis
         try:
             found.extend(map(Message.headers, records[len(found) :] if found else records))  # type: ignore[arg-type]
         except _NOT_TEXT:
-            unreadable.append(len(found))  # what came before it was taken
+            unreadable.append(len(found))  # the headers before it were read
             found.append(None)
     return found, unreadable
 
 
 def cut(batch: RecordColumns, begin: int, end: int) -> RecordColumns:
-    """Records `begin` to `end` of a batch."""
+    """Return records `begin` to `end` of a batch."""
     if begin == 0 and end >= len(batch):
         return batch
     return RecordColumns(
@@ -145,7 +145,7 @@ def cut(batch: RecordColumns, begin: int, end: int) -> RecordColumns:
 
 
 def without(batch: RecordColumns, places: Iterable[int]) -> RecordColumns:
-    """The other records of a batch."""
+    """Return a batch without the records at these indexes."""
     keeps = bytearray(b"\x01") * len(batch)
     for place in places:
         keeps[place] = 0
@@ -154,5 +154,5 @@ def without(batch: RecordColumns, places: Iterable[int]) -> RecordColumns:
 
 
 def value_bytes(records: Sequence[Message]) -> int:
-    """Bytes of the values: what the size of the next batch is judged by."""
+    """Return the bytes of the values, by which the next batch is sized."""
     return sum(map(len, records))

@@ -1,15 +1,15 @@
 """One memory budget for all partitions of a task, the Kafka client's own queue included.
 
-`buffer.memory` is shared out once:
+`buffer.memory` is divided once:
 
-    an eighth     fetched records that wait in the client (its payload; as much again for its bookkeeping)
-    an eighth     the batch that was handed over as Python objects
-    the rest      segments that are being filled, and finished ones on their way to the store
+    an eighth     fetched records that wait in the client (the payload; as much again for its bookkeeping)
+    an eighth     the batch of Python objects that the client has returned
+    the rest      segments that are being filled, and finished ones in flight to the store
 
-While segments are being filled with more than half of that rest, the largest are finished and sent. When the store is
-slow and filled plus sent reach the whole rest, nothing is read until it has shrunk to four fifths. A partition that has
-more on its way than is still free is held up by something of its own: it alone is not read then, and its bytes are no
-longer counted against the others.
+When open segments fill more than half of the rest, the largest are finished and uploaded. If the store is slow, and
+open segments and those in flight reach the whole rest, reading pauses until they have shrunk to four fifths of it. A
+partition with more bytes in flight than are still free is slow by itself. Only that partition is paused then, and its
+bytes no longer count against the others.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ K = TypeVar("K", bound=Hashable)
 MIN_BUFFER_MEMORY: Final = 16 * 1024 * 1024
 LARGEST_BATCH: Final = 10_000
 
-# What one record costs the client and Python beside its own bytes (an op, a Message with its objects).
+# The overhead of one record in the client and in Python (an op, a Message with its objects).
 _RECORD_OVERHEAD_BYTES: Final = 600
 _LARGEST_QUEUE_BYTES: Final = 64 * 1024 * 1024
 _SMALLEST_FETCH_BYTES: Final = 1024 * 1024
@@ -33,7 +33,7 @@ _SMALLEST_SHARE: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """How `buffer.memory` is shared out; all in bytes but for the counts of records."""
+    """The division of `buffer.memory`, in bytes except for the counts of records."""
 
     queue_bytes: int
     queue_records: int
@@ -42,13 +42,13 @@ class MemoryPlan:
     segments_bytes: int
 
     def batch_records(self, mean_record_bytes: float) -> int:
-        """How many records to ask the client for at once when one has about this many bytes."""
+        """Return how many records of about this size to request from the client at once."""
         wanted = int(self.batch_bytes / (max(mean_record_bytes, 0.0) + _RECORD_OVERHEAD_BYTES))
         return max(1, min(LARGEST_BATCH, wanted))
 
 
 def plan(buffer_memory: int) -> MemoryPlan:
-    """Share out `buffer_memory` bytes."""
+    """Divide `buffer_memory` bytes."""
     eighth = buffer_memory // 8
     queue_bytes = min(eighth, _LARGEST_QUEUE_BYTES)
     fetch_bytes = max(_SMALLEST_FETCH_BYTES, queue_bytes // 4)
@@ -63,19 +63,19 @@ def plan(buffer_memory: int) -> MemoryPlan:
 
 
 def reserve(large_record_bytes: float, limit_bytes: int) -> int:
-    """What of the limit is to be left free for large records: one that is encoded is there three times for a moment."""
+    """Return the bytes to reserve for large records, which exist three times for a moment while they are encoded."""
     return min(int(large_record_bytes * 2), limit_bytes // 2)
 
 
 def to_roll(held: Mapping[K, int], in_flight_bytes: int, limit_bytes: int) -> list[K]:
-    """Which segments to finish now: the largest first, until the rest is below half of the limit.
+    """Return the segments to finish now: the largest first, until the others are below half of the limit.
 
-    Nothing while half of the limit is already on its way: it would only make smaller segments.
+    Return none while half of the limit is already in flight: that would only make smaller segments.
     """
     half = limit_bytes // 2
     excess = sum(held.values()) - half
     if excess <= 0 or in_flight_bytes >= half:
-        return []  # nearly always: no need to sort thousands of partitions after each batch
+        return []  # the usual case: avoid sorting thousands of partitions after each batch
     chosen: list[K] = []
     for key, size_bytes in sorted(held.items(), key=lambda item: -item[1]):
         if excess <= 0 or in_flight_bytes >= half:
@@ -87,21 +87,21 @@ def to_roll(held: Mapping[K, int], in_flight_bytes: int, limit_bytes: int) -> li
 
 
 def takes_too_much(sent_bytes: int, free_bytes: int, limit_bytes: int) -> bool:
-    """Whether one partition of several is to be read no more, because its way to the store holds it up.
+    """Whether to pause one partition of several, because its uploads are slow.
 
-    It may have on its way as much as is free. So the first that is stuck gets half of all at most, the next a third of
-    it, and something is always left for those that go on.
+    A partition may have as many bytes in flight as are free. So the first slow partition gets at most half of the
+    limit, the next a third of it, and some memory always remains for the others.
     """
     return sent_bytes > max(free_bytes, limit_bytes // _SMALLEST_SHARE)
 
 
 def takes_little_again(sent_bytes: int, free_bytes: int, limit_bytes: int) -> bool:
-    """Whether such a partition may be read again: well below, for a pause throws away what was fetched."""
+    """Whether to resume such a partition. The limit is well below, because a pause discards fetched records."""
     return sent_bytes <= max(free_bytes, limit_bytes // _SMALLEST_SHARE) // 2
 
 
 class InFlight:
-    """Bytes that are on their way to the store, of one partition or of all. For the main thread and the senders."""
+    """Bytes in flight to the store, of one partition or of all. Thread-safe."""
 
     def __init__(self, of_all: InFlight | None = None) -> None:
         self._of_all = of_all
@@ -110,11 +110,11 @@ class InFlight:
 
     @property
     def size_bytes(self) -> int:
-        """How many now."""
+        """The current number of bytes."""
         return self._bytes
 
     def add(self, size_bytes: int) -> None:
-        """Count bytes in; a negative number counts them out."""
+        """Add bytes; a negative number removes them."""
         with self._lock:
             self._bytes += size_bytes
         if self._of_all is not None:
@@ -129,6 +129,6 @@ class Brake:
         self.on = False
 
     def update(self, used_bytes: int) -> bool:
-        """Judge by what is used now, and say whether reading must pause."""
+        """Return whether reading must pause, given the bytes in use now."""
         self.on = used_bytes >= self._limit_bytes if not self.on else used_bytes >= self._limit_bytes * 4 // 5
         return self.on

@@ -1,11 +1,11 @@
-"""What is in a partition's way: the last error, and since when something has been repeated because of it.
+"""The health of a partition: its last error, and since when it has blocked the partition.
 
-A transient error is repeated for ever, so that nothing ends that need not end. Then somebody must be able to see that
-nothing moves, and why. `blocked_ms` is set by the first failure and cleared by the first success that follows; the
-error itself stays, with its time, as the last one that there was. `is_refused` while what blocks is a refusal of the
-store: that passes only when somebody does something about it.
+Operations with a transient error are retried without end, so users must be able to see that a partition makes no
+progress, and why. The first failure sets `blocked_ms`, and the next success clears it. The error and its time stay, as
+the last error. `is_refused` is true while the store refuses access, which does not end by itself.
 
-It belongs to the partition, not to one attempt to write it: an attempt that was given up has its reason here.
+The health belongs to the partition, not to one attempt to write it. So it also has the reason why an attempt was given
+up.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from keyfold_sink.writing.access import is_refusal
 
 
 class Health:
-    """Written by the partition's lane and by the main thread, read by the report; nothing here hangs together."""
+    """The health of one partition. Its serial queue and the main thread write it; the fields are independent."""
 
     __slots__ = ("_blocked", "_clock", "error", "error_ms", "is_refused")
 
@@ -29,16 +29,16 @@ class Health:
 
     @property
     def blocked_ms(self) -> int:
-        """Since when something has been repeated; `UNKNOWN` while nothing is."""
+        """Since when an operation has been retried; `UNKNOWN` if none is."""
         blocked = self._blocked
         return UNKNOWN if blocked is None else blocked.wall_ms
 
     def failed(self, error: object) -> None:
-        """Something did not go through; it is tried again, or the partition has failed."""
+        """Record an error, after which the operation is retried or the partition has failed."""
         if self._blocked is None:
             self._blocked = Moment(self._clock)
         self.error, self.error_ms, self.is_refused = str(error), self._clock.now_ms(), is_refusal(error)
 
     def went_on(self) -> None:
-        """What was repeated has gone through."""
+        """Record that the retried operation has succeeded."""
         self._blocked, self.is_refused = None, False

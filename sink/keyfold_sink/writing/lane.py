@@ -1,8 +1,8 @@
-"""One partition's work for the store, one job after another, on threads that all partitions share.
+"""The serial queue of one partition's store operations, on threads that all partitions share.
 
-The main thread must keep polling Kafka while the store is slow, so everything that waits for the store runs here. Jobs
-of one lane keep their order and never overlap: one commit per partition is in flight. A lane that was closed drops what
-has not begun; what runs sees `closed` at its next wait and stops.
+The main thread must keep polling Kafka while the store is slow, so every operation that waits for the store runs here.
+The jobs of a queue keep their order and never overlap, so each partition has at most one commit in flight. A closed
+queue drops jobs that have not begun. The running job sees `closed` at its next wait and stops.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from keyfold_sink.writing.senders import Senders
 
 T = TypeVar("T")
 
-# A pause of a second means that several tries have failed: then an operator may want to know.
+# A delay of a second means that several attempts have failed, which is logged for operators.
 _SAY_SO_AFTER_S: Final = 1.0
 Job = Callable[[], None]
 
 
 class LaneClosed(Exception):
-    """The lane was closed while its job waited: not an error, it only ends the job."""
+    """Raised to end a job whose queue was closed while it waited; not an error."""
 
 
 class Lane:
     """A queue of jobs that run one at a time.
 
-    `on_crash` gets what a job raised; a job that raised closes its lane, because the next one builds on it. `on_end` is
-    called with each job that ended or was dropped.
+    A job that raises closes its queue, because later jobs depend on it, and `on_crash` receives the exception.
+    `on_retry` is called before each retry.
     """
 
     def __init__(
@@ -61,23 +61,23 @@ class Lane:
 
     @property
     def closed(self) -> bool:
-        """Whether no job will begin any more."""
+        """Whether the queue starts no more jobs."""
         return self._closed.is_set()
 
     @property
     def idle(self) -> bool:
-        """Whether nothing runs and nothing waits."""
+        """Whether no job runs or waits."""
         with self._changed:
             return not self._running and not self._jobs
 
     @property
     def jobs(self) -> int:
-        """How many run or wait."""
+        """The number of jobs that run or wait."""
         with self._changed:
             return len(self._jobs) + self._running
 
     def submit(self, job: Job, at_end: Job | None = None) -> None:
-        """Run `job` after all that were submitted before. `at_end` follows in any case, also when it is dropped."""
+        """Run `job` after all jobs submitted before. `at_end` is called afterwards, also if the job is dropped."""
         with self._changed:
             if not self.closed:
                 self._jobs.append((job, at_end))
@@ -89,7 +89,7 @@ class Lane:
             at_end()
 
     def close(self) -> None:
-        """Drop what has not begun; wake what waits for another try."""
+        """Drop jobs that have not begun; wake a job that waits for a retry."""
         self._closed.set()
         with self._changed:
             dropped = list(self._jobs)
@@ -99,22 +99,22 @@ class Lane:
                 at_end()
 
     def tell(self, error: BaseException) -> None:
-        """Report what a job has found as if it had raised it, and go on: what waits here is still to be done."""
+        """Report an error as if the job had raised it, and continue with the job and those that wait."""
         self._on_crash(error)
 
     def wait_idle(self, timeout_s: float) -> bool:
-        """Wait until nothing runs and nothing waits; False when time ran out."""
+        """Wait until no job runs or waits; return False on a time-out."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._running and not self._jobs, timeout_s)
 
     def wait(self, seconds: float) -> None:
-        """Sleep on the lane, in nobody's way. Raises `LaneClosed` when the lane is closed meanwhile."""
+        """Sleep in a job, without blocking other partitions. Raise `LaneClosed` if the queue is closed meanwhile."""
         with self._executor.waiting() if isinstance(self._executor, Senders) else contextlib.nullcontext():
             if self._closed.wait(seconds):
                 raise LaneClosed
 
     def retry(self, call: Callable[[], T], backoff: Backoff, random: Random) -> T:
-        """Repeat `call` while its error is retriable, for ever. Raises `LaneClosed` once the lane is closed."""
+        """Retry `call` without limit while its error is retriable. Raise `LaneClosed` once the queue is closed."""
         has_failed = False
         for delay_s in backoff.delays_s(random):
             if self.closed:
@@ -128,7 +128,9 @@ class Lane:
                 if self._health is not None:
                     self._health.failed(error)
                 if delay_s >= _SAY_SO_AFTER_S:
-                    structlog.get_logger("keyfold.sink").warning("still trying", error=str(error), again_in_s=delay_s)
+                    structlog.get_logger("keyfold.sink").warning(
+                        "operation failed; retrying", error=str(error), again_in_s=delay_s
+                    )
                 let_go(error)
             else:
                 if has_failed and self._health is not None:
@@ -136,7 +138,7 @@ class Lane:
                 return result
             self.wait(delay_s)
             self._on_retry()
-        raise AssertionError  # the delays never end
+        raise AssertionError  # the delays are endless
 
     def _run(self) -> None:
         while True:
@@ -160,11 +162,11 @@ class Lane:
 
 
 def let_go(error: BaseException) -> None:
-    """Have an error that is over with hold nothing of what was being sent.
+    """Free the memory that a handled error references.
 
-    Its traceback holds the frames, they the bytes, and one of them (boto3's) the error again: such a ring stays until
-    Python looks for rings, which here it seldom does. After an outage all that had waited was still held so while as
-    much again was read (measured: 30 MiB of a `buffer.memory` of 48).
+    The error's traceback references the frames, the frames the bytes to be sent, and one frame (of boto3) the error.
+    Such a cycle stays until Python searches for cycles, which is rare here. After an outage, all bytes that had waited
+    stayed in memory while as much again was read (measured: 30 MiB with a `buffer.memory` of 48 MiB).
     """
     seen: set[int] = set()
     errors: list[BaseException | None] = [error]
@@ -178,8 +180,8 @@ def let_go(error: BaseException) -> None:
 
 
 def _clear(frame: FrameType | None) -> None:
-    """Let a frame that has ended forget what it held, and those that called it and have ended."""
-    with contextlib.suppress(RuntimeError):  # the first one that is still at work
+    """Clear a finished frame, and its finished callers."""
+    with contextlib.suppress(RuntimeError):  # raised by the first frame that is still executing
         while frame is not None:
             frame.clear()
             frame = frame.f_back

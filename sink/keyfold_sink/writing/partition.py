@@ -1,14 +1,14 @@
-"""One claimed partition: records in, committed segments out.
+"""The writer of one claimed partition: records in, committed segments out.
 
-    append ──► SegmentWriter ──(part full)──► lane: send part
+    append ──► SegmentWriter ──(part full)──► serial queue: upload a part
                     │
-                   roll ────────────────────► lane: send the rest, send the index, check the topic, commit
+                   roll ────────────────────► serial queue: upload the rest and the index, check the topic, commit
 
-The main thread appends and rolls; everything that waits runs on the lane. `position` is where reading has got to: all
-that Kafka has before it was read, holes included. A segment's range ends at the position at which it was rolled, so
-the ranges stay contiguous whatever control records or compacted offsets lie between.
+The main thread appends and rolls; every operation that waits runs on the serial queue. `position` is the offset up to
+which the partition was read, gaps included. A segment's range ends at the position at which it was rolled. So ranges
+are contiguous, whatever control records or compacted offsets lie between.
 
-What has happened is told through `report`, as values, in order (see `Committed`); what went wrong through the lane.
+Commits are reported through `report`, as values in order (see `Committed`), and errors through the serial queue.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from keyfold_sink.writing.rolling import Fill, RollPolicy, RollReason
 from keyfold_sink.writing.sender import PART_BYTES, Retry, SegmentSender
 from keyfold_sink.writing.skips import Delivery, Skips
 
-# What an open segment costs beside what its writer counts: objects, a name, a sender.
+# The overhead of an open segment beside the bytes that its writer counts: objects, a name, an upload.
 _OPEN_OVERHEAD_BYTES: Final = 4096
-# How often a topic that is unknown is looked for, half a second apart: when a commit waits, and when nothing does.
+# How often a missing topic is looked up again, half a second apart: before a commit, and while idle.
 _LOOKS: Final = 3
 _LOOKS_WITHOUT_HASTE: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A commit that landed: the log now ends at `next_offset`."""
+    """A commit that succeeded: the log now ends at `next_offset`."""
 
     key: TopicPartitionKey
     next_offset: int
@@ -71,7 +71,7 @@ class _Open:
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What all partitions of a task share."""
+    """The objects that all partitions of a task share."""
 
     store: ObjectStore
     source: Source
@@ -84,7 +84,7 @@ class Tools:
 
 @dataclass(frozen=True, slots=True)
 class _Undurable:
-    """A segment that is on its way: the first record's timestamp, and the monotonic second at which it was read."""
+    """A segment in flight: its first record's timestamp, and the monotonic second at which that record was read."""
 
     next_offset: int
     first_timestamp_ms: int
@@ -92,7 +92,7 @@ class _Undurable:
 
 
 class PartitionWriter:
-    """Writes one partition under one claimed epoch."""
+    """The writer of one partition under one claimed epoch."""
 
     def __init__(self, session: SinkSession, lane: Lane, retry: Retry, policy: RollPolicy, tools: Tools) -> None:
         self.key: TopicPartitionKey = (session.place.topic, session.place.partition)
@@ -112,45 +112,45 @@ class PartitionWriter:
 
     @property
     def held_bytes(self) -> int:
-        """Memory that the segment that is being filled holds."""
+        """Memory of the open segment."""
         return self._held_bytes
 
     @property
     def sent_bytes(self) -> int:
-        """Memory of this partition that is on its way to the store."""
+        """Memory of this partition's segments in flight to the store."""
         return self._in_flight.size_bytes
 
     @property
     def manifest(self) -> Manifest:
-        """The newest manifest that this writer's session has seen."""
+        """The newest manifest that this writer's session has read."""
         return self._session.manifest
 
     @property
     def unsent_records(self) -> int:
-        """Records of the segment that is being filled."""
+        """Number of records in the open segment."""
         return self._open.writer.record_count if self._open else 0
 
     @property
     def oldest_record_ms(self) -> int:
-        """Timestamp of the first record that was read and is not durable yet; `UNKNOWN` where there is none."""
+        """Timestamp of the first record that was read and is not durable yet; `UNKNOWN` if there is none."""
         if self._undurable:
             return self._undurable[0].first_timestamp_ms
         return self._open.first_timestamp_ms if self._open else UNKNOWN
 
     @property
     def unsent_since_s(self) -> float | None:
-        """Monotonic second at which that record was read."""
+        """Monotonic second at which that first record was read."""
         if self._undurable:
             return self._undurable[0].opened_s
         return self._open.opened_s if self._open else None
 
     @property
     def is_rolled(self) -> bool:
-        """Whether everything before `position` is on its way, or committed."""
+        """Whether all records before `position` are in flight or committed."""
         return self._base_offset == self.position
 
     def append(self, batch: RecordColumns, mean_record_bytes: float) -> None:
-        """Take records; those below `position` are dropped. Rolls whenever a limit is reached."""
+        """Append records, without those below `position`. Roll whenever a limit is reached."""
         begin = 0 if batch.offsets[0] >= self.position else bisect_left(batch.offsets, self.position)
         if begin < len(batch):
             self._tools.meter.sent(len(batch) - begin)
@@ -167,19 +167,19 @@ class PartitionWriter:
             self.roll_if_due()
 
     def read_to(self, offset: int) -> None:
-        """Kafka has nothing more before `offset`: what lies between is a hole."""
+        """Move the position to `offset`, before which Kafka has no more records."""
         if offset > self.position:
             self.position = offset
             self._skips.pass_to(offset)
             self._await_commit()
 
     def record_gap(self, gap: Gap) -> None:
-        """Note a gap in the commit that passes it."""
+        """Record a gap in the commit that passes it."""
         self._skips.add((gap,))
         self._await_commit()
 
     def skip(self, gaps: Sequence[Gap], delivery: Delivery | None) -> None:
-        """Note offsets ahead of the position that the log will not have; their dead letters, which a commit awaits."""
+        """Record skipped offsets ahead of the position, and their dead letters, which the commit waits for."""
         self._skips.add(gaps, delivery)
 
     def _await_commit(self) -> None:
@@ -187,7 +187,7 @@ class PartitionWriter:
             self._hole_since_s = self._tools.clock.monotonic_s()
 
     def roll_if_due(self) -> None:
-        """Finish the segment when one of its limits is reached; `segment.ms` counts for a hole without records, too."""
+        """Finish the segment if one of its limits is reached; `segment.ms` also applies to a gap without records."""
         opened = self._open
         if opened is None:
             since_s = self._hole_since_s
@@ -200,7 +200,7 @@ class PartitionWriter:
             self.roll(reason)
 
     def roll(self, reason: RollReason) -> None:
-        """Finish the segment and send it on its way; where there is none, move the log's end over what was a hole."""
+        """Finish the open segment and upload it. Without one, move the log's end over a gap."""
         opened, self._open = self._open, None
         base_offset, self._base_offset = self._base_offset, self.position
         gaps, deliveries = self._skips.take(self.position)
@@ -224,17 +224,17 @@ class PartitionWriter:
         )
 
     def note_durable(self, next_offset: int) -> None:
-        """Take note of a commit that has landed."""
+        """Record a commit that succeeded."""
         while self._undurable and self._undurable[0].next_offset <= next_offset:
             self._undurable.popleft()
 
     def abandon(self) -> None:
-        """Forget what was read and not sent on its way."""
+        """Drop the records that were read and are not in flight."""
         self._open, self._held_bytes, self._skips, self._hole_since_s = None, 0, Skips(), None
         self._undurable.clear()
 
     def follow(self) -> None:
-        """Look whether the topic is still there, and write its settings into the manifest when they have changed."""
+        """Check that the topic exists, and write its settings into the manifest if they have changed."""
         self._lane.submit(lambda: self._retry(self._follow))
 
     def _begin(self, first_timestamp_ms: int) -> _Open:
@@ -250,7 +250,7 @@ class PartitionWriter:
         return self._open
 
     def _drain(self, opened: _Open) -> None:
-        """Let finished blocks go when they make a part."""
+        """Upload finished blocks once they make a part."""
         if opened.writer.memory_bytes + opened.blocks_bytes > PART_BYTES:
             fresh = opened.writer.drain()
             opened.blocks += fresh
@@ -263,7 +263,7 @@ class PartitionWriter:
             self._lane.submit(lambda: sender.send_part(blocks), at_end=lambda: self._in_flight.add(-size_bytes))
         self._held_bytes = opened.writer.memory_bytes + opened.blocks_bytes + _OPEN_OVERHEAD_BYTES
 
-    # On the lane
+    # On the serial queue
 
     def _commit(
         self,
@@ -293,11 +293,11 @@ class PartitionWriter:
         self._tools.meter.committed(entry, rolled_s)
         self._tools.report(Committed(self.key, next_offset, record_count, size_bytes, reason))
         if gone is not None:
-            # Not raised: what waits behind this, and what is being filled, was the topic's as well.
+            # Not raised: the jobs behind this one, and the open segment, have records of the same topic.
             self._lane.tell(gone)
 
     def _await(self, deliveries: Sequence[Delivery]) -> None:
-        """No offset of a skipped record is passed before its dead letter has arrived."""
+        """Wait for dead letters: no commit passes a skipped record's offset before its dead letter has arrived."""
         for delivery in deliveries:
             self._retry(delivery.wait)
 
@@ -305,12 +305,12 @@ class PartitionWriter:
         try:
             self._session.advance(next_offset, gaps=gaps)
         except CommitUnknown:
-            # It may have landed: the same call would then begin at the wrong offset.
+            # The commit may have taken effect, and the same call would then begin at the wrong offset.
             if self._retry(self._session.refresh).next_offset == base_offset:
                 raise
 
     def _check_topic(self, looks: int = _LOOKS) -> TopicGone | None:
-        """Raise when the topic is another one now. One that is gone may still be committed: these records were its."""
+        """Raise if the topic was replaced. If it is gone, return the error: records read from it may be committed."""
         topic = self.key[0]
         try:
             topic_id = self._retry.believing(TopicGone, lambda: self._tools.source.topic_id(topic), looks)
@@ -320,14 +320,14 @@ class PartitionWriter:
         return None
 
     def _settings(self) -> Mapping[str, str] | None:
-        """The topic's settings, or what the manifest has where Kafka does not tell."""
+        """Return the topic's settings, or those in the manifest if Kafka does not return them."""
         try:
             return self._retry(lambda: self._tools.source.settings(self.key[0])) or None
         except TopicGone:
             return None
 
     def _follow(self) -> None:
-        with contextlib.suppress(SourceForbidden):  # a commit finds that out too, and until then it may be over
+        with contextlib.suppress(SourceForbidden):  # a later commit reports it too, if it lasts
             gone = self._check_topic(_LOOKS_WITHOUT_HASTE)
             if gone is not None:
                 self._lane.tell(gone)

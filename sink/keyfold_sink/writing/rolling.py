@@ -1,13 +1,13 @@
-"""When a segment is finished: pure.
+"""Decide when a segment is finished; pure.
 
-Any cut is legal, because the manifest and not the cut decides what is in the log. So a segment may roll for whatever
-reason there is. None of these is followed from the topic: Kafka's 1 GiB and 7 days would hold back durability.
+A segment may end at any offset, because the manifest decides what is in the log. So it may roll for any reason. The
+limits are not those of the topic: Kafka's 1 GiB and 7 days would delay durability.
 
     bytes      the segment has reached `segment.bytes` of stored bytes
     records    it holds `flush.size` records
-    time       its first record came `segment.ms` ago, also when the topic has gone silent
-    memory     the budget is short and this partition holds most of it
-    revoke, shutdown, request, caught-up      somebody waits for it
+    time       its first record arrived `segment.ms` ago, even if no more records arrive
+    memory     memory is short, and this partition holds most of it
+    revoke, shutdown, request, caught-up      a caller waits for the commit
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-# A batch is looked at again after this part of `segment.bytes`, so that a segment ends near its size.
+# The limits are checked again after this fraction of `segment.bytes`, so that a segment ends near its size.
 _LOOKS_PER_SEGMENT: Final = 8
 _SMALLEST_STEP_BYTES: Final = 64 * 1024
 
@@ -36,7 +36,7 @@ class RollReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """How full a segment is: records, stored bytes, and the monotonic second at which its first record came."""
+    """The state of a segment: records, stored bytes, and the monotonic second at which its first record arrived."""
 
     record_count: int
     size_bytes: int
@@ -45,14 +45,14 @@ class Fill:
 
 @dataclass(frozen=True, slots=True)
 class RollPolicy:
-    """The three limits. `flush_size` 0 is no limit."""
+    """The three limits of a segment. A `flush_size` of 0 is no limit."""
 
     segment_bytes: int
     segment_ms: int
     flush_size: int = 0
 
     def due(self, fill: Fill, now_s: float) -> RollReason | None:
-        """Why this segment must be finished now, or None."""
+        """Return why this segment must be finished now, or None."""
         if fill.record_count == 0:
             return None
         if fill.size_bytes >= self.segment_bytes:
@@ -62,13 +62,13 @@ class RollPolicy:
         return RollReason.TIME if self.is_late(fill.opened_s, now_s) else None
 
     def is_late(self, since_s: float, now_s: float) -> bool:
-        """Whether what began at `since_s` has waited for `segment.ms`."""
+        """Whether `segment.ms` has passed since `since_s`."""
         return (now_s - since_s) * 1000 >= self.segment_ms
 
     def room(self, record_count: int, mean_record_bytes: float) -> int:
-        """How many records may be appended before `due` is asked again; at least one.
+        """Return how many records may be appended before the next call of `due`; at least one.
 
-        `mean_record_bytes` is before compression, so the step is on the safe side.
+        `mean_record_bytes` is the size before compression, so the result errs on the small side.
         """
         step_bytes = max(_SMALLEST_STEP_BYTES, self.segment_bytes // _LOOKS_PER_SEGMENT)
         step_bytes = min(step_bytes, self.segment_bytes)

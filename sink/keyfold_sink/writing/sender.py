@@ -1,11 +1,11 @@
-"""Sending one segment to the store: the part of a roll that waits.
+"""Upload one segment and its index.
 
-A segment that stays small goes up in one create. One that outgrows `PART_BYTES` is begun as a multipart upload and its
-blocks leave as they fill, so a segment's size is not bounded by memory. Either way the object's name is fresh and its
-creation conditional: whatever is repeated, it holds these bytes or does not exist.
+A small segment is uploaded with one create request. A segment larger than `PART_BYTES` becomes a multipart upload,
+whose parts are sent as they fill, so memory does not limit a segment's size. In both cases the object's name is new,
+and its creation conditional. So after any number of retries the object has these bytes or does not exist.
 
-Runs on a lane: in order, never two calls at once. Results that are unknown are asked for again for as long as the lane
-is open; an upload that the store has lost raises `UploadLost`, and the records are read from Kafka once more.
+The calls run on a serial queue, in order and one at a time. Requests with an unknown result are retried while the queue
+is open. If the store has lost an upload, `UploadLost` is raised, and the records are read from Kafka again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LOOK_AGAIN_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Repeats calls on a lane until they are answered or the lane is closed."""
+    """Retry calls on a serial queue until they are answered or the queue is closed."""
 
     lane: Lane
     random: Random
@@ -47,7 +47,7 @@ class Retry:
         return self.lane.retry(call, self.backoff, self.random)
 
     def believing(self, error: type[KeyfoldError], call: Callable[[], T], looks: int = _LOOKS) -> T:
-        """The same, but `error` counts only at the last look: a broker that has just started may not know better."""
+        """Retry, also after `error` until the last attempt: a broker that just started may not know the topic yet."""
         for _ in range(looks - 1):
             with contextlib.suppress(error):
                 return self(call)
@@ -56,7 +56,7 @@ class Retry:
 
 
 class SegmentSender:
-    """One segment's way to the store, and its index's."""
+    """The upload of one segment and its index."""
 
     def __init__(self, store: ObjectStore, place: Place, name: ObjectName, retry: Retry) -> None:
         self._store = store
@@ -66,7 +66,7 @@ class SegmentSender:
         self._upload: Upload | None = None
 
     def send_part(self, blocks: list[bytes]) -> None:
-        """Send blocks that are finished, and forget them; at least `MIN_PART_BYTES` of them together."""
+        """Upload finished blocks of at least `MIN_PART_BYTES` together, and free them."""
         if self._upload is None:
             self._upload = self._retry(lambda: self._store.start_upload(self._key))
         upload = self._upload
@@ -74,9 +74,9 @@ class SegmentSender:
         self._retry(lambda: upload.write(part))
 
     def finish(self, writer: SegmentWriter, blocks: list[bytes], *, base_offset: int, next_offset: int) -> SegmentEntry:
-        """Send the rest (`blocks` were drained before, and are forgotten) and the index.
+        """Upload the rest (`blocks` were drained before, and are freed) and the index.
 
-        What comes back is ready to be committed.
+        Return the entry to commit.
         """
         finished = writer.finish()
         rest = [*blocks, *finished.data]
@@ -109,21 +109,23 @@ class SegmentSender:
             self._require_size(key, len(data))
 
     def _require_size(self, key: str, size_bytes: int) -> None:
-        """A name stands for one byte string: one that exists is mine, its answer was lost."""
+        """Check an existing object: its name is unique, so this upload made it and its answer was lost."""
         try:
             found = self._retry(lambda: self._store.head(key))
         except ObjectNotFound as error:
-            raise UploadLost(key, "was uploaded and is gone: the collector took it from a fenced writer") from error
+            raise UploadLost(
+                key, "was uploaded and no longer exists: garbage collection deleted the object of a fenced writer"
+            ) from error
         if found.size_bytes != size_bytes:
             raise StoreError(
                 key,
-                f"holds {found.size_bytes} bytes where this sink's {size_bytes} bytes belong",
-                hint="object names are never reused; something else writes into this folder",
+                f"has {found.size_bytes} bytes, but this sink uploaded {size_bytes} bytes",
+                hint="object names are never reused; check whether another program writes to this folder",
             )
 
 
 def _taken(blocks: list[bytes]) -> bytes:
-    """Blocks in one piece, which is all that is left of them: a store that is slow must not hold everything twice."""
+    """Join blocks and clear the list, so that the bytes are not in memory twice while the store is slow."""
     whole = b"".join(blocks)
     blocks.clear()
     return whole

@@ -1,11 +1,11 @@
-"""The threads that wait for the store and for Kafka's answers.
+"""The I/O threads, which wait for answers of the store and of Kafka.
 
-So many calls are under way at a time, and no more. Whoever waits between two tries does not count (`waiting`): another
-thread goes on in its place, so that a few partitions whose store or leader is away hold up none of the others.
+At most `SENDERS` calls run at once. A job that waits between two attempts does not count (`waiting`), and another
+thread takes its place. So a few partitions whose store prefix or leader does not answer do not block the others.
 
-A request that hangs cannot be interrupted, and reading a small object may be tried for minutes before it is given up.
-A task that was told to stop must not wait for that: what hangs is left to itself and dies with the process. Nothing is
-lost by it, for what is not committed does not count, and what lands late is a whole commit or an orphan.
+A request that hangs cannot be interrupted, and a read of a small object may be retried for minutes. A task that was
+stopped does not wait for such calls, which end with the process. Nothing is lost: uncommitted records are read again,
+and a request that takes effect late is a whole commit or an orphan.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 SENDERS: Final = 8
-# A thread that waits costs some tens of KiB. Where even more wait, something is away for all of them.
+# A waiting thread takes some tens of KiB. If more than this wait, all of them wait for the same outage.
 THREADS_MAX: Final = 256
 
 
@@ -39,7 +39,7 @@ class Senders(Executor):
         self._ended = False
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """See `Executor.submit`. Called by the main thread and by lanes."""
+        """See `Executor.submit`. Thread-safe."""
         future: Future[T] = Future()
 
         def work() -> None:
@@ -47,7 +47,7 @@ class Senders(Executor):
                 return
             try:
                 result = fn(*args, **kwargs)
-            except BaseException as error:  # noqa: BLE001 - whoever asks for the result gets it
+            except BaseException as error:  # noqa: BLE001 - the future passes it on
                 future.set_exception(error)
             else:
                 future.set_result(result)
@@ -58,7 +58,7 @@ class Senders(Executor):
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Within, a job of this executor only waits: its place is another's until it goes on."""
+        """Let another job run while the caller's job waits inside this context."""
         with self._lock:
             self._waiting += 1
         self._places.release()
@@ -71,7 +71,7 @@ class Senders(Executor):
                 self._waiting -= 1
 
     def end(self, deadline_s: float, monotonic_s: Callable[[], float]) -> bool:
-        """Drop what has not begun and wait for what has, until `deadline_s`; False when something still hangs then."""
+        """Drop jobs that have not begun, and wait for the others until `deadline_s`; return False if one still runs."""
         with self._lock:
             self._ended = True
         try:
@@ -86,11 +86,11 @@ class Senders(Executor):
         return not any(thread.is_alive() for thread in self._threads)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002
-        """See `Executor.shutdown`; what has not begun is always dropped."""
+        """See `Executor.shutdown`. Jobs that have not begun are always dropped."""
         self.end(threading.TIMEOUT_MAX if wait else 0.0, lambda: 0.0)
 
     def _hire(self) -> None:
-        """As many threads as there are places, and one more for each job that waits."""
+        """Start threads: one for each concurrent call, and one more for each job that waits."""
         with self._lock:
             wanted = min(self._senders + self._waiting, self._threads_max)
             while not self._ended and len(self._threads) < wanted:

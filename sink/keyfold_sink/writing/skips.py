@@ -1,9 +1,9 @@
-"""What the next commits of a partition have to say about offsets that the log will not have.
+"""Gaps and dead letters of skipped records, for the next commits of a partition.
 
-A batch is judged before it is appended, and a segment may end anywhere in it. So a gap that is noted lies ahead of the
-partition's position until reading has passed it, and goes into the commit that passes it: not earlier, for nothing is
-known to be skipped before its offset is passed, and not later, for its offset would be nowhere. The same holds for the
-dead letters of the records that were skipped: a commit waits for all that it passes.
+A batch is validated before it is appended, and a segment may end anywhere in it. So a gap may lie ahead of the
+partition's position. It goes into the commit that passes it. An earlier commit would record a gap beyond the log's end,
+and a later one would leave its offsets unexplained. A commit also waits for the dead letters of all records that it
+passes.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ class LettersPending(KeyfoldError):
 
 
 class Delivery(Protocol):
-    """Dead letters on their way."""
+    """Dead letters in flight."""
 
     @property
     def first_offset(self) -> int:
-        """The lowest offset of the records that they are."""
+        """The lowest offset of their records."""
 
     @property
     def last_offset(self) -> int:
-        """The highest one."""
+        """The highest offset of their records."""
 
     def wait(self) -> None:
-        """Return when Kafka has all of them; called on a lane.
+        """Wait until Kafka has all of them; called on a serial queue.
 
-        Raises `LettersPending`, which is retriable, after a moment; another `KeyfoldError` when Kafka refuses one.
+        Raise `LettersPending`, which is retriable, after a moment, or another `KeyfoldError` if Kafka refuses one.
         """
 
 
 class Skips:
-    """One partition's, in offset order. Used by the main thread."""
+    """The gaps and deliveries of one partition in offset order. Only the main thread uses it."""
 
     def __init__(self) -> None:
         self._ahead: deque[Gap] = deque()
@@ -50,13 +50,13 @@ class Skips:
         self._deliveries: list[Delivery] = []
 
     def add(self, gaps: Iterable[Gap], delivery: Delivery | None = None) -> None:
-        """Note gaps that begin behind all that were noted before."""
+        """Add gaps, which begin after all gaps added before."""
         self._ahead.extend(gaps)
         if delivery is not None:
             self._deliveries.append(delivery)
 
     def pass_to(self, position: int) -> None:
-        """Reading has got to `position`. Only what was passed may be made coarser, so that little is kept."""
+        """Record the reading position. Only gaps below it may be merged to save memory."""
         passed = []
         while self._ahead and self._ahead[0].from_offset < position:
             passed.append(self._ahead.popleft())
@@ -64,7 +64,7 @@ class Skips:
             self._passed = with_gaps(self._passed, passed)
 
     def take(self, position: int) -> tuple[tuple[Gap, ...], tuple[Delivery, ...]]:
-        """What a commit up to `position` records, and what it has to wait for."""
+        """Return the gaps that a commit up to `position` records, and the deliveries that it waits for."""
         self.pass_to(position)
         gaps, self._passed = self._passed, ()
         due = tuple(delivery for delivery in self._deliveries if delivery.first_offset < position)
