@@ -84,7 +84,7 @@ def test_the_message_says_where_in_the_payload() -> None:
     own = checks(value=CLASS)
     assert own is not None
     found = own.judge("t", 0, batch([envelope(schema, {"user": {"id": "seven"}})]))
-    assert found[0].message == "has a payload that is not of its schema: user: id: a text where int64 belongs"
+    assert found[0].message == "has a payload that does not match its schema: user: id: a string instead of int64"
 
 
 @pytest.mark.parametrize(("schema", "payload"), MISFITS)

@@ -1,1 +1,15 @@
-"""Converters: they check that a record is what its readers will take it for. The log keeps the original bytes."""
+"""Converters, which validate that records have the format that readers expect. The log keeps the original bytes.
+
+api                 the interface of record validation
+checks              the checks of a task, from its options
+settings            which converter a configuration names, with its settings
+columns             checks of text and numbers
+json_check          JSON, and Connect's envelope
+connect_schema      Connect's schemas, as checks of a payload
+avro_check          Avro with schema ids
+avro_layout         compile an Avro schema into a check of bytes
+avro_schema         names and references in Avro schemas
+schemas             schemas by id: known, requested or refused
+kept                schemas stored beside the log
+registry, registry_api, registry_settings, metered_registry     the Schema Registry
+"""

@@ -1,7 +1,7 @@
-"""What a converter is asked.
+"""The interface of record validation.
 
-A converter never changes a byte. It says which records of a batch fail its check, and why, in the words that Connect's
-dead letters and messages use.
+A converter never changes a byte. It returns the records of a batch that fail its check, with the reason, in the terms
+of Connect's dead letters and messages.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from keyfold.log.record import RecordColumns
 
 
 class Stage(StrEnum):
-    """Where a record failed (Connect's `Stage`)."""
+    """The part of a record that failed (Connect's `Stage`)."""
 
     KEY_CONVERTER = "KEY_CONVERTER"
     VALUE_CONVERTER = "VALUE_CONVERTER"
@@ -24,10 +24,10 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A record of a batch, by its place in the batch, that must not go into the log.
+    """A record that failed, by its index in the batch.
 
-    `converter` is the class name as Connect spells it (org.apache.kafka.connect.json.JsonConverter); `cause` is short
-    and the same for all records that fail alike (it labels a counter); `message` names what is wrong with this one.
+    `converter` is Connect's class name (org.apache.kafka.connect.json.JsonConverter). `cause` is short and the same for
+    all records that fail in the same way (it labels a counter). `message` describes the error of this record.
     """
 
     index: int
@@ -38,25 +38,25 @@ class Rejected:
 
 
 class SchemasPending(Exception):
-    """Schemas of this batch are being asked for; judge the same batch again when `Checks.pending` is false."""
+    """Schemas of this batch are being requested; validate the same batch again once `Checks.pending` is false."""
 
 
 class Checks(Protocol):
-    """The key, value and header converters of one task. Used by the main thread, which must not wait.
+    """The key, value and header converters of one task. Only the main thread uses it; no call blocks.
 
-    A schema counts as known when it is kept beside the log (`<topics.dir>/_schemas/`), so nothing is left to be done
-    before a commit. Registry and store are asked on other threads, again and again while they are away.
+    A schema counts as known once it is stored beside the log (`<topics.dir>/_schemas/`), so a commit need not wait for
+    schemas. Requests to the registry and the store run on other threads, which retry while there is no answer.
     """
 
     def judge(self, topic: str, partition: int, batch: RecordColumns) -> Sequence[Rejected]:
-        """The records that fail, one entry each (the first stage that fails), in order of `index`.
+        """Return the records that fail, one entry each (for the first stage that fails), in order of `index`.
 
-        Null keys and values always pass. Raises `SchemasPending`; raises `KeyfoldError` for what no record is to blame
-        for (the registry refuses the credentials): another call asks anew.
+        Null keys and values always pass. Raise `SchemasPending`, or a `KeyfoldError` for errors that no record caused
+        (the registry refuses the credentials); the next call repeats the request.
         """
 
     def pending(self) -> bool:
-        """Whether a schema is being asked for."""
+        """Whether a schema is being requested."""
 
     def close(self) -> None:
-        """Stop asking, without waiting for answers that are outstanding."""
+        """Stop requests, without waiting for outstanding answers."""

@@ -1,10 +1,10 @@
-"""Avro with its schema's id, as Confluent's serializers write it.
+"""Check Avro with schema ids, as Confluent's serializers write it.
 
     in the value or key      0 and the id in 4 bytes, or 1 and the GUID in 16, then the data
     in a header              the same 5 or 17 bytes in `__value_schema_id` or `__key_schema_id`; the value is all data
 
-A header wins over what is before the data. A batch is cut into groups by id, and each group goes through its schema's
-check in one loop. With more new ids in a batch than may be held at once, they are judged a share at a time.
+An id in a header takes precedence over one before the data. A batch is divided by id, and each group is checked with
+its schema in one loop. If a batch has more new ids than the cache holds, the groups are checked in several rounds.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ VALUE_HEADER: Final = "__value_schema_id"
 _ID, _GUID = 0, 1
 _ID_BYTES: Final = 5
 _GUID_BYTES: Final = 17
-# How deep a value may be nested, at about three calls a level, where the interpreter's own limit is too low.
+# The maximum nesting of a value times about three calls per level, if the interpreter's own limit is lower.
 _DEEPEST: Final = 10_000
 
 
 class NotFramed(Exception):
-    """There is no schema id where one belongs; `cause` is the short form."""
+    """A value has no valid schema id; `cause` is the short reason."""
 
     def __init__(self, cause: str, message: str) -> None:
         super().__init__(message)
@@ -43,7 +43,7 @@ class NotFramed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Records of one schema: which they are, and where their data begins."""
+    """Records of one schema: their indexes, and where their data begins."""
 
     key: SchemaKey
     begin: int
@@ -52,7 +52,7 @@ class _Group:
 
 @dataclass(slots=True)
 class _Progress:
-    """A batch that is being judged: what is settled."""
+    """The results so far of a batch that is being checked."""
 
     batch: BatchId
     failures: list[Failure]
@@ -60,7 +60,7 @@ class _Progress:
 
 
 class AvroCheck:
-    """The avro converter over one column: keys or values."""
+    """The avro converter for one column: keys or values."""
 
     def __init__(self, schemas: Schemas, header: str) -> None:
         self._schemas = schemas
@@ -69,7 +69,7 @@ class AvroCheck:
 
     def failures(self, batch: BatchId, column: Sequence[bytes | None], headers: Headers) -> Sequence[Failure]:
         """See `ColumnCheck`."""
-        self._schemas.pending()  # take what was answered
+        self._schemas.pending()  # take the answers that have arrived
         at = batch[:2]
         progress = self._in_progress.pop(at, None)
         if progress is None or progress.batch != batch:
@@ -112,7 +112,7 @@ class AvroCheck:
     def _begin_named(
         self, progress: _Progress, column: Sequence[bytes | None], named: Mapping[int, Sequence[bytes]]
     ) -> None:
-        """Some records have their schema's id in a header."""
+        """Group records that have their schema's id in a header."""
         framed = [index for index, value in enumerate(column) if value is not None and index not in named]
         self._begin(progress, column, framed)
         by_id: dict[bytes, list[int]] = {}
@@ -120,7 +120,7 @@ class AvroCheck:
             if len(set(ids)) == 1:
                 by_id.setdefault(ids[0], []).append(index)
             else:
-                message = f"has {len(ids)} headers {self._header} that differ"
+                message = f"has {len(ids)} different headers {self._header}"
                 progress.failures.append(Failure(index, "two schema ids", message))
         for head, indexes in by_id.items():
             try:
@@ -128,14 +128,14 @@ class AvroCheck:
                 if end != len(head):
                     raise NotFramed("no schema id", f"{len(head) - end} bytes follow the schema id")
             except NotFramed as error:
-                message = f"its header {self._header} holds no schema id: {error}"
+                message = f"has a header {self._header} without a valid schema id: {error}"
                 progress.failures += [Failure(index, error.cause, message) for index in indexes]
             else:
                 progress.left.append(_Group(key, 0, indexes))
 
     @staticmethod
     def _begin(progress: _Progress, column: Sequence[bytes | None], indexes: Sequence[int]) -> None:
-        """Cut records by what is before their data."""
+        """Group records by the schema id before their data."""
         if not indexes:
             return
         heads = [column[index][:_ID_BYTES] for index in indexes]  # type: ignore[index]  # no nulls among them
@@ -159,7 +159,7 @@ class AvroCheck:
 
 
 def read_head(head: bytes) -> tuple[SchemaKey, int]:
-    """The schema that the first bytes name, and where the data begins. Raises `NotFramed`."""
+    """Return the schema that the first bytes name, and where the data begins. Raise `NotFramed`."""
     if head[:1] == bytes([_ID]) and len(head) >= _ID_BYTES:
         return int.from_bytes(head[1:_ID_BYTES]), _ID_BYTES
     if head[:1] == bytes([_GUID]) and len(head) >= _GUID_BYTES:
@@ -167,13 +167,11 @@ def read_head(head: bytes) -> tuple[SchemaKey, int]:
     if head[:1] in {bytes([_ID]), bytes([_GUID])}:
         raise NotFramed("no schema id", f"has {len(head)} bytes, too few for a schema id")
     what = f"begins with byte {head[0]}" if head else "is empty"
-    raise NotFramed(
-        "no magic byte", f"{what}, and not with the 0 that Confluent's serializers write before a schema id"
-    )
+    raise NotFramed("no magic byte", f"{what} instead of the 0 that Confluent's serializers write before a schema id")
 
 
 def _named(header: str, column: Sequence[bytes | None], headers: Headers) -> dict[int, list[bytes]]:
-    """Records that have a schema id in their headers, with all that are there."""
+    """Return the indexes of records with schema ids in their headers, and these ids."""
     return {
         index: ids
         for index, pairs in enumerate(headers)
@@ -184,7 +182,7 @@ def _named(header: str, column: Sequence[bytes | None], headers: Headers) -> dic
 
 
 def _judge(check: Step, group: _Group, column: Sequence[bytes | None]) -> list[Failure]:
-    """Records of one schema that do not decode."""
+    """Return the failures among the records of one schema."""
     values = [value for value in map(column.__getitem__, group.indexes) if value is not None]  # all of them
     try:
         if list(map(check, values, repeat(group.begin))) == list(map(len, values)):
@@ -200,28 +198,28 @@ def _judge(check: Step, group: _Group, column: Sequence[bytes | None]) -> list[F
 
 
 def _failure(check: Step, group: _Group, value: bytes) -> tuple[str, str] | None:
-    """The cause and what is wrong with one value; None where nothing is."""
+    """Return the cause and message for one value, None if it is valid."""
     size = len(value)
     try:
         end = check(value, group.begin)
     except BadData as error:
-        return "does not decode", f"does not decode by schema {group.key}: {error}"
+        return "does not decode", f"does not decode with schema {group.key}: {error}"
     except UnicodeDecodeError as error:
-        return "does not decode", f"does not decode by schema {group.key}: a string is not UTF-8 ({error.reason})"
+        return "does not decode", f"does not decode with schema {group.key}: a string is not UTF-8 ({error.reason})"
     except RecursionError:
-        return "does not decode", f"does not decode by schema {group.key}: it is nested too deeply"
+        return "does not decode", f"does not decode with schema {group.key}: the value is nested too deeply"
     except IndexError:
         end = size + 1
     if end > size:
-        return "does not decode", f"does not decode by schema {group.key}: its {size} bytes end too early"
+        return "does not decode", f"does not decode with schema {group.key}: the value is truncated at {size} bytes"
     if end < size:
-        return "bytes left over", f"has {size - end} bytes more than schema {group.key} accounts for"
+        return "bytes left over", f"has {size - end} extra bytes after the value of schema {group.key}"
     return None
 
 
 @contextmanager
 def _deep() -> Iterator[None]:
-    """Let values be nested deeper than the interpreter lets calls be: these calls take no stack of the machine's."""
+    """Raise the interpreter's recursion limit for deeply nested values; these calls use no C stack."""
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, _DEEPEST))
     try:

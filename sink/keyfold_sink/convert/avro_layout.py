@@ -1,15 +1,15 @@
-"""Whether bytes are what an Avro schema says, without making anything of them.
+"""Check whether bytes match an Avro schema, without decoding them into objects.
 
-A schema is compiled once into *steps*: functions from the bytes and a position to the position after what they checked.
-A record's steps are its fields' in a row, and a position at the end of the value means that all of it is accounted for.
+A schema is compiled once into *steps*: functions from the bytes and a position to the position after the checked part.
+The steps of a record are those of its fields in order. A value is valid if the last position is its end.
 
-    check = compile_check(schema)          the schema's JSON, whole
-    check(value, 5) == len(value)          BadData, or another position: it does not decode
+    check = compile_check(schema)          the complete schema as JSON
+    check(value, 5) == len(value)          `BadData` or another position: the value does not decode
 
-A decoder would do as well, were it strict and could it not be brought down. fastavro's follows a list of records into
-the depth until the stack is full (10,000 levels, 10 KB, end the process), repeats what takes no bytes as often as the
-data says, and takes a negative branch of a union for one counted from the end. This one makes no objects, which is why
-it is also faster. What counts as damage is what Avro's own Java decoder refuses, and text that is not UTF-8.
+A strict and robust decoder would also do, but fastavro's is neither. It recurses into nested records until the stack
+overflows (10,000 levels, 10 KB, crash the process). It repeats items that take no bytes as often as the data says. It
+counts a negative branch of a union from the end. The check here creates no objects, so it is also faster. It refuses
+what Avro's own Java decoder refuses, and strings that are not UTF-8.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _INLINED: Final = 8
 
 
 class BadData(Exception):
-    """The bytes are not what the schema says; the message says how."""
+    """The bytes do not match the schema; the message says why."""
 
 
 def compile_check(schema: Any) -> Step:
-    """The check of a whole schema. Raises `SchemaUnusable`.
+    """Compile a complete schema into a check. Raise `SchemaUnusable` for an invalid schema.
 
-    The check raises `BadData`, `IndexError` and `UnicodeDecodeError` for data that is damaged, `RecursionError` for
-    what is nested too deeply; or it returns a position that is not the end of the value.
+    For invalid data the check raises `BadData`, `IndexError` or `UnicodeDecodeError`, or returns a position that is not
+    the end of the value. For data that is nested too deeply it raises `RecursionError`.
     """
     if is_bytes_alone(schema):
         return _rest
@@ -44,21 +44,21 @@ def compile_check(schema: Any) -> Step:
 
 
 class _Compiler:
-    """Steps of types; a named type is compiled once, and may be named before its fields are known."""
+    """The compiler of types into steps. A named type is compiled once, and may refer to itself."""
 
     def __init__(self) -> None:
         self._named: dict[str, list[Step] | None] = {}
         self._open: dict[str, list[Step]] = {}
 
     def steps(self, schema: Any, namespace: str) -> list[Step]:
-        """The steps of a type; none where it takes no bytes."""
+        """Return the steps of a type; none if it takes no bytes."""
         if isinstance(schema, list):
             return [_union([_in_a_row(self.steps(branch, namespace)) for branch in schema])]
         if isinstance(schema, str):
             primitive = _PRIMITIVES.get(schema)
             return self._reference(schema, namespace) if primitive is None else list(primitive)
         if not isinstance(schema, dict):
-            raise SchemaUnusable("a type is neither a name, nor a list, nor an object")
+            raise SchemaUnusable("a type must be a name, a list or an object")
         kind = schema.get("type")
         if isinstance(kind, str):
             if kind == "array":
@@ -74,7 +74,7 @@ class _Compiler:
         known = self._named[full]
         if known is not None:
             return known
-        later = self._open.setdefault(full, [])  # a record inside itself
+        later = self._open.setdefault(full, [])  # a recursive record
         return [lambda data, at: _run(later, data, at)]
 
     def _definition(self, kind: str, schema: Mapping[str, Any], namespace: str) -> list[Step]:
@@ -93,7 +93,7 @@ class _Compiler:
         else:
             for field in schema.get("fields", ()):
                 steps += self.steps(field.get("type"), namespace_of(name))
-        # Where it is named again one call stands for many: or a type of two of a type of two ... would be endless.
+        # Later references use one call instead of copying the steps, whose number could grow exponentially.
         self._named[name] = steps if len(steps) < _INLINED else [_in_a_row(steps)]
         if name in self._open:
             self._open[name].extend(steps)
@@ -132,7 +132,7 @@ def _skip(size: int) -> Step:
 
 def _boolean(data: bytes, at: int) -> int:
     if data[at] > 1:
-        raise BadData(f"byte {at} is {data[at]}, which is no boolean")
+        raise BadData(f"byte {at} is {data[at]}, which is not a boolean")
     return at + 1
 
 
@@ -152,7 +152,7 @@ def _end_of_number(data: bytes, at: int, most_bytes: int) -> int:
 
 
 def _number(data: bytes, at: int, most_bytes: int) -> tuple[int, int]:
-    """A number of several bytes, still zigzag, and the position after it."""
+    """Return a number of several bytes, still in zigzag encoding, and the position after it."""
     end = _end_of_number(data, at, most_bytes)
     number = 0
     for byte in reversed(data[at:end]):
@@ -188,7 +188,7 @@ def _enum(count: int) -> Step:
         if number > 127:
             number, end = _number(data, at, _INT_BYTES)
         if number & 1 or number >> 1 >= count:
-            raise BadData(f"byte {at} names none of the {count} symbols of its enum")
+            raise BadData(f"byte {at} is not the number of one of the {count} symbols of its enum")
         return end
 
     return enum
@@ -202,14 +202,14 @@ def _union(branches: list[Step]) -> Step:
         if number > 127:
             number, end = _number(data, at, _INT_BYTES)
         if number & 1 or number >> 1 >= count:
-            raise BadData(f"byte {at} names none of the {count} branches of its union")
+            raise BadData(f"byte {at} is not the number of one of the {count} branches of its union")
         return branches[number >> 1](data, end)
 
     return union
 
 
 def _blocks(steps: list[Step]) -> Step:
-    """An array's or a map's items, in blocks of a count each; the last has none."""
+    """Return the step of an array's or a map's items, which come in blocks with a count; the last count is 0."""
     items = _strings if steps == [_string] else _each(_in_a_row(steps)) if steps else None
 
     def blocks(data: bytes, at: int) -> int:
@@ -224,7 +224,7 @@ def _blocks(steps: list[Step]) -> Step:
                 number += 1
                 at = _long(data, at)
             if items is not None:
-                if number >> 1 > len(data) - at:  # each takes a byte at least: else a wrong count keeps us for years
+                if number >> 1 > len(data) - at:  # each takes at least a byte: refuse an absurd count at once
                     raise IndexError
                 at = items(data, at, number >> 1)
 
@@ -241,7 +241,7 @@ def _each(item: Step) -> Items:
 
 
 def _strings(data: bytes, at: int, count: int) -> int:
-    """`count` times `_string`, without a call for each."""
+    """Check `count` strings, without a call for each."""
     for _ in range(count):
         length, begin = data[at], at + 1
         if length > 127:

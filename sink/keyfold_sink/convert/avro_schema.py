@@ -1,8 +1,8 @@
-"""Avro schemas as JSON: their names, and how several that refer to each other become one that stands alone.
+"""Avro schemas as JSON: resolve names, and combine a schema with those that it references.
 
-A registry keeps a schema's references apart from it: the text names types that other subjects define. A reader with
-nothing but the log needs them in one piece, so each referenced type is written out where it is named first, with its
-namespace said, and by its name after that. A schema without references stays the text that the registry has.
+A registry stores a schema's references separately: the schema names types that other subjects define. A reader that has
+only the log needs one complete schema. So each referenced type is written out where it is first named, with its
+namespace; later references use its name. A schema without references keeps the registry's text.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
 
 
 class SchemaUnusable(Exception):
-    """The schema is no Avro schema, or names a type that nobody defines."""
+    """The schema is not a valid Avro schema, or names an undefined type."""
 
 
 def full_name(definition: Mapping[str, Json], namespace: str) -> str:
-    """The full name of a record, enum or fixed inside `namespace`."""
+    """Return the full name of a record, enum or fixed inside `namespace`."""
     name = definition.get("name")
     if not isinstance(name, str) or not name:
         raise SchemaUnusable(f"a type {definition.get('type')!r} has no name")
@@ -33,7 +33,7 @@ def full_name(definition: Mapping[str, Json], namespace: str) -> str:
 
 
 def resolve(name: str, namespace: str, known: Mapping[str, object]) -> str:
-    """The full name that `name` means inside `namespace`. Raises `SchemaUnusable` where no such type is known."""
+    """Return the full name of `name` inside `namespace`. Raise `SchemaUnusable` if no such type is known."""
     qualified = f"{namespace}.{name}" if namespace and "." not in name else name
     for candidate in (qualified, name):
         if candidate in known:
@@ -42,12 +42,12 @@ def resolve(name: str, namespace: str, known: Mapping[str, object]) -> str:
 
 
 def namespace_of(name: str) -> str:
-    """What is before a full name's last dot."""
+    """Return the part before a full name's last dot."""
     return name.rpartition(".")[0]
 
 
 def stand_alone(schema: Json, referenced: Sequence[Json]) -> Json:
-    """The schema with every type of `referenced` that it needs written into it. Raises `SchemaUnusable`."""
+    """Return the schema with all types of `referenced` that it needs written into it. Raise `SchemaUnusable`."""
     known: dict[str, tuple[Mapping[str, Json], str]] = {}
     for other in referenced:
         _collect(other, "", known)
@@ -55,7 +55,7 @@ def stand_alone(schema: Json, referenced: Sequence[Json]) -> Json:
 
 
 def _collect(schema: Json, namespace: str, known: dict[str, tuple[Mapping[str, Json], str]]) -> None:
-    """Every named type that is defined in `schema`, with the namespace that it is defined in."""
+    """Collect every named type that `schema` defines, with its enclosing namespace."""
     if isinstance(schema, list):
         for branch in schema:
             _collect(branch, namespace, known)
@@ -85,7 +85,7 @@ class _Writer:
     def __init__(self, known: Mapping[str, tuple[Mapping[str, Json], str]]) -> None:
         self._known = known
         self._written: dict[str, None] = {}
-        self._all = ChainMap[str, object](self._written, self._known)  # type: ignore[arg-type]  # only looked into
+        self._all = ChainMap[str, object](self._written, self._known)  # type: ignore[arg-type]  # read-only
 
     def write(self, schema: Json, namespace: str) -> Json:
         if isinstance(schema, str):
@@ -93,7 +93,7 @@ class _Writer:
         if isinstance(schema, list):
             return [self.write(branch, namespace) for branch in schema]
         if not isinstance(schema, dict) or "type" not in schema:
-            raise SchemaUnusable("a type is neither a name nor an object with a type")
+            raise SchemaUnusable("a type must be a name or an object with a type")
         kind = schema["type"]
         if isinstance(kind, str):
             if kind in NAMED:

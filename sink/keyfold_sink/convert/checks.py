@@ -1,9 +1,9 @@
-"""The converters of a task, from its configuration.
+"""Build the checks of a task from its configuration.
 
-    checks_of(options...) ──► None                      everything is bytes: nothing is ever asked
+    checks_of(options...) ──► None                      all converters are bytes: there is no validation
                           └─► ConverterChecks           one column check for each part of a record that has one
 
-The first part that fails, of key, value and headers, is what a record fails by.
+A record fails by its first part that fails, in the order key, value, headers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _KEYS: Final = {Stage.KEY_CONVERTER: "key.converter", Stage.VALUE_CONVERTER: "va
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of records, the converter's name as Connect spells it, and its check."""
+    """A part of records, Connect's name of its converter, and its check."""
 
     stage: Stage
     converter: str
@@ -65,7 +65,7 @@ class ConverterChecks:
             try:
                 found = _failures(part, batch_id, batch)
             except SchemasPending:
-                pending = True  # the other parts' schemas may be asked for at the same time
+                pending = True  # the other parts' schemas are requested at the same time
                 continue
             for failure in found:
                 fails = Rejected(failure.index, part.stage, part.converter, failure.cause, failure.message)
@@ -76,7 +76,7 @@ class ConverterChecks:
 
     def pending(self) -> bool:
         """See `Checks.pending`."""
-        waiting = [part.check.pending() for part in self._parts]  # all of them: each takes its answers
+        waiting = [part.check.pending() for part in self._parts]  # no short cut: each call takes its answers
         return any(waiting)
 
     def close(self) -> None:
@@ -86,7 +86,7 @@ class ConverterChecks:
 
 
 class Configured(Protocol):
-    """What is read of the sink's options: see `keyfold_sink.config.option_groups.ConverterOptions`."""
+    """The options that are used here, see `keyfold_sink.config.option_groups.ConverterOptions`."""
 
     @property
     def key_converter(self) -> str: ...  # noqa: D102
@@ -117,7 +117,7 @@ def checks_of(
     open_registry: Callable[[RegistrySettings], Registry] | None = None,
     schema_timings: SchemaTimings | None = None,
 ) -> Checks | None:
-    """The checks of a task, or None where every converter is bytes. Raises `ConfigError`."""
+    """Return the checks of a task, None if every converter is bytes. Raise `ConfigError`."""
     key = parse_converter("key.converter", options.key_converter, options.key_converter_settings)
     value = parse_converter("value.converter", options.value_converter, options.value_converter_settings)
     header = parse_header_converter("header.converter", options.header_converter, options.header_converter_settings)
@@ -125,7 +125,7 @@ def checks_of(
     asked: dict[str, Schemas] = {}
 
     def schemas(settings: RegistrySettings) -> Schemas:
-        """One for a registry, also where keys and values both use it."""
+        """Return the schemas of a registry, one object if keys and values use the same one."""
         same = repr(sorted(settings.client.items()))
         if same not in asked:
             registry = (open_registry or confluent_registry)(settings)
@@ -153,8 +153,8 @@ def checks_of(
 
 
 def confluent_registry(settings: RegistrySettings) -> Registry:
-    """A registry as it is asked in earnest."""
-    from keyfold_sink.convert.registry import ConfluentRegistry  # an HTTP client: only who needs one has it loaded
+    """Open a registry with Confluent's client."""
+    from keyfold_sink.convert.registry import ConfluentRegistry  # loads an HTTP client, so only if it is needed
 
     return ConfluentRegistry(settings)
 
@@ -181,7 +181,7 @@ def _json_check(key: str, converter: JsonConverter) -> ColumnCheck:
     try:
         fit: Fit = compile_fit(parse(converter.schema_content.encode()), replace_null_with_default=replace)
     except (NotJson, SchemaInvalid) as error:
-        raise ConfigError(f"{key}.schema.content", f"is no schema of Connect: {error}") from error
+        raise ConfigError(f"{key}.schema.content", f"not a valid Connect schema: {error}") from error
     return OneSchemaCheck(fit)
 
 
@@ -194,7 +194,7 @@ def _failures(part: Part, batch_id: BatchId, batch: RecordColumns) -> Sequence[F
 
 
 def _header_failures(check: ColumnCheck, batch_id: BatchId, headers: Headers) -> Sequence[Failure]:
-    """All headers of all records as one column; a record fails by its first header that does."""
+    """Check all headers of all records as one column; a record fails by its first header that fails."""
     flat = [(index, name, value) for index, pairs in enumerate(headers) if pairs for name, value in pairs]
     if not flat:
         return ()

@@ -1,7 +1,7 @@
-"""Checks of a column of bytes: what goes over all records with C's own loops, and what says why one of them fails.
+"""Checks of a column of bytes, with a fast pass over all records in C loops.
 
-Every check has a quick pass that only finds out whether all is well, nearly always the end of it, and a slow one that
-looks at each record when it is not. None is a null key or value, or a header that has none: it passes every check.
+Every check has a fast pass that only finds out whether all records are valid, which is the usual case. If one is not, a
+slow pass checks each record. None is a null key, value or header; it passes every check.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from keyfold.log.record import Header
 
 Headers = Sequence[Sequence[Header] | None]
 BatchId = tuple[str, int, int, int, int]
-"""Topic, partition, first and last offset, and how many: the same batch, when it is judged once more."""
+"""Topic, partition, first and last offset, and count, which identify a batch that is validated again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One record of the column that fails: its place, a short cause, and what is wrong with it."""
+    """A record of the column that fails: its index, a short cause, and a message."""
 
     index: int
     cause: str
@@ -28,35 +28,35 @@ class Failure:
 
 
 class ColumnCheck(Protocol):
-    """One converter over one column of a batch."""
+    """The check of one column of a batch."""
 
     def failures(self, batch: BatchId, column: Sequence[bytes | None], headers: Headers) -> Sequence[Failure]:
-        """The records that fail, in order of their index. May raise `SchemasPending`, or `KeyfoldError`."""
+        """Return the records that fail, in order of their index. May raise `SchemasPending` or `KeyfoldError`."""
 
     def pending(self) -> bool:
-        """Whether something is being asked for."""
+        """Whether a request is outstanding."""
 
     def close(self) -> None:
-        """Stop asking."""
+        """Stop requests."""
 
 
 class LocalCheck:
-    """A check that asks nobody."""
+    """A check that makes no requests."""
 
     def pending(self) -> bool:
         """Never."""
         return False
 
     def close(self) -> None:
-        """Nothing to stop."""
+        """Do nothing."""
 
 
 class TextCheck(LocalCheck):
-    """Valid UTF-8."""
+    """The check of text: valid UTF-8."""
 
     def failures(self, _batch: BatchId, column: Sequence[bytes | None], _headers: Headers) -> Sequence[Failure]:
         """See `ColumnCheck`."""
-        # `filter(None, ...)` leaves out nulls and what is empty: both pass.
+        # `filter(None, ...)` leaves out nulls and empty values, which both pass.
         if all(map(bytes.isascii, filter(None, column))):
             return ()
         try:
@@ -71,7 +71,7 @@ class TextCheck(LocalCheck):
 
 
 class NumberCheck(LocalCheck):
-    """As many bytes as the type has; for a boolean also one of its two values."""
+    """The check of numbers: the size of the type and, for a boolean, one of its two values."""
 
     def __init__(self, size_bytes: int, *, is_boolean: bool = False) -> None:
         self._size_bytes = size_bytes
@@ -92,12 +92,12 @@ class NumberCheck(LocalCheck):
 
     def _wrong(self, value: bytes) -> str:
         if len(value) != self._size_bytes:
-            return f"has {len(value)} bytes where the type has {self._size_bytes}"
-        return f"is the byte {value[0]}, and neither 0 nor 1" if self._is_boolean and value[0] > 1 else ""
+            return f"has {len(value)} bytes instead of {self._size_bytes}"
+        return f"is the byte {value[0]}, which is neither 0 nor 1" if self._is_boolean and value[0] > 1 else ""
 
 
 def exhaust(iterator: Iterable[object]) -> None:
-    """Run through to the end, keeping nothing."""
+    """Consume an iterator without keeping its items."""
     deque(iterator, maxlen=0)
 
 

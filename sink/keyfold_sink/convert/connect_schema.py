@@ -1,10 +1,10 @@
-"""Connect's schemas, as its JsonConverter writes them, compiled into checks of a payload.
+"""Compile Connect's schemas, as its JsonConverter writes them, into checks of a payload.
 
     {"type": "struct", "optional": false, "fields": [{"field": "id", "type": "int64", "optional": false}, ...]}
 
-What makes Connect refuse a schema or a payload is refused. Besides, a payload must have the type that its schema says:
-where Connect reads "abc" as the number 0, cuts 300 to fit a byte, or takes an object for an array, the value that its
-sinks see is not the one in the record, and here it is a misfit. Members that a struct does not name are let be.
+A schema or payload that Connect refuses is refused. Besides, a payload must have the type of its schema. Connect reads
+"abc" as the number 0, truncates 300 to a byte, and accepts an object for an array. Its sinks then see another value
+than the record has, so such a payload is refused here. Members that a struct does not define are ignored.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 Fit = Callable[[Any], None]
-"""Checks a payload; raises `Misfit`."""
+"""Check a payload; raise `Misfit` if it does not match."""
 
 _DAY_MS: Final = 86_400_000
-_FLOAT32_MAX: Final = 3.4028235677973366e38  # what rounds to infinity begins here
-# orjson hands over what is beyond 64 bits as a float. Just below the least of them, that is the least itself.
+_FLOAT32_MAX: Final = 3.4028235677973366e38  # larger numbers round to infinity
+# orjson returns integers beyond 64 bits as floats; those just below the minimum are rounded to the minimum itself.
 _LEAST_ROUNDED: Final = -float(2**63)
-# What Connect's own serializer writes for them.
+# How Connect's own serializer writes these values.
 _NO_NUMBERS: Final = ("NaN", "Infinity", "-Infinity")
 _LOGICAL: Final = "org.apache.kafka.connect.data."
 
 
 class SchemaInvalid(Exception):
-    """What should be one of Connect's schemas is none."""
+    """The JSON is not a valid Connect schema."""
 
 
 class Misfit(Exception):
-    """The payload is not what its schema says."""
+    """The payload does not match its schema."""
 
 
 def compile_fit(schema: Any, *, replace_null_with_default: bool = True) -> Fit:
-    """The check of a schema's JSON; anything fits a null schema. Raises `SchemaInvalid`."""
+    """Compile a schema's JSON into a check; any payload matches a null schema. Raise `SchemaInvalid`."""
     return _Compiler(replace_null_with_default).fit(schema)
 
 
@@ -56,16 +56,16 @@ class _Compiler:
         optional = schema.get("optional") is True
         if "default" in schema:
             if kind == "struct" and schema["default"] is not None:
-                raise SchemaInvalid("Connect takes no default of a struct")
+                raise SchemaInvalid("Connect does not support a default value of a struct")
             try:
                 _or_null(bare, kind, optional)(schema["default"])
             except Misfit as error:
-                raise SchemaInvalid(f"the default of a schema is not of it: {error}") from error
+                raise SchemaInvalid(f"the default value does not match its schema: {error}") from error
             optional = optional or (self._replace and schema["default"] is not None)
         return _or_null(bare, kind, optional)
 
     def _bare(self, schema: Mapping[str, Any], kind: str) -> Fit:
-        """The check of a payload that is not null."""
+        """Return the check of a payload that is not null."""
         simple = _SIMPLE.get(kind)
         if simple is not None:
             return simple
@@ -82,11 +82,11 @@ class _Compiler:
             return _map(values) if schema["keys"]["type"] == "string" else _pairs(keys, values)
         if kind == "struct":
             return self._struct(schema)
-        raise SchemaInvalid(f"there is no type {kind!r}")
+        raise SchemaInvalid(f"unknown type {kind!r}")
 
     @staticmethod
     def _types(item: Mapping[str, Any]) -> frozenset[type]:
-        """Python's types of which all fit an array's items; none where more is to be looked at than the type."""
+        """Return the Python types whose values all match an array's items; none if the type alone does not decide."""
         bare = _PLAIN.get(item["type"])
         if bare is None or "name" in item or "default" in item:
             return frozenset()
@@ -102,13 +102,13 @@ class _Compiler:
             if not isinstance(name, str):
                 raise SchemaInvalid("a field of a struct has no name in `field`")
             if name in fits:
-                raise SchemaInvalid(f"a struct has two fields {name!r}")
+                raise SchemaInvalid(f"a struct has two fields named {name!r}")
             fits[name] = self.fit(field)
         return _struct(fits)
 
 
 def _logical(schema: Mapping[str, Any], parameters: Mapping[str, str]) -> Fit | None:
-    """The check of what Connect gives a meaning by the schema's name, whatever its type."""
+    """Return the check of a logical type, which Connect recognises by the schema's name, whatever its type."""
     name = schema.get("name")
     if not isinstance(name, str) or not name.startswith(_LOGICAL):
         return None
@@ -122,7 +122,7 @@ def _parameters(schema: Mapping[str, Any]) -> Mapping[str, str]:
     if not isinstance(parameters, dict):
         return {}
     if not all(isinstance(value, str) for value in parameters.values()):
-        raise SchemaInvalid("a schema has a parameter that is no text")
+        raise SchemaInvalid("a schema has a parameter that is not a string")
     return parameters
 
 
@@ -137,7 +137,7 @@ def _or_null(bare: Fit, kind: str, optional: bool) -> Fit:  # noqa: FBT001 - pri
 
     def fit(payload: Any) -> None:
         if payload is None:
-            raise Misfit(f"null where {kind} is required")
+            raise Misfit(f"null instead of {kind}, which is required")
         bare(payload)
 
     return fit
@@ -148,12 +148,12 @@ def _anything(_payload: Any) -> None:
 
 
 def _wrong(payload: Any, kind: str) -> Misfit:
-    # What a payload says is not shown: this ends up in logs and in the status of the task.
-    return Misfit(f"{_KINDS[type(payload)]} where {kind} belongs")
+    # The message does not contain the payload, as it is shown in logs and in the task's status.
+    return Misfit(f"{_KINDS[type(payload)]} instead of {kind}")
 
 
 def _out_of_range(kind: str) -> Misfit:
-    return Misfit(f"a number beyond the range of {kind}")
+    return Misfit(f"a number outside the range of {kind}")
 
 
 def _boolean(payload: Any) -> None:
@@ -197,28 +197,28 @@ def _bytes(payload: Any) -> None:
         raise _wrong(payload, "bytes in Base64")
     try:
         if len(payload) % 4:
-            raise Misfit("no Base64 where bytes belong: its length is no multiple of 4")
+            raise Misfit("invalid Base64 for bytes: its length is not a multiple of 4")
         binascii.a2b_base64(payload.encode(), strict_mode=True)
     except ValueError as error:
-        raise Misfit(f"no Base64 where bytes belong: {error}") from error
+        raise Misfit(f"invalid Base64 for bytes: {error}") from error
 
 
 def _decimal(payload: Any) -> None:
     if type(payload) is int or type(payload) is float:
         return
     if payload == "":
-        raise Misfit("no bytes where a decimal belongs")
+        raise Misfit("empty bytes instead of a decimal")
     _bytes(payload)
 
 
 def _decimal_number(payload: Any) -> None:
-    """Without a parameter `scale` only what is written as a number has a meaning."""
+    """Check a decimal without the parameter `scale`, which must be written as a number."""
     if type(payload) is not int and type(payload) is not float:
-        raise Misfit("a decimal in bytes, of a schema without the parameter `scale`")
+        raise Misfit("a decimal in bytes, but the schema has no parameter `scale`")
 
 
 def _whole(kind: str, least: int, most: int) -> Fit:
-    """What must be written as a whole number: 1.0 is none."""
+    """Return the check of a value that must be written as a whole number; 1.0 is not one."""
 
     def whole(payload: Any) -> None:
         if type(payload) is not int:
@@ -241,7 +241,7 @@ def _array(item: Fit, types: frozenset[type]) -> Fit:
 
 
 def _map(value: Fit) -> Fit:
-    """A map with texts for keys is an object."""
+    """Return the check of a map with string keys, which is an object."""
 
     def mapping(payload: Any) -> None:
         if type(payload) is not dict:
@@ -253,11 +253,11 @@ def _map(value: Fit) -> Fit:
 
 
 def _pairs(key: Fit, value: Fit) -> Fit:
-    """A map with other keys is an array of pairs."""
+    """Return the check of a map with other keys, which is an array of pairs."""
 
     def pairs(payload: Any) -> None:
         if type(payload) is not list:
-            raise _wrong(payload, "map as an array of pairs")
+            raise _wrong(payload, "a map as an array of pairs")
         for pair in payload:
             if type(pair) is not list or len(pair) != 2:
                 raise _wrong(pair, "a pair of a map")
@@ -297,7 +297,7 @@ _SIMPLE: Final[Mapping[str, Fit]] = {
 _KINDS: Final[Mapping[type, str]] = {
     dict: "an object",
     list: "an array",
-    str: "a text",
+    str: "a string",
     int: "a number",
     float: "a number",
     bool: "true or false",

@@ -1,11 +1,11 @@
-"""JSON: a valid document, and where schemas are on, Connect's envelope with a payload that fits.
+"""Check JSON: a valid document or, with schemas, Connect's envelope with a payload that matches its schema.
 
-Whatever Connect's JsonConverter refuses fails here. So does what it takes only by dropping or changing something in
-silence: what follows the document, a text where its schema says a number. docs/converters.md has the list, and a test
-puts the same questions to Connect's own.
+A value that Connect's JsonConverter refuses fails here. So does a value that Connect accepts only by silently dropping
+or changing a part: bytes after the document, a string instead of a number. docs/converters.md has the list, and a test
+compares with Connect's own converter.
 
-A producer writes the same schema before every payload, byte for byte. So the bytes up to the payload are remembered
-with the check of their schema, and most documents are parsed from there on.
+A producer writes the same schema before every payload, byte for byte. So the bytes up to the payload are cached with
+the check of their schema, and most documents are parsed only from there on.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ _PREFIXES: Final = 8
 _BRACE: Final = ord("}")
 _SPACE: Final = b" \t\r\n"
 _NO_ENVELOPE: Final = (
-    "is no object of the two members schema and payload, which schemas.enable=true asks for; for plain JSON set "
+    "is not an object with exactly the members schema and payload, as schemas.enable=true requires; for plain JSON set "
     "schemas.enable=false"
 )
 
 
 class NotJson(Exception):
-    """The bytes are no JSON document; the message says why."""
+    """The bytes are not a valid JSON document; the message says why."""
 
 
 def parse(value: bytes) -> Any:
-    """A JSON document. Raises `NotJson`.
+    """Parse a JSON document. Raise `NotJson`.
 
-    orjson refuses some that Jackson takes: a byte order mark, halves of surrogate pairs, numbers beyond a double.
+    orjson refuses some documents that Jackson accepts, with a byte order mark, half a surrogate pair, or a number
+    beyond a double.
     """
     try:
         return orjson.loads(value)
@@ -51,15 +52,15 @@ def parse(value: bytes) -> Any:
         except RecursionError as error:
             raise NotJson("is nested too deeply") from error
         except ValueError:
-            raise NotJson(f"is no JSON: {first}") from first
+            raise NotJson(f"is not valid JSON: {first}") from first
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not valid JSON")
 
 
 class JsonCheck(LocalCheck):
-    """Any JSON document. Nothing at all, or white space, counts as null, as it does for Connect."""
+    """The check of plain JSON. An empty value or white space counts as null, as in Connect."""
 
     def failures(self, _batch: BatchId, column: Sequence[bytes | None], _headers: Headers) -> Sequence[Failure]:
         """See `ColumnCheck`."""
@@ -80,7 +81,7 @@ def _not_json(value: bytes) -> str:
 
 
 class EnvelopeCheck(LocalCheck):
-    """Connect's envelope: `{"schema": ..., "payload": ...}` and nothing else."""
+    """The check of Connect's envelope: exactly `{"schema": ..., "payload": ...}`."""
 
     def __init__(self, *, replace_null_with_default: bool, cache_size: int) -> None:
         self._replace = replace_null_with_default
@@ -120,15 +121,15 @@ class EnvelopeCheck(LocalCheck):
         except NotJson as error:
             return Failure(index, "not JSON", str(error))
         except SchemaInvalid as error:
-            return Failure(index, "schema invalid", f"has a schema that Connect does not know: {error}")
+            return Failure(index, "schema invalid", f"has an invalid Connect schema: {error}")
         except Misfit as error:
-            return Failure(index, "payload does not fit", f"has a payload that is not of its schema: {error}")
+            return Failure(index, "payload does not fit", f"has a payload that does not match its schema: {error}")
         except RecursionError:
             return Failure(index, "not JSON", "is nested too deeply")
         return None
 
     def _fit(self, schema: Any) -> Fit:
-        """The check of a schema, compiled once."""
+        """Return the check of a schema, which is compiled once."""
         key = _bytes_of(schema)
         found = self._fits.get(key)
         if found is None:
@@ -152,14 +153,14 @@ class EnvelopeCheck(LocalCheck):
         return b"", None
 
     def _learn_prefix(self, value: bytes) -> None:
-        """Remember what other values of the same producer begin with; `value` is a document that has passed."""
+        """Cache the bytes before the payload of `value`, which has passed; other values of its producer begin alike."""
         end = value.find(_PAYLOAD)
         if end < 0 or not value.startswith(_SCHEMA):
             return
         try:
             fit = self._fit(orjson.loads(value[len(_SCHEMA) : end]))
         except (orjson.JSONDecodeError, SchemaInvalid):
-            return  # the words were found inside the schema
+            return  # the separator is inside the schema
         if len(self._prefixes) >= _PREFIXES:
             del self._prefixes[next(iter(self._prefixes))]
         self._prefixes[value[: end + len(_PAYLOAD)]] = fit
@@ -168,12 +169,12 @@ class EnvelopeCheck(LocalCheck):
 def _bytes_of(schema: Any) -> bytes:
     try:
         return orjson.dumps(schema)
-    except TypeError:  # a number or a text that orjson does not write
+    except TypeError:  # a number or string that orjson does not encode
         return json.dumps(schema).encode()
 
 
 class OneSchemaCheck(LocalCheck):
-    """Documents without an envelope, all of one schema (`schema.content`)."""
+    """The check of documents without an envelope, all with one schema (`schema.content`)."""
 
     def __init__(self, fit: Fit) -> None:
         self._fit = fit
@@ -189,7 +190,7 @@ class OneSchemaCheck(LocalCheck):
             except NotJson as error:
                 found.append(Failure(index, "not JSON", str(error)))
             except Misfit as error:
-                message = f"is not of the schema in schema.content: {error}"
+                message = f"does not match the schema in schema.content: {error}"
                 found.append(Failure(index, "payload does not fit", message))
             except RecursionError:
                 found.append(Failure(index, "not JSON", "is nested too deeply"))

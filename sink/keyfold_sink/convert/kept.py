@@ -1,11 +1,11 @@
-"""Schemas beside the log, so that an archive outlives its registry.
+"""Store schemas beside the log, so that the log can be read without its registry.
 
-    <topics.dir>/_schemas/<id>.avsc       the writer schema of that id, in one piece
+    <topics.dir>/_schemas/<id>.avsc       the complete writer schema of that id
 
-A schema that refers to others is kept with them written into it; one that does not is kept as it was registered, byte
-for byte. Objects are created and never replaced. An id stands for one schema per registry, so one `topics.dir` belongs
-to one registry: where another schema already has the id, nothing is written and nothing is read any further. Records
-of both would look alike, and no reader could tell which schema is theirs.
+A schema with references is stored with the referenced schemas written into it. A schema without references is stored as
+it was registered, byte for byte. Objects are created and never replaced. An id stands for one schema per registry, so
+one `topics.dir` belongs to one registry. If the id already has another schema, the partition fails: records of both
+schemas would look alike, and no reader could tell them apart.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from keyfold_sink.convert.registry_api import SchemaKey
 
 
 class SchemaConflict(StoreError):
-    """The object of this id holds another schema."""
+    """The object of this id contains another schema."""
 
 
 class KeptSchemas:
-    """The folder of schemas of one `topics.dir`. Calls wait for the store; any thread may make them."""
+    """The folder of schemas of one `topics.dir`. Thread-safe; calls wait for the store."""
 
     def __init__(self, store: ObjectStore, topics_dir: str) -> None:
         self._store = store
         self._topics_dir = topics_dir
 
     def keep(self, key: SchemaKey, text: str, url: str) -> None:
-        """See to it that the schema is there; `url` is the registry that it is from. A call may be repeated.
+        """Store a schema from the registry at `url`, if it is missing. A call may be repeated.
 
-        Raises `SchemaConflict`, and the store's errors: those that are `retriable` leave nothing half done.
+        Raise `SchemaConflict`, or the store's errors. After a `retriable` error the call can be repeated.
         """
         name = schema_key(self._topics_dir, key)
         try:
@@ -47,18 +47,17 @@ class KeptSchemas:
         except ObjectTooLarge:
             found = b""
         except ObjectNotFound as error:
-            raise StoreUnavailable(name, "was there a moment ago and is gone") from error
+            raise StoreUnavailable(name, "existed a moment ago and does not exist now") from error
         if found != text.encode() and not _same_json(found, text):
             raise SchemaConflict(
                 name,
-                f"holds another schema than the one that {url} has under {key}: this topics.dir belongs to another "
-                "registry",
-                hint="give what comes from this registry a topics.dir of its own",
+                f"contains another schema than {url} has with id {key}: this `topics.dir` belongs to another registry",
+                hint="set another `topics.dir` for topics with schemas of this registry",
             )
 
 
 def _same_json(found: bytes, text: str) -> bool:
-    """Registries of other versions may lay out the same schema in another way."""
+    """Whether two texts are the same JSON: versions of registries may format the same schema differently."""
     try:
         return bool(_parsed(found) == _parsed(text))
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""A Schema Registry whose answers are counted for a task's metrics. What the task remembers it does not ask for."""
+"""A Schema Registry wrapper that counts answers for a task's metrics. Cached schemas are not requested again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from keyfold_sink.metrics.meter import TaskMeter
 
 
 class MeteredRegistry:
-    """A `Registry` that passes everything on. Thread-safe."""
+    """A `Registry` wrapper. Thread-safe."""
 
     def __init__(self, inner: Registry, meter: TaskMeter) -> None:
         self.url = inner.url

@@ -1,11 +1,11 @@
-"""What is asked of a Schema Registry, and what its answers mean.
+"""The interface of a Schema Registry, and its errors.
 
-    unknown id, a reference that is gone        `SchemaUnknown`: the record is to blame
-    408, 429, 5xx, no connection, no answer     `RegistryUnavailable`: ask again
-    401, 403, a certificate that is not valid,
-    an address where no registry is             `RegistryRefused`: somebody must look at the configuration
+    unknown id, a missing reference             `SchemaUnknown`: the record fails
+    408, 429, 5xx, no connection, no answer     `RegistryUnavailable`: retry
+    401, 403, an invalid certificate,
+    a server that is not a registry             `RegistryRefused`: the configuration is wrong
 
-Calls wait for the network, so they belong on threads of their own.
+Calls wait for the network, so they run on threads of their own.
 """
 
 from __future__ import annotations
@@ -16,39 +16,39 @@ from typing import Final, Protocol
 from keyfold.errors import KeyfoldError
 
 SchemaKey = int | str
-"""A schema's id, or where a serializer writes that its GUID."""
+"""A schema's id, or its GUID if the serializer writes that."""
 
 AVRO: Final = "AVRO"
 
 
 class RegistryUnavailable(KeyfoldError):
-    """The registry does not answer now, or says that it cannot."""
+    """The registry does not answer, or reports that it cannot."""
 
     retriable = True
 
 
 class RegistryRefused(KeyfoldError):
-    """The registry refuses to answer, or is not one."""
+    """The server refuses requests, or is not a registry."""
 
 
 class RegistryGivenUp(KeyfoldError):
-    """The registry has been away for longer than it is to be waited for. No record is to blame."""
+    """The registry has not answered for longer than `errors.retry.timeout`. No record fails for it."""
 
     def __init__(self, message: str, lasts_s: float) -> None:
         super().__init__(
-            f"{message}; that is so for {lasts_s:.0f} s, and errors.retry.timeout says to wait no longer",
-            hint="nothing is lost: the log ends before the first record that could not be checked. Restart the task "
-            "when the registry is back, or set errors.retry.timeout=-1 to wait for it",
+            f"{message}; this has lasted for {lasts_s:.0f} s, longer than errors.retry.timeout",
+            hint="nothing is lost: the log ends before the first record that could not be checked; restart the task "
+            "when the registry answers again, or set errors.retry.timeout=-1 to wait for it",
         )
 
 
 class SchemaUnknown(Exception):
-    """The registry does not know the schema, or something that it refers to."""
+    """The registry does not have the schema, or a schema that it references."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegisteredSchema:
-    """A schema as it was registered: what language it is of, its text, and the texts of all that it refers to."""
+    """A registered schema: its type, its text, and the texts of all schemas that it references."""
 
     kind: str
     text: str
@@ -56,12 +56,12 @@ class RegisteredSchema:
 
 
 class Registry(Protocol):
-    """Who knows schemas."""
+    """A Schema Registry."""
 
     url: str
 
     def schema(self, key: SchemaKey) -> RegisteredSchema:
-        """The schema of this id or GUID. Raises the errors above; may be called from several threads."""
+        """Return the schema of this id or GUID. Raise the errors above. Thread-safe."""
 
     def close(self) -> None:
         """Close connections."""

@@ -1,8 +1,9 @@
-"""How a Schema Registry is reached: the settings of Connect's AvroConverter, turned into those of the client used here.
+"""Translate the registry settings of Connect's AvroConverter into those of the client used here.
 
-Keys are Confluent's. What belongs to the registry's client may be written with or without `schema.registry.` before it,
-as there. Certificates are PEM files: the client has no Java key stores. What only shapes what Connect *makes* of a
-record has no effect on whether it decodes; it is accepted and ignored, so that a configuration can be taken as it is.
+Keys are Confluent's. Keys of the registry's client may have the prefix `schema.registry.` or not, as in Connect.
+Certificates are PEM files: the client does not support Java key stores. Settings that only change how Connect converts
+a record have no effect on whether the record decodes. They are accepted and ignored, so that users can keep their
+configuration.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _BASIC: Final = "basic.auth.user.info"
 _BEARER_SOURCE: Final = "bearer.auth.credentials.source"
 _TIMEOUTS: Final = ("http.connect.timeout.ms", "http.read.timeout.ms")
 
-# Ours -> the client's. A PEM key store holds certificate and key together.
+# Key of the sink -> key of the client. A PEM key store contains certificate and key.
 _FILES: Final = {
     "ssl.truststore.location": "ssl.ca.location",
     "ssl.ca.location": "ssl.ca.location",
@@ -97,9 +98,9 @@ AVRO_KEYS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class RegistrySettings:
-    """A registry. `client` is the configuration of `SchemaRegistryClient`; it may hold secrets, so it is never shown.
+    """A registry. `client` configures `SchemaRegistryClient`, and is never shown, as it may contain secrets.
 
-    `key` is the converter's key in the configuration, for messages. `cache_size` bounds how many schemas are held.
+    `key` is the converter's key in the configuration, for messages. `cache_size` limits the number of cached schemas.
     """
 
     key: str
@@ -109,16 +110,16 @@ class RegistrySettings:
 
 
 def parse_registry(key: str, settings: Mapping[str, str]) -> RegistrySettings:
-    """The registry of the converter at `key` (value.converter). Raises `ConfigError`."""
+    """Parse the registry settings of the converter at `key` (value.converter). Raise `ConfigError`."""
     found = {_short(own): value for own, value in settings.items()}
     for own in settings:
         if _short(own) not in AVRO_KEYS:
             near = get_close_matches(_short(own), AVRO_KEYS, n=1)
-            hint = f"did you mean {key}.{near[0]}?" if near else None
-            raise ConfigError(f"{key}.{own}", "is no setting of the avro converter", hint=hint)
+            hint = f"did you mean `{key}.{near[0]}`?" if near else None
+            raise ConfigError(f"{key}.{own}", "unknown setting of the avro converter", hint=hint)
     reader = _Reader(key, found)
     url = reader.url()
-    # Without the credentials that may be in it: the client's requests are logged by their address.
+    # Without the credentials that it may contain: the client logs its requests with their URL.
     client: dict[str, object] = {"url": _without_user(url), "max.retries": 0, "timeout": reader.timeout_s()}
     reader.basic_auth(client, url)
     reader.bearer_auth(client)
@@ -129,7 +130,7 @@ def parse_registry(key: str, settings: Mapping[str, str]) -> RegistrySettings:
 
 
 class _Reader:
-    """The settings of one converter, and what is wrong with them."""
+    """Read the settings of one converter, and report mistakes."""
 
     def __init__(self, key: str, found: Mapping[str, str]) -> None:
         self._key = key
@@ -138,11 +139,13 @@ class _Reader:
     def url(self) -> str:
         url = self._found.get(_URL, "").strip()
         if not url:
-            raise self._wrong(_URL, "is needed: where the Schema Registry is", hint="https://host:8081, or several")
+            raise self._wrong(
+                _URL, "required: the address of the Schema Registry", hint="write https://host:8081, or several"
+            )
         for one in url.split(","):
             parts = urlsplit(one.strip())
             if parts.scheme not in {"http", "https", "mock"} or not parts.netloc:
-                raise self._wrong(_URL, f"{_without_user(one.strip())!r} is no http or https address")
+                raise self._wrong(_URL, f"{_without_user(one.strip())!r} is not an http or https address")
         return url
 
     def timeout_s(self) -> float:
@@ -162,11 +165,11 @@ class _Reader:
             raise self._wrong(
                 _BASIC_SOURCE,
                 f"must be URL or USER_INFO, not {source!r}",
-                hint="the Kafka client's SASL credentials are not handed on; write them as USER_INFO",
+                hint="the Kafka client's SASL credentials are not passed on; set them as USER_INFO",
             )
         if source == "USER_INFO":
             if ":" not in self._found.get(_BASIC, ""):
-                raise self._wrong(_BASIC, "must be <user>:<password> where the credentials' source is USER_INFO")
+                raise self._wrong(_BASIC, "must be <user>:<password> if the credentials' source is USER_INFO")
             client[_BASIC] = self._found[_BASIC]
         elif parts.username is not None:
             client[_BASIC] = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
@@ -176,14 +179,14 @@ class _Reader:
         if source is None:
             for own in self._found:
                 if own.startswith("bearer."):
-                    raise self._wrong(own, f"needs {self._key}.{_BEARER_SOURCE} as well")
+                    raise self._wrong(own, f"requires `{self._key}.{_BEARER_SOURCE}`")
             return
         if source not in _BEARER:
             raise self._wrong(_BEARER_SOURCE, f"must be STATIC_TOKEN or OAUTHBEARER, not {source!r}")
         client[_BEARER_SOURCE] = source
         for own in _BEARER[source]:
             if not self._found.get(own):
-                raise self._wrong(own, f"is needed with {_BEARER_SOURCE}={source}")
+                raise self._wrong(own, f"required with {_BEARER_SOURCE}={source}")
             client[own] = self._found[own]
         client["bearer.auth.logical.cluster"] = self._found.get("bearer.auth.logical.cluster", "")
         if "bearer.auth.identity.pool.id" in self._found:
@@ -194,21 +197,22 @@ class _Reader:
             if self._found.get(own, "PEM").upper() != "PEM":
                 raise self._wrong(
                     own,
-                    f"must be PEM, not {self._found[own]!r}: Java key stores cannot be read",
-                    hint="`keytool -importkeystore` makes PKCS12 of JKS, `openssl pkcs12 -nodes -in` PEM of that",
+                    f"must be PEM, not {self._found[own]!r}; Java key stores are not supported",
+                    hint="convert JKS to PKCS12 with `keytool -importkeystore`, and that to PEM with "
+                    "`openssl pkcs12 -nodes -in`",
                 )
         for own in ("ssl.truststore.location", "ssl.keystore.location"):
             if self._found.get(own, "").lower().endswith((".jks", ".p12", ".pfx")):
-                raise self._wrong(own, "must be a PEM file: Java key stores cannot be read")
+                raise self._wrong(own, "must be a PEM file; Java key stores are not supported")
         if self._found.get("ssl.endpoint.identification.algorithm", "https").lower() != "https":
             raise self._wrong(
-                "ssl.endpoint.identification.algorithm", "must be https: the registry's name is checked always"
+                "ssl.endpoint.identification.algorithm", "must be https, because the registry's name is always verified"
             )
         for own, theirs in _FILES.items():
             if self._found.get(own):
                 client[theirs] = self._found[own]
         if "ssl.certificate.location" not in client and {"ssl.key.location", "ssl.key.password"} & client.keys():
-            raise self._wrong("ssl.certificate.location", "is needed with a key")
+            raise self._wrong("ssl.certificate.location", "required with a private key")
 
     def _wrong(self, own: str, message: str, *, hint: str | None = None) -> ConfigError:
         name = own if own.startswith(_PREFIX) or not own.startswith("ssl.") else _PREFIX + own
@@ -220,7 +224,7 @@ def _short(own: str) -> str:
 
 
 def _without_user(url: str) -> str:
-    """The address as it may be shown."""
+    """Return the URLs without credentials, for messages."""
     shown: list[str] = []
     for one in url.split(","):
         head, at, tail = one.strip().rpartition("@")

@@ -1,19 +1,19 @@
-"""Schemas by id: known, being asked for, or refused. The main thread looks; other threads ask, keep and compile.
+"""Schemas by id: known, requested or refused. The main thread looks them up; other threads request and store them.
 
-    look ──unknown──► asked ──► registry ──► compiled ──► kept beside the log ──► known
-                                   │             │              │
-                              away: again   no Avro: refused   away: again
-                              for too long: an error
+    look ──unknown──► request ──► registry ──► compile ──► store beside the log ──► known
+                                     │            │              │
+                            no answer: retry   no Avro: refuse   no answer: retry
+                            for too long: an error
 
-A schema counts as known when it is kept, so no record is in the log whose schema is not. What the registry does not
-know is believed at the third answer (a follower may lag), and only for a minute. Errors that no record is to blame for
-are raised once by `look`; the next look asks anew.
+A schema counts as known once it is stored, so every record in the log has its schema there. If the registry does not
+know a schema, that counts only after the third answer, as a follower may lag, and only for a minute. `look` raises
+errors that no record caused once; the next call requests the schema again.
 
-How long a registry may be away is `Persistence.give_up_after_s`, of the whole outage and not of each question: else a
-hundred partitions would give up one after another. That it is given up says nothing about a record, so none is left out
-for it, whatever `errors.tolerance` says.
+`Persistence.give_up_after_s` limits the duration of an outage, not of each request: otherwise a hundred partitions
+would give up one after another. An outage says nothing about a record, so no record is skipped for it, whatever
+`errors.tolerance` is.
 
-Known schemas are bounded; which one goes is who was not looked at for longest.
+The number of known schemas is limited; the least recently used one is dropped first.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _FIRST_DELAY_MS: Final = 100
 _DELAY_MAX_MS: Final = 10_000
 _SAY_SO_AFTER_S: Final = 1.0
 _LOOKS: Final = 3
-# Failures that lie further apart than this are not of one outage: nobody has asked in between.
+# Failures further apart than this belong to different outages, because there was no request in between.
 _OUTAGE_GAP_S: Final = 300.0
 
 T = TypeVar("T")
@@ -61,14 +61,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A schema that records can be checked against."""
+    """A schema with the check of its records."""
 
     check: Step
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A schema whose records all fail, and why."""
+    """A schema whose records all fail, with the reason."""
 
     cause: str
     message: str
@@ -80,14 +80,14 @@ _Result = Answer | KeyfoldError
 
 @dataclass(frozen=True, slots=True)
 class Persistence:
-    """How a registry that is away is asked again; `give_up_after_s` None: for ever."""
+    """How to retry while a registry does not answer; without limit if `give_up_after_s` is None."""
 
     delays: Backoff = field(default_factory=lambda: Backoff(_FIRST_DELAY_MS, _DELAY_MAX_MS))
     give_up_after_s: float | None = None
 
 
 def persistence(retry_timeout_ms: int, retry_delay_max_ms: int) -> Persistence:
-    """What `errors.retry.timeout` and `errors.retry.delay.max.ms` say."""
+    """Return the retries that `errors.retry.timeout` and `errors.retry.delay.max.ms` describe."""
     longest_ms = max(1, retry_delay_max_ms)
     delays = Backoff(min(_FIRST_DELAY_MS, longest_ms), longest_ms)
     return Persistence(delays, None if retry_timeout_ms < 0 else retry_timeout_ms / 1000)
@@ -95,20 +95,20 @@ def persistence(retry_timeout_ms: int, retry_delay_max_ms: int) -> Persistence:
 
 @dataclass(frozen=True, slots=True)
 class SchemaTimings:
-    """How long the registry's answer that it does not know a schema is doubted, and believed."""
+    """Times for schemas that the registry does not know or that are refused."""
 
     look_again_s: float = 0.5
-    """The registry is asked again after this time: a follower may lag."""
+    """Delay before the registry is asked again, as a follower may lag."""
     refused_for_s: float = 60.0
-    """A schema that is refused is asked for again after this time."""
+    """Delay before a refused schema is requested again."""
 
 
 class _Closed(Exception):
-    """Told to stop while waiting."""
+    """Raised when the asker is closed during a wait."""
 
 
 class Schemas:
-    """The schemas of one registry. All but `_ask_on_thread` is the main thread's."""
+    """The schemas of one registry. Only the main thread uses it."""
 
     def __init__(
         self,
@@ -131,12 +131,12 @@ class Schemas:
         self._asked: set[SchemaKey] = set()
 
     def look(self, key: SchemaKey) -> Answer | None:
-        """What is known of a schema; None where it must be asked for, or is. Raises what asking came to."""
+        """Return a known or refused schema, None if it must be requested or is. Raise the error of its request."""
         found = self._answers.get(key)
         if found is None:
             error = self._errors.get(key)
             if error is not None:
-                self._errors.clear()  # what went wrong with the others is asked anew as well
+                self._errors.clear()  # the other failed schemas are requested again too
                 raise error
             return None
         answer, until_s = found
@@ -147,7 +147,7 @@ class Schemas:
         return answer
 
     def ask(self, keys: Collection[SchemaKey]) -> None:
-        """Have these asked for: as many as there is room to hold. The others wait for the next call."""
+        """Request these schemas, as many as the cache can hold. The others wait for the next call."""
         for key in keys:
             if len(self._asked) >= self._cache_size:
                 return
@@ -156,12 +156,12 @@ class Schemas:
                 self._asker.ask(key)
 
     def pending(self) -> bool:
-        """Whether something was asked and is not answered."""
+        """Whether a request has no answer yet."""
         self._take_answers()
         return bool(self._asked)
 
     def close(self) -> None:
-        """Stop asking."""
+        """Stop requests."""
         self._asker.close()
 
     def _take_answers(self) -> None:
@@ -177,7 +177,7 @@ class Schemas:
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Question:
-    """Ask for `key` from `due_s` on. The registry may say `looks` times more that it does not know it."""
+    """A request for `key`, due at `due_s`. The registry may answer `looks` more times that it does not know it."""
 
     due_s: float
     number: int
@@ -186,7 +186,7 @@ class _Question:
 
 
 class _Outage:
-    """Since when a registry has not answered. Used by all threads that ask it."""
+    """Since when a registry has not answered. Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -195,12 +195,12 @@ class _Outage:
         self._last_s = 0.0
 
     def over(self) -> None:
-        """It has answered."""
+        """Record an answer."""
         with self._lock:
             self._first_s = None
 
     def goes_on(self, longest_delay_s: float) -> float:
-        """It has not; for how many seconds."""
+        """Record a missing answer, and return for how many seconds the outage has lasted."""
         with self._lock:
             now_s = self._clock.monotonic_s()
             if self._first_s is None or now_s - self._last_s > _OUTAGE_GAP_S + longest_delay_s:
@@ -210,10 +210,9 @@ class _Outage:
 
 
 class _Asker:
-    """Threads that ask. They are daemons: a registry that hangs must not hold up the end of the process.
+    """The threads that request schemas. They are daemons, so a registry that hangs does not keep the process alive.
 
-    Who asks once more for what the registry does not know waits in the queue and not on a thread: there may be a
-    thousand of them.
+    A repeated request for an unknown schema waits in the queue and not on a thread, as there may be a thousand of them.
     """
 
     def __init__(
@@ -257,7 +256,7 @@ class _Asker:
     def close(self) -> None:
         self._closed.set()
         for _ in self._threads:
-            self._questions.put(_Question(float("-inf"), next(self._numbers), ""))  # wakes who waits for one
+            self._questions.put(_Question(float("-inf"), next(self._numbers), ""))  # wakes a waiting thread
         self._registry.close()
 
     def _run(self) -> None:
@@ -275,13 +274,13 @@ class _Asker:
                     self._refuse_the_rest(result)
 
     def _refuse_the_rest(self, error: RegistryRefused | RegistryGivenUp) -> None:
-        """Wrong credentials a thousand times over may lock the account, and each question to nobody takes its time."""
+        """Fail all pending requests, as a thousand requests with wrong credentials may lock the account."""
         with contextlib.suppress(Empty):
             while not self._closed.is_set():
                 self._results.put((self._questions.get_nowait().key, error))
 
     def _answer(self, question: _Question) -> _Result | None:
-        """What asking comes to; None where it is to be asked once more."""
+        """Return the result of a request, None if it must be repeated."""
         key = question.key
         try:
             registered = self._persist(lambda: self._asked(key))
@@ -298,13 +297,13 @@ class _Asker:
             return error
         except _Closed:
             raise
-        except Exception as error:  # a thread that dies would leave its question open for ever
+        except Exception as error:  # a thread that dies would leave its request without an answer
             if self._closed.is_set():
                 raise _Closed from error
-            return KeyfoldError(f"schema {key} could not be asked for: {error!r}")
+            return KeyfoldError(f"the request for schema {key} failed: {error!r}")
 
     def _asked(self, key: SchemaKey) -> RegisteredSchema:
-        """Ask the registry once. Raises `RegistryGivenUp` where it has been away for too long."""
+        """Ask the registry once. Raise `RegistryGivenUp` if it has not answered for too long."""
         try:
             found = self._registry.schema(key)
         except KeyfoldError as error:
@@ -323,7 +322,7 @@ class _Asker:
         return found
 
     def _persist(self, call: Callable[[], T]) -> T:
-        """Repeat while the error is retriable."""
+        """Retry while the error is retriable."""
         for delay_s in self._persistence.delays.delays_s(self._random):
             if self._closed.is_set():
                 raise _Closed
@@ -335,7 +334,7 @@ class _Asker:
                 if delay_s >= _SAY_SO_AFTER_S:
                     self._events.warning("waiting for a schema", error=str(error), again_in_s=delay_s)
             self._wait(delay_s)
-        raise AssertionError  # the delays never end
+        raise AssertionError  # the delays are endless
 
     def _wait(self, seconds: float) -> None:
         if self._closed.wait(seconds):
@@ -343,7 +342,7 @@ class _Asker:
 
 
 def read_schema(registered: RegisteredSchema) -> tuple[str, Step]:
-    """The text to keep and the check. That it is a valid schema was the registry's to say. Raises `SchemaUnusable`."""
+    """Return the text to store and the check. The registry has validated the schema. Raise `SchemaUnusable`."""
     try:
         schema, text = _load(registered.text)
         if registered.referenced:
@@ -355,13 +354,13 @@ def read_schema(registered: RegisteredSchema) -> tuple[str, Step]:
     except SchemaTooLarge as error:
         raise SchemaUnusable(str(error)) from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise SchemaUnusable(f"it is no Avro schema: {error!r}") from error
+        raise SchemaUnusable(f"it is not a valid Avro schema: {error!r}") from error
     except RecursionError as error:
         raise SchemaUnusable("it is nested too deeply") from error
 
 
 def _load(text: str) -> tuple[object, str]:
-    """A schema and its text as JSON: Java's parser takes a primitive's bare name, and so do registries."""
+    """Parse a schema, and return it with its JSON; like Java's parser, accept the bare name of a primitive type."""
     try:
         return json.loads(text), text
     except ValueError:

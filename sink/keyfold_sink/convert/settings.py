@@ -1,11 +1,11 @@
-"""Which converter a configuration names, and with which settings: pure, and light enough to import with the options.
+"""Parse which converter a configuration names, and its settings; pure, and cheap to import with the options.
 
     value.converter=io.confluent.connect.avro.AvroConverter
     value.converter.schema.registry.url=https://registry:8081
 
 Names are Connect's classes, its aliases of them (JsonConverter, Json), and the short names bytes, string, json, avro.
-Where Connect's default would surprise who writes the short name, the class has Connect's default and the short name
-the plain one: `schemas.enable` is true for JsonConverter and false for json.
+If Connect's default would surprise users of the short name, the class has Connect's default and the short name the
+plain one: `schemas.enable` is true for JsonConverter and false for json.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _CLASSES: Final = (
 )
 _UTF8: Final = ("utf-8", "utf8")
 _CACHE_SIZE: Final = 1000
-# Connect ignores what a converter does not know, and this one is written beside all of them.
+# Connect ignores unknown settings of a converter, and configurations set this key for all converters.
 _EVERYWHERE: Final = "schemas.enable"
 _OTHERS: Final = {
     "io.confluent.connect.json.JsonSchemaConverter": "JSON Schema by id is not checked",
@@ -53,7 +53,7 @@ _OTHERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class BytesConverter:
-    """Anything passes, and nothing is done."""
+    """No validation: every record passes."""
 
     class_name: str = BYTES_CLASS
 
@@ -67,20 +67,20 @@ class StringConverter:
 
 @dataclass(frozen=True, slots=True)
 class NumberConverter:
-    """Exactly so many bytes; a boolean besides 0 or 1."""
+    """A fixed number of bytes; for a boolean also 0 or 1."""
 
     class_name: str
     size_bytes: int
 
     @property
     def is_boolean(self) -> bool:
-        """Whether only the bytes 0 and 1 stand for a value."""
+        """Whether only the bytes 0 and 1 are valid."""
         return self.class_name.endswith(".BooleanConverter")
 
 
 @dataclass(frozen=True, slots=True)
 class JsonConverter:
-    """JSON; with `schemas_enable` in Connect's envelope, or of the one schema that `schema_content` is."""
+    """JSON; with `schemas_enable` in Connect's envelope, or with the one schema in `schema_content`."""
 
     schemas_enable: bool
     replace_null_with_default: bool = True
@@ -91,7 +91,7 @@ class JsonConverter:
 
 @dataclass(frozen=True, slots=True)
 class AvroConverter:
-    """Avro with the id of its schema before it or in a header, as Confluent's serializers write it."""
+    """Avro with its schema's id before the data or in a header, as Confluent's serializers write it."""
 
     registry: RegistrySettings
     class_name: str = AVRO_CLASS
@@ -101,9 +101,9 @@ Converter = BytesConverter | StringConverter | NumberConverter | JsonConverter |
 
 
 def parse_converter(key: str, name: str, settings: Mapping[str, str]) -> Converter:
-    """The converter that `key` (key.converter, value.converter) names; `settings` without that prefix.
+    """Parse the converter that `key` (key.converter, value.converter) names; `settings` are without that prefix.
 
-    Raises `ConfigError`, which names the key that is wrong and never shows a value that may be a secret.
+    Raise `ConfigError`, which names the wrong key and never shows a value that may be a secret.
     """
     class_name = _class_name(key, name)
     if class_name == STRING_CLASS:
@@ -119,11 +119,11 @@ def parse_converter(key: str, name: str, settings: Mapping[str, str]) -> Convert
 
 
 def parse_header_converter(key: str, name: str, settings: Mapping[str, str]) -> Converter:
-    """The same for headers. Connect's SimpleHeaderConverter takes anything, so it is bytes. Raises `ConfigError`."""
+    """Parse the header converter. Connect's SimpleHeaderConverter accepts anything, like bytes. Raise `ConfigError`."""
     if name in {SIMPLE_HEADER_CLASS, "SimpleHeaderConverter", "simple"}:
         return BytesConverter()
     if _class_name(key, name) == AVRO_CLASS:
-        raise ConfigError(key, "cannot be avro: Connect has no such converter for headers", hint="use bytes")
+        raise ConfigError(key, "must not be avro, because Connect has no Avro converter for headers", hint="use bytes")
     return parse_converter(key, name, settings)
 
 
@@ -137,8 +137,8 @@ def _class_name(key: str, name: str) -> str:
     other = next((why for other, why in _OTHERS.items() if name in {other, other.rpartition(".")[2]}), None)
     raise ConfigError(
         key,
-        f"{name!r} is no converter that the sink has" + (f": {other}" if other else ""),
-        hint="use bytes, which takes anything (the log holds the original bytes with every converter), or one of "
+        f"unknown converter {name!r}" + (f": {other}" if other else ""),
+        hint="use bytes, which accepts everything (the log keeps the original bytes with every converter), or one of "
         "string, json, avro, " + ", ".join(sorted(_NUMBER_BYTES)),
     )
 
@@ -150,7 +150,7 @@ def _string(key: str, settings: Mapping[str, str]) -> StringConverter:
         if own in settings and settings[own].strip().lower() not in _UTF8:
             raise ConfigError(
                 f"{key}.{own}",
-                f"must be UTF-8, not {settings[own]!r}: readers take text in a log for UTF-8",
+                f"must be UTF-8, not {settings[own]!r}; readers decode text in a log as UTF-8",
                 hint="use bytes for text in another encoding",
             )
     return StringConverter()
@@ -172,7 +172,7 @@ def _json(key: str, settings: Mapping[str, str], *, plain: bool) -> JsonConverte
         cache_size=_count(key, settings, "schemas.cache.size", _CACHE_SIZE),
     )
     if converter.schema_content and not converter.schemas_enable:
-        raise ConfigError(f"{key}.schema.content", "needs schemas.enable=true")
+        raise ConfigError(f"{key}.schema.content", "requires schemas.enable=true")
     return converter
 
 
@@ -195,5 +195,5 @@ def _require_known(key: str, settings: Mapping[str, str], known: tuple[str, ...]
         if own not in known and own != _EVERYWHERE:
             near = get_close_matches(own, known, n=1)
             is_avro = own in AVRO_KEYS or own.startswith("schema.registry.")
-            hint = f"did you mean {key}.{near[0]}?" if near else "it is a setting of avro" if is_avro else None
-            raise ConfigError(f"{key}.{own}", "is no setting of this converter", hint=hint)
+            hint = f"did you mean `{key}.{near[0]}`?" if near else "it is a setting of avro" if is_avro else None
+            raise ConfigError(f"{key}.{own}", "unknown setting of this converter", hint=hint)
