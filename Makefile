@@ -147,7 +147,7 @@ docs: $(STAMP) ## Write docs/configuration.md, the tables of the metrics pages a
 dist: $(STAMP) ## Build wheel, sdist and what spark-submit is given into dist/
 	@rm -rf dist
 	@$(PY) -m build --no-isolation
-	@$(PY) -m keyfold_compactor.code_zip dist
+	@$(PY) -m keyfold_compactor.spark.code_zip dist
 	@ls -l dist
 
 pins: $(TOOLS)/.installed ## Write the hashes in requirements/ for the versions in constraints.txt (asks the package index)

@@ -143,7 +143,7 @@ def versitygw() -> Iterator[Versitygw]:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    from keyfold_compactor.spark_session import spark_session
+    from keyfold_compactor.spark.session import spark_session
 
     with spark_session("keyfold-tests", {"spark.master": "local[2]"}) as session:
         yield session

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from keyfold.cli.app import Surroundings
-from keyfold.terminal import echo, echo_json
+from keyfold.runtime.terminal import echo, echo_json
 
 if TYPE_CHECKING:
     from keyfold_compactor.job import Replicate
     from keyfold_compactor.options import CompactOptions
-    from keyfold_compactor.report import Watch
+    from keyfold_compactor.report.report import Watch
 
 
 @click.group()
@@ -60,17 +60,17 @@ def run(
     collect_orphans: bool,
 ) -> None:
     """Clean the logs that are due, once or in a loop with log.cleaner.backoff.ms between runs."""
-    from keyfold.health import Vitals
-    from keyfold.logs import configure
-    from keyfold.store.heard import HeardStore
+    from keyfold.runtime.event_log import configure
+    from keyfold.runtime.health import Vitals
+    from keyfold.runtime.signals import stop_on_signals
+    from keyfold.store.wrappers.observation import HeardStore
     from keyfold_compactor.job import Job, Selection
     from keyfold_compactor.options import CompactOptions
-    from keyfold_compactor.outlets import measuring
-    from keyfold_compactor.show import print_report, progress
-    from keyfold_compactor.signals import stop_on_signals
-    from keyfold_compactor.spark_keeper import SparkKeeper
-    from keyfold_compactor.spark_versions import check_pyspark, found_pyspark
-    from keyfold_compactor.vitals import VitalProgress, VitalWatch, quiet_max_s, vital
+    from keyfold_compactor.report.liveness import VitalProgress, VitalWatch, quiet_max_s, vital
+    from keyfold_compactor.report.metrics_export import measuring
+    from keyfold_compactor.report.show import print_report, progress
+    from keyfold_compactor.spark.keeper import SparkKeeper
+    from keyfold_compactor.spark.versions import check_pyspark, found_pyspark
 
     options = CompactOptions.parse({**_read(config), **_spark_values(master, conf)})
     check_pyspark(found_pyspark())
@@ -117,10 +117,10 @@ def plan(
 
     The command changes nothing and does not start Spark.
     """
-    from keyfold.logs import configure
+    from keyfold.runtime.event_log import configure
     from keyfold_compactor.job import Job, Selection
     from keyfold_compactor.options import CompactOptions
-    from keyfold_compactor.show import plan_document, plan_lines
+    from keyfold_compactor.report.show import plan_document, plan_lines
 
     def no_executor() -> Any:
         raise AssertionError("a plan executes nothing")
@@ -153,9 +153,9 @@ def _replicas(
     if not options.replicas_run:
         yield lambda _: ()
         return
-    from keyfold_compactor.outlets import replicas_watch
-    from keyfold_compactor.replica.rounds.service import Narrowed
     from keyfold_compactor.replicating import replicating
+    from keyfold_compactor.report.metrics_export import replicas_watch
+    from keyfold_replicator.rounds.service import Narrowed
 
     with replicating(
         options,
@@ -169,7 +169,7 @@ def _replicas(
 
 
 def _read(config: str) -> dict[str, str]:
-    from keyfold.options import read_config
+    from keyfold.config.options import read_config
 
     return read_config(config)
 

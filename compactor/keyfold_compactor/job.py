@@ -4,7 +4,7 @@
     loop        runs with `log.cleaner.backoff.ms` between them until SIGTERM or SIGINT. A partition that failed is
                 skipped for a time that doubles with each failure, then retried; it never stays uncleanable
 
-The first run that has something to clean starts Spark, and later runs reuse it. `keyfold_compactor.spark_keeper` says
+The first run that has something to clean starts Spark, and later runs reuse it. `keyfold_compactor.spark.keeper` says
 what happens when Spark dies.
 """
 
@@ -19,26 +19,26 @@ from random import Random
 
 import structlog
 
-from keyfold.backoff import Backoff
-from keyfold.clock import Clock
 from keyfold.errors import ConfigError, KeyfoldError
 from keyfold.log import catalog
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
-from keyfold.retry import Patience
+from keyfold.runtime.backoff import Backoff
+from keyfold.runtime.clock import Clock
+from keyfold.runtime.retry import Patience
 from keyfold.store.api import ObjectStore
 from keyfold.store.probe import PATIENCE_IN_A_LOOP_S, PATIENCE_S, probe
-from keyfold_compactor.batching import CleaningRate
-from keyfold_compactor.cost import Cost, cost
-from keyfold_compactor.floor import Settled
-from keyfold_compactor.followers import Followers, load_followers
+from keyfold_compactor.decide.batching import CleaningRate
+from keyfold_compactor.decide.min_garbage import Settled
+from keyfold_compactor.decide.settings import TopicSettings
+from keyfold_compactor.execute.replica_holds import Followers, load_followers
+from keyfold_compactor.execute.run import Look, Run, RunSettings
+from keyfold_compactor.execute.work import Executor
 from keyfold_compactor.options import CompactOptions
-from keyfold_compactor.progress import Progress
-from keyfold_compactor.report import NoWatch, Replicated, RunReport, Watch
-from keyfold_compactor.run import Look, Run, RunSettings
-from keyfold_compactor.settings import TopicSettings
-from keyfold_compactor.standing import Standing
-from keyfold_compactor.work import Executor
+from keyfold_compactor.report.cost import Cost, cost
+from keyfold_compactor.report.log_state import Standing
+from keyfold_compactor.report.progress import Progress
+from keyfold_compactor.report.report import NoWatch, Replicated, RunReport, Watch
 
 log = structlog.get_logger(__name__)
 

@@ -9,10 +9,10 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final, Literal
 
-from keyfold.allowed_credentials import PATHS_KEY, PROFILES_KEY, VARIABLES_KEY, AllowedCredentials
+from keyfold.config.allowed_credentials import PATHS_KEY, PROFILES_KEY, VARIABLES_KEY, AllowedCredentials
+from keyfold.config.options import Names, Port, StoreOptions, option
+from keyfold.config.topic_pattern import topic_pattern
 from keyfold.errors import ConfigError
-from keyfold.options import Names, Port, StoreOptions, option
-from keyfold.topic_pattern import topic_pattern
 
 _DEFAULTS: Final = AllowedCredentials()
 

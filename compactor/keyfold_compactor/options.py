@@ -11,13 +11,13 @@ from dataclasses import replace
 from typing import Literal, Self
 from urllib.parse import urlsplit
 
+from keyfold.config.options import Codec, Count, Flag, Millis, Names, Overrides, option
+from keyfold.config.topic_pattern import topic_pattern
 from keyfold.errors import ConfigError
-from keyfold.options import Codec, Count, Flag, Millis, Names, Overrides, option
 from keyfold.store.location import configured_location
 from keyfold.store.s3 import S3Location
-from keyfold.topic_pattern import topic_pattern
+from keyfold_compactor.decide.settings import LONG_MAX, Encoding, TopicSettings
 from keyfold_compactor.option_parts import ProcessOptions, topic_mistakes
-from keyfold_compactor.settings import LONG_MAX, Encoding, TopicSettings
 
 MIB = 1024 * 1024
 

@@ -15,21 +15,21 @@ from dataclasses import replace
 from random import Random
 from typing import Any, NamedTuple
 
-from keyfold.clock import Clock
 from keyfold.errors import KeyfoldError
+from keyfold.runtime.clock import Clock
+from keyfold.runtime.throttle import BudgetPacer, TokenBucket
 from keyfold.store.api import ObjectStore
-from keyfold.store.pace import Pacer
+from keyfold.store.pacing import Pacer
 from keyfold_compactor.job import Replicate
 from keyfold_compactor.options import CompactOptions
-from keyfold_compactor.replica.cli.show import run_json, run_lines
-from keyfold_compactor.replica.desk.link import ReplicaSettings
-from keyfold_compactor.replica.desk.opening import OpenLocation, close, open_location, side
-from keyfold_compactor.replica.rounds.runner import RunSummary
-from keyfold_compactor.replica.rounds.service import Means, Narrowed, NoWatch, Replication, Watch
-from keyfold_compactor.replica.standing.states import PartitionState, State
-from keyfold_compactor.replica.standing.tally import Tally, Totals
-from keyfold_compactor.report import Replicated, size_text
-from keyfold_compactor.throttle import BudgetPacer, TokenBucket
+from keyfold_compactor.report.report import Replicated, size_text
+from keyfold_replicator.cli.show import run_json, run_lines
+from keyfold_replicator.registry.link import ReplicaSettings
+from keyfold_replicator.registry.opening import OpenLocation, close, open_location, side
+from keyfold_replicator.rounds.runner import RunSummary
+from keyfold_replicator.rounds.service import Means, Narrowed, NoWatch, Replication, Watch
+from keyfold_replicator.state.states import PartitionState, State
+from keyfold_replicator.state.totals import Tally, Totals
 
 
 @contextlib.contextmanager

@@ -14,9 +14,9 @@ import click
 from keyfold.errors import KeyfoldError
 
 if TYPE_CHECKING:
-    from keyfold_demo.stage import Stage
+    from keyfold_demo.environment import Stage
+    from keyfold_demo.narration import Teller
     from keyfold_demo.story import Plot
-    from keyfold_demo.telling import Teller
 
 
 @click.command()
@@ -38,9 +38,9 @@ def demo(*, keep: bool, large: bool, as_json: bool) -> int:
         keyfold demo --keep
         keyfold demo --json | jq .holds
     """  # noqa: D301 - click wants the character
-    from keyfold_demo.stage import Stage
+    from keyfold_demo.environment import Stage
+    from keyfold_demo.narration import Teller
     from keyfold_demo.story import PARTITIONS, TOPIC, Story, prepare
-    from keyfold_demo.telling import Teller
 
     teller = Teller(to_stderr=as_json)
     plot = _plot(is_large=large)

@@ -23,11 +23,11 @@ from typing import Final
 from keyfold.errors import KeyfoldError
 from keyfold.read.log import Log, open_log
 from keyfold_demo.commands import Finished, Running, Watch, shown
+from keyfold_demo.environment import Stage
 from keyfold_demo.java import default_cache, fetch_missing, find_java, s3a_jars
+from keyfold_demo.narration import Teller
 from keyfold_demo.numbers import Logs, Snapshot, Summary, last_of_each_key, without_tombstones
 from keyfold_demo.produce import produce_changes
-from keyfold_demo.stage import Stage
-from keyfold_demo.telling import Teller
 from keyfold_demo.treeproof import Change, Facts, root_tree
 
 TOPIC: Final = "files"

@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from keyfold.clock import Clock, SystemClock
 from keyfold.errors import KeyfoldError
-from keyfold.terminal import echo
+from keyfold.runtime.clock import Clock, SystemClock
+from keyfold.runtime.terminal import echo
 
 if TYPE_CHECKING:
     from keyfold.store.api import ObjectStore
-    from keyfold.store.pace import Pacer
+    from keyfold.store.pacing import Pacer
     from keyfold.store.s3 import S3Location
 
 COMMANDS_GROUP = "keyfold.commands"

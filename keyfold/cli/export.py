@@ -14,13 +14,13 @@ from keyfold.cli.app import Surroundings
 from keyfold.cli.log import Timestamp, json_option, open_store_of, open_target, topic_arguments
 from keyfold.cli.typed import key_format_option, value_format_option
 from keyfold.errors import ConfigError
-from keyfold.terminal import echo
+from keyfold.runtime.terminal import echo
 
 if TYPE_CHECKING:
     from keyfold.export.summary import ExportedPartition
     from keyfold.export.target import Target
+    from keyfold.formats.avro_schema import Type
     from keyfold.read.log import Log
-    from keyfold.typed.avro_schema import Type
 
 _file = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -77,7 +77,7 @@ def export(ctx: click.Context, /, url: str, topic: str, to: str, *, as_json: boo
     from keyfold.export.request import OnError, Request
     from keyfold.export.run import export as run_export
     from keyfold.export.run import new_run
-    from keyfold.typed.formats import Format
+    from keyfold.formats.format import Format
 
     world = ctx.find_object(Surroundings)
     assert world is not None
@@ -120,7 +120,7 @@ def _check(asked: dict[str, Any]) -> None:
 
 
 def _schema(option: str, path: Path | None) -> Type | None:
-    from keyfold.typed.decoder import reader_type
+    from keyfold.formats.decoder import reader_type
 
     if path is None:
         return None
@@ -133,7 +133,7 @@ def _schema(option: str, path: Path | None) -> Type | None:
 def _target(ctx: click.Context, to: str, log: Log, run: str) -> Target:
     from keyfold.export.target_bucket import BucketTarget, check_outside_logs
     from keyfold.export.target_folder import FolderTarget
-    from keyfold.retry import Patience
+    from keyfold.runtime.retry import Patience
     from keyfold.store.location import parse_url
 
     if "://" not in to:

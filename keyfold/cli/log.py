@@ -14,7 +14,7 @@ import click
 from keyfold.cli.app import Surroundings
 from keyfold.cli.typed import Printer, key_format_option, value_format_option
 from keyfold.errors import ConfigError, KeyfoldError, is_of_one_partition
-from keyfold.terminal import echo
+from keyfold.runtime.terminal import echo
 
 if TYPE_CHECKING:
     from keyfold.log.manifest import Manifest

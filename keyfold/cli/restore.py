@@ -15,7 +15,7 @@ import click
 from keyfold.cli.app import Surroundings
 from keyfold.cli.log import LogUrl, Timestamp, open_store_of
 from keyfold.errors import ConfigError, KeyfoldError
-from keyfold.terminal import echo
+from keyfold.runtime.terminal import echo
 
 if TYPE_CHECKING:
     from keyfold.restore.offsets import GroupOffset

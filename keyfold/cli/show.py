@@ -11,8 +11,8 @@ from typing import Any, Final
 from keyfold.log.gaps import records_in, totals
 from keyfold.log.manifest import NO_VERSION, WHOLE_RANGE, Ancestor, Gap, Hold, Manifest, ReplicaState, SegmentEntry
 from keyfold.log.record import Record
-from keyfold.read.findings import VerifyReport
-from keyfold.read.repair import RepairPlan
+from keyfold.verify.findings import VerifyReport
+from keyfold.verify.repair import RepairPlan
 
 Json = dict[str, Any]
 

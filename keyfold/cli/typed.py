@@ -11,9 +11,9 @@ from uuid import UUID
 import click
 
 if TYPE_CHECKING:
+    from keyfold.formats.format import Part
     from keyfold.log.record import Record
     from keyfold.store.api import ObjectStore
-    from keyfold.typed.formats import Part
 
 FORMATS = click.Choice(["bytes", "string", "json", "avro"])
 
@@ -30,9 +30,9 @@ class Printer:
 
     def __init__(self, store: ObjectStore, topics_dir: str, topic: str, formats: Mapping[str, str]) -> None:
         """Take `formats` from the options: `key_format` and `value_format`."""
-        from keyfold.typed.decoder import Decoder
-        from keyfold.typed.formats import Part
-        from keyfold.typed.kept import KeptSchemas
+        from keyfold.formats.decoder import Decoder
+        from keyfold.formats.format import Part
+        from keyfold.formats.schema_archive import KeptSchemas
 
         self._topic = topic
         self._typed = [part for part in Part if formats[f"{part.value}_format"] != "bytes"]
@@ -65,7 +65,7 @@ class Printer:
         return show.record_line(self._topic, partition, replace(record, **found))
 
     def _plain(self, partition: int, record: Record, part: Part) -> Any:
-        from keyfold.typed.misfit import Misfit, misfit_at
+        from keyfold.formats.format_mismatch import Misfit, misfit_at
 
         try:
             try:

@@ -17,13 +17,13 @@ import click
 from keyfold.cli.app import Surroundings
 from keyfold.cli.log import Target, json_option, open_target, partition_option, topic_arguments
 from keyfold.errors import KeyfoldError, is_of_one_partition
-from keyfold.terminal import echo
+from keyfold.runtime.terminal import echo
 
 if TYPE_CHECKING:
     from keyfold.log.names import Place
-    from keyfold.read.compare import Extent, TopicReader
-    from keyfold.read.findings import VerifyReport
-    from keyfold.read.repair import Base
+    from keyfold.verify.compare import Extent, TopicReader
+    from keyfold.verify.findings import VerifyReport
+    from keyfold.verify.repair import Base
 
 _PARALLEL_MAX = 8
 
@@ -91,7 +91,7 @@ def verify(
         keyfold log verify s3://bucket/topics users --bootstrap-servers localhost:9092 --sample 0.05
     """  # noqa: D301 - click wants the character
     from keyfold.cli import show
-    from keyfold.read.compare import Extent, absent_partitions
+    from keyfold.verify.compare import Extent, absent_partitions
 
     in_kafka = bootstrap_servers is not None or kafka_config is not None
     if not in_kafka and not (from_offset is to_offset is None and sample == 1.0):
@@ -153,9 +153,9 @@ def _reports(
     on_spark: bool,
 ) -> Iterator[VerifyReport]:
     """Yield a report for each partition, in order. Several partitions are read at the same time."""
-    from keyfold.read.compare import compare_partition
-    from keyfold.read.findings import unverified
-    from keyfold.read.verify import verify_partition
+    from keyfold.verify.compare import compare_partition
+    from keyfold.verify.findings import unverified
+    from keyfold.verify.partition import verify_partition
 
     world = ctx.find_object(Surroundings)
     assert world is not None
@@ -239,7 +239,7 @@ def repair(
         keyfold log repair s3://bucket/topics users --partition 0 --replace-damaged --from segments
     """  # noqa: D301 - click wants the character
     from keyfold.cli import show
-    from keyfold.read.repair import apply_repair, plan_repair
+    from keyfold.verify.repair import apply_repair, plan_repair
 
     world = ctx.find_object(Surroundings)
     assert world is not None

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from keyfold.typed.avro_schema import Type
-from keyfold.typed.formats import Format
+from keyfold.formats.avro_schema import Type
+from keyfold.formats.format import Format
 
 ROWS_PER_FILE: Final = 5_000_000
 ROW_GROUP_ROWS: Final = 1024 * 1024

@@ -19,11 +19,11 @@ import numpy as np
 import pyarrow as pa
 
 from keyfold.export.request import OnError
+from keyfold.formats.column_width import in_parts
+from keyfold.formats.columns import BadRows, Column
+from keyfold.formats.format import Part
+from keyfold.formats.format_mismatch import misfit_at
 from keyfold.log.names import Place
-from keyfold.typed.columns import BadRows, Column
-from keyfold.typed.formats import Part
-from keyfold.typed.misfit import misfit_at
-from keyfold.typed.widths import in_parts
 
 _EXAMPLES: Final = 5
 _HINT: Final = "continue without it with --on-error null or --on-error skip"

@@ -14,18 +14,18 @@ from random import Random
 from threading import Event
 from typing import Any, Final, Self, TypeVar
 
-from keyfold.clock import Clock
 from keyfold.export.files import PartitionFiles
 from keyfold.export.request import Request
 from keyfold.export.rows import Misfits, Rows
 from keyfold.export.source import Moved, Pin, batches, lost, pin
 from keyfold.export.summary import ExportedPartition, about, footer, summary_text
 from keyfold.export.target import StagedFile, Target, claim_text, part_name
+from keyfold.formats.avro_schema import Type
+from keyfold.formats.column_type import Survey, column_for, survey_for, surveyed_type
+from keyfold.formats.format import Part
+from keyfold.formats.schema_archive import KeptSchemas
 from keyfold.read.log import Log
-from keyfold.typed.avro_schema import Type
-from keyfold.typed.choose import Survey, column_for, survey_for, surveyed_type
-from keyfold.typed.formats import Part
-from keyfold.typed.kept import KeptSchemas
+from keyfold.runtime.clock import Clock
 
 TRIES: Final = 5
 

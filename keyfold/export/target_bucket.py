@@ -15,7 +15,7 @@ from keyfold.export.target import CLAIM, SUMMARY, StagedFile, check_free, is_our
 from keyfold.log import catalog
 from keyfold.log.names import topic_of_folder
 from keyfold.log.objects import create_object, part_bytes
-from keyfold.retry import Patience
+from keyfold.runtime.retry import Patience
 from keyfold.store.api import ObjectStore, Upload
 from keyfold.store.documents import DOCUMENT_BYTES_MAX
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, Final, TypeVar
 
-from keyfold.config_file import without_secrets
+from keyfold.config.config_file import without_secrets
 from keyfold.errors import ConfigError, KeyfoldError
 from keyfold.kafka.errors import KafkaClientMissing, KafkaRefused, KafkaTopicMissing, KafkaUnavailable
 

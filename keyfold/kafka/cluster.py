@@ -156,7 +156,7 @@ def _topic_id(found: object) -> str:
 
 def wait_for_topic(cluster: Cluster, name: str, partitions: int, *, tries: int = 50) -> TopicFacts:
     """The description of a topic that was just made, once all brokers that are asked know it and its leaders."""
-    from keyfold.clock import SystemClock
+    from keyfold.runtime.clock import SystemClock
 
     clock = SystemClock()
     for _ in range(tries):

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from keyfold.clock import Clock, SystemClock
 from keyfold.kafka.client import Contact, KafkaError, make_consumer, plain
 from keyfold.kafka.errors import KafkaUnavailable
 from keyfold.log.record import NO_LEADER_EPOCH, TIMESTAMP_TYPES, Record
+from keyfold.runtime.clock import Clock, SystemClock
 
 from confluent_kafka import TopicPartition  # isort: skip - after `client` has proved that it is there
 

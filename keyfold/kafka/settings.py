@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final
 
-from keyfold.config_file import read_config
+from keyfold.config.config_file import read_config
 from keyfold.errors import ConfigError
 from keyfold.kafka.client_keys import JAAS, translated, user_of_jaas
 

@@ -1,4 +1,4 @@
-"""A topic of a cluster for the comparison by `keyfold log verify` (`keyfold.read.compare.TopicReader`)."""
+"""A topic of a cluster for the comparison by `keyfold log verify` (`keyfold.verify.compare.TopicReader`)."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ from keyfold.log.edits import Author, Edit, commit_id_of, with_commit_id
 from keyfold.log.manifest import UNSTAMPED, Manifest, stamped
 from keyfold.log.manifest_codec import MANIFEST_BYTES_MAX, decode_manifest, encode_manifest, require_writable
 from keyfold.log.names import Place
-from keyfold.retry import Patience
+from keyfold.runtime.retry import Patience
 from keyfold.store.api import Blob, ObjectStore, Update
 
 

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from keyfold.errors import AlreadyExists, FirstCopyUnfinished, ObjectNotFound, PreconditionFailed
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import FIRST_COPY_NAME, Place, parse_name
-from keyfold.retry import Patience
+from keyfold.runtime.retry import Patience
 from keyfold.store.api import Create, ObjectStore, Update
 from keyfold.store.documents import DOCUMENT_BYTES_MAX, load_json
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from random import Random
 
-from keyfold.backoff import Backoff
-from keyfold.clock import Clock
 from keyfold.log.commit import Committer
 from keyfold.log.names import ObjectName, Place, parse_name
-from keyfold.retry import Patience
+from keyfold.runtime.backoff import Backoff
+from keyfold.runtime.clock import Clock
+from keyfold.runtime.retry import Patience
 from keyfold.store.api import ObjectStore
 
 

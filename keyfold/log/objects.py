@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from keyfold.errors import AlreadyExists, ObjectNotFound, StoreError, UploadLost
-from keyfold.retry import Patience
+from keyfold.runtime.retry import Patience
 from keyfold.store.api import Bytes, Create, ObjectStore, ResumedUpload, Upload
 
 PART_BYTES: Final = 8 * 1024 * 1024

@@ -19,8 +19,6 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from keyfold.backoff import Backoff
-from keyfold.clock import Clock
 from keyfold.errors import ObjectNotFound, StoreError
 from keyfold.log.arrow import COLUMNS
 from keyfold.log.manifest import Manifest
@@ -32,6 +30,8 @@ from keyfold.read.ordered import newer
 from keyfold.read.position import Anchor, anchor_of, check_resumed, segment_at, start_offset
 from keyfold.read.records import records_of
 from keyfold.read.selection import Selection
+from keyfold.runtime.backoff import Backoff
+from keyfold.runtime.clock import Clock
 from keyfold.store.api import ObjectStore
 
 DISCOVER_S: Final = 30.0

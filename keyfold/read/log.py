@@ -20,7 +20,6 @@ from typing import Literal, Self
 
 import pyarrow as pa
 
-from keyfold.clock import Clock, SystemClock
 from keyfold.errors import FirstCopyUnfinished, LogNotFound, ObjectNotFound, TopicNotFound
 from keyfold.log import catalog
 from keyfold.log.manifest import Manifest
@@ -34,6 +33,7 @@ from keyfold.read.latest import MEMORY_BYTES, Latest, read_latest, read_latest_b
 from keyfold.read.ordered import OffsetAndTimestamp, find_time, newer, read_ordered
 from keyfold.read.position import start_offset
 from keyfold.read.selection import Selection
+from keyfold.runtime.clock import Clock, SystemClock
 from keyfold.store.api import ObjectStore
 
 

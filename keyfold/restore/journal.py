@@ -23,7 +23,7 @@ from keyfold.errors import AlreadyExists, ObjectNotFound
 from keyfold.read.position import Anchor
 from keyfold.restore.errors import RestoreFenced, RestoreRefused
 from keyfold.restore.window import Window, WindowDamaged, in_force
-from keyfold.retry import Patience
+from keyfold.runtime.retry import Patience
 from keyfold.store.api import Create, ObjectStore
 from keyfold.store.documents import DOCUMENT_BYTES_MAX, decode_document
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
-from keyfold.clock import Clock, SystemClock
 from keyfold.errors import KeyfoldError
 from keyfold.kafka.client import Contact, KafkaError, KafkaException, make_producer, plain
 from keyfold.kafka.cluster import Cluster, wait_for_topic
@@ -21,6 +20,7 @@ from keyfold.log.record import Record
 from keyfold.restore.errors import RecordRefused, TargetMoved
 from keyfold.restore.rows import Row
 from keyfold.restore.target import Ends, TargetTopic
+from keyfold.runtime.clock import Clock, SystemClock
 
 OWNED: Final = frozenset(
     {

@@ -22,10 +22,10 @@ from random import Random
 from types import TracebackType
 from typing import Final, Self
 
-from keyfold.clock import Clock
 from keyfold.errors import AlreadyExists, KeyfoldError, ObjectNotFound, PreconditionFailed
 from keyfold.restore.errors import RestoreBusy, RestoreFenced, RestoreRefused
-from keyfold.retry import Patience
+from keyfold.runtime.clock import Clock
+from keyfold.runtime.retry import Patience
 from keyfold.store.api import STORE_TIME_RESOLUTION_MS, Blob, Create, ObjectStore, PutMode, Update
 from keyfold.store.documents import DOCUMENT_BYTES_MAX, decode_document
 

@@ -1,9 +1,9 @@
-"""Rate limit of a restore: records and bytes per second, over all partitions together (`keyfold.rate_limit`)."""
+"""Rate limit of a restore: records and bytes per second, over all partitions together (`keyfold.runtime.rate_limit`)."""
 
 from __future__ import annotations
 
-from keyfold.clock import Clock
-from keyfold.rate_limit import RateLimit
+from keyfold.runtime.clock import Clock
+from keyfold.runtime.rate_limit import RateLimit
 
 
 class Pace:

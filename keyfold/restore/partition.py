@@ -19,7 +19,6 @@ from typing import Final
 
 import numpy as np
 
-from keyfold.clock import Clock
 from keyfold.errors import KeyfoldError, ObjectNotFound
 from keyfold.log.record import Header, Record
 from keyfold.restore.errors import RecordRefused, RestoreRefused, RestoreStopped, TargetMoved
@@ -30,6 +29,7 @@ from keyfold.restore.rows import Row
 from keyfold.restore.source import BATCH_BYTES, WINDOW_RECORDS, Part, Source
 from keyfold.restore.target import Channel, Target
 from keyfold.restore.window import NO_OFFSETS, Window
+from keyfold.runtime.clock import Clock
 
 PROOF_RECORDS: Final = 100
 _CHUNK: Final = 256

@@ -19,7 +19,6 @@ from functools import partial
 from random import Random
 from typing import Any, Final, Protocol
 
-from keyfold.clock import Clock
 from keyfold.errors import ConfigError, KeyfoldError, LogNotFound, ObjectNotFound, is_of_one_partition
 from keyfold.log.manifest import Manifest
 from keyfold.read.log import Log
@@ -37,7 +36,8 @@ from keyfold.restore.selection import Selection
 from keyfold.restore.source import Source
 from keyfold.restore.survey import Limits, Survey, survey
 from keyfold.restore.target import Target, TargetTopic
-from keyfold.retry import Patience
+from keyfold.runtime.clock import Clock
+from keyfold.runtime.retry import Patience
 from keyfold.store.api import ObjectStore
 
 AT_ONCE: Final = 4

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from keyfold.spark.latest_state import latest_state
-from keyfold.spark.lost import snapshot_errors
-from keyfold.spark.read_log import read_log
+from keyfold.spark.dataframe.latest_state import latest_state
+from keyfold.spark.dataframe.read_log import read_log
+from keyfold.spark.dataframe.snapshot_lost import snapshot_errors
 
 __all__ = ["KeyfoldDataSource", "latest_state", "read_log", "register", "snapshot_errors"]
 
@@ -19,7 +19,7 @@ __all__ = ["KeyfoldDataSource", "latest_state", "read_log", "register", "snapsho
 def __getattr__(name: str) -> Any:
     # Spark 3.5 has no Python data sources: importing this package must not need them.
     if name in {"KeyfoldDataSource", "register"}:
-        from keyfold.spark import source
+        from keyfold.spark.source import data_source
 
-        return getattr(source, name)
+        return getattr(data_source, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Verify large logs with Spark: the same checks as `keyfold.read.verify`, spread over tasks by bytes. One job.
+"""Verify large logs with Spark: the same checks as `keyfold.verify.partition`, spread over tasks by bytes. One job.
 
     driver     lists folders, reads manifests (`verify_round`), deals segments to tasks
     tasks      check their segments; give one row for each result, and one row of 17 bytes for each record (hash of its
@@ -24,16 +24,16 @@ import pyarrow.compute as pc
 from pydantic import ConfigDict, TypeAdapter
 from pyspark.sql import SparkSession
 
-from keyfold.clock import Clock
 from keyfold.errors import KeyfoldError, ObjectNotFound, is_of_one_partition
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
-from keyfold.read.findings import VerifyReport, unverified
-from keyfold.read.verify_hashes import ROW, HashedRows
-from keyfold.read.verify_keys import Promises, Suspected, add_replaced, suspects_of
-from keyfold.read.verify_round import Moved, Round, SegmentJob, SegmentResult, check_segment
+from keyfold.runtime.clock import Clock
 from keyfold.spark.tasks import Location, location_of, opened
 from keyfold.store.api import ObjectStore
+from keyfold.verify.findings import VerifyReport, unverified
+from keyfold.verify.key_hashes import ROW, HashedRows
+from keyfold.verify.key_rules import Promises, Suspected, add_replaced, suspects_of
+from keyfold.verify.round import Moved, Round, SegmentJob, SegmentResult, check_segment
 
 TASK_BYTES: Final = 128 * 1024 * 1024
 ROWS_A_TASK: Final = 4_000_000

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from keyfold.errors import ConfigError
-from keyfold.store.pace import Pacer
+from keyfold.store.pacing import Pacer
 from keyfold.store.s3 import S3Location, S3Store
 
 if TYPE_CHECKING:  # a reader of a log does not need pydantic
-    from keyfold.options import StoreOptions
+    from keyfold.config.options import StoreOptions
 
 
 def parse_url(url: str, *, key: str = "url") -> tuple[str, str]:

@@ -14,8 +14,8 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from keyfold.clock import Clock, SystemClock
 from keyfold.errors import AlreadyExists, ObjectNotFound, PreconditionFailed, StoreError, UploadLost
+from keyfold.runtime.clock import Clock, SystemClock
 from keyfold.store.api import (
     MIN_PART_BYTES,
     Blob,
@@ -28,7 +28,7 @@ from keyfold.store.api import (
     UploadInfo,
     require_size,
 )
-from keyfold.store.wrapped import unwrapped
+from keyfold.store.wrappers.base import unwrapped
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,8 +30,6 @@ from random import Random
 from threading import Barrier
 from typing import Final, NoReturn
 
-from keyfold.backoff import Backoff
-from keyfold.clock import Clock
 from keyfold.errors import (
     AlreadyExists,
     ConditionsIgnored,
@@ -41,7 +39,9 @@ from keyfold.errors import (
     PreconditionFailed,
     StoreError,
 )
-from keyfold.retry import Patience
+from keyfold.runtime.backoff import Backoff
+from keyfold.runtime.clock import Clock
+from keyfold.runtime.retry import Patience
 from keyfold.store.api import Create, ObjectStore, PutMode, PutResult, Update
 
 PROBE_FOLDER: Final = "_probe/"

@@ -8,7 +8,7 @@ to retry.
 Times are the store's: the `Date` and `Last-Modified` of its answers, which have whole seconds. They are returned as the
 last millisecond of their second (`STORE_TIME_RESOLUTION_MS` has their precision).
 
-The byte-rate limit applies where bytes are transferred (`keyfold.store.pace`). A read acquires its bytes before the
+The byte-rate limit applies where bytes are transferred (`keyfold.store.pacing`). A read acquires its bytes before the
 request (`keyfold.store.s3_reads`). For a write, boto3 first computes signature and checksum of the plain bytes. Then,
 in its `before-send` event, the store replaces the body with one that waits for the pacer. Heads, listings and errors
 are counted when they are transferred.
@@ -49,11 +49,11 @@ from keyfold.store.api import (
     PutResult,
     UploadInfo,
 )
-from keyfold.store.pace import PacedBody, Pacer, head_bytes
+from keyfold.store.pacing import PacedBody, Pacer, head_bytes
 from keyfold.store.s3_errors import FAILURES, translate
 from keyfold.store.s3_reads import etag_of, field_of, read_range, read_whole
 from keyfold.store.s3_uploads import COPY_BYTES_MAX, S3Copy, S3Upload, copy_in_store, has_same_access, take_up
-from keyfold.store.wrapped import unwrapped
+from keyfold.store.wrappers.base import unwrapped
 
 Checksums = Literal["when_supported", "when_required"]
 _CREATE_ONLY: Final = "*"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from keyfold.errors import ObjectNotFound, StoreError, StoreUnavailable
 from keyfold.store.api import require_size
-from keyfold.store.pace import CHUNK_BYTES
+from keyfold.store.pacing import CHUNK_BYTES
 from keyfold.store.s3_errors import FAILURES
 
 if TYPE_CHECKING:

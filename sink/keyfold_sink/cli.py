@@ -9,10 +9,10 @@ from pathlib import Path
 
 import click
 
-from keyfold import logs
 from keyfold.cli.app import Surroundings
-from keyfold.options import read_config
-from keyfold.stop_signals import stop_on_signals
+from keyfold.config.options import read_config
+from keyfold.runtime import event_log
+from keyfold.runtime.stop_signals import stop_on_signals
 
 # The brokers' default of `transaction.max.timeout.ms`, Kafka's limit for a transaction.
 _TRANSACTION_TIMEOUT_S = 900.0
@@ -89,7 +89,7 @@ def run(
 
     tune_process()
     if task is not None and report_fd is not None:
-        from keyfold_sink.running.child import run_child
+        from keyfold_sink.worker.task_main import run_child
 
         run_child(
             task,
@@ -129,7 +129,7 @@ def validate(context: click.Context, config: Path, *, connect: bool, as_json: bo
     from keyfold_sink.config.validation import validate_file
 
     world: Surroundings = context.obj
-    logs.configure(json=as_json, level="warning")  # logs of clients go to standard error
+    event_log.configure(json=as_json, level="warning")  # logs of clients go to standard error
     context.exit(validate_file(config, os.environ, world.clock, world.random, connect=connect, as_json=as_json))
 
 
@@ -141,7 +141,7 @@ def _run_sink(world: Surroundings, config: Path, transaction_timeout_s: float | 
     options = options_of(values := read_config(config))
     stop = _stop_on_signals()
     progress = Progress(options.name, world.clock)
-    logs.configure(json=as_json, level="warning" if progress.is_shown and not as_json else "info")
+    event_log.configure(json=as_json, level="warning" if progress.is_shown and not as_json else "info")
     until_caught_up = transaction_timeout_s is not None
     flags = ["--until-caught-up", f"--transaction-timeout={transaction_timeout_s}"] * until_caught_up
     flags += ["--json"] * as_json
@@ -159,7 +159,7 @@ def _run_sink(world: Surroundings, config: Path, transaction_timeout_s: float | 
                 on_committed=progress.committed,
             )
             return
-        from keyfold_sink.running.run import run_until_caught_up, run_worker
+        from keyfold_sink.worker.run import run_until_caught_up, run_worker
 
         (run_until_caught_up if until_caught_up else run_worker)(
             options,

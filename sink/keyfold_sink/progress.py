@@ -13,14 +13,14 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from keyfold.clock import Clock
-from keyfold.terminal import escaped
+from keyfold.runtime.clock import Clock
+from keyfold.runtime.terminal import escaped
 from keyfold_sink.metrics import names
 from keyfold_sink.metrics.meter import sample_key
 from keyfold_sink.status import TaskStatus
 
 if TYPE_CHECKING:
-    from keyfold_sink.writing.partition import (
+    from keyfold_sink.write.partition import (
         Committed,  # a supervisor needs no segment writer, whose import takes 30 MB
     )
 

@@ -12,7 +12,7 @@ from typing import Protocol
 from keyfold.errors import KeyfoldError
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.status import State, WorkerStatus
-from keyfold_sink.writing.batch import TopicPartitionKey
+from keyfold_sink.write.batch import TopicPartitionKey
 
 
 class NoSuchTask(KeyfoldError):
@@ -78,7 +78,7 @@ class Service(Protocol):
     def set_log_level(self, logger: str, level: str) -> None:
         """Set the level of a logger and its children in this worker's tasks, including later ones.
 
-        `logger` is a name of Python's logging, empty for the root; `level` one of `keyfold.logs.CONNECT_LEVELS`.
+        `logger` is a name of Python's logging, empty for the root; `level` one of `keyfold.runtime.event_log.CONNECT_LEVELS`.
         """
 
     def topics(self) -> Sequence[str]:

@@ -24,9 +24,9 @@ from typing import Final, Self
 import orjson
 import structlog
 
-from keyfold import logs
+from keyfold.runtime import event_log
 from keyfold_sink.status import TaskStatus, dump
-from keyfold_sink.task.orders import Order
+from keyfold_sink.task.commands import Order
 
 _LAST_WORD_S: Final = 2.0
 
@@ -37,7 +37,7 @@ def encode_order(order: Order) -> bytes:
 
 
 def encode_level(logger: str, level: str) -> bytes:
-    """Encode a logger (empty for the root) and its level, one of `keyfold.logs.CONNECT_LEVELS`, as a line."""
+    """Encode a logger (empty for the root) and its level, one of `keyfold.runtime.event_log.CONNECT_LEVELS`, as a line."""
     return orjson.dumps({"logger": logger, "level": level}) + b"\n"
 
 
@@ -74,9 +74,9 @@ def _set_level(line: bytes) -> bool:
     found = orjson.loads(line)
     if not isinstance(found, dict) or "level" not in found:
         return False
-    if found["level"] not in logs.CONNECT_LEVELS:
+    if found["level"] not in event_log.CONNECT_LEVELS:
         raise ValueError(f"{found['level']!r} is not a log level")
-    logs.set_level(str(found.get("logger", "")), found["level"])
+    event_log.set_level(str(found.get("logger", "")), found["level"])
     return True
 
 

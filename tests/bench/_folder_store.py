@@ -18,7 +18,7 @@ from pathlib import Path
 
 from keyfold.errors import AlreadyExists, ObjectNotFound, PreconditionFailed
 from keyfold.store.api import Blob, Bytes, Create, ObjectInfo, PutMode, PutResult, Upload, UploadInfo, require_size
-from keyfold.store.pace import Pacer
+from keyfold.store.pacing import Pacer
 
 
 def _now_ms() -> int:

@@ -14,14 +14,14 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from keyfold.clock import SystemClock
 from keyfold.log.manifest import Manifest
 from keyfold.log.manifest_codec import encode_manifest
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
+from keyfold.runtime.clock import SystemClock
 from keyfold.store.api import Create
-from keyfold.store.counted import CountedStore
-from keyfold.store.pace import Pacer
+from keyfold.store.pacing import Pacer
+from keyfold.store.wrappers.counting import CountedStore
 from tests.bench._folder_store import FolderStore
 from tests.support.costs import CostLog, even
 

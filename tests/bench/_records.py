@@ -17,16 +17,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from keyfold.clock import SystemClock
 from keyfold.log.manifest import Manifest, SegmentEntry
 from keyfold.log.names import ObjectName, Place
 from keyfold.log.objects import create_object
 from keyfold.log.partition_log import PartitionLog
 from keyfold.log.record import RecordColumns
 from keyfold.log.segment import SegmentWriter
-from keyfold.retry import Patience
+from keyfold.runtime.clock import SystemClock
+from keyfold.runtime.retry import Patience
 from keyfold.store.api import ObjectStore
-from keyfold_compactor.work import StoreSource
+from keyfold_compactor.execute.work import StoreSource
 
 KEY_BYTES: Final = 17
 VALUE_BYTES: Final = 1000

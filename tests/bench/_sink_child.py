@@ -17,10 +17,10 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from keyfold import logs
-from keyfold.clock import SystemClock
 from keyfold.log.record import RecordColumns
 from keyfold.log.segment import SegmentWriter
+from keyfold.runtime import event_log
+from keyfold.runtime.clock import SystemClock
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.kafka.consumer import open_consumer
 from keyfold_sink.process import tune_process
@@ -67,7 +67,7 @@ class WrappedConsumer:
 
 def child_sink(config_json: str, count_text: str) -> dict[str, float]:
     tune_process()
-    logs.configure(json=True, level="warning")
+    event_log.configure(json=True, level="warning")
     _warm_up()
     meter = CpuFromFirstRecord()
 

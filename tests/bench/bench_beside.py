@@ -39,19 +39,19 @@ from typing import Final
 import click
 
 from keyfold import open_log
-from keyfold.clock import SystemClock
 from keyfold.log.names import Place
 from keyfold.log.objects import create_object
 from keyfold.log.partition_log import PartitionLog
 from keyfold.log.segment import SegmentWriter
-from keyfold.retry import Patience
+from keyfold.runtime.clock import SystemClock
+from keyfold.runtime.retry import Patience
+from keyfold.runtime.throttle import ThrottleService
 from keyfold.store.s3 import S3Location
-from keyfold_compactor.run import Run, RunSettings
-from keyfold_compactor.settings import TopicSettings
-from keyfold_compactor.spark_executor import SparkExecutor
-from keyfold_compactor.spark_session import spark_session
-from keyfold_compactor.spark_tasks import TaskEnvironment
-from keyfold_compactor.throttle import ThrottleService
+from keyfold_compactor.decide.settings import TopicSettings
+from keyfold_compactor.execute.run import Run, RunSettings
+from keyfold_compactor.spark.executor import SparkExecutor
+from keyfold_compactor.spark.session import spark_session
+from keyfold_compactor.spark.tasks import TaskEnvironment
 from tests.bench._processes import cpu_s
 from tests.bench._records import Recipe, fill
 from tests.bench._sink_child import CpuFromFirstRecord, ask, base_config

@@ -28,21 +28,21 @@ import numpy as np
 from pyspark.sql import SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
-from keyfold.clock import SystemClock
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
 from keyfold.log.objects import create_object
 from keyfold.log.partition_log import PartitionLog
 from keyfold.log.record import RecordColumns
 from keyfold.log.segment import SegmentWriter
-from keyfold.retry import Patience
-from keyfold_compactor.report import RunReport
-from keyfold_compactor.run import Run, RunSettings
-from keyfold_compactor.settings import TopicSettings
-from keyfold_compactor.spark_executor import SparkExecutor
-from keyfold_compactor.spark_session import spark_session
-from keyfold_compactor.spark_tasks import TaskEnvironment
-from keyfold_compactor.work import Traffic
+from keyfold.runtime.clock import SystemClock
+from keyfold.runtime.retry import Patience
+from keyfold_compactor.decide.settings import TopicSettings
+from keyfold_compactor.execute.run import Run, RunSettings
+from keyfold_compactor.execute.work import Traffic
+from keyfold_compactor.report.report import RunReport
+from keyfold_compactor.spark.executor import SparkExecutor
+from keyfold_compactor.spark.session import spark_session
+from keyfold_compactor.spark.tasks import TaskEnvironment
 from tests.bench._folder_store import FolderStore
 from tests.bench._processes import ROLES, Peaks, cpu_s, event_log, memory_folder, spark_traffic
 

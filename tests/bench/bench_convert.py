@@ -24,13 +24,13 @@ from confluent_kafka import Message
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from fastavro import parse_schema, schemaless_reader
 
-from keyfold.clock import SystemClock
 from keyfold.log.record import RecordColumns
+from keyfold.runtime.clock import SystemClock
 from keyfold.store.memory import MemoryStore
-from keyfold_sink.convert.api import Checks, SchemasPending
-from keyfold_sink.convert.checks import checks_of
-from keyfold_sink.convert.registry import ConfluentRegistry
-from keyfold_sink.writing.batch import columns
+from keyfold_sink.validate.convert.api import Checks, SchemasPending
+from keyfold_sink.validate.convert.checks import checks_of
+from keyfold_sink.validate.convert.registry import ConfluentRegistry
+from keyfold_sink.write.batch import columns
 from tests.support.avro_cases import framed
 
 SIZES: Final = (20, 211, 1000, 100_000)

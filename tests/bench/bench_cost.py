@@ -17,7 +17,7 @@ from typing import Final
 import click
 
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.settings import TopicSettings
+from keyfold_compactor.decide.settings import TopicSettings
 from tests.support.costs import CostLog, Moved, bound, even, in_turn
 
 WORST: Final = 1.2

@@ -26,15 +26,15 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from keyfold.clock import SystemClock
 from keyfold.export.request import Request
 from keyfold.export.run import export
 from keyfold.export.target_folder import FolderTarget
+from keyfold.formats.avro_schema import Type, avro_type
+from keyfold.formats.format import Format
 from keyfold.log.record import CREATE_TIME, Record
 from keyfold.read.log import Log
+from keyfold.runtime.clock import SystemClock
 from keyfold.store.api import Create
-from keyfold.typed.avro_schema import Type, avro_type
-from keyfold.typed.formats import Format
 from tests.support.logs import MadeLog
 
 SCHEMA: Final = {

@@ -28,17 +28,17 @@ from typing import Final
 import click
 from confluent_kafka import Consumer, TopicPartition
 
-from keyfold.clock import SystemClock
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
-from keyfold.retry import Patience
-from keyfold_compactor.executor import LocalExecutor
-from keyfold_compactor.run import Run, RunSettings
-from keyfold_compactor.settings import Encoding, TopicSettings
-from keyfold_compactor.spark_executor import SparkExecutor
-from keyfold_compactor.spark_session import spark_session
-from keyfold_compactor.spark_tasks import TaskEnvironment
-from keyfold_compactor.work import Executor
+from keyfold.runtime.clock import SystemClock
+from keyfold.runtime.retry import Patience
+from keyfold_compactor.decide.settings import Encoding, TopicSettings
+from keyfold_compactor.execute.local import LocalExecutor
+from keyfold_compactor.execute.run import Run, RunSettings
+from keyfold_compactor.execute.work import Executor
+from keyfold_compactor.spark.executor import SparkExecutor
+from keyfold_compactor.spark.session import spark_session
+from keyfold_compactor.spark.tasks import TaskEnvironment
 from tests.bench._folder_store import FolderStore
 from tests.bench._processes import cpu_s
 from tests.bench._records import BASE_MS, RECORD_BYTES, Recipe, fill

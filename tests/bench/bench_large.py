@@ -24,14 +24,14 @@ from typing import Final
 
 import click
 
-from keyfold.clock import SystemClock
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
-from keyfold_compactor.run import Run, RunSettings
-from keyfold_compactor.settings import TopicSettings
-from keyfold_compactor.spark_executor import SparkExecutor
-from keyfold_compactor.spark_session import spark_session
-from keyfold_compactor.spark_tasks import TaskEnvironment
+from keyfold.runtime.clock import SystemClock
+from keyfold_compactor.decide.settings import TopicSettings
+from keyfold_compactor.execute.run import Run, RunSettings
+from keyfold_compactor.spark.executor import SparkExecutor
+from keyfold_compactor.spark.session import spark_session
+from keyfold_compactor.spark.tasks import TaskEnvironment
 from tests.bench._folder_store import FolderStore
 from tests.bench._processes import ROLES, Peaks
 from tests.bench._records import KEY_BYTES, Recipe, fill

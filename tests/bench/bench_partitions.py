@@ -23,13 +23,13 @@ from typing import Final
 
 import click
 
-from keyfold.clock import SystemClock
 from keyfold.log import catalog
 from keyfold.log.names import Place
-from keyfold_compactor.report import RunReport
-from keyfold_compactor.run import Run, RunSettings
-from keyfold_compactor.settings import TopicSettings
-from keyfold_compactor.work import Executor
+from keyfold.runtime.clock import SystemClock
+from keyfold_compactor.decide.settings import TopicSettings
+from keyfold_compactor.execute.run import Run, RunSettings
+from keyfold_compactor.execute.work import Executor
+from keyfold_compactor.report.report import RunReport
 from tests.bench import _many
 from tests.bench._folder_store import FolderStore
 from tests.bench._many import TalliedFolder
@@ -52,9 +52,9 @@ def new_run(source: TalliedFolder, executor: Executor | None) -> Run:
 
 def cleaned(source: TalliedFolder, places: list[Place], warm: Place) -> None:
     """Clean all in a warm session; print what it took."""
-    from keyfold_compactor.spark_executor import SparkExecutor
-    from keyfold_compactor.spark_session import spark_session
-    from keyfold_compactor.spark_tasks import TaskEnvironment
+    from keyfold_compactor.spark.executor import SparkExecutor
+    from keyfold_compactor.spark.session import spark_session
+    from keyfold_compactor.spark.tasks import TaskEnvironment
 
     conf = {"spark.master": "local[2]", "spark.driver.memory": "2g"}
     with spark_session("bench", conf) as spark:

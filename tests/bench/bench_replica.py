@@ -19,23 +19,23 @@ from dataclasses import replace
 from random import Random
 from typing import Final
 
-from keyfold.backoff import Backoff
-from keyfold.clock import ManualClock, SystemClock
 from keyfold.errors import ObjectNotFound, StoreUnavailable
 from keyfold.log.edits import Replacement, Swap
 from keyfold.log.manifest import Manifest, SegmentEntry
 from keyfold.log.manifest_codec import decode_manifest, encode_manifest
 from keyfold.log.names import MANIFEST_NAME, Place, Role, new_name
 from keyfold.log.partition_log import CompactorSession, PartitionLog, SinkSession
-from keyfold.logs import configure
+from keyfold.replicas.documents import ALL_TOPICS, CompactionEntry, Enablement, Registration
+from keyfold.runtime.backoff import Backoff
+from keyfold.runtime.clock import ManualClock, SystemClock
+from keyfold.runtime.event_log import configure
 from keyfold.store.api import Blob, Bytes, Create, ObjectStore, PutMode, PutResult, Update
-from keyfold.store.counted import CountedStore
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.replica.desk.documents import ALL_TOPICS, CompactionEntry, Enablement, Registration
-from keyfold_compactor.replica.desk.link import Link, Orders, ReplicaSettings, Side
-from keyfold_compactor.replica.rounds.runner import Runner
-from keyfold_compactor.replica.seen.status import gather
-from keyfold_compactor.replica.standing.states import State
+from keyfold.store.wrappers.counting import CountedStore
+from keyfold_replicator.registry.link import Link, Orders, ReplicaSettings, Side
+from keyfold_replicator.rounds.runner import Runner
+from keyfold_replicator.state.states import State
+from keyfold_replicator.status.status import gather
 
 PLACE: Final = Place("topics", "bench", 0)
 ENABLED: Final = Enablement({ALL_TOPICS: CompactionEntry(enabled=True, format=1)})

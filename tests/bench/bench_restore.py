@@ -20,7 +20,6 @@ from typing import Any, Final
 
 from confluent_kafka import Producer
 
-from keyfold.clock import SystemClock
 from keyfold.kafka.cluster import Cluster
 from keyfold.kafka.settings import client_settings
 from keyfold.log.names import Place
@@ -28,6 +27,7 @@ from keyfold.log.record import CREATE_TIME, Record
 from keyfold.read.log import Log
 from keyfold.restore.kafka_target import KafkaTopics
 from keyfold.restore.run import Request, Restore
+from keyfold.runtime.clock import SystemClock
 from keyfold.store.memory import MemoryStore
 from tests.support.kafka import KafkaBroker
 from tests.support.logs import MadeLog

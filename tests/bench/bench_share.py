@@ -23,11 +23,11 @@ from random import Random
 
 import click
 
-from keyfold.clock import SystemClock
 from keyfold.log.names import Place
-from keyfold_compactor.report import Outcome, RunReport
-from keyfold_compactor.run import Run, RunSettings
-from keyfold_compactor.settings import TopicSettings
+from keyfold.runtime.clock import SystemClock
+from keyfold_compactor.decide.settings import TopicSettings
+from keyfold_compactor.execute.run import Run, RunSettings
+from keyfold_compactor.report.report import Outcome, RunReport
 from tests.bench import _many
 from tests.bench._folder_store import FolderStore
 from tests.bench._many import TalliedFolder
@@ -49,9 +49,9 @@ def compactor(source: TalliedFolder, number: int, orders: Connection) -> None:
     """One compactor on one core: each order is some places and when to begin; None is the end."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[number % len(cores)]})
-    from keyfold_compactor.spark_executor import SparkExecutor
-    from keyfold_compactor.spark_session import spark_session
-    from keyfold_compactor.spark_tasks import TaskEnvironment
+    from keyfold_compactor.spark.executor import SparkExecutor
+    from keyfold_compactor.spark.session import spark_session
+    from keyfold_compactor.spark.tasks import TaskEnvironment
 
     with spark_session("bench", {"spark.master": "local[1]", "spark.driver.memory": "1g"}) as spark:
         executor = SparkExecutor(spark, TaskEnvironment(source, None, 5.0), map_bytes=64 * MIB)

@@ -25,9 +25,9 @@ from typing import Any, Final, cast
 
 from confluent_kafka import Message
 
-from keyfold.clock import SystemClock
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
+from keyfold.runtime.clock import SystemClock
 from keyfold.store.memory import MemoryStore
 from keyfold_sink.group.assignment import Assigned
 from keyfold_sink.group.group import Group
@@ -37,16 +37,16 @@ from keyfold_sink.metrics.meter import TaskMeter
 from keyfold_sink.metrics.metered_store import MeteredStore
 from keyfold_sink.metrics.registry import SinkMetrics
 from keyfold_sink.process import tune_process
-from keyfold_sink.rejects.error_counts import ErrorCounts
-from keyfold_sink.rejects.intake import ErrorPolicy, Intake
 from keyfold_sink.status import PartitionStatus, State, TaskStatus, dump, load_task
 from keyfold_sink.task.reading import Reading
-from keyfold_sink.writing.budget import InFlight
-from keyfold_sink.writing.health import Health
-from keyfold_sink.writing.lane import Lane
-from keyfold_sink.writing.partition import PartitionWriter, Tools
-from keyfold_sink.writing.rolling import RollPolicy
-from keyfold_sink.writing.sender import Retry
+from keyfold_sink.validate.error_counts import ErrorCounts
+from keyfold_sink.validate.record_validation import ErrorPolicy, Intake
+from keyfold_sink.write.memory_budget import InFlight
+from keyfold_sink.write.partition import PartitionWriter, Tools
+from keyfold_sink.write.partition_health import Health
+from keyfold_sink.write.rolling import RollPolicy
+from keyfold_sink.write.segment_upload import Retry
+from keyfold_sink.write.serial_queue import Lane
 from tests.support.fake_group import FakeConsumer, FakeSource
 
 VALUE: Final = b'{"customer": 4711, "city": "Utrecht", "items": [1, 2, 3]}' * 4

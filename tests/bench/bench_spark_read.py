@@ -28,18 +28,18 @@ import click
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
-from keyfold.backoff import Backoff
-from keyfold.clock import SystemClock
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
 from keyfold.read.log import Log
-from keyfold.retry import Patience
-from keyfold.spark import latest_state, read_log
-from keyfold.spark.paths import AVRO
-from keyfold_compactor.executor import LocalExecutor
-from keyfold_compactor.run import Run, RunSettings
-from keyfold_compactor.settings import TopicSettings
-from keyfold_compactor.spark_session import spark_session
+from keyfold.runtime.backoff import Backoff
+from keyfold.runtime.clock import SystemClock
+from keyfold.runtime.retry import Patience
+from keyfold.spark.dataframe import latest_state, read_log
+from keyfold.spark.dataframe.paths import AVRO
+from keyfold_compactor.decide.settings import TopicSettings
+from keyfold_compactor.execute.local import LocalExecutor
+from keyfold_compactor.execute.run import Run, RunSettings
+from keyfold_compactor.spark.session import spark_session
 from tests.bench._folder_store import FolderStore
 from tests.bench._processes import cpu_s, event_log, memory_folder, spark_traffic
 from tests.bench._records import RECORD_BYTES, SEGMENT_RECORDS, Recipe, SegmentJob

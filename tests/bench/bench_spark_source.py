@@ -25,9 +25,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from keyfold.read.log import Log
-from keyfold.spark.paths import AVRO
-from keyfold.spark.source_columns import COLUMNS, ddl
-from keyfold_compactor.spark_session import spark_session
+from keyfold.spark.dataframe.paths import AVRO
+from keyfold.spark.source.columns import COLUMNS, ddl
+from keyfold_compactor.spark.session import spark_session
 from tests.bench._folder_store import FolderStore
 from tests.bench._processes import memory_folder
 from tests.bench._records import RECORD_BYTES

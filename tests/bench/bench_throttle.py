@@ -22,10 +22,10 @@ from pathlib import Path
 import click
 from pyspark.sql import SparkSession
 
+from keyfold.runtime.throttle import ThrottleService
 from keyfold.store.api import Create
-from keyfold_compactor.spark_session import spark_session
-from keyfold_compactor.spark_tasks import TaskEnvironment
-from keyfold_compactor.throttle import ThrottleService
+from keyfold_compactor.spark.session import spark_session
+from keyfold_compactor.spark.tasks import TaskEnvironment
 from keyfold_demo.local_s3 import LocalS3Process
 from tests.support.wire_meter import WireMeter, most_within
 

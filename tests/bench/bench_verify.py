@@ -19,13 +19,13 @@ from random import Random
 
 import fastavro
 
-from keyfold.clock import SystemClock
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
 from keyfold.log.segment import SegmentWriter, segment_bytes
-from keyfold.read.verify import verify_partition
+from keyfold.runtime.clock import SystemClock
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
+from keyfold.verify.partition import verify_partition
 from tests.bench.bench_codec import cpu, make_columns
 
 PLACE = Place("topics", "bench", 0)

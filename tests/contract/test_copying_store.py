@@ -16,10 +16,10 @@ import pytest
 
 from keyfold.errors import AlreadyExists, ObjectNotFound, UploadLost
 from keyfold.store.api import MIN_PART_BYTES, CopyingStore, Create, ObjectStore, ResumingStore
-from keyfold.store.counted import CountedStore
-from keyfold.store.faulty import FaultyStore
 from keyfold.store.memory import MemoryStore
 from keyfold.store.s3 import S3Store
+from keyfold.store.wrappers.counting import CountedStore
+from keyfold.store.wrappers.faults import FaultyStore
 
 
 class Pair:

@@ -15,7 +15,6 @@ from threading import Barrier
 
 import pytest
 
-from keyfold.clock import SystemClock
 from keyfold.errors import (
     AlreadyExists,
     ConditionUndecided,
@@ -26,11 +25,12 @@ from keyfold.errors import (
     StoreUnavailable,
     UploadLost,
 )
+from keyfold.runtime.clock import SystemClock
 from keyfold.store.api import MIN_PART_BYTES, STORE_TIME_RESOLUTION_MS, Create, ObjectStore, Update
-from keyfold.store.counted import CountedStore
-from keyfold.store.faulty import FaultyStore
 from keyfold.store.memory import MemoryStore
 from keyfold.store.s3 import S3Store
+from keyfold.store.wrappers.counting import CountedStore
+from keyfold.store.wrappers.faults import FaultyStore
 from keyfold_sink.metrics.meter import TaskMeter
 from keyfold_sink.metrics.metered_store import MeteredStore
 

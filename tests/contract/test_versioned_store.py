@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from keyfold.clock import SystemClock
 from keyfold.errors import ObjectNotFound, StoreError
 from keyfold.read.log import Log
-from keyfold.read.repair import apply_repair, plan_repair
-from keyfold.read.verify import verify_partition
+from keyfold.runtime.clock import SystemClock
 from keyfold.store.api import Create, ObjectStore, Update, VersionedStore
 from keyfold.store.s3 import S3Store
+from keyfold.verify.partition import verify_partition
+from keyfold.verify.repair import apply_repair, plan_repair
 from tests.support.logs import MadeLog, records
 from tests.support.versioned import VersionedMemory
 from tests.support.versitygw import Versitygw

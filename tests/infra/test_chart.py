@@ -13,7 +13,7 @@ import yaml
 
 from keyfold.cli.app import cli
 from keyfold_compactor.options import CompactOptions
-from keyfold_compactor.replica.desk.run_options import RunOptions
+from keyfold_replicator.registry.run_options import RunOptions
 from keyfold_sink.config.examine import examine
 from tests.support.chart import command, config
 from tests.support.helm import KUBERNETES_VERSION, VALUE_SETS, helm, one, template

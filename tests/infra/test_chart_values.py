@@ -31,7 +31,7 @@ def test_a_sink_is_a_static_member_by_its_pods_name() -> None:
 
 @pytest.mark.parametrize(("flush_ms", "grace_s"), [(None, 55), (90_000, 120), (1_500, 32)])
 def test_a_sink_has_longer_to_end_than_its_tasks_to_flush(flush_ms: int | None, grace_s: int) -> None:
-    from keyfold_sink.running.run import WorkerTimings, limits
+    from keyfold_sink.worker.run import WorkerTimings, limits
 
     given = {} if flush_ms is None else {"task.shutdown.graceful.timeout.ms": flush_ms}
     objects = template(with_values({"sink": {"config": given}}))

@@ -12,9 +12,9 @@ import yaml
 from compose_spec import PyOptions
 
 from keyfold.cli.app import cli
-from keyfold.config_file import read_config
+from keyfold.config.config_file import read_config
 from keyfold_compactor.options import CompactOptions
-from keyfold_compactor.replica.desk.run_options import RunOptions
+from keyfold_replicator.registry.run_options import RunOptions
 from keyfold_sink.config.options import SinkOptions
 from tests.support.dockerfile import Stage, dockerfile, stages
 

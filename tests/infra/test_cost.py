@@ -13,28 +13,28 @@ from typing import Any
 
 import pytest
 
-from keyfold.backoff import Backoff
-from keyfold.clock import ManualClock
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
 from keyfold.log.record import Record
-from keyfold.store.counted import CountedStore
+from keyfold.runtime.backoff import Backoff
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.executor import LocalExecutor
+from keyfold.store.wrappers.counting import CountedStore
+from keyfold_compactor.execute.local import LocalExecutor
 from keyfold_compactor.job import Job, Selection
 from keyfold_compactor.options import CompactOptions
-from keyfold_compactor.replica.rounds import runner
-from keyfold_compactor.report import Outcome
+from keyfold_compactor.report.report import Outcome
+from keyfold_replicator.rounds import runner
 from keyfold_sink.kafka.source import SourceFacts
-from keyfold_sink.running.orders import OrderBook, sink_folder
-from keyfold_sink.running.roll_call import RollCall
-from keyfold_sink.running.run import WorkerTimings
 from keyfold_sink.status import PartitionStatus, State, TaskStatus, WorkerStatus
-from keyfold_sink.writing.budget import InFlight
-from keyfold_sink.writing.lane import Lane
-from keyfold_sink.writing.partition import PartitionWriter, Tools
-from keyfold_sink.writing.rolling import RollPolicy
-from keyfold_sink.writing.sender import Retry
+from keyfold_sink.worker.desired_state import OrderBook, sink_folder
+from keyfold_sink.worker.run import WorkerTimings
+from keyfold_sink.worker.worker_registry import RollCall
+from keyfold_sink.write.memory_budget import InFlight
+from keyfold_sink.write.partition import PartitionWriter, Tools
+from keyfold_sink.write.rolling import RollPolicy
+from keyfold_sink.write.segment_upload import Retry
+from keyfold_sink.write.serial_queue import Lane
 from tests.support import bill
 from tests.support.bill import Asked, Load, Prices, counted
 from tests.support.cleaning import patience

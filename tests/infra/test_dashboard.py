@@ -7,8 +7,8 @@ import re
 from collections import Counter
 from typing import Any
 
-from keyfold_compactor import metric_names as compactor_names
-from keyfold_compactor.replica.seen import metric_names as replica_names
+from keyfold_compactor.report import metric_names as compactor_names
+from keyfold_replicator.status import metric_names as replica_names
 from keyfold_sink.metrics.names import METRICS as SINK_METRICS
 from tests.support.each import each
 from tests.support.grafana_dashboard import COLUMNS, COMMAND, PAGE, text

@@ -19,16 +19,16 @@ from typing import Any, Final
 import pytest
 from botocore.exceptions import ClientError
 
-from keyfold.allowed_credentials import AllowedCredentials
-from keyfold.clock import SystemClock
+from keyfold.config.allowed_credentials import AllowedCredentials
 from keyfold.errors import AccessDenied, AlreadyExists, ObjectNotFound
 from keyfold.log.edits_replica import same_content
 from keyfold.log.manifest import Manifest, Replaced, SegmentEntry
 from keyfold.log.names import Place, Role, new_name
 from keyfold.log.partition_log import PartitionLog
 from keyfold.read.log import Log
+from keyfold.replicas.registry import Registry
+from keyfold.runtime.clock import SystemClock
 from keyfold.store.api import Create, Update
-from keyfold_compactor.replica.desk.registry import Registry
 from keyfold_demo.s3_endpoint import s3_client
 from tests.support import iam_scenes as scenes
 from tests.support.hostile import plant, plant_manifest

@@ -25,8 +25,8 @@ from typing import Any
 import pytest
 import yaml
 
-from keyfold.clock import SystemClock
 from keyfold.log.names import Place
+from keyfold.runtime.clock import SystemClock
 from keyfold.store.api import ObjectStore
 from tests.support.cleaning import Sink, load, record
 from tests.support.helm import VALUE_SETS, one, template

@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from keyfold.clock import SystemClock
 from keyfold.errors import FirstCopyUnfinished, LogNotFound, ManifestLost
 from keyfold.log.names import Place
+from keyfold.runtime.clock import SystemClock
 from keyfold.store.api import ObjectStore
 from tests.support.cleaning import Sink, load, record
 from tests.support.helm import VALUE_SETS, template

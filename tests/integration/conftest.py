@@ -30,8 +30,8 @@ def log(tmp_path: Path) -> FolderLog:
 @pytest.fixture
 def jvm(spark: SparkSession) -> str:
     """The engine that needs an Avro reader, which Spark has in itself from version 4 on."""
+    from keyfold.spark.dataframe.paths import AVRO
     from keyfold.spark.jvm import has_class
-    from keyfold.spark.paths import AVRO
 
     if not has_class(spark, AVRO):
         pytest.skip("this Spark has no Avro reader")

@@ -21,13 +21,13 @@ from random import Random
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from keyfold.clock import SystemClock
 from keyfold.log.record import Record
 from keyfold.read.log import Log
-from keyfold.read.verify import verify_partition
+from keyfold.runtime.clock import SystemClock
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
 from keyfold.store.s3 import S3Location, S3Store
+from keyfold.verify.partition import verify_partition
 from tests.conftest import fresh
 from tests.support.changelog import LARGE, SMALL, Facts, changes, root_tree
 from tests.support.kafka import KafkaBroker, produce_changes

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from keyfold.clock import SystemClock
 from keyfold.errors import FirstCopyUnfinished, LogNotFound
 from keyfold.log.names import Place
 from keyfold.log.record import Record
+from keyfold.runtime.clock import SystemClock
 from tests.support.cleaning import EAGER, Sink, latest, load, new_run, read_all, record
 from tests.support.clocks import HOUR_MS, SkewedClock, SkewedProcesses
 from tests.support.kafka import KafkaBroker, produce_all, synthetic

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from keyfold.clock import SystemClock
 from keyfold.log.names import Place
 from keyfold.log.record import Record
+from keyfold.runtime.clock import SystemClock
 from keyfold.store.s3 import S3Location, S3Store
 from tests.support.cleaning import Sink, last_per_key, load, object_names, read_all, record
 from tests.support.moto import ACCESS_KEY_ID, REGION

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from keyfold.clock import SystemClock
 from keyfold.log.names import Place
+from keyfold.runtime.clock import SystemClock
 from keyfold.store.s3 import S3Location
 from tests.support import compact_command
 from tests.support.cleaning import Sink, object_names, record
@@ -141,7 +141,7 @@ def test_per_topic_values_win_over_general_ones_and_those_over_what_kafka_said()
 
 
 def test_the_idle_path_imports_neither_spark_nor_arrow() -> None:
-    modules = "keyfold_compactor.cli, keyfold_compactor.job, keyfold_compactor.options, keyfold_compactor.show"
+    modules = "keyfold_compactor.cli, keyfold_compactor.job, keyfold_compactor.options, keyfold_compactor.report.show"
     code = f"import sys, {modules}; print([m for m in ('pyspark', 'pyarrow', 'pandas') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"
@@ -150,8 +150,8 @@ def test_the_idle_path_imports_neither_spark_nor_arrow() -> None:
 def test_codecs_of_the_configuration_are_those_of_the_log() -> None:
     from typing import get_args
 
+    from keyfold.config.option_fields import Codec
     from keyfold.log.codec import CODECS
-    from keyfold.option_fields import Codec
 
     assert get_args(Codec) == CODECS
 

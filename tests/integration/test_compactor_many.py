@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from keyfold.clock import SystemClock
 from keyfold.log.names import Place
+from keyfold.runtime.clock import SystemClock
 from keyfold.store.s3 import S3Location
-from keyfold_compactor.run import Run, RunSettings
-from keyfold_compactor.settings import TopicSettings
+from keyfold_compactor.decide.settings import TopicSettings
+from keyfold_compactor.execute.run import Run, RunSettings
 from tests.bench import _many
 from tests.bench._folder_store import FolderStore
 from tests.support import compact_command
@@ -87,8 +87,8 @@ def test_a_plan_and_a_run_with_nothing_to_do_import_no_spark_and_start_no_jvm(
 def test_hundreds_of_small_partitions_are_four_jobs_of_spark_and_an_idle_run_is_none(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    from keyfold_compactor.spark_executor import SparkExecutor
-    from keyfold_compactor.spark_tasks import TaskEnvironment
+    from keyfold_compactor.spark.executor import SparkExecutor
+    from keyfold_compactor.spark.tasks import TaskEnvironment
 
     _many.make(tmp_path, PARTITIONS, records=40, segments=4, garbage=0.5)
     store, places = FolderStore(str(tmp_path)), _many.places(PARTITIONS)

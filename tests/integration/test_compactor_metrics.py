@@ -23,8 +23,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from keyfold.clock import SystemClock
 from keyfold.log.names import Place
+from keyfold.runtime.clock import SystemClock
 from keyfold.store.s3 import S3Location
 from tests.support import compact_command
 from tests.support.cleaning import Sink, load, record

@@ -12,10 +12,10 @@ from random import Random
 import pytest
 
 from keyfold.cli.app import Surroundings, open_by_url, run
-from keyfold.clock import SystemClock
+from keyfold.replicas.documents import registration_key
+from keyfold.runtime.clock import SystemClock
 from keyfold.store.api import Update
 from keyfold.store.s3 import S3Location
-from keyfold_compactor.replica.desk.documents import registration_key
 from tests.integration.test_compactor_command import fill
 from tests.support import compact_command
 from tests.support.cleaning import load, read_all

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from keyfold.clock import SystemClock
 from keyfold.log.names import Place, Role, parse_name
+from keyfold.runtime.clock import SystemClock
 from keyfold.store.api import Create, ObjectInfo
 from keyfold.store.memory import MemoryStore
 from keyfold.store.s3 import S3Location, S3Store
-from keyfold_compactor.run import Run, RunSettings
-from keyfold_compactor.settings import Encoding
-from keyfold_compactor.work import Executor
+from keyfold_compactor.decide.settings import Encoding
+from keyfold_compactor.execute.run import Run, RunSettings
+from keyfold_compactor.execute.work import Executor
 from tests.support.cleaning import EAGER, Sink, load, read_all
 from tests.support.moto import LocalS3Process
 from tests.support.shapes import Batches, Expected, again, one_after_another, shapes
@@ -90,8 +90,8 @@ def clean(
     spark: Any, location: S3Location, store: S3Store, places: Sequence[Place], seed: int, *, map_bytes: int
 ) -> None:
     """One run. Logs with more index bytes than `map_bytes` are mapped by many tasks."""
-    from keyfold_compactor.spark_executor import SparkExecutor
-    from keyfold_compactor.spark_tasks import TaskEnvironment
+    from keyfold_compactor.spark.executor import SparkExecutor
+    from keyfold_compactor.spark.tasks import TaskEnvironment
 
     executor = SparkExecutor(spark, TaskEnvironment(location, None, 20.0), map_bytes=map_bytes)
     settings = RunSettings(settings_of=lambda *_: replace(EAGER, encoding=ENCODING))

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from keyfold.clock import SystemClock
 from keyfold.log.names import Place
 from keyfold.log.record import Record
+from keyfold.runtime.clock import SystemClock
 from keyfold.store.s3 import S3Location, S3Store
 from tests.support import compact_command
 from tests.support.cleaning import Sink, last_per_key, load, read_all, record

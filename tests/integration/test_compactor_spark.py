@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from keyfold.clock import SystemClock
 from keyfold.log.names import Place
 from keyfold.log.record import Record
+from keyfold.runtime.clock import SystemClock
 from keyfold.store.s3 import S3Location, S3Store
-from keyfold_compactor.horizon import Purge
-from keyfold_compactor.run import Run, RunSettings
-from keyfold_compactor.settings import Encoding
-from keyfold_compactor.work import Executor, LogJob
+from keyfold_compactor.decide.horizon import Purge
+from keyfold_compactor.decide.settings import Encoding
+from keyfold_compactor.execute.run import Run, RunSettings
+from keyfold_compactor.execute.work import Executor, LogJob
 from tests.support.cleaning import EAGER, Sink, last_per_key, load, read_all, record
 from tests.support.held import tell
 from tests.support.keyfold_here import here
@@ -157,8 +157,8 @@ def test_however_a_log_is_mapped_and_its_masks_travel_the_result_is_the_same(
 
     A replica has received half of them, and holds the tombstones of the other half.
     """
-    from keyfold_compactor.spark_executor import SparkExecutor
-    from keyfold_compactor.spark_tasks import TaskEnvironment
+    from keyfold_compactor.spark.executor import SparkExecutor
+    from keyfold_compactor.spark.tasks import TaskEnvironment
 
     whole, split, driver, shuffled = 10**9, 8_000, 10**9, 0
     topic = replace(EAGER, encoding=Encoding("zstandard", 1, 4096), replicas=("eu",))

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from keyfold_sink.convert.avro_layout import BadData, compile_check
+from keyfold_sink.validate.convert.avro_layout import BadData, compile_check
 from tests.support.avro_cases import encode, has_empty_items, schemas, values
 from tests.support.columns import batch
 from tests.support.connect_judge import ask, avro_question, json_question

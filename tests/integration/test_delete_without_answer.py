@@ -1,6 +1,6 @@
 """A DELETE whose answer never comes, whether it was carried out, was not, or lands later, on a real HTTP connection.
 
-`keyfold.store.faulty` has the same kinds for stores in memory; `test_cleaning_faults` and `test_replica_faults` try
+`keyfold.store.wrappers.faults` has the same kinds for stores in memory; `test_cleaning_faults` and `test_replica_faults` try
 them at each call. Here it is boto3 that repeats the request, and a pass or a round that meets the error at last.
 """
 
@@ -12,13 +12,13 @@ from random import Random
 
 import pytest
 
-from keyfold.clock import SystemClock
 from keyfold.errors import StoreUnavailable
 from keyfold.log.edits_replica import same_content
 from keyfold.log.names import Place
+from keyfold.runtime.clock import SystemClock
 from keyfold.store.api import Create
 from keyfold.store.s3 import S3Location, S3Store
-from keyfold_compactor.replica.rounds.runner import Runner
+from keyfold_replicator.rounds.runner import Runner
 from tests.support.cleaning import EAGER, PLACE, Sink, clean, last_per_key, load, object_names, read_all, record
 from tests.support.moto import DROP, Fault, LocalS3Process
 from tests.support.replica_rounds import SETTINGS, Desk, link

@@ -23,10 +23,10 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 
+from keyfold.formats.format import Format
 from keyfold.log.record import CREATE_TIME, Record
 from keyfold.store.api import Create
 from keyfold.store.s3 import S3Store
-from keyfold.typed.formats import Format
 from tests.support.exports import Folder, exported, log_of
 from tests.support.keyfold_here import here
 from tests.support.logs import MadeLog, record

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaException
 
 from keyfold.errors import KeyfoldError
 from keyfold.log.record import Record
-from keyfold_compactor.settings import TopicSettings
+from keyfold_compactor.decide.settings import TopicSettings
 from tests.conftest import MakeTopic, fresh
 from tests.support.kafka import KafkaBroker, produce_all
 from tests.support.kafka_cleaner import BASE_MS, DAY_MS, HELD, SENTINEL_STEP_MS, Lab, Message, sentinel

@@ -7,12 +7,12 @@ from random import Random
 
 import pytest
 
-from keyfold.clock import ManualClock
 from keyfold.errors import OffsetOutOfRange, SnapshotLost
 from keyfold.log.record import Record
 from keyfold.read.log import Log
-from keyfold.read.repair import apply_repair, plan_repair
-from keyfold.read.verify import verify_partition
+from keyfold.runtime.clock import ManualClock
+from keyfold.verify.partition import verify_partition
+from keyfold.verify.repair import apply_repair, plan_repair
 from tests.support.cleaning import EAGER, PLACE, Sink, clean, last_per_key, latest, load, record
 from tests.support.meddling import MeddlingStore
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from keyfold.clock import SystemClock
 from keyfold.log.record import Record
-from keyfold_compactor.replica.desk.registry import EnablementBook
+from keyfold.replicas.registry import EnablementBook
+from keyfold.runtime.clock import SystemClock
 from tests.support.cleaning import EAGER, Sink, latest, load, read_all, record
 from tests.support.replica_scene import NAME, Scene, open_sink, until
 

@@ -18,17 +18,17 @@ from typing import Any, Final
 
 import pytest
 
-from keyfold.backoff import Backoff
-from keyfold.clock import SystemClock
 from keyfold.errors import Corrupt, KeyfoldError
 from keyfold.log.names import Place
 from keyfold.log.objects import PART_BYTES
-from keyfold.retry import Patience
+from keyfold.runtime.backoff import Backoff
+from keyfold.runtime.clock import SystemClock
+from keyfold.runtime.retry import Patience
 from keyfold.store.api import Create
-from keyfold.store.counted import CountedStore
 from keyfold.store.s3 import S3Location, S3Store
-from keyfold_compactor.replica.carriage.jobs import CopyJob, Way
-from keyfold_compactor.replica.carriage.transfer import Transfer
+from keyfold.store.wrappers.counting import CountedStore
+from keyfold_replicator.copy.jobs import CopyJob, Way
+from keyfold_replicator.copy.transfer import Transfer
 from tests.support.moto import DROP, Fault, LocalS3Process
 from tests.support.transfers import named
 from tests.support.versitygw import Versitygw
@@ -164,9 +164,9 @@ def test_two_servers_that_misbehave(moto_servers: tuple[LocalS3Process, LocalS3P
 ONE_JOB: Final = """
 import pickle, sys
 from random import Random
-from keyfold.clock import SystemClock
-from keyfold.retry import Patience
-from keyfold_compactor.replica.carriage.transfer import Transfer
+from keyfold.runtime.clock import SystemClock
+from keyfold.runtime.retry import Patience
+from keyfold_replicator.copy.transfer import Transfer
 source, target, job = pickle.load(sys.stdin.buffer)
 patience = Patience(SystemClock(), Random(3))
 with Transfer(source.open(), target.open(), topics_dir="topics", patience=patience) as carrying:

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from keyfold.clock import SystemClock
 from keyfold.errors import KeyfoldError
 from keyfold.kafka.cluster import Cluster
 from keyfold.kafka.settings import client_settings
 from keyfold.log.names import Place
 from keyfold.log.record import Record
 from keyfold.read.log import Log
+from keyfold.runtime.clock import SystemClock
 from keyfold.store.s3 import S3Store
 from tests.support.cleaning import EAGER, new_run
 from tests.support.command_here import Ended, run_here

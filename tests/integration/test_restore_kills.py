@@ -18,12 +18,12 @@ from random import Random
 
 import pytest
 
-from keyfold.clock import SystemClock
 from keyfold.kafka.cluster import Cluster
 from keyfold.kafka.reading import read_topic
 from keyfold.kafka.settings import client_settings
 from keyfold.log.names import Place
 from keyfold.log.record import Record
+from keyfold.runtime.clock import SystemClock
 from keyfold.store.s3 import S3Store
 from tests.support.kafka import KafkaBroker
 from tests.support.logs import MadeLog

@@ -15,12 +15,12 @@ from confluent_kafka import Producer
 from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
-from keyfold.clock import SystemClock
 from keyfold.log.gaps import records_in
 from keyfold.log.manifest import Gap
 from keyfold.log.names import Place
 from keyfold.log.record import Record
-from keyfold.read.verify import verify_partition
+from keyfold.runtime.clock import SystemClock
+from keyfold.verify.partition import verify_partition
 from tests.conftest import fresh
 from tests.support.kafka import KafkaBroker
 from tests.support.moto import LocalS3Process

@@ -17,10 +17,10 @@ from urllib.error import HTTPError
 
 import pytest
 
-from keyfold.clock import SystemClock
 from keyfold.log.names import Place
-from keyfold.read.verify import verify_partition
+from keyfold.runtime.clock import SystemClock
 from keyfold.store.api import ObjectStore
+from keyfold.verify.partition import verify_partition
 from keyfold_sink.kafka.source import ASKED_REASON
 from tests.support.kafka import KafkaBroker, produce_all, synthetic
 from tests.support.moto import LocalS3Process

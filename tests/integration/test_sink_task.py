@@ -13,7 +13,7 @@ from confluent_kafka.cimpl import NewPartitions
 
 from keyfold_sink.kafka.source import SourceForbidden
 from keyfold_sink.status import State
-from keyfold_sink.task.orders import Order
+from keyfold_sink.task.commands import Order
 from keyfold_sink.task.timings import TaskTimings
 from tests.conftest import fresh
 from tests.support.kafka import KafkaBroker, produce_all, synthetic

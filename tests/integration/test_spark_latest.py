@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keyfold.log.record import Record
-from keyfold.spark.pins import pin_log
+from keyfold.spark.dataframe.pins import pin_log
 from tests.support.spark_logs import FolderLog, rows
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ pytestmark = [
 
 
 def latest(spark: SparkSession, log: FolderLog, **wanted: Any) -> DataFrame:
-    from keyfold.spark import latest_state
+    from keyfold.spark.dataframe import latest_state
 
     return latest_state(spark, log.url, log.topic, **{**log.where, **wanted})
 
@@ -70,7 +70,9 @@ def test_the_first_dirty_offset_may_lie_inside_a_segment(
     made = log.made(0)
     made.append([Record(at, 1, "CreateTime", keys[at], values[at]) for at in range(30)])
     made.append([Record(at, 1, "CreateTime", keys[at], values[at]) for at in range(30, 60)])
-    module = import_module("keyfold.spark.latest_state")  # the package's own name `latest_state` is the function
+    module = import_module(
+        "keyfold.spark.dataframe.latest_state"
+    )  # the package's own name `latest_state` is the function
 
     def pinned(*given: Any) -> tuple[Any, ...]:
         # Up to offset 20 no key comes twice, so this is a version that a compactor might have left.

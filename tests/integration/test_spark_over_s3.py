@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from keyfold.clock import ManualClock
 from keyfold.log.names import Place
 from keyfold.log.record import Record
 from keyfold.read.log import open_log
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.location import parse_url
 from keyfold_demo.java import default_cache, s3a_jars
 from tests.support.cleaning import new_run
@@ -69,7 +69,7 @@ def test_a_session_with_s3a_reads_by_it(url: str, tmp_path: Path) -> None:
 def test_a_session_without_a_file_system_reads_by_keyfold(
     spark: SparkSession, local_s3: LocalS3Process, url: str
 ) -> None:
-    from keyfold.spark import latest_state, read_log
+    from keyfold.spark.dataframe import latest_state, read_log
 
     # Tasks have the environment in which their JVM was started, so here the store must say all by itself.
     store = local_s3.location(parse_url(url)[0]).open()

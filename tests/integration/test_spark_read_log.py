@@ -34,7 +34,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 
 def read(spark: SparkSession, log: FolderLog, **wanted: Any) -> DataFrame:
-    from keyfold.spark import read_log
+    from keyfold.spark.dataframe import read_log
 
     return read_log(spark, log.url, log.topic, **{**log.where, **wanted})
 
@@ -170,8 +170,8 @@ def test_names_that_spark_might_misread_are_only_names(spark: SparkSession, tmp_
 
 @pytest.mark.usefixtures("jvm")
 def test_the_session_decides_who_reads(spark: SparkSession) -> None:
+    from keyfold.spark.dataframe.paths import Root, choose_engine
     from keyfold.spark.jvm import has_class
-    from keyfold.spark.paths import Root, choose_engine
 
     assert not has_class(spark, "org.example.NoSuchThing")
     # This session has no S3 file system: keyfold reads by itself, and who asks for the JVM is told why not.

@@ -25,7 +25,7 @@ def log(tmp_path: Path) -> FolderLog:
 
 
 def has_admission() -> bool:
-    from keyfold.spark.source import HAS_ADMISSION
+    from keyfold.spark.source.data_source import HAS_ADMISSION
 
     return HAS_ADMISSION
 

@@ -15,9 +15,9 @@ from keyfold.cli.app import Surroundings, run
 from keyfold.kafka.errors import KafkaTopicMissing
 from keyfold.kafka.topic_reader import KafkaTopic
 from keyfold.log.record import Record
-from keyfold.read.compare import Comparison, compare_partition
-from keyfold.read.findings import Kind
 from keyfold.read.log import Log
+from keyfold.verify.compare import Comparison, compare_partition
+from keyfold.verify.findings import Kind
 from tests.conftest import MakeTopic, fresh
 from tests.support.kafka import KafkaBroker, produce_all, synthetic
 from tests.support.kafka_cleaner import BASE_MS, Lab, Message, sentinel

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from keyfold.clock import SystemClock
 from keyfold.log.manifest_codec import encode_manifest
 from keyfold.log.names import Place
-from keyfold.read.findings import Kind, VerifyReport
-from keyfold.read.verify import verify_partition
+from keyfold.runtime.clock import SystemClock
 from keyfold.store.api import Create, Update
 from keyfold.store.s3 import S3Store
+from keyfold.verify.findings import Kind, VerifyReport
+from keyfold.verify.partition import verify_partition
 from tests.support.logs import MadeLog, record
 
 if TYPE_CHECKING:

@@ -17,14 +17,14 @@ from itertools import pairwise
 from random import Random
 from typing import Any
 
-from keyfold.clock import ManualClock
 from keyfold.errors import CommitRefused
 from keyfold.log import edits
 from keyfold.log.commit import Committer, Pinned
 from keyfold.log.edits import Edit, Replacement
 from keyfold.log.manifest import Manifest, SegmentEntry, faults
 from keyfold.log.names import ObjectName, Place, Role
-from keyfold.retry import Patience
+from keyfold.runtime.clock import ManualClock
+from keyfold.runtime.retry import Patience
 from keyfold.store.memory import MemoryStore
 from tests.model import truth
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from keyfold.log.names import Role
-from keyfold_compactor.horizon import due_epochs
+from keyfold_compactor.decide.horizon import due_epochs
 from tests.model import passes, truth
 from tests.model.book import GONE, EditKey, short
 from tests.model.protocol import CLAIM, COMMIT, CREATES, EXPIRE, FORGET, IDLE, NONE, READY, UPLOAD, State, Step, Writer

@@ -23,9 +23,9 @@ import pyarrow as pa
 
 from keyfold.log.manifest import NO_VERSION, Hold, Pass
 from keyfold.store.api import STORE_TIME_RESOLUTION_MS
-from keyfold_compactor.horizon import purge_of
-from keyfold_compactor.retain import retain
-from keyfold_compactor.settings import TopicSettings
+from keyfold_compactor.decide.horizon import purge_of
+from keyfold_compactor.decide.retain import retain
+from keyfold_compactor.decide.settings import TopicSettings
 from tests.model.book import Violation
 from tests.support.manifests import empty_manifest
 

@@ -22,10 +22,10 @@ from keyfold.errors import LogError, OffsetOutOfRange
 from keyfold.log import edits_replica as edits
 from keyfold.log.commit import _landed
 from keyfold.log.edits import Edit, with_commit_id
+from keyfold.log.gc import due_names
 from keyfold.log.manifest import Hold, Manifest, Token, content, is_over, stamped
 from keyfold.read.position import anchor_of, check_resumed
 from keyfold.store.api import STORE_TIME_RESOLUTION_MS
-from keyfold_compactor.janitor import due_names
 from tests.model import truth
 from tests.model.book import Violation
 from tests.model.replica_source import History

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from keyfold.log.gc import due_names, orphan_names
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import Role, parse_name
-from keyfold_compactor.janitor import due_names, orphan_names
 from tests.model.book import GONE, Violation, short
 from tests.model.compactor import Compactors
 from tests.model.protocol import CREATES, DELETES, IDLE, LANDS, Reader, State, Step, Writer

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from keyfold_compactor.settings import TopicSettings
+from keyfold_compactor.decide.settings import TopicSettings
 from tests.support.machines import Step
 
 LONG_KEY: Final = b"long key " * 30

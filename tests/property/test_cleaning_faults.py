@@ -14,14 +14,14 @@ from functools import cache
 
 import pytest
 
-from keyfold.clock import ManualClock
 from keyfold.log.manifest import Manifest
 from keyfold.log.manifest_codec import decode_manifest
 from keyfold.log.record import Record
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import Bytes, PutMode, PutResult, Update
-from keyfold.store.faulty import Call, Fault, FaultyStore, SimulatedCrash, every_fault
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.settings import TopicSettings
+from keyfold.store.wrappers.faults import Call, Fault, FaultyStore, SimulatedCrash, every_fault
+from keyfold_compactor.decide.settings import TopicSettings
 from tests.support.cleaning import (
     EAGER,
     PLACE,

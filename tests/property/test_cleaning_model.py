@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keyfold.clock import ManualClock
 from keyfold.log.manifest import UNSTAMPED, Manifest
 from keyfold.log.record import Record
-from keyfold_compactor.settings import TopicSettings
+from keyfold.runtime.clock import ManualClock
+from keyfold_compactor.decide.settings import TopicSettings
 from tests.support.cleaning import EAGER, clean, last_per_key, latest, load, memory_log, object_names, read_all, record
 
 KEYS = st.one_of(st.none(), st.sampled_from([b"", b"a", b"b", b"c", b"long key " * 40]), st.binary(max_size=2))

@@ -14,13 +14,13 @@ from random import Random
 
 import pytest
 
-from keyfold.clock import Clock, ManualClock
 from keyfold.errors import OffsetOutOfRange, SnapshotLost
 from keyfold.log.record import Record
 from keyfold.read.log import Log
-from keyfold.store.faulty import Fault, FaultyStore, Kind, SimulatedCrash
-from keyfold_compactor.report import Outcome
-from keyfold_compactor.settings import TopicSettings
+from keyfold.runtime.clock import Clock, ManualClock
+from keyfold.store.wrappers.faults import Fault, FaultyStore, Kind, SimulatedCrash
+from keyfold_compactor.decide.settings import TopicSettings
+from keyfold_compactor.report.report import Outcome
 from tests.property.test_replica_faults import CASES, SIDES, calls_of
 from tests.support.cleaning import (
     PLACE,

@@ -10,10 +10,10 @@ from functools import partial
 
 import pytest
 
-from keyfold.clock import SystemClock
 from keyfold.errors import LogNotFound
 from keyfold.log.decode import read_records
 from keyfold.log.names import Place
+from keyfold.runtime.clock import SystemClock
 from keyfold.store.memory import MemoryStore
 from keyfold_sink.status import UNKNOWN, State
 from tests.support.cleaning import load

@@ -58,7 +58,7 @@ def test_a_log_is_a_dict_although_the_stores_clock_jumps(sharded: Sharded) -> No
     run_machine(ClockMachine, len(sharded(range(40))), 30)
 
 
-MISTAKE = ("keyfold_compactor.janitor._is_beyond_commit", lambda name, _: name is not None)
+MISTAKE = ("keyfold.log.gc._is_beyond_commit", lambda name, _: name is not None)
 """The allowance for jumps hides no mistake that has nothing to do with them."""
 
 

@@ -10,23 +10,23 @@ from random import Random
 
 import pytest
 
-from keyfold.backoff import Backoff
-from keyfold.clock import SystemClock
 from keyfold.errors import ConditionUndecided, StoreUnavailable
 from keyfold.log.names import schema_key
+from keyfold.runtime.backoff import Backoff
+from keyfold.runtime.clock import SystemClock
 from keyfold.store.api import Blob, Bytes, PutMode, PutResult
 from keyfold.store.memory import MemoryStore
-from keyfold_sink.convert.api import SchemasPending
-from keyfold_sink.convert.avro_check import VALUE_HEADER, AvroCheck
-from keyfold_sink.convert.kept import KeptSchemas
-from keyfold_sink.convert.registry_api import (
+from keyfold_sink.validate.convert.api import SchemasPending
+from keyfold_sink.validate.convert.avro_check import VALUE_HEADER, AvroCheck
+from keyfold_sink.validate.convert.kept import KeptSchemas
+from keyfold_sink.validate.convert.registry_api import (
     RegisteredSchema,
     RegistryRefused,
     RegistryUnavailable,
     SchemaKey,
     SchemaUnknown,
 )
-from keyfold_sink.convert.schemas import Persistence, Schemas, SchemaTimings
+from keyfold_sink.validate.convert.schemas import Persistence, Schemas, SchemaTimings
 
 SCHEMAS = 60
 UNKNOWN = 1000

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from keyfold.clock import ManualClock
 from keyfold.log.index import read_index
 from keyfold.log.record import Record
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.settings import TopicSettings
+from keyfold_compactor.decide.settings import TopicSettings
 from tests.support.cleaning import EAGER, PLACE, clean, last_per_key, latest, load, memory_log, read_all, record
 from tests.support.slow_reader import Reader, read_on
 

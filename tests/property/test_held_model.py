@@ -15,14 +15,14 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from keyfold.clock import ManualClock
 from keyfold.log.index import read_index
 from keyfold.log.manifest import Manifest
 from keyfold.log.record import Record
-from keyfold.store.faulty import Fault, FaultyStore, Kind, SimulatedCrash, kinds_of
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.floor import Settled
-from keyfold_compactor.settings import TopicSettings
+from keyfold.store.wrappers.faults import Fault, FaultyStore, Kind, SimulatedCrash, kinds_of
+from keyfold_compactor.decide.min_garbage import Settled
+from keyfold_compactor.decide.settings import TopicSettings
 from tests.support.cleaning import PLACE, clean, latest, load, memory_log, new_run, read_all, record
 from tests.support.held import tell
 

@@ -15,16 +15,16 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from keyfold.clock import ManualClock
 from keyfold.errors import CommitRefused, OffsetOutOfRange, SnapshotLost
 from keyfold.log.objects import create_object
 from keyfold.log.partition_log import PartitionLog, SinkSession
 from keyfold.log.record import Record
 from keyfold.log.segment import SegmentWriter
 from keyfold.read.log import Log
-from keyfold.read.verify import verify_partition
-from keyfold.store.faulty import Call, FaultyStore, SimulatedCrash
-from keyfold_compactor.settings import LONG_MAX, TopicSettings
+from keyfold.runtime.clock import ManualClock
+from keyfold.store.wrappers.faults import Call, FaultyStore, SimulatedCrash
+from keyfold.verify.partition import verify_partition
+from keyfold_compactor.decide.settings import LONG_MAX, TopicSettings
 from tests.property import lives
 from tests.support.cleaning import (
     EAGER,
@@ -384,17 +384,20 @@ def test_a_log_is_a_dict_whatever_happens_in_any_order(sharded: Sharded) -> None
 
 SELDOM = "a reader goes on after any purge"  # it takes a tombstone, two passes and a reader asleep: some 20 s
 MISTAKES = {
-    "the lag is ignored": ("keyfold_compactor.policy._first_uncleanable", lambda manifest, *_: manifest.next_offset),
+    "the lag is ignored": (
+        "keyfold_compactor.decide.policy._first_uncleanable",
+        lambda manifest, *_: manifest.next_offset,
+    ),
     "tombstones go at once": (
-        "keyfold_compactor.horizon.due_epochs",
+        "keyfold_compactor.decide.horizon.due_epochs",
         lambda manifest, *_: frozenset(p.epoch for p in manifest.passes),
     ),
     "readers get no time": (
-        "keyfold_compactor.janitor.due_names",
+        "keyfold.log.gc.due_names",
         lambda manifest, *_: tuple(r.name for r in manifest.replaced),
     ),
-    "retention takes what is young": ("keyfold_compactor.retention._is_old", lambda *_: True),
-    "orphans go by name alone": ("keyfold_compactor.janitor._is_beyond_commit", lambda name, _: name is not None),
+    "retention takes what is young": ("keyfold_compactor.decide.retention._is_old", lambda *_: True),
+    "orphans go by name alone": ("keyfold.log.gc._is_beyond_commit", lambda name, _: name is not None),
     SELDOM: ("keyfold.read.ordered.check_resumed", lambda *_: None),
     "epochs do not fence": ("keyfold.log.edits._require_epoch", lambda *_: None),
 }

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from keyfold.clock import ManualClock
 from keyfold.log.record import Record
-from keyfold.store.faulty import Call, Fault, FaultyStore, Kind, SimulatedCrash
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.report import Outcome
-from keyfold_compactor.settings import TopicSettings
+from keyfold.store.wrappers.faults import Call, Fault, FaultyStore, Kind, SimulatedCrash
+from keyfold_compactor.decide.settings import TopicSettings
+from keyfold_compactor.report.report import Outcome
 from tests.property.test_floor_model import check
 from tests.support.cleaning import EAGER, PLACE, clean, last_per_key, load, memory_log, new_run, read_all, record
 from tests.support.slow_reader import Reader, read_on

@@ -14,7 +14,7 @@ from functools import cache, partial
 import pytest
 
 from keyfold.log.names import parse_name
-from keyfold.store.faulty import Call, Fault, Kind, SimulatedCrash, every_fault, kinds_of
+from keyfold.store.wrappers.faults import Call, Fault, Kind, SimulatedCrash, every_fault, kinds_of
 from tests.support.cleaning import EAGER, PLACE, load, object_names, record
 from tests.support.replica_oracle import REPLICA_PLACE, differences
 from tests.support.replica_pair import Pair, Process

@@ -20,11 +20,11 @@ from keyfold.log.commit import Pinned
 from keyfold.log.edits_replica import same_content
 from keyfold.log.manifest import UNSTAMPED, Manifest
 from keyfold.log.partition_log import PartitionLog
-from keyfold_compactor.replica.desk.documents import ALL_TOPICS, CompactionEntry, Enablement
-from keyfold_compactor.replica.rounds.plan import plan
-from keyfold_compactor.replica.seen.judge import Asked, Seen, judge
-from keyfold_compactor.replica.standing.figures import Figures, figures, figures_by_cursor
-from keyfold_compactor.replica.standing.states import State
+from keyfold.replicas.documents import ALL_TOPICS, CompactionEntry, Enablement
+from keyfold_replicator.rounds.plan import plan
+from keyfold_replicator.state.figures import Figures, figures, figures_by_cursor
+from keyfold_replicator.state.states import State
+from keyfold_replicator.status.assessment import Asked, Seen, judge
 from tests.support.cleaning import EAGER, FAST, PLACE, load, read_all, record
 from tests.support.replica_oracle import NAME, REPLICA_PLACE
 from tests.support.replica_pair import Pair

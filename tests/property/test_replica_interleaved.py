@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from keyfold.errors import IsReplica, KeyfoldError, ReplicaDiverged
 from keyfold.log.manifest import content
 from keyfold.store.api import ObjectStore
-from keyfold.store.faulty import Chaos, FaultyStore, Kind, SimulatedCrash
+from keyfold.store.wrappers.faults import Chaos, FaultyStore, Kind, SimulatedCrash
 from tests.support.interleave import Interleaving
 from tests.support.replica_twins import Replicator, Twins, appends, cleans, name_of
 

@@ -22,9 +22,9 @@ from keyfold.log import edits_replica
 from keyfold.log.edits import Edit
 from keyfold.log.manifest import Manifest, stamped
 from keyfold.read.log import Log
-from keyfold.store.faulty import Fault, FaultyStore, Kind, SimulatedCrash
-from keyfold_compactor.replica.standing.states import State
-from keyfold_compactor.settings import LONG_MAX
+from keyfold.store.wrappers.faults import Fault, FaultyStore, Kind, SimulatedCrash
+from keyfold_compactor.decide.settings import LONG_MAX
+from keyfold_replicator.state.states import State
 from tests.property import lives
 from tests.property.test_log_machine import CHOICES, ROWS, LogMachine, Reader, Rows
 from tests.support.log_machine import OneFault
@@ -267,9 +267,9 @@ def nothing(*_: object, **__: object) -> None:
 
 SELDOM = "readers get no time"  # what goes early goes together with what is due: up to minutes
 MISTAKES: dict[str, list[tuple[str, Any]]] = {
-    "tombstones are not held": [("keyfold_compactor.horizon.held_from", lambda *_: LONG_MAX)],
-    SELDOM: [("keyfold_compactor.replica.rounds.collect.due_names", at_once)],
-    "the commit comes before the objects": [("keyfold_compactor.replica.rounds.round.Rounds._send", nothing)],
+    "tombstones are not held": [("keyfold_compactor.decide.horizon.held_from", lambda *_: LONG_MAX)],
+    SELDOM: [("keyfold_replicator.rounds.gc.due_names", at_once)],
+    "the commit comes before the objects": [("keyfold_replicator.rounds.round.Rounds._send", nothing)],
     "the cursor runs ahead": [("keyfold.log.edits_replica.hold", ahead(edits_replica.hold))],
     "times are those of the replica": [("keyfold.log.commit.stamped", stamped_as_if_it_were_no_replica)],
     "what is unlinked is forgotten": [("keyfold.log.edits_replica._shared_to", lambda *_: 0)],

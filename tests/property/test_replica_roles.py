@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from keyfold.clock import ManualClock
 from keyfold.log.names import Place
 from keyfold.log.record import Record
-from keyfold.read.verify import verify_partition
-from keyfold.store.faulty import Call, Fault, Kind, SimulatedCrash
+from keyfold.runtime.clock import ManualClock
+from keyfold.store.wrappers.faults import Call, Fault, Kind, SimulatedCrash
+from keyfold.verify.partition import verify_partition
 from tests.support.logs import MadeLog, latest_of, record
 from tests.support.replica_command import Buckets, Command, read
 

@@ -10,18 +10,18 @@ from random import Random
 
 import pytest
 
-from keyfold.backoff import Backoff
-from keyfold.clock import ManualClock
 from keyfold.errors import ConditionUndecided, StoreUnavailable, UploadLost
 from keyfold.log.names import Place
 from keyfold.log.objects import PART_BYTES
-from keyfold.retry import Patience
+from keyfold.runtime.backoff import Backoff
+from keyfold.runtime.clock import ManualClock
+from keyfold.runtime.retry import Patience
 from keyfold.store.api import Create, ObjectStore, PutResult
-from keyfold.store.counted import CountedStore
-from keyfold.store.faulty import Chaos, Fault, FaultyStore, Kind, SimulatedCrash, kinds_of
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.replica.carriage.jobs import CopyJob
-from keyfold_compactor.replica.carriage.transfer import Transfer
+from keyfold.store.wrappers.counting import CountedStore
+from keyfold.store.wrappers.faults import Chaos, Fault, FaultyStore, Kind, SimulatedCrash, kinds_of
+from keyfold_replicator.copy.jobs import CopyJob
+from keyfold_replicator.copy.transfer import Transfer
 from tests.support.tiers import Sharded
 from tests.support.transfers import named
 

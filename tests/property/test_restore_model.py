@@ -12,14 +12,14 @@ from random import Random
 
 import pytest
 
-from keyfold.clock import ManualClock
 from keyfold.errors import KeyfoldError, OffsetOutOfRange
 from keyfold.log.record import Record
 from keyfold.read.log import Log
 from keyfold.restore.partition import Settings
 from keyfold.restore.run import Request, Restore
 from keyfold.restore.selection import Selection
-from keyfold.store.faulty import SimulatedCrash
+from keyfold.runtime.clock import ManualClock
+from keyfold.store.wrappers.faults import SimulatedCrash
 from tests.support.cleaning import EAGER, PLACE, Sink, clean, record
 from tests.support.fake_topic import FakeTopic
 from tests.support.logs import latest_of

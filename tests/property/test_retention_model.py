@@ -8,14 +8,14 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from keyfold.clock import ManualClock
 from keyfold.log.manifest import Manifest, faults
 from keyfold.log.record import Record
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import STORE_TIME_RESOLUTION_MS
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.policy import Chore, forecast
-from keyfold_compactor.retention import born_ms
-from keyfold_compactor.settings import TopicSettings
+from keyfold_compactor.decide.policy import Chore, forecast
+from keyfold_compactor.decide.retention import born_ms
+from keyfold_compactor.decide.settings import TopicSettings
 from tests.support.cleaning import clean, latest, load, memory_log, read_all, record
 from tests.support.slow_reader import Reader, read_on
 

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from keyfold.clock import ManualClock
 from keyfold.log.record import Record
-from keyfold_compactor.floor import Settled
-from keyfold_compactor.settings import LONG_MAX, TopicSettings
+from keyfold.runtime.clock import ManualClock
+from keyfold_compactor.decide.min_garbage import Settled
+from keyfold_compactor.decide.settings import LONG_MAX, TopicSettings
 from tests.support.cleaning import PLACE, clean, latest, load, memory_log, new_run, read_all, record
 
 RUNS_MAX = 8

@@ -7,10 +7,10 @@ from functools import partial
 
 import pytest
 
-from keyfold.clock import ManualClock
 from keyfold.log.manifest import Manifest
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.settings import Encoding, TopicSettings
+from keyfold_compactor.decide.settings import Encoding, TopicSettings
 from tests.support.cleaning import EAGER, Sink, clean, load, object_names, read_all
 from tests.support.shapes import Batches, Expected, again, one_after_another, shapes
 

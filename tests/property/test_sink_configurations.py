@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keyfold.config_file import is_secret_key
-from keyfold.option_fields import entries
+from keyfold.config.config_file import is_secret_key
+from keyfold.config.option_fields import entries
 from keyfold_sink.config.connect_definitions import infos
 from keyfold_sink.config.examine import examine
 from keyfold_sink.config.foreign_keys import FOREIGN

@@ -14,7 +14,7 @@ from hypothesis import Phase
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from keyfold_sink.task.orders import Order
+from keyfold_sink.task.commands import Order
 from tests.support.machines import as_asked, run_machine
 from tests.support.sink_machine import ERRORS, KEYS, TaskMachine
 from tests.support.tiers import Sharded

@@ -15,12 +15,12 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from keyfold.log.decode import read_records
-from keyfold.read.verify import verify_partition
-from keyfold.store.faulty import Fault, FaultyStore, Kind, SimulatedCrash
 from keyfold.store.memory import MemoryStore
-from keyfold_sink.rejects.intake import Intake
-from keyfold_sink.writing.partition import PartitionWriter
-from keyfold_sink.writing.skips import Skips
+from keyfold.store.wrappers.faults import Fault, FaultyStore, Kind, SimulatedCrash
+from keyfold.verify.partition import verify_partition
+from keyfold_sink.validate.record_validation import Intake
+from keyfold_sink.write.partition import PartitionWriter
+from keyfold_sink.write.skips import Skips
 from tests.support.sink_desk import PLACE, Desk, FakeChecks, FakeTopic, MakeDesk, desks, message
 
 VALUES = (b"good", b"!a", b"!b", b"?maybe")

@@ -13,13 +13,13 @@ from functools import partial
 
 import pytest
 
-from keyfold.clock import ManualClock
-from keyfold.store.faulty import Call, Fault, FaultyStore, Kind, SimulatedCrash, every_fault
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor import executor
-from keyfold_compactor.report import Outcome, RunReport
-from keyfold_compactor.rewrite import OVERLAP_BYTES_MIN, rewrite_unit
-from keyfold_compactor.settings import Encoding
+from keyfold.store.wrappers.faults import Call, Fault, FaultyStore, Kind, SimulatedCrash, every_fault
+from keyfold_compactor.decide.settings import Encoding
+from keyfold_compactor.execute import local
+from keyfold_compactor.execute.rewrite import OVERLAP_BYTES_MIN, rewrite_unit
+from keyfold_compactor.report.report import Outcome, RunReport
 from tests.support.cleaning import (
     EAGER,
     PLACE,
@@ -94,7 +94,7 @@ def test_the_cases_are_about_uploads_of_many_parts() -> None:
 def test_a_fault_at_any_call_leaves_the_log_and_the_next_run_finishes(
     fault: Fault, overlap_bytes_min: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executor, "rewrite_unit", partial(rewrite_unit, overlap_bytes_min=overlap_bytes_min))
+    monkeypatch.setattr(local, "rewrite_unit", partial(rewrite_unit, overlap_bytes_min=overlap_bytes_min))
     store, clock = prepared()
     faulty = FaultyStore(store, [fault])
     with contextlib.suppress(SimulatedCrash):

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keyfold.clock import ManualClock
-from keyfold.read.findings import VerifyReport
-from keyfold.read.verify import verify_partition
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
+from keyfold.verify.findings import VerifyReport
+from keyfold.verify.partition import verify_partition
 from tests.support.logs import PLACE
 from tests.unit.test_verify_planted import made_log
 

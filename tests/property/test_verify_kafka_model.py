@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keyfold.log.record import Record
-from keyfold.read.compare import Extent, compare_partition
-from keyfold.read.findings import Kind
 from keyfold.read.log import Log
+from keyfold.verify.compare import Extent, compare_partition
+from keyfold.verify.findings import Kind
 from tests.support.logs import MadeLog, record
 from tests.unit.test_verify_kafka import FakeTopic
 

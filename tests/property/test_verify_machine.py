@@ -13,7 +13,7 @@ from hypothesis import Phase
 from hypothesis.stateful import invariant
 
 from keyfold.errors import LogNotFound
-from keyfold.read.verify import verify_partition
+from keyfold.verify.partition import verify_partition
 from tests.property.test_log_machine import LogMachine
 from tests.support.cleaning import PLACE
 from tests.support.machines import as_asked, run_machine

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from keyfold.formats.schema_archive import KeptSchemas
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
-from keyfold.typed.kept import KeptSchemas
 
 Json = Any
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from keyfold.clock import ManualClock
+from keyfold.log.gc import list_names
 from keyfold.log.manifest import Manifest, SegmentEntry, faults
 from keyfold.log.names import Place
 from keyfold.log.objects import create_object
 from keyfold.log.partition_log import CompactorSession, PartitionLog, Replacement, SinkSession, Swap
-from keyfold.store.faulty import Call, Fault, FaultyStore, Kind
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.janitor import list_names
+from keyfold.store.wrappers.faults import Call, Fault, FaultyStore, Kind
 from tests.support.manifests import entry
 
 PLACE = Place("topics", "users", 0)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any, Final
 
-from keyfold.config_file import parse_json, resolve
+from keyfold.config.config_file import parse_json, resolve
 from keyfold_sink.config.examine import examine
 from keyfold_sink.config.options import SinkOptions
 from tests.support.helm import one

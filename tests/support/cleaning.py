@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from random import Random
 
-from keyfold.backoff import Backoff
-from keyfold.clock import Clock, ManualClock
 from keyfold.log.assembly import SEGMENT_LIMITS, SegmentLimits
 from keyfold.log.decode import read_records
 from keyfold.log.index import Index, read_index_data
@@ -21,13 +19,15 @@ from keyfold.log.objects import create_object
 from keyfold.log.partition_log import PartitionLog, SinkSession
 from keyfold.log.record import Record, RecordColumns
 from keyfold.log.segment import SegmentWriter
-from keyfold.retry import Patience
+from keyfold.runtime.backoff import Backoff
+from keyfold.runtime.clock import Clock, ManualClock
+from keyfold.runtime.retry import Patience
 from keyfold.store.api import ObjectStore
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.executor import LocalExecutor
-from keyfold_compactor.report import RunReport
-from keyfold_compactor.run import Run, RunSettings
-from keyfold_compactor.settings import Encoding, TopicSettings
+from keyfold_compactor.decide.settings import Encoding, TopicSettings
+from keyfold_compactor.execute.local import LocalExecutor
+from keyfold_compactor.execute.run import Run, RunSettings
+from keyfold_compactor.report.report import RunReport
 
 PLACE = Place("topics", "users", 0)
 SMALL = Encoding("null", 1, 256)

@@ -23,9 +23,9 @@ from email.utils import format_datetime, parsedate_to_datetime
 from pathlib import Path
 from typing import Final
 
-from keyfold.clock import Clock, ManualClock, SystemClock
+from keyfold.runtime.clock import Clock, ManualClock, SystemClock
 from keyfold.store.api import ObjectStore
-from keyfold.store.faulty import Call, Fault, FaultyStore
+from keyfold.store.wrappers.faults import Call, Fault, FaultyStore
 
 HOUR_MS: Final = 3_600_000
 BOTH_WAYS: Final = (HOUR_MS, -HOUR_MS)

@@ -19,11 +19,11 @@ from random import Random
 from typing import Final
 from unittest.mock import patch
 
-from keyfold import logs
 from keyfold.cli.app import run
-from keyfold.clock import Clock
+from keyfold.config.options import read_config
 from keyfold.errors import KeyfoldError
-from keyfold.options import read_config
+from keyfold.runtime import event_log
+from keyfold.runtime.clock import Clock
 from keyfold_sink.config.examine import options_of
 from keyfold_sink.status import State, TaskStatus
 from keyfold_sink.task.report import Voice
@@ -59,7 +59,7 @@ def run_task_here(environment: Mapping[str, str], config: Path, clock: Clock) ->
             stop.set()
 
     with _process_as_found(environment):
-        logs.configure(json=True, stream=err)
+        event_log.configure(json=True, stream=err)
         options, voice = options_of(read_config(config)), Voice(0, clock, stop_a_failed_one, interval_s=0.1)
         try:
             run_task(options, stop=stop, until_caught_up=False, clock=clock, random=Random(), voice=voice)

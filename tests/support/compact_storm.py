@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from keyfold.clock import SystemClock
 from keyfold.log.names import Place
 from keyfold.log.record import Record
+from keyfold.runtime.clock import SystemClock
 from keyfold.store.s3 import S3Location, S3Store
 from tests.support.cleaning import Sink, last_per_key, latest, load, object_names, read_all, record
 from tests.support.keyfold_here import here

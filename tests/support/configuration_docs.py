@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from keyfold.options import Options, markdown_table
+from keyfold.config.options import Options, markdown_table
 from keyfold_sink.config.client_keys import NO_COUNTERPART, OWNED_BY_CONSUMER, OWNED_BY_PRODUCER, SAME_AS
 from keyfold_sink.config.foreign_keys import AIVEN, CONFLUENT, CONNECT, Foreign, Never, Same
 
@@ -24,10 +24,10 @@ COMMAND: Final = "make docs"
 _SERVICES: Final = (
     ("The sink", "keyfold_sink.config.options", "SinkOptions", "`keyfold sink run CONFIG`"),
     ("The compactor", "keyfold_compactor.options", "CompactOptions", "`keyfold compact run CONFIG`"),
-    ("The replicator", "keyfold_compactor.replica.desk.run_options", "RunOptions", "`keyfold replica run CONFIG`"),
+    ("The replicator", "keyfold_replicator.registry.run_options", "RunOptions", "`keyfold replica run CONFIG`"),
     (
         "A replica",
-        "keyfold_compactor.replica.desk.options",
+        "keyfold.replicas.options",
         "ReplicaOptions",
         "`keyfold replica add SOURCE NAME --to URL --set KEY=VALUE`; stored in the source's bucket, without secrets",
     ),

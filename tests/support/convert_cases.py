@@ -7,10 +7,10 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-from keyfold.clock import ManualClock
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.memory import MemoryStore
-from keyfold_sink.convert.api import Checks, Stage
-from keyfold_sink.convert.checks import checks_of
+from keyfold_sink.validate.convert.api import Checks, Stage
+from keyfold_sink.validate.convert.checks import checks_of
 from tests.support.columns import batch
 
 NUMBERS = "org.apache.kafka.connect.converters."

@@ -13,19 +13,19 @@ from typing import Any, Final, cast
 
 import numpy as np
 
-from keyfold.clock import ManualClock
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import MANIFEST_NAME, Place
 from keyfold.log.objects import create_object
 from keyfold.log.partition_log import PartitionLog, SinkSession
 from keyfold.log.record import RecordColumns
 from keyfold.log.segment import SegmentWriter
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import ObjectStore
-from keyfold.store.counted import CountedStore
-from keyfold_compactor.executor import LocalExecutor
-from keyfold_compactor.report import RunReport
-from keyfold_compactor.run import Run, RunSettings
-from keyfold_compactor.settings import TopicSettings
+from keyfold.store.wrappers.counting import CountedStore
+from keyfold_compactor.decide.settings import TopicSettings
+from keyfold_compactor.execute.local import LocalExecutor
+from keyfold_compactor.execute.run import Run, RunSettings
+from keyfold_compactor.report.report import RunReport
 from tests.support.cleaning import patience
 
 VALUE_BYTES: Final = 1000

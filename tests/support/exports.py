@@ -11,14 +11,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from keyfold.clock import ManualClock
 from keyfold.export.request import Request
 from keyfold.export.run import export
 from keyfold.export.target import Target
 from keyfold.export.target_bucket import BucketTarget
 from keyfold.export.target_folder import FolderTarget
 from keyfold.read.log import Log
-from keyfold.retry import Patience
+from keyfold.runtime.clock import ManualClock
+from keyfold.runtime.retry import Patience
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
 from tests.support.logs import MadeLog

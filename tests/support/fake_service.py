@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from keyfold.clock import ManualClock
+from keyfold.runtime.clock import ManualClock
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.rest.backend import Backend, Metrics
 from keyfold_sink.rest.protocol import RestLimits
@@ -15,7 +15,7 @@ from keyfold_sink.rest.server import Server, serve
 from keyfold_sink.rest.sockets import listening
 from keyfold_sink.service import NoSuchTask, NotStopped, OffsetRefused
 from keyfold_sink.status import PartitionStatus, State, TaskStatus, WorkerStatus
-from keyfold_sink.writing.batch import TopicPartitionKey
+from keyfold_sink.write.batch import TopicPartitionKey
 
 NOW_MS = 1_700_000_000_000
 CONFIG = {

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from keyfold_sink.status import PartitionStatus, State, TaskStatus, dump
-from keyfold_sink.task.orders import Order
+from keyfold_sink.task.commands import Order
 from keyfold_sink.wire import decode_order, lines
 
 

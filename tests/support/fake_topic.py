@@ -14,7 +14,7 @@ from keyfold.log.record import CREATE_TIME, Record
 from keyfold.restore.errors import TargetMoved
 from keyfold.restore.rows import Row
 from keyfold.restore.target import Ends, TargetTopic
-from keyfold.store.faulty import SimulatedCrash
+from keyfold.store.wrappers.faults import SimulatedCrash
 
 
 @dataclass

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
-from keyfold.clock import ManualClock
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import ObjectStore
 from tests.support.cleaning import FAST, PLACE
 

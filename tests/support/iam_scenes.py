@@ -15,25 +15,25 @@ from threading import Event
 from typing import Final
 
 from keyfold.cli.app import Surroundings, run
-from keyfold.clock import ManualClock, SystemClock
 from keyfold.log.first_copy import FirstCopy
 from keyfold.log.names import FIRST_COPY_NAME, Place, Role, new_name
 from keyfold.log.record import Record
 from keyfold.read.log import Log
 from keyfold.restore.run import Request, Restore
+from keyfold.runtime.clock import ManualClock, SystemClock
 from keyfold.store.api import MIN_PART_BYTES, Create, ObjectStore
-from keyfold.store.pace import Pacer
+from keyfold.store.pacing import Pacer
 from keyfold.store.probe import probe
 from keyfold.store.s3 import S3Location, S3Store
-from keyfold_compactor.executor import LocalExecutor
+from keyfold_compactor.execute.local import LocalExecutor
 from keyfold_compactor.job import Job, Selection
 from keyfold_compactor.options import CompactOptions
 from keyfold_demo.faults import DROP, Fault
-from keyfold_sink.convert.kept import KeptSchemas
-from keyfold_sink.running.ends import Ends
-from keyfold_sink.running.orders import OrderBook, sink_folder, take_slot
-from keyfold_sink.running.roll_call import RollCall, leave_quietly
 from keyfold_sink.status import State, TaskStatus, WorkerStatus
+from keyfold_sink.validate.convert.kept import KeptSchemas
+from keyfold_sink.worker.desired_state import OrderBook, sink_folder, take_slot
+from keyfold_sink.worker.log_end_offsets import Ends
+from keyfold_sink.worker.worker_registry import RollCall, leave_quietly
 from tests.support.cleaning import patience
 from tests.support.cleaning import record as noisy
 from tests.support.fake_topic import FakeTopic
@@ -382,7 +382,7 @@ def reader(stage: Stage, user: str) -> None:
 
 
 def _schemas_read(store: ObjectStore) -> None:
-    from keyfold.typed.kept import KeptSchemas as Reader
+    from keyfold.formats.schema_archive import KeptSchemas as Reader
 
     kept = Reader(store, TOPICS_DIR)
     assert [kept.text(key) for key in kept.keys()] == [_KEPT]  # noqa: SIM118 - it is no dict

@@ -17,13 +17,13 @@ from itertools import pairwise
 from random import Random
 from typing import Final
 
-from keyfold.clock import ManualClock
 from keyfold.log.manifest import Manifest
 from keyfold.log.record import Record
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.policy import clean_range
-from keyfold_compactor.report import PartitionReport
-from keyfold_compactor.settings import TopicSettings
+from keyfold_compactor.decide.policy import clean_range
+from keyfold_compactor.decide.settings import TopicSettings
+from keyfold_compactor.report.report import PartitionReport
 from tests.support.cleaning import PLACE, Sink, clean, load, read_all
 from tests.support.kafka_cleaner import BASE_MS, DAY_MS, HOUR_MS, SENTINEL_STEP_MS, Lab, Message, sentinel
 

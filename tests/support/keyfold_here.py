@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 
 from keyfold.cli.app import Surroundings, open_by_url, run
-from keyfold.clock import SystemClock
+from keyfold.runtime.clock import SystemClock
 
 
 def here(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

@@ -9,18 +9,18 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any, Self
 
-from keyfold.clock import SystemClock
+from keyfold.runtime.clock import SystemClock
 from keyfold.store.memory import MemoryStore
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.kafka.cluster import AdminSource
 from keyfold_sink.kafka.consumer import admin_config, open_consumer
 from keyfold_sink.kafka.contact import Contact
 from keyfold_sink.status import PartitionStatus, State, TaskStatus
-from keyfold_sink.task.orders import Order, TaskOrders
+from keyfold_sink.task.commands import Order, TaskOrders
 from keyfold_sink.task.report import Voice
 from keyfold_sink.task.sink_task import SinkTask
 from keyfold_sink.task.timings import TaskTimings
-from keyfold_sink.writing import budget
+from keyfold_sink.write import memory_budget
 from tests.support.fake_group import Key
 from tests.support.proof import read_segments, wait_for
 
@@ -52,7 +52,7 @@ class LiveTask:
         self.statuses: list[TaskStatus] = []
         self.error: BaseException | None = None
         clock = SystemClock()
-        plan = budget.plan(options.buffer_memory)
+        plan = memory_budget.plan(options.buffer_memory)
         self.task = SinkTask(
             options,
             store=store,

@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from random import Random
 
-from keyfold.clock import ManualClock
 from keyfold.log.manifest import Manifest
 from keyfold.log.manifest_codec import decode_manifest
 from keyfold.log.names import parse_name
 from keyfold.log.record import Record
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import Bytes, PutMode, PutResult
-from keyfold.store.faulty import Call, Chaos, Fault, kinds_of
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.settings import TopicSettings
+from keyfold.store.wrappers.faults import Call, Chaos, Fault, kinds_of
+from keyfold_compactor.decide.settings import TopicSettings
 from tests.support.cleaning import PLACE, latest, load, object_names, read_all
 from tests.support.clocks import SkewedClock
 

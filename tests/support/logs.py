@@ -10,7 +10,6 @@ from random import Random
 import numpy as np
 import pyarrow as pa
 
-from keyfold.clock import Clock, ManualClock
 from keyfold.log.assembly import SEGMENT_LIMITS, FinishedSegment, SegmentLimits
 from keyfold.log.index import Index, read_index
 from keyfold.log.manifest import Manifest, SegmentEntry
@@ -19,6 +18,7 @@ from keyfold.log.partition_log import CompactorSession, PartitionLog, Replacemen
 from keyfold.log.record import CREATE_TIME, TIMESTAMP_TYPES, Record, RecordColumns
 from keyfold.log.rewrite import SegmentRewriter
 from keyfold.log.segment import SegmentWriter, segment_bytes
+from keyfold.runtime.clock import Clock, ManualClock
 from keyfold.store.api import Create, ObjectStore
 from keyfold.store.memory import MemoryStore
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from keyfold_compactor import metric_names as compactor_names
-from keyfold_compactor.metric_names import Metric as CompactorMetric
-from keyfold_compactor.replica.seen import metric_names as replica_names
+from keyfold_compactor.report import metric_names as compactor_names
+from keyfold_compactor.report.metric_names import Metric as CompactorMetric
+from keyfold_replicator.status import metric_names as replica_names
 from keyfold_sink.metrics import names
 from keyfold_sink.metrics.metric import Metric, Scope
 from keyfold_sink.metrics.names import METRICS

@@ -25,16 +25,16 @@ from typing import Any, Protocol, Self
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from keyfold.clock import Clock, SystemClock
 from keyfold.log.decode import read_records
 from keyfold.log.index import Index
 from keyfold.log.manifest import Manifest, faults
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
 from keyfold.log.record import TIMESTAMP_TYPES, Record
-from keyfold.read.verify import verify_partition
+from keyfold.runtime.clock import Clock, SystemClock
 from keyfold.store.api import ObjectStore
 from keyfold.store.s3 import S3Location
+from keyfold.verify.partition import verify_partition
 from tests.support.command_here import Ended, run_here, run_task_here
 from tests.support.kafka import KafkaBroker, produce_all, synthetic
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
-from keyfold.clock import SystemClock
-from keyfold.read.verify import verify_partition
+from keyfold.runtime.clock import SystemClock
+from keyfold.verify.partition import verify_partition
 from tests.support.readers_python import LatestReader, NearFollower, OrderedReader, RestartingFollower
 from tests.support.readers_spark import Spark, SparkLatest, SparkOrdered, SparkStream
 from tests.support.readers_world import Cleaner, Loop, Reader, Tally, World, Writer

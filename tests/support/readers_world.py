@@ -18,14 +18,14 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Protocol, cast
 
-from keyfold.clock import SystemClock
 from keyfold.errors import ObjectNotFound, OffsetOutOfRange, SnapshotLost
 from keyfold.log.names import Place
 from keyfold.log.record import Record
 from keyfold.read.log import Log
+from keyfold.runtime.clock import SystemClock
 from keyfold.store.api import Blob, ObjectStore
 from keyfold.store.s3 import S3Location, S3Store
-from keyfold_compactor.settings import TopicSettings
+from keyfold_compactor.decide.settings import TopicSettings
 from tests.support.cleaning import EAGER, Sink, new_run
 from tests.support.reader_proof import Flaw, History
 

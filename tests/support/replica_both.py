@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from random import Random
 
-from keyfold.backoff import Backoff
-from keyfold.clock import ManualClock
 from keyfold.log.edits import Replacement, Swap
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
 from keyfold.log.partition_log import CompactorSession, PartitionLog, SinkSession
 from keyfold.log.replica_log import ReplicaLog, ReplicaSession
+from keyfold.runtime.backoff import Backoff
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import ObjectStore
 from keyfold.store.memory import MemoryStore
 from tests.support.manifests import entry

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 from keyfold.cli.app import Surroundings, run
-from keyfold.clock import Clock, ManualClock
 from keyfold.log.names import Place
 from keyfold.log.record import Record
 from keyfold.read.log import Log
+from keyfold.runtime.clock import Clock, ManualClock
 from keyfold.store.api import ObjectStore
-from keyfold.store.faulty import Call, Fault, FaultyStore, Kind
 from keyfold.store.memory import MemoryStore
-from keyfold.store.pace import Pacer
+from keyfold.store.pacing import Pacer
 from keyfold.store.s3 import S3Location
+from keyfold.store.wrappers.faults import Call, Fault, FaultyStore, Kind
 from tests.support.logs import MadeLog, records
 
 SOURCE = "s3://log/topics"

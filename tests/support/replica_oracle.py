@@ -16,11 +16,11 @@ from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, field, fields
 
-from keyfold.clock import ManualClock
 from keyfold.log.manifest import Manifest
 from keyfold.log.manifest_codec import decode_manifest
 from keyfold.log.names import FIRST_COPY_NAME, Place, parse_name
 from keyfold.log.record import Record
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import Bytes, PutMode, PutResult
 from keyfold.store.memory import MemoryStore
 from tests.support.cleaning import PLACE, latest, object_names, read_all

@@ -15,16 +15,16 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Self
 
-from keyfold.clock import Clock, ManualClock
 from keyfold.log.manifest import Manifest
 from keyfold.log.record import Record
-from keyfold.read.verify import verify_partition
+from keyfold.replicas.documents import CompactionEntry, Enablement
+from keyfold.runtime.clock import Clock, ManualClock
 from keyfold.store.api import ObjectStore
-from keyfold.store.faulty import Call, Fault, FaultyStore, SimulatedCrash
-from keyfold_compactor.replica.desk.documents import CompactionEntry, Enablement
-from keyfold_compactor.replica.desk.link import Desk, Link, Orders, ReplicaSettings, Side
-from keyfold_compactor.replica.rounds.runner import Runner, RunSummary
-from keyfold_compactor.settings import TopicSettings
+from keyfold.store.wrappers.faults import Call, Fault, FaultyStore, SimulatedCrash
+from keyfold.verify.partition import verify_partition
+from keyfold_compactor.decide.settings import TopicSettings
+from keyfold_replicator.registry.link import Desk, Link, Orders, ReplicaSettings, Side
+from keyfold_replicator.rounds.runner import Runner, RunSummary
 from tests.support.cleaning import PLACE, Sink, clean, load, object_names, read_all
 from tests.support.replica_oracle import NAME, REPLICA_PLACE, ReplicaStore, SourceStore, differences, twin_of
 

@@ -7,20 +7,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from keyfold.clock import Clock, ManualClock
 from keyfold.log.edits_replica import same_content
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import FIRST_COPY_NAME, MANIFEST_NAME, Place
 from keyfold.log.partition_log import PartitionLog
 from keyfold.log.record import Record
+from keyfold.replicas.documents import CompactionEntry, Enablement
+from keyfold.runtime.clock import Clock, ManualClock
 from keyfold.store.api import ObjectStore
-from keyfold.store.faulty import FaultyStore
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.replica.desk.documents import CompactionEntry, Enablement
-from keyfold_compactor.replica.desk.link import Link, Orders, ReplicaSettings, Side
-from keyfold_compactor.replica.rounds.runner import RUNNER_TIMINGS, Runner, RunnerTimings
-from keyfold_compactor.replica.standing.retry import Retry
-from keyfold_compactor.replica.standing.states import PartitionState
+from keyfold.store.wrappers.faults import FaultyStore
+from keyfold_replicator.registry.link import Link, Orders, ReplicaSettings, Side
+from keyfold_replicator.rounds.runner import RUNNER_TIMINGS, Runner, RunnerTimings
+from keyfold_replicator.state.retry import Retry
+from keyfold_replicator.state.states import PartitionState
 from tests.support.cleaning import read_all
 from tests.support.logs import MadeLog
 

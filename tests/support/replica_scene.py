@@ -23,14 +23,14 @@ from typing import Any, Final, Protocol
 import pytest
 
 from keyfold.cli.app import Surroundings, open_by_url, run
-from keyfold.clock import Clock, ManualClock, SystemClock
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
-from keyfold.read.verify import verify_partition
-from keyfold.store.pace import Pacer
+from keyfold.replicas.registry import Registry
+from keyfold.runtime.clock import Clock, ManualClock, SystemClock
+from keyfold.store.pacing import Pacer
 from keyfold.store.s3 import S3Location, S3Store
-from keyfold_compactor.replica.desk.registry import Registry
-from keyfold_compactor.settings import TopicSettings
+from keyfold.verify.partition import verify_partition
+from keyfold_compactor.decide.settings import TopicSettings
 from tests.conftest import fresh
 from tests.support.cleaning import EAGER, Sink, load, new_run, object_names, read_all
 from tests.support.moto import REGION

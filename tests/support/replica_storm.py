@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 
-from keyfold.clock import SystemClock
+from keyfold.runtime.clock import SystemClock
 from tests.support.cleaning import new_run
 from tests.support.reader_proof import History
 from tests.support.readers_python import LatestReader, OrderedReader, RestartingFollower

@@ -12,8 +12,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from keyfold.backoff import Backoff
-from keyfold.clock import ManualClock
 from keyfold.errors import (
     AlreadyExists,
     CommitRefused,
@@ -25,14 +23,16 @@ from keyfold.errors import (
     StoreUnavailable,
 )
 from keyfold.log.edits import Replacement, Swap
+from keyfold.log.gc import due_names, list_names, orphan_names
 from keyfold.log.manifest import Manifest, SegmentEntry, content, is_over
 from keyfold.log.manifest_codec import decode_manifest
 from keyfold.log.names import MANIFEST_NAME, Place, parse_name
 from keyfold.log.partition_log import PartitionLog
 from keyfold.log.replica_log import ReplicaLog, ReplicaSession
+from keyfold.runtime.backoff import Backoff
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import Bytes, Create, ObjectStore, PutMode, PutResult
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.janitor import due_names, list_names, orphan_names
 from tests.support.manifests import entry
 
 PLACE = Place("topics", "users", 0)

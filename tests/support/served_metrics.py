@@ -13,11 +13,11 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from keyfold.clock import ManualClock
-from keyfold_compactor import metric_names as compactor_names
-from keyfold_compactor.metrics import Values
-from keyfold_compactor.metrics_registry import Served
-from keyfold_compactor.replica.seen import metric_names as replica_names
+from keyfold.runtime.clock import ManualClock
+from keyfold_compactor.report import metric_names as compactor_names
+from keyfold_compactor.report.metrics import Values
+from keyfold_compactor.report.metrics_registry import Served
+from keyfold_replicator.status import metric_names as replica_names
 from keyfold_sink.metrics.meter import BAR
 from keyfold_sink.metrics.metric import Metric
 from keyfold_sink.metrics.names import METRICS as SINK_METRICS

@@ -12,29 +12,29 @@ from typing import Any
 
 from confluent_kafka import KafkaError, Message
 
-from keyfold.backoff import Backoff
-from keyfold.clock import ManualClock
 from keyfold.errors import KeyfoldError
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
 from keyfold.log.record import RecordColumns
+from keyfold.runtime.backoff import Backoff
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import ObjectStore
 from keyfold.store.memory import MemoryStore
-from keyfold_sink.convert.api import Rejected, SchemasPending, Stage
 from keyfold_sink.group.assignment import Assigned, PauseReason
 from keyfold_sink.kafka.source import SourceFacts
 from keyfold_sink.metrics.meter import TaskMeter
-from keyfold_sink.rejects.dead_letters import DeadLetters
-from keyfold_sink.rejects.error_counts import ErrorCounts
-from keyfold_sink.rejects.intake import ErrorPolicy, Intake
-from keyfold_sink.rejects.letter import Sender
-from keyfold_sink.writing.budget import InFlight
-from keyfold_sink.writing.health import Health
-from keyfold_sink.writing.lane import Lane
-from keyfold_sink.writing.partition import Committed, PartitionWriter, Tools
-from keyfold_sink.writing.rolling import RollPolicy, RollReason
-from keyfold_sink.writing.sender import Retry
+from keyfold_sink.validate.convert.api import Rejected, SchemasPending, Stage
+from keyfold_sink.validate.dead_letter import Sender
+from keyfold_sink.validate.dead_letter_topic import DeadLetters
+from keyfold_sink.validate.error_counts import ErrorCounts
+from keyfold_sink.validate.record_validation import ErrorPolicy, Intake
+from keyfold_sink.write.memory_budget import InFlight
+from keyfold_sink.write.partition import Committed, PartitionWriter, Tools
+from keyfold_sink.write.partition_health import Health
+from keyfold_sink.write.rolling import RollPolicy, RollReason
+from keyfold_sink.write.segment_upload import Retry
+from keyfold_sink.write.serial_queue import Lane
 
 KEY = ("t", 0)
 PLACE = Place("topics", *KEY)

@@ -15,24 +15,24 @@ from typing import Any, Final, cast
 import pytest
 from confluent_kafka import KafkaError, TopicPartition
 
-from keyfold.clock import ManualClock
 from keyfold.errors import ObjectNotFound
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.memory import MemoryStore
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.kafka.cluster import AdminSource
 from keyfold_sink.status import State, TaskStatus
 from keyfold_sink.task import sink_task as worker
-from keyfold_sink.task.orders import Order, TaskOrders
+from keyfold_sink.task.commands import Order, TaskOrders
 from keyfold_sink.task.report import Voice
 from keyfold_sink.task.sink_task import SinkTask
-from keyfold_sink.writing.batch import columns
-from keyfold_sink.writing.budget import InFlight
-from keyfold_sink.writing.lane import Lane
-from keyfold_sink.writing.partition import PartitionWriter, Tools
-from keyfold_sink.writing.rolling import RollPolicy, RollReason
-from keyfold_sink.writing.sender import Retry
+from keyfold_sink.write.batch import columns
+from keyfold_sink.write.memory_budget import InFlight
+from keyfold_sink.write.partition import PartitionWriter, Tools
+from keyfold_sink.write.rolling import RollPolicy, RollReason
+from keyfold_sink.write.segment_upload import Retry
+from keyfold_sink.write.serial_queue import Lane
 from tests.support.fake_group import FakeConsumer, FakeSource, Key
 from tests.support.proof import read_segments
 

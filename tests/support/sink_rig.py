@@ -9,22 +9,22 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any, cast
 
-from keyfold.clock import Clock, SystemClock
 from keyfold.errors import LogNotFound
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
+from keyfold.runtime.clock import Clock, SystemClock
 from keyfold.store.api import ObjectStore
 from keyfold.store.memory import MemoryStore
 from keyfold_sink.config.options import SinkOptions
-from keyfold_sink.convert.api import Checks
 from keyfold_sink.group.catchup import CatchUp
 from keyfold_sink.kafka.cluster import AdminSource
-from keyfold_sink.rejects.dead_letters import OpenProducer
 from keyfold_sink.status import PartitionStatus, State, TaskStatus
-from keyfold_sink.task.orders import Order, TaskOrders
+from keyfold_sink.task.commands import Order, TaskOrders
 from keyfold_sink.task.report import Voice
 from keyfold_sink.task.sink_task import SinkTask
 from keyfold_sink.task.timings import TaskTimings
+from keyfold_sink.validate.convert.api import Checks
+from keyfold_sink.validate.dead_letter_topic import OpenProducer
 from tests.support.fake_group import FakeConsumer, FakeSource, Key
 
 T0: Key = ("t", 0)

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from random import Random
 
-from keyfold.clock import ManualClock
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog, SinkSession
-from keyfold.store.faulty import FaultyStore
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.memory import MemoryStore
+from keyfold.store.wrappers.faults import FaultyStore
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.kafka.source import SourceFacts, SourceUnavailable, TopicGone
-from keyfold_sink.running.ends import Ends
-from keyfold_sink.running.orders import OrderBook, sink_folder
-from keyfold_sink.running.roll_call import RollCall
-from keyfold_sink.running.sink_service import SinkService
 from keyfold_sink.status import TaskStatus
+from keyfold_sink.worker.desired_state import OrderBook, sink_folder
+from keyfold_sink.worker.log_end_offsets import Ends
+from keyfold_sink.worker.sink_service import SinkService
+from keyfold_sink.worker.worker_registry import RollCall
 
 FOLDER = sink_folder("topics", "users")
 

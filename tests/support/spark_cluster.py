@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from keyfold_compactor.code_zip import write_for_submit
+from keyfold_compactor.spark.code_zip import write_for_submit
 from keyfold_demo.children import death_with_parent, end, free_port
 from keyfold_demo.java import QUICK_JVM
 

@@ -17,10 +17,10 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from keyfold.clock import ManualClock
 from keyfold.log.names import Place
 from keyfold.log.record import TIMESTAMP_TYPES, Record
 from keyfold.read.log import Log
+from keyfold.runtime.clock import ManualClock
 from tests.bench._folder_store import FolderStore
 from tests.support.cleaning import EAGER, new_run
 from tests.support.logs import MadeLog

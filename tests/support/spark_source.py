@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from keyfold.spark.source import KeyfoldDataSource
-from keyfold.spark.source_options import SourceOptions
+from keyfold.spark.source.data_source import KeyfoldDataSource
+from keyfold.spark.source.options import SourceOptions
 from tests.bench._folder_store import FolderStore
 
 if TYPE_CHECKING:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import hashlib
 from random import Random
 
-from keyfold.backoff import Backoff
-from keyfold.clock import ManualClock
 from keyfold.errors import (
     ObjectNotFound,
 )
 from keyfold.log.names import ObjectName, Place, Role
-from keyfold.retry import Patience
+from keyfold.runtime.backoff import Backoff
+from keyfold.runtime.clock import ManualClock
+from keyfold.runtime.retry import Patience
 from keyfold.store.api import Create, ObjectStore
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.replica.carriage.jobs import CopyJob, CopyResult
-from keyfold_compactor.replica.carriage.transfer import Transfer
+from keyfold_replicator.copy.jobs import CopyJob, CopyResult
+from keyfold_replicator.copy.transfer import Transfer
 
 PLACE = Place("topics", "users", 0)
 THERE = Place("copy/of", "users", 0)

@@ -7,10 +7,10 @@ from typing import NoReturn
 
 import pytest
 
-from keyfold.allowed_credentials import AllowedCredentials
+from keyfold.config.allowed_credentials import AllowedCredentials
 from keyfold.errors import ConfigError
 from keyfold_compactor.options import CompactOptions
-from keyfold_compactor.replica.desk.run_options import RunOptions
+from keyfold_replicator.registry.run_options import RunOptions
 
 
 def test_by_default_only_names_that_say_so_are_allowed() -> None:

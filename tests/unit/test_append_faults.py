@@ -13,15 +13,15 @@ from random import Random
 
 import pytest
 
-from keyfold.clock import ManualClock
 from keyfold.errors import CommitRefused, Fenced, KeyfoldError, OffsetMoved, StoreUnavailable, UploadLost
 from keyfold.log.manifest import Manifest, faults
 from keyfold.log.names import ObjectName, Place, Role, parse_name
 from keyfold.log.objects import create_object
 from keyfold.log.partition_log import PartitionLog, SinkSession
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import ObjectStore
-from keyfold.store.faulty import Chaos, Fault, FaultyStore, Kind, SimulatedCrash, every_fault
 from keyfold.store.memory import MemoryStore
+from keyfold.store.wrappers.faults import Chaos, Fault, FaultyStore, Kind, SimulatedCrash, every_fault
 from tests.support.manifests import entry
 
 PLACE = Place("topics", "users", 0)

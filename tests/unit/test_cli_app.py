@@ -12,8 +12,8 @@ import pytest
 import keyfold
 from keyfold.cli.app import Surroundings, run
 from keyfold.cli.log import log
-from keyfold.clock import SystemClock
 from keyfold.errors import AccessDenied, BucketMissing
+from keyfold.runtime.clock import SystemClock
 
 HEAVY = ("boto3", "pyarrow", "pyspark", "confluent_kafka", "numpy", "fastavro", "pydantic", "rich")
 
@@ -129,7 +129,7 @@ def test_a_room_whose_libraries_are_missing_says_so_also_to_who_asks_for_help(
 CAT_FOR_EVER = """
 from random import Random
 from keyfold.cli.app import Surroundings, main
-from keyfold.clock import SystemClock
+from keyfold.runtime.clock import SystemClock
 from tests.support.logs import MadeLog, record
 made = MadeLog()
 made.append([record(o, f"k{o}", "v" * 100) for o in range(20_000)])

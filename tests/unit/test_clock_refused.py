@@ -10,15 +10,15 @@ from collections.abc import Iterator
 import pytest
 from botocore.exceptions import ClientError
 
-from keyfold.clock import ManualClock
-from keyfold.store.faulty import Call, FaultyStore
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.memory import MemoryStore
 from keyfold.store.s3 import S3Location
 from keyfold.store.s3_errors import translate
-from keyfold_compactor.report import Outcome
+from keyfold.store.wrappers.faults import Call, FaultyStore
+from keyfold_compactor.report.report import Outcome
 from keyfold_sink.status import State
 from keyfold_sink.task.timings import TaskTimings
-from keyfold_sink.writing.access import RenewingStore
+from keyfold_sink.write.credential_renewal import RenewingStore
 from tests.support.cleaning import EAGER, clean, last_per_key, memory_log, read_all, record
 from tests.support.replica_rounds import Worlds
 from tests.support.sink_rig import T0, MakeRig, rigs

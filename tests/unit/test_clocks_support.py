@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from keyfold.clock import ManualClock, Moment
+from keyfold.runtime.clock import ManualClock, Moment
 from keyfold.store.api import Create
 from keyfold.store.s3 import S3Location
 from tests.support.clocks import HOUR_MS, ServerTime, SkewedClock, SkewedProcesses
@@ -17,7 +17,7 @@ from tests.support.s3_gate import Gate
 HOUR_S = 3600
 ASKS = """
 import datetime, sys, time
-from keyfold.clock import SystemClock
+from keyfold.runtime.clock import SystemClock
 clock = SystemClock()
 for _ in sys.stdin:
     off = clock.now_ms() / 1000 - datetime.datetime.now().timestamp()

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
-from keyfold.clock import ManualClock
 from keyfold.log.names import Place
-from keyfold.store.faulty import FaultyStore
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.executor import LocalExecutor
-from keyfold_compactor.report import Outcome, PartitionReport, RunReport
-from keyfold_compactor.run import Run, RunSettings
-from keyfold_compactor.work import Done, LogJob, MapAnswer, UnitAnswer, UnitJob
+from keyfold.store.wrappers.faults import FaultyStore
+from keyfold_compactor.execute.local import LocalExecutor
+from keyfold_compactor.execute.run import Run, RunSettings
+from keyfold_compactor.execute.work import Done, LogJob, MapAnswer, UnitAnswer, UnitJob
+from keyfold_compactor.report.report import Outcome, PartitionReport, RunReport
 from tests.support.cleaning import EAGER, SMALL, Sink, load, patience, read_all, record
 
 PLACES = [Place("topics", "users", number) for number in range(3)]

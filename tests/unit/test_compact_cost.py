@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.settings import TopicSettings
+from keyfold_compactor.decide.settings import TopicSettings
 from tests.support.costs import CostLog, Moved, bound, even, in_turn
 
 SEGMENT_RECORDS = 500

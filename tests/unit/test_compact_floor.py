@@ -7,23 +7,23 @@ from random import Random
 
 import pytest
 
-from keyfold.clock import ManualClock
 from keyfold.errors import ConfigError
 from keyfold.log.index import read_index
 from keyfold.log.record import Record
-from keyfold.read.verify import verify_partition
-from keyfold.store.counted import CountedStore
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.executor import LocalExecutor
-from keyfold_compactor.floor import Settled, choose, floor_of, garbage_ratio
-from keyfold_compactor.horizon import Purge
+from keyfold.store.wrappers.counting import CountedStore
+from keyfold.verify.partition import verify_partition
+from keyfold_compactor.decide.horizon import Purge
+from keyfold_compactor.decide.min_garbage import Settled, choose, floor_of, garbage_ratio
+from keyfold_compactor.decide.plan import Group, SegmentStats, group, untouched
+from keyfold_compactor.decide.policy import Reason, judge
+from keyfold_compactor.decide.settings import Encoding, TopicSettings
+from keyfold_compactor.execute.local import LocalExecutor
+from keyfold_compactor.execute.work import Executor, LogJob
 from keyfold_compactor.job import Job, Selection
 from keyfold_compactor.options import CompactOptions
-from keyfold_compactor.plan import Group, SegmentStats, group, untouched
-from keyfold_compactor.policy import Reason, judge
-from keyfold_compactor.report import Outcome, RunReport, text_lines
-from keyfold_compactor.settings import Encoding, TopicSettings
-from keyfold_compactor.work import Executor, LogJob
+from keyfold_compactor.report.report import Outcome, RunReport, text_lines
 from tests.support.cleaning import (
     EAGER,
     PLACE,

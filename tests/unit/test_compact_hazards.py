@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from keyfold.clock import ManualClock
+from keyfold.log.gc import due_names, orphan_names
 from keyfold.log.manifest import UNSTAMPED, Replaced, RoleState
 from keyfold.log.names import Role, new_name
 from keyfold.log.partition_log import PartitionLog
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import STORE_TIME_RESOLUTION_MS, Create
-from keyfold.store.faulty import Call, Fault, FaultyStore, Kind
-from keyfold_compactor import parts, plan
-from keyfold_compactor.executor import run_map
-from keyfold_compactor.floor import choose
-from keyfold_compactor.janitor import due_names, orphan_names
-from keyfold_compactor.policy import judge
-from keyfold_compactor.report import Outcome
-from keyfold_compactor.run import log_job
+from keyfold.store.wrappers.faults import Call, Fault, FaultyStore, Kind
+from keyfold_compactor.decide import parts, plan
+from keyfold_compactor.decide.min_garbage import choose
+from keyfold_compactor.decide.policy import judge
+from keyfold_compactor.execute.local import run_map
+from keyfold_compactor.execute.run import log_job
+from keyfold_compactor.report.report import Outcome
 from tests.support.cleaning import (
     EAGER,
     FAST,

@@ -8,24 +8,24 @@ from random import Random
 
 import pytest
 
-from keyfold.clock import ManualClock
 from keyfold.errors import BucketMissing, ConfigError, KeyfoldError, StoreUnavailable
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
+from keyfold.replicas.documents import Registration
+from keyfold.replicas.registry import Registry
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import ObjectStore
-from keyfold.store.counted import CountedStore
-from keyfold.store.faulty import Fault, FaultyStore, Kind, every_fault
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.claims import Claim, LeaseKeeper
-from keyfold_compactor.executor import LocalExecutor
+from keyfold.store.wrappers.counting import CountedStore
+from keyfold.store.wrappers.faults import Fault, FaultyStore, Kind, every_fault
+from keyfold_compactor.decide.policy import judge
+from keyfold_compactor.execute.claims import Claim, LeaseKeeper
+from keyfold_compactor.execute.local import LocalExecutor
+from keyfold_compactor.execute.run import Run, RunSettings, log_job
+from keyfold_compactor.execute.work import Done, Executor, LogJob, MapAnswer, UnitAnswer, UnitJob
 from keyfold_compactor.job import Job, Selection
 from keyfold_compactor.options import CompactOptions
-from keyfold_compactor.policy import judge
-from keyfold_compactor.replica.desk.documents import Registration
-from keyfold_compactor.replica.desk.registry import Registry
-from keyfold_compactor.report import Outcome, RunReport, text_lines
-from keyfold_compactor.run import Run, RunSettings, log_job
-from keyfold_compactor.work import Done, Executor, LogJob, MapAnswer, UnitAnswer, UnitJob
+from keyfold_compactor.report.report import Outcome, RunReport, text_lines
 from tests.support.cleaning import EAGER, FAST, PLACE, Sink, load, memory_log, patience, read_all, record
 
 CONFIG = {

@@ -10,17 +10,17 @@ from random import Random
 
 import pytest
 
-from keyfold.clock import SystemClock
 from keyfold.log.names import Place
-from keyfold.store.counted import CountedStore
+from keyfold.runtime.clock import SystemClock
+from keyfold.runtime.throttle import ThrottleLost
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.executor import LocalExecutor
-from keyfold_compactor.plan import deal
-from keyfold_compactor.report import Outcome, RunReport
-from keyfold_compactor.run import Run, RunSettings
-from keyfold_compactor.spark_tasks import some_at_once
-from keyfold_compactor.throttle import ThrottleLost
-from keyfold_compactor.work import Done, LogJob, MapAnswer, UnitAnswer, UnitJob
+from keyfold.store.wrappers.counting import CountedStore
+from keyfold_compactor.decide.plan import deal
+from keyfold_compactor.execute.local import LocalExecutor
+from keyfold_compactor.execute.run import Run, RunSettings
+from keyfold_compactor.execute.work import Done, LogJob, MapAnswer, UnitAnswer, UnitJob
+from keyfold_compactor.report.report import Outcome, RunReport
+from keyfold_compactor.spark.tasks import some_at_once
 from tests.support.cleaning import EAGER, SMALL, Sink, last_per_key, load, patience, read_all, record
 
 HUGE = Place("topics", "users", 0)

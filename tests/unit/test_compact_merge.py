@@ -9,19 +9,19 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from keyfold.clock import ManualClock
 from keyfold.log.edits import Replacement, Swap, replace_segments
 from keyfold.log.index import read_index
 from keyfold.log.manifest import UNSTAMPED, Manifest
 from keyfold.log.partition_log import PartitionLog
-from keyfold.read.verify import verify_partition
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.merge import SEGMENTS_MIN, merges
+from keyfold.verify.partition import verify_partition
+from keyfold_compactor.decide.merge import SEGMENTS_MIN, merges
+from keyfold_compactor.decide.policy import Reason, judge
+from keyfold_compactor.decide.retention import born_ms
+from keyfold_compactor.decide.settings import TopicSettings
 from keyfold_compactor.options import CompactOptions
-from keyfold_compactor.policy import Reason, judge
-from keyfold_compactor.report import Outcome
-from keyfold_compactor.retention import born_ms
-from keyfold_compactor.settings import TopicSettings
+from keyfold_compactor.report.report import Outcome
 from tests.support.cleaning import EAGER, PLACE, clean, load, memory_log, read_all, record
 from tests.support.manifests import compactor_name, empty_manifest, entry, sink_name
 

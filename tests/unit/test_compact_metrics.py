@@ -7,19 +7,19 @@ from dataclasses import replace
 
 import pytest
 
-from keyfold.clock import ManualClock
 from keyfold.log.commit import Pinned
+from keyfold.log.gc import Swept
 from keyfold.log.manifest import UNSTAMPED, RoleState
 from keyfold.log.names import Place
-from keyfold_compactor import metric_names as names
-from keyfold_compactor.janitor import Swept
-from keyfold_compactor.metric_names import METRICS, PARTITIONS_SHOWN
-from keyfold_compactor.metrics import History, backlog, document, passes, run_values, text_lines, totals
-from keyfold_compactor.policy import judge
-from keyfold_compactor.report import Expired, LogSize, Outcome, PartitionReport, RunReport
-from keyfold_compactor.settings import TopicSettings
-from keyfold_compactor.standing import Standing, standing
-from keyfold_compactor.work import Traffic
+from keyfold.runtime.clock import ManualClock
+from keyfold_compactor.decide.policy import judge
+from keyfold_compactor.decide.settings import TopicSettings
+from keyfold_compactor.execute.work import Traffic
+from keyfold_compactor.report import metric_names as names
+from keyfold_compactor.report.log_state import Standing, standing
+from keyfold_compactor.report.metric_names import METRICS, PARTITIONS_SHOWN
+from keyfold_compactor.report.metrics import History, backlog, document, passes, run_values, text_lines, totals
+from keyfold_compactor.report.report import Expired, LogSize, Outcome, PartitionReport, RunReport
 from tests.support import metrics_docs
 from tests.support.cleaning import EAGER, PLACE, clean, load, memory_log, new_run, record
 from tests.support.manifests import empty_manifest, entry, sink_name

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keyfold.clock import ManualClock
 from keyfold.log.index import ROWS
-from keyfold_compactor import offset_map
-from keyfold_compactor.executor import run_map
-from keyfold_compactor.horizon import UNHELD, Purge
-from keyfold_compactor.large_map import Candidates, Superseded, decide, match, split
-from keyfold_compactor.mapping import packed, unpacked
-from keyfold_compactor.retain import new_marks, retain
-from keyfold_compactor.settings import Encoding
-from keyfold_compactor.work import LogJob
+from keyfold.runtime.clock import ManualClock
+from keyfold_compactor.decide.horizon import UNHELD, Purge
+from keyfold_compactor.decide.retain import new_marks, retain
+from keyfold_compactor.decide.settings import Encoding
+from keyfold_compactor.execute import offset_map
+from keyfold_compactor.execute.large_map import Candidates, Superseded, decide, match, split
+from keyfold_compactor.execute.local import run_map
+from keyfold_compactor.execute.mapping import packed, unpacked
+from keyfold_compactor.execute.work import LogJob
 from tests.support.cleaning import PLACE, clean, load, memory_log, patience, record
 
 Keys = list[bytes | None]

@@ -12,20 +12,20 @@ from random import Random
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from keyfold.clock import ManualClock
 from keyfold.errors import AccessDenied, ConfigError, StoreUnavailable
 from keyfold.log.names import Place
-from keyfold.metrics_server import serving
+from keyfold.runtime.clock import ManualClock
+from keyfold.runtime.metrics_server import serving
 from keyfold.store.api import ObjectStore
-from keyfold.store.counted import CountedStore
-from keyfold_compactor.executor import LocalExecutor
+from keyfold.store.wrappers.counting import CountedStore
+from keyfold_compactor.execute.local import LocalExecutor
 from keyfold_compactor.job import Job, Selection
-from keyfold_compactor.metric_names import IN_PROGRESS, METRICS, PARTS
-from keyfold_compactor.metrics_push import push
-from keyfold_compactor.metrics_registry import Meter
 from keyfold_compactor.options import CompactOptions
-from keyfold_compactor.outlets import measuring
-from keyfold_compactor.report import NoWatch, Outcome, PartitionReport, RunReport
+from keyfold_compactor.report.metric_names import IN_PROGRESS, METRICS, PARTS
+from keyfold_compactor.report.metrics_export import measuring
+from keyfold_compactor.report.metrics_push import push
+from keyfold_compactor.report.metrics_registry import Meter
+from keyfold_compactor.report.report import NoWatch, Outcome, PartitionReport, RunReport
 from tests.support.cleaning import PLACE, load, memory_log, patience, record
 
 CONFIG = {"s3.bucket.name": "b", "min.cleanable.dirty.ratio": "0", "log.cleaner.backoff.ms": "0"}
@@ -354,7 +354,7 @@ def test_a_run_that_fails_as_a_whole_is_pushed_too(clock: ManualClock, gateway: 
 def test_a_push_that_fails_is_a_warning_and_nothing_else(
     clock: ManualClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from keyfold.logs import configure
+    from keyfold.runtime.event_log import configure
 
     configure(json=True)
     meter = Meter(clock)

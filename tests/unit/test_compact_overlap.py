@@ -8,17 +8,17 @@ from random import Random
 import numpy as np
 import pytest
 
-from keyfold.clock import ManualClock
 from keyfold.errors import StoreUnavailable
 from keyfold.log.manifest import SegmentEntry
 from keyfold.log.rewrite import MAX_FETCH_BYTES
-from keyfold.store.faulty import Fault, FaultyStore, Kind, SimulatedCrash
+from keyfold.runtime.clock import ManualClock
+from keyfold.runtime.overlap import FETCH_THREADS, SEND_BYTES, FetchAhead, SendBehind
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.mapping import packed
-from keyfold_compactor.overlap import FETCH_THREADS, SEND_BYTES, FetchAhead, SendBehind
-from keyfold_compactor.rewrite import rewrite_unit
-from keyfold_compactor.settings import Encoding
-from keyfold_compactor.work import MaskKey, UnitJob, UnitSource
+from keyfold.store.wrappers.faults import Fault, FaultyStore, Kind, SimulatedCrash
+from keyfold_compactor.decide.settings import Encoding
+from keyfold_compactor.execute.mapping import packed
+from keyfold_compactor.execute.rewrite import rewrite_unit
+from keyfold_compactor.execute.work import MaskKey, UnitJob, UnitSource
 from tests.support.cleaning import PLACE, Sink, load, patience, record
 
 KIB = 1024

@@ -10,12 +10,12 @@ import pytest
 
 from keyfold.log.edits import Replacement, Swap
 from keyfold.log.manifest import NO_OFFSET, SegmentEntry
-from keyfold_compactor.floor import Choice, only_merge
-from keyfold_compactor.horizon import Purge
-from keyfold_compactor.parts import Part, Remark, cut, positions, remarks, replacement, units
-from keyfold_compactor.plan import Group, SegmentStats
-from keyfold_compactor.settings import Encoding
-from keyfold_compactor.work import LogJob
+from keyfold_compactor.decide.horizon import Purge
+from keyfold_compactor.decide.min_garbage import Choice, only_merge
+from keyfold_compactor.decide.parts import Part, Remark, cut, positions, remarks, replacement, units
+from keyfold_compactor.decide.plan import Group, SegmentStats
+from keyfold_compactor.decide.settings import Encoding
+from keyfold_compactor.execute.work import LogJob
 from tests.support.cleaning import PLACE
 from tests.support.manifests import compactor_name, entry, sink_name
 

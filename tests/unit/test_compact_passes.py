@@ -9,21 +9,21 @@ from random import Random
 
 import pytest
 
-from keyfold.clock import ManualClock
 from keyfold.errors import ConfigError, Fenced, StoreUnavailable
 from keyfold.log.manifest import Manifest
 from keyfold.log.partition_log import PartitionLog
 from keyfold.log.record import Record
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import ObjectStore
-from keyfold.store.faulty import Call, Fault, FaultyStore, Kind
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.claims import Claim, LeaseKeeper
-from keyfold_compactor.executor import LocalExecutor
-from keyfold_compactor.passes import STOPPED
-from keyfold_compactor.report import Outcome, RunReport, text_lines
-from keyfold_compactor.run import Run, RunSettings
-from keyfold_compactor.settings import TopicSettings
-from keyfold_compactor.work import Done, LogJob, MapAnswer, UnitAnswer, UnitJob
+from keyfold.store.wrappers.faults import Call, Fault, FaultyStore, Kind
+from keyfold_compactor.decide.settings import TopicSettings
+from keyfold_compactor.execute.claims import Claim, LeaseKeeper
+from keyfold_compactor.execute.local import LocalExecutor
+from keyfold_compactor.execute.passes import STOPPED
+from keyfold_compactor.execute.run import Run, RunSettings
+from keyfold_compactor.execute.work import Done, LogJob, MapAnswer, UnitAnswer, UnitJob
+from keyfold_compactor.report.report import Outcome, RunReport, text_lines
 from tests.support.cleaning import (
     EAGER,
     PLACE,
@@ -249,7 +249,7 @@ def test_the_lease_is_kept_while_parts_are_left_and_no_longer(monkeypatch: pytes
                 claim.session.renew(60_000)
             return super().rewrite(hands, done)
 
-    monkeypatch.setattr("keyfold_compactor.run.LeaseKeeper", Keeper)
+    monkeypatch.setattr("keyfold_compactor.execute.run.LeaseKeeper", Keeper)
     (part,) = run(store, Watching(store, patience(clock, Random(1))), clock).partitions
     assert (part.outcome, part.parts_committed, kept) == (Outcome.CLEANED, 3, [True, True, True])
     assert [c.keep for claims in batches for c in claims] == [False]

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from keyfold_compactor.plan import Group, SegmentStats, deal, group, tasks_for
+from keyfold_compactor.decide.plan import Group, SegmentStats, deal, group, tasks_for
 from tests.support.manifests import entry, sink_name
 
 

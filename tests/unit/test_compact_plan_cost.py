@@ -8,18 +8,18 @@ from random import Random
 
 import pytest
 
-from keyfold.clock import ManualClock
 from keyfold.log.partition_log import PartitionLog, Pinned
-from keyfold.logs import configure
+from keyfold.runtime.clock import ManualClock
+from keyfold.runtime.event_log import configure
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.cost import Cost, cost, total
-from keyfold_compactor.executor import LocalExecutor
+from keyfold_compactor.decide.policy import forecast
+from keyfold_compactor.decide.settings import TopicSettings
+from keyfold_compactor.execute.local import LocalExecutor
 from keyfold_compactor.job import Job, Selection
 from keyfold_compactor.options import CompactOptions
-from keyfold_compactor.policy import forecast
-from keyfold_compactor.progress import FIRST_STAGE, LoggedProgress
-from keyfold_compactor.settings import TopicSettings
-from keyfold_compactor.show import plan_document, plan_lines
+from keyfold_compactor.report.cost import Cost, cost, total
+from keyfold_compactor.report.progress import FIRST_STAGE, LoggedProgress
+from keyfold_compactor.report.show import plan_document, plan_lines
 from tests.support.cleaning import EAGER, PLACE, clean, memory_log, patience, record
 
 GIB = 1024**3

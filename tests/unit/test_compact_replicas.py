@@ -8,29 +8,29 @@ from random import Random
 
 import pytest
 
-from keyfold.clock import ManualClock
 from keyfold.errors import AccessDenied, BucketMissing, StoreUnavailable
 from keyfold.log.manifest import Manifest
 from keyfold.log.partition_log import PartitionLog
+from keyfold.replicas.documents import Registration, registration_key
+from keyfold.replicas.registry import EnablementBook, Registry
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import ObjectInfo, ObjectStore, Update
 from keyfold.store.memory import MemoryStore
-from keyfold.store.pace import Pacer
+from keyfold.store.pacing import Pacer
 from keyfold.store.s3 import S3Location
-from keyfold_compactor import metric_names as names
-from keyfold_compactor.executor import LocalExecutor
-from keyfold_compactor.followers import UNKNOWN, Followers, load_followers
+from keyfold_compactor.decide.policy import Reason
+from keyfold_compactor.execute.local import LocalExecutor
+from keyfold_compactor.execute.replica_holds import UNKNOWN, Followers, load_followers
 from keyfold_compactor.job import Job, Selection
-from keyfold_compactor.metrics import run_values
-from keyfold_compactor.metrics_registry import Meter
 from keyfold_compactor.options import CompactOptions
-from keyfold_compactor.policy import Reason
-from keyfold_compactor.replica.desk.documents import Registration, registration_key
-from keyfold_compactor.replica.desk.registry import EnablementBook, Registry
-from keyfold_compactor.replica.rounds.service import Narrowed
-from keyfold_compactor.replica.seen.metrics import ReplicaMeter
 from keyfold_compactor.replicating import replicating
-from keyfold_compactor.report import Outcome, RunReport, text_lines
-from keyfold_compactor.show import plan_document, plan_lines, report_document
+from keyfold_compactor.report import metric_names as names
+from keyfold_compactor.report.metrics import run_values
+from keyfold_compactor.report.metrics_registry import Meter
+from keyfold_compactor.report.report import Outcome, RunReport, text_lines
+from keyfold_compactor.report.show import plan_document, plan_lines, report_document
+from keyfold_replicator.rounds.service import Narrowed
+from keyfold_replicator.status.metrics import ReplicaMeter
 from tests.support.cleaning import FAST, PLACE, Sink, load, memory_log, patience, read_all, record
 from tests.support.held import tell
 

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from keyfold_compactor.horizon import Purge
-from keyfold_compactor.retain import Retention, new_marks, old_marks, retain
+from keyfold_compactor.decide.horizon import Purge
+from keyfold_compactor.decide.retain import Retention, new_marks, old_marks, retain
 
 Row = tuple[str | None, bool, int | None, bool]
 """Key, whether it is a tombstone, its mark, whether the map knows a later offset. Each row is ten offsets further."""

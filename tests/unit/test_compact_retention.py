@@ -10,22 +10,22 @@ from typing import Any
 
 import pytest
 
-from keyfold.clock import ManualClock
 from keyfold.errors import ConfigError
 from keyfold.log.manifest import UNSTAMPED, Manifest
 from keyfold.log.partition_log import PartitionLog
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import STORE_TIME_RESOLUTION_MS, ObjectStore
-from keyfold.store.faulty import Fault, FaultyStore, Kind
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.executor import LocalExecutor
+from keyfold.store.wrappers.faults import Fault, FaultyStore, Kind
+from keyfold_compactor.decide.policy import Chore, forecast, judge
+from keyfold_compactor.decide.retention import born_ms, expire, expiry
+from keyfold_compactor.decide.settings import TopicSettings
+from keyfold_compactor.execute.local import LocalExecutor
+from keyfold_compactor.execute.work import Done, Executor, LogJob, MapAnswer, UnitAnswer, UnitJob
 from keyfold_compactor.job import Job, Selection
 from keyfold_compactor.options import CompactOptions
-from keyfold_compactor.policy import Chore, forecast, judge
-from keyfold_compactor.report import Outcome, text_lines
-from keyfold_compactor.retention import born_ms, expire, expiry
-from keyfold_compactor.settings import TopicSettings
-from keyfold_compactor.show import plan_document, plan_lines
-from keyfold_compactor.work import Done, Executor, LogJob, MapAnswer, UnitAnswer, UnitJob
+from keyfold_compactor.report.report import Outcome, text_lines
+from keyfold_compactor.report.show import plan_document, plan_lines
 from tests.support.cleaning import (
     PLACE,
     Sink,

@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from keyfold.clock import Clock, ManualClock, SystemClock
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
+from keyfold.runtime.clock import Clock, ManualClock, SystemClock
 from keyfold.store.api import Bytes, PutMode, PutResult
-from keyfold.store.counted import CountedStore
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.batching import SHARES, BatchLimits, CleaningRate
-from keyfold_compactor.executor import LocalExecutor
-from keyfold_compactor.plan import LOG_COST_BYTES
-from keyfold_compactor.report import Outcome, RunReport
-from keyfold_compactor.run import Run, RunSettings
-from keyfold_compactor.settings import TopicSettings
-from keyfold_compactor.work import Done, Executor, LogJob, MapAnswer
+from keyfold.store.wrappers.counting import CountedStore
+from keyfold_compactor.decide.batching import SHARES, BatchLimits, CleaningRate
+from keyfold_compactor.decide.plan import LOG_COST_BYTES
+from keyfold_compactor.decide.settings import TopicSettings
+from keyfold_compactor.execute.local import LocalExecutor
+from keyfold_compactor.execute.run import Run, RunSettings
+from keyfold_compactor.execute.work import Done, Executor, LogJob, MapAnswer
+from keyfold_compactor.report.report import Outcome, RunReport
 from tests.support.cleaning import EAGER, FAST, SMALL, Sink, load, patience, record
 
 SETTINGS = replace(EAGER, encoding=SMALL)

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from keyfold.clock import ManualClock
 from keyfold.errors import ConfigError
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.s3 import S3Location
 from keyfold_compactor.job import Job, Selection
 from keyfold_compactor.options import CompactOptions
-from keyfold_compactor.report import RunReport
-from keyfold_compactor.spark_keeper import SparkKeeper, SparkLost, as_here
+from keyfold_compactor.report.report import RunReport
+from keyfold_compactor.spark.keeper import SparkKeeper, SparkLost, as_here
 from tests.support.cleaning import memory_log, record
 
 pytest.importorskip("pyspark")
@@ -37,7 +37,7 @@ class FakeSpark:
     """Stands for pyspark: counts what is started and stopped, and dies when it is told to."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, is_given: bool = False) -> None:
-        from keyfold_compactor import spark_session as module
+        from keyfold_compactor.spark import session as module
 
         self.started: list[dict[str, str]] = []
         self.stopped = 0
@@ -164,7 +164,7 @@ def test_the_zip_has_the_code_and_the_commands_and_nothing_else(tmp_path: Path) 
     import zipfile
 
     import keyfold_compactor
-    from keyfold_compactor.code_zip import is_shipped, write_for_submit
+    from keyfold_compactor.spark.code_zip import is_shipped, write_for_submit
 
     script, code = write_for_submit(tmp_path / "dist")
     with zipfile.ZipFile(code) as archive:

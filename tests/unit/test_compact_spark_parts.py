@@ -13,19 +13,19 @@ from typing import Any
 
 import pytest
 
-from keyfold.clock import ManualClock
 from keyfold.errors import ConfigError
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import ObjectStore
-from keyfold.store.faulty import Fault, FaultyStore, Kind
-from keyfold.store.pace import Pacer
-from keyfold_compactor.floor import Choice
-from keyfold_compactor.horizon import Purge
-from keyfold_compactor.large_map import Candidates
-from keyfold_compactor.parts import cut, units
-from keyfold_compactor.plan import Group, SegmentStats
-from keyfold_compactor.settings import Encoding
-from keyfold_compactor.spark_tasks import SegmentFound, TaskEnvironment
-from keyfold_compactor.work import LogJob
+from keyfold.store.pacing import Pacer
+from keyfold.store.wrappers.faults import Fault, FaultyStore, Kind
+from keyfold_compactor.decide.horizon import Purge
+from keyfold_compactor.decide.min_garbage import Choice
+from keyfold_compactor.decide.parts import cut, units
+from keyfold_compactor.decide.plan import Group, SegmentStats
+from keyfold_compactor.decide.settings import Encoding
+from keyfold_compactor.execute.large_map import Candidates
+from keyfold_compactor.execute.work import LogJob
+from keyfold_compactor.spark.tasks import SegmentFound, TaskEnvironment
 from tests.support.cleaning import PLACE, load, memory_log, record
 
 pytest.importorskip("pyspark")
@@ -62,7 +62,7 @@ def two_segments() -> tuple[ObjectStore, LogJob]:
 
 def test_a_segment_that_could_not_be_split_is_known_to_every_bucket() -> None:
     """Without its tombstone the map would keep `a` at 0 and let the tombstone at 2 be marked: `a` would come back."""
-    from keyfold_compactor.spark_map import _match_task, _split_task
+    from keyfold_compactor.spark.map import _match_task, _split_task
 
     store, job = two_segments()
     tombstone_index = PLACE.key(job.entries[1].index_name)
@@ -84,7 +84,7 @@ def test_a_segment_that_could_not_be_split_is_known_to_every_bucket() -> None:
 
 
 def test_a_map_of_nothing_dirty_reads_only_the_indexes_that_matter() -> None:
-    from keyfold_compactor.spark_map import _decide_task, _split_task
+    from keyfold_compactor.spark.map import _decide_task, _split_task
 
     store, job = two_segments()
     clean = LogJob(0, PLACE, job.entries, job.end, job.end, 9, job.sync_marker, Purge(), False, Encoding())
@@ -149,7 +149,7 @@ class FakeContext:
 
 def test_masks_of_a_batch_that_failed_are_not_seen_by_the_next() -> None:
     """Masks are known by a log's number in its batch: another log's of the same number would remove other records."""
-    from keyfold_compactor.spark_executor import SparkExecutor
+    from keyfold_compactor.spark.executor import SparkExecutor
 
     store, job = two_segments()
     steps: list[int] = []
@@ -166,7 +166,7 @@ def test_masks_of_a_batch_that_failed_are_not_seen_by_the_next() -> None:
 
 
 def test_masks_that_went_through_the_driver_are_forgotten_with_their_batch() -> None:
-    from keyfold_compactor.spark_executor import SparkExecutor
+    from keyfold_compactor.spark.executor import SparkExecutor
 
     store, job = two_segments()
     steps: list[int] = []
@@ -184,7 +184,7 @@ def test_masks_that_went_through_the_driver_are_forgotten_with_their_batch() -> 
 
 
 def test_the_smallest_masks_go_through_the_driver_as_many_as_may() -> None:
-    from keyfold_compactor.spark_executor import _carried
+    from keyfold_compactor.spark.executor import _carried
 
     _, job = two_segments()
     count = sum(e.record_count for e in job.entries)
@@ -222,7 +222,7 @@ def test_ctrl_c_stays_with_the_command_when_spark_starts(monkeypatch: pytest.Mon
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
-    from keyfold_compactor.spark_session import _started
+    from keyfold_compactor.spark.session import _started
 
     def mine(_number: int, _frame: object) -> None:
         pass
@@ -251,7 +251,7 @@ def test_what_spark_submit_was_given_is_not_overwritten(monkeypatch: pytest.Monk
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    from keyfold_compactor import spark_session as module
+    from keyfold_compactor.spark import session as module
 
     reached: list[bool] = []
     seen: list[dict[str, str]] = []
@@ -297,7 +297,7 @@ def test_a_jvm_of_another_spark_is_refused_before_a_context_is_made(monkeypatch:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    from keyfold_compactor import spark_session as module
+    from keyfold_compactor.spark import session as module
 
     package = SimpleNamespace(SPARK_VERSION=lambda: "2.4.8")
     jvm = SimpleNamespace(org=SimpleNamespace(apache=SimpleNamespace(spark=SimpleNamespace(package=package))))

@@ -9,10 +9,9 @@ from random import Random
 
 import pytest
 
-from keyfold.clock import ManualClock
-from keyfold.rate_limit import BURST_S
-from keyfold.store.pace import CHUNK_BYTES
-from keyfold_compactor.throttle import (
+from keyfold.runtime.clock import ManualClock
+from keyfold.runtime.rate_limit import BURST_S
+from keyfold.runtime.throttle import (
     PIECE_BYTES_MIN,
     BudgetPacer,
     ThrottleLost,
@@ -21,6 +20,7 @@ from keyfold_compactor.throttle import (
     piece_bytes,
     slice_bytes,
 )
+from keyfold.store.pacing import CHUNK_BYTES
 from tests.support.wire_meter import Move, most_within
 
 RATE = 2_000_000.0

@@ -9,20 +9,20 @@ from random import Random
 
 import pytest
 
-from keyfold.clock import ManualClock
 from keyfold.errors import ConditionsIgnored, ObjectNotFound, StoreUnavailable
-from keyfold.health import AWAY_S, Vitals
+from keyfold.runtime.clock import ManualClock
+from keyfold.runtime.health import AWAY_S, Vitals
 from keyfold.store.api import Bytes, Create, ObjectStore, PutMode, PutResult
-from keyfold.store.faulty import Call, Fault, FaultyStore, Kind
-from keyfold.store.heard import HeardStore
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.executor import LocalExecutor
+from keyfold.store.wrappers.faults import Call, Fault, FaultyStore, Kind
+from keyfold.store.wrappers.observation import HeardStore
+from keyfold_compactor.execute.local import LocalExecutor
+from keyfold_compactor.execute.work import Executor
 from keyfold_compactor.job import Job, Selection
 from keyfold_compactor.options import CompactOptions
-from keyfold_compactor.progress import NoProgress
-from keyfold_compactor.report import NoWatch, Replicated, RunReport
-from keyfold_compactor.vitals import BESIDE_S, VitalProgress, VitalWatch, quiet_max_s, vital
-from keyfold_compactor.work import Executor
+from keyfold_compactor.report.liveness import BESIDE_S, VitalProgress, VitalWatch, quiet_max_s, vital
+from keyfold_compactor.report.progress import NoProgress
+from keyfold_compactor.report.report import NoWatch, Replicated, RunReport
 from tests.support.cleaning import memory_log, patience, record
 
 CONFIG = {"s3.bucket.name": "b", "min.cleanable.dirty.ratio": "0", "log.cleaner.backoff.ms": "0"}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keyfold.config_file import Resolved, parse_json, parse_properties, read_config
+from keyfold.config.config_file import Resolved, parse_json, parse_properties, read_config
 from keyfold.errors import ConfigError
 
 FLAT = '{"name": "users", "topics": "a,b", "flush.size": 3000, "pause": true}'

@@ -10,8 +10,8 @@ from fastavro import parse_schema, schemaless_reader
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keyfold_sink.convert.avro_layout import BadData, compile_check
-from keyfold_sink.convert.avro_schema import SchemaUnusable
+from keyfold_sink.validate.convert.avro_layout import BadData, compile_check
+from keyfold_sink.validate.convert.avro_schema import SchemaUnusable
 from tests.support.avro_cases import encode, has_empty_items, schemas, values
 from tests.support.convert_cases import BAD, GOOD
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from fastavro import parse_schema, schemaless_reader
 
-from keyfold_sink.convert.avro_layout import compile_check
-from keyfold_sink.convert.avro_schema import SchemaUnusable, stand_alone
-from keyfold_sink.convert.registry_api import RegisteredSchema
-from keyfold_sink.convert.schemas import read_schema
+from keyfold_sink.validate.convert.avro_layout import compile_check
+from keyfold_sink.validate.convert.avro_schema import SchemaUnusable, stand_alone
+from keyfold_sink.validate.convert.registry_api import RegisteredSchema
+from keyfold_sink.validate.convert.schemas import read_schema
 
 ADDRESS = {
     "type": "record",

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyfold.errors import ConfigError
-from keyfold_sink.convert.connect_schema import Misfit, SchemaInvalid, compile_fit
-from keyfold_sink.convert.json_check import EnvelopeCheck
+from keyfold_sink.validate.convert.connect_schema import Misfit, SchemaInvalid, compile_fit
+from keyfold_sink.validate.convert.json_check import EnvelopeCheck
 from tests.support.columns import batch
 from tests.support.convert_cases import (
     CLASS,

@@ -8,16 +8,18 @@ from random import Random
 
 import pytest
 
-from keyfold.backoff import Backoff
-from keyfold.clock import ManualClock, SystemClock
 from keyfold.errors import StoreUnavailable
+from keyfold.runtime.backoff import Backoff
+from keyfold.runtime.clock import ManualClock, SystemClock
 from keyfold.store.api import Bytes, PutMode, PutResult
 from keyfold.store.memory import MemoryStore
 from keyfold_sink.config.options import SinkOptions
-from keyfold_sink.convert.api import Checks
-from keyfold_sink.convert.checks import checks_of
-from keyfold_sink.convert.kept import KeptSchemas
-from keyfold_sink.convert.registry_api import (
+from keyfold_sink.group.error_scope import Verdict, verdict
+from keyfold_sink.status import State
+from keyfold_sink.validate.convert.api import Checks
+from keyfold_sink.validate.convert.checks import checks_of
+from keyfold_sink.validate.convert.kept import KeptSchemas
+from keyfold_sink.validate.convert.registry_api import (
     AVRO,
     RegisteredSchema,
     RegistryGivenUp,
@@ -25,9 +27,7 @@ from keyfold_sink.convert.registry_api import (
     SchemaKey,
     SchemaUnknown,
 )
-from keyfold_sink.convert.schemas import Known, Persistence, Refused, Schemas, _Outage, persistence
-from keyfold_sink.group.verdict import Verdict, verdict
-from keyfold_sink.status import State
+from keyfold_sink.validate.convert.schemas import Known, Persistence, Refused, Schemas, _Outage, persistence
 from tests.support.avro_checks import QUICK
 from tests.support.sink_rig import T0, MakeRig, rigs
 

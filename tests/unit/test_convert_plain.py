@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from keyfold_sink.convert.api import Rejected, Stage
+from keyfold_sink.validate.convert.api import Rejected, Stage
 from tests.support.columns import batch
 from tests.support.convert_cases import JSON_CASES, NUMBERS, checks, passes, rejected
 

@@ -11,10 +11,10 @@ import pytest
 from keyfold.errors import KeyfoldError, StoreUnavailable
 from keyfold.store.api import Bytes, PutMode, PutResult
 from keyfold.store.memory import MemoryStore
-from keyfold_sink.convert.api import SchemasPending
-from keyfold_sink.convert.kept import SchemaConflict
-from keyfold_sink.convert.registry_api import RegistryRefused
-from keyfold_sink.convert.schemas import SchemaTimings
+from keyfold_sink.validate.convert.api import SchemasPending
+from keyfold_sink.validate.convert.kept import SchemaConflict
+from keyfold_sink.validate.convert.registry_api import RegistryRefused
+from keyfold_sink.validate.convert.schemas import SchemaTimings
 from tests.support.avro_cases import framed
 from tests.support.avro_checks import ALICE, USER, causes, judged, names, opened, wait
 from tests.support.columns import batch

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from keyfold.errors import ConfigError
-from keyfold_sink.convert.api import SchemasPending
-from keyfold_sink.convert.registry_api import RegistryRefused
+from keyfold_sink.validate.convert.api import SchemasPending
+from keyfold_sink.validate.convert.registry_api import RegistryRefused
 from tests.support.avro_cases import framed
 from tests.support.avro_checks import causes, opened
 from tests.support.columns import batch

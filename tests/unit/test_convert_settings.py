@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from keyfold.errors import ConfigError
-from keyfold_sink.convert.registry_settings import parse_registry
-from keyfold_sink.convert.settings import (
+from keyfold_sink.validate.convert.registry_settings import parse_registry
+from keyfold_sink.validate.convert.settings import (
     AvroConverter,
     BytesConverter,
     Converter,

@@ -11,9 +11,9 @@ import pytest
 from keyfold.errors import KeyfoldError
 from keyfold.log.record import Record
 from keyfold_demo.commands import Commands, shown
+from keyfold_demo.narration import Teller
 from keyfold_demo.numbers import Logs, Summary, last_of_each_key, without_tombstones
 from keyfold_demo.story import removed_offset
-from keyfold_demo.telling import Teller
 from keyfold_demo.treeproof import SMALL
 
 PYTHON = sys.executable

@@ -7,18 +7,18 @@ from random import Random
 
 import pytest
 
-from keyfold.clock import ManualClock
 from keyfold.errors import CommitUnknown, Fenced, OffsetOutOfRange, SegmentsMoved
 from keyfold.log.edits import without_first
+from keyfold.log.gc import sweep
 from keyfold.log.manifest import UNSTAMPED, Pass, faults
 from keyfold.log.names import Place
 from keyfold.log.partition_log import Replacement, Swap
 from keyfold.read.log import Log
 from keyfold.read.position import anchor_of, check_resumed, start_offset
-from keyfold.read.verify import verify_partition
-from keyfold.store.faulty import Kind
-from keyfold_compactor.janitor import sweep
-from keyfold_compactor.settings import TopicSettings
+from keyfold.runtime.clock import ManualClock
+from keyfold.store.wrappers.faults import Kind
+from keyfold.verify.partition import verify_partition
+from keyfold_compactor.decide.settings import TopicSettings
 from tests.support import cleaning
 from tests.support.bucket import Bucket, appended, merge, uploaded
 from tests.support.manifests import compactor_name, empty_manifest, entry, sink_name

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from keyfold.clock import ManualClock
 from keyfold.errors import AccessDenied, BucketMissing, ObjectNotFound, StoreUnavailable
-from keyfold.health import AWAY_S, Vitals
-from keyfold.metrics_server import serving
+from keyfold.runtime.clock import ManualClock
+from keyfold.runtime.health import AWAY_S, Vitals
+from keyfold.runtime.metrics_server import serving
 from keyfold.store.api import Create
-from keyfold.store.faulty import Fault, FaultyStore, Kind
-from keyfold.store.heard import HeardStore
 from keyfold.store.memory import MemoryStore
+from keyfold.store.wrappers.faults import Fault, FaultyStore, Kind
+from keyfold.store.wrappers.observation import HeardStore
 from tests.support.proof import wait_for
 
 QUIET_MAX_S = 100.0

@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from keyfold.clock import ManualClock
 from keyfold.log.avro import varint
 from keyfold.log.codec import CODECS
 from keyfold.log.index import Index, read_index
@@ -20,8 +19,9 @@ from keyfold.log.names import Place, parse_name
 from keyfold.log.record import Record
 from keyfold.log.rewrite import SegmentRewriter
 from keyfold.read.log import Log
-from keyfold.read.survey import survey_segment
-from keyfold.read.verify import verify_partition
+from keyfold.runtime.clock import ManualClock
+from keyfold.verify.partition import verify_partition
+from keyfold.verify.segment_survey import survey_segment
 from keyfold_schemas import load_schema, schema_text
 from tests.support.bounded import Bounded
 from tests.support.hostile import manifest_file, plant_block, sealed, zeros_deflate, zeros_zstd

@@ -11,28 +11,28 @@ import numpy as np
 import pytest
 from isal.isal_zlib import crc32
 
-from keyfold.clock import ManualClock
 from keyfold.errors import KeyfoldError, ObjectTooLarge
 from keyfold.log.codec import open_codec
 from keyfold.log.first_copy import FirstCopy
 from keyfold.log.names import Place
 from keyfold.read.position import Anchor
+from keyfold.replicas.documents import DocumentUnreadable, enablement_of
 from keyfold.restore.errors import RestoreRefused
 from keyfold.restore.journal import Journal, PartitionPlan, Plan
 from keyfold.restore.lease import Lease
 from keyfold.restore.window import Window, WindowDamaged
-from keyfold.retry import Patience
+from keyfold.runtime.clock import ManualClock
+from keyfold.runtime.retry import Patience
 from keyfold.store.api import Create
+from keyfold.store.cas_document import SwappedObject
 from keyfold.store.documents import DOCUMENT_BYTES_MAX, load_json
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.replica.desk.documents import DocumentUnreadable, enablement_of
-from keyfold_compactor.replica.desk.swapped import SwappedObject
-from keyfold_compactor.replica.seen.reported import reported_of
-from keyfold_compactor.replica.seen.status import _body
-from keyfold_compactor.replica.standing.states import PartitionState, State
-from keyfold_sink.convert.kept import _same_json
-from keyfold_sink.running.orders import OrdersUnreadable, decode
+from keyfold_replicator.state.states import PartitionState, State
+from keyfold_replicator.status.status import _body
+from keyfold_replicator.status.status_report import reported_of
 from keyfold_sink.status import dump, load_worker
+from keyfold_sink.validate.convert.kept import _same_json
+from keyfold_sink.worker.desired_state import OrdersUnreadable, decode
 from tests.support.fake_service import worker
 
 ANCHOR = Anchor("0" * 32, 3, 2, 9)

@@ -11,26 +11,26 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from keyfold.config_file import parse_json
+from keyfold.config.config_file import parse_json
 from keyfold.errors import ConfigError, FormatTooNew
+from keyfold.formats.avro_schema import Logical, NotAvro, Primitive, Union, avro_type, parse_avro
+from keyfold.formats.column_type import column_for
+from keyfold.formats.connect_json import Envelope
+from keyfold.formats.format import Format, Part
+from keyfold.formats.logical_types import fit_decimal
 from keyfold.log.avro import SegmentDamaged
 from keyfold.log.index import Index
 from keyfold.log.manifest_codec import decode_manifest, encode_manifest
-from keyfold.restore.offsets import parse_offsets
-from keyfold.typed.avro_schema import Logical, NotAvro, Primitive, Union, avro_type, parse_avro
-from keyfold.typed.choose import column_for
-from keyfold.typed.connect import Envelope
-from keyfold.typed.formats import Format, Part
-from keyfold.typed.logical import fit_decimal
-from keyfold_compactor.options import CompactOptions
-from keyfold_compactor.replica.desk.documents import (
+from keyfold.replicas.documents import (
     DocumentUnreadable,
     Registration,
     registration_document,
     registration_of,
 )
+from keyfold.restore.offsets import parse_offsets
+from keyfold_compactor.options import CompactOptions
 from keyfold_schemas import load_schema
-from keyfold_sink.running.orders import Orders, OrdersUnreadable, decode, encode
+from keyfold_sink.worker.desired_state import Orders, OrdersUnreadable, decode, encode
 from tests.support.avro_words import kept
 from tests.support.bounded import Bounded
 from tests.support.hostile import manifest_file

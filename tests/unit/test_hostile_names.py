@@ -7,19 +7,19 @@ from random import Random
 
 import pytest
 
-from keyfold.clock import ManualClock
 from keyfold.errors import Corrupt
+from keyfold.log.gc import delete_names
 from keyfold.log.manifest import Manifest, Replaced
 from keyfold.log.manifest_codec import decode_manifest
 from keyfold.log.names import Place, is_index_name, is_segment_name, parse_name, partition_of_folder
 from keyfold.log.partition_log import PartitionLog
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import Create
-from keyfold.store.faulty import FaultyStore
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.janitor import delete_names
-from keyfold_compactor.replica.carriage.jobs import CopyJob
-from keyfold_compactor.replica.standing.states import State
-from keyfold_compactor.report import Outcome
+from keyfold.store.wrappers.faults import FaultyStore
+from keyfold_compactor.report.report import Outcome
+from keyfold_replicator.copy.jobs import CopyJob
+from keyfold_replicator.state.states import State
 from tests.support.cleaning import EAGER, memory_log, new_run, record
 from tests.support.hostile import forged, plant_manifest
 from tests.support.logs import records

@@ -12,20 +12,20 @@ from random import Random
 
 import pytest
 
-from keyfold.allowed_credentials import AllowedCredentials
 from keyfold.cli.app import Surroundings, run
-from keyfold.clock import SystemClock
+from keyfold.config.allowed_credentials import AllowedCredentials
 from keyfold.errors import ConfigError
+from keyfold.replicas.documents import Registration, registration_key
+from keyfold.replicas.registry import Registry
+from keyfold.runtime.clock import SystemClock
 from keyfold.store.api import ObjectStore
-from keyfold.store.pace import Pacer
+from keyfold.store.pacing import Pacer
 from keyfold.store.s3 import S3Location
 from keyfold_compactor.options import CompactOptions
-from keyfold_compactor.replica.desk.documents import Registration, registration_key
-from keyfold_compactor.replica.desk.link import ReplicaSettings
-from keyfold_compactor.replica.desk.opening import side
-from keyfold_compactor.replica.desk.registry import Registry
-from keyfold_compactor.replica.rounds.service import Means, Narrowed, Replication
 from keyfold_compactor.replicating import replicating
+from keyfold_replicator.registry.link import ReplicaSettings
+from keyfold_replicator.registry.opening import side
+from keyfold_replicator.rounds.service import Means, Narrowed, Replication
 from tests.support.hostile import plant
 from tests.support.logs import records
 from tests.support.replica_command import SOURCE, Buckets, made_log, read

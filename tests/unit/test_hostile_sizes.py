@@ -8,26 +8,26 @@ from typing import Any
 
 import pytest
 
-from keyfold.clock import ManualClock
 from keyfold.errors import Corrupt, KeyfoldError, ObjectTooLarge
+from keyfold.formats.schema_archive import KeptSchemas, SchemaUnusable
 from keyfold.log.index import read_index
 from keyfold.log.names import FIRST_COPY_NAME, schema_key
 from keyfold.log.partition_log import PartitionLog
 from keyfold.read.fetch import read_segment
-from keyfold.read.verify import verify_partition
 from keyfold.restore.journal import Journal
 from keyfold.restore.lease import Lease
-from keyfold.retry import Patience
+from keyfold.runtime.clock import ManualClock
+from keyfold.runtime.retry import Patience
 from keyfold.store.api import Blob, Create, require_size
+from keyfold.store.cas_document import SwappedObject
 from keyfold.store.memory import MemoryStore
-from keyfold.store.pace import Pacer
+from keyfold.store.pacing import Pacer
 from keyfold.store.s3 import S3Store
-from keyfold.typed.kept import KeptSchemas, SchemaUnusable
-from keyfold_compactor.replica.desk.swapped import SwappedObject
-from keyfold_compactor.replica.seen.reported import load_reported
-from keyfold_sink.convert.kept import KeptSchemas as SinkSchemas
-from keyfold_sink.convert.kept import SchemaConflict
-from keyfold_sink.running.orders import OrderBook
+from keyfold.verify.partition import verify_partition
+from keyfold_replicator.status.status_report import load_reported
+from keyfold_sink.validate.convert.kept import KeptSchemas as SinkSchemas
+from keyfold_sink.validate.convert.kept import SchemaConflict
+from keyfold_sink.worker.desired_state import OrderBook
 from tests.support.logs import PLACE, MadeLog, records
 
 TERABYTE = 10**12

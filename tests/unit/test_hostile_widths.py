@@ -14,11 +14,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from keyfold.formats.avro_schema import avro_type
+from keyfold.formats.column_width import FIXED_BYTES_MAX, ROOM_BYTES, TooWide, in_parts
+from keyfold.formats.columns import AvroColumn, Column, Decoded, JsonColumn
+from keyfold.formats.format import Part
 from keyfold.log.avro import varint
-from keyfold.typed.avro_schema import avro_type
-from keyfold.typed.columns import AvroColumn, Column, Decoded, JsonColumn
-from keyfold.typed.formats import Part
-from keyfold.typed.widths import FIXED_BYTES_MAX, ROOM_BYTES, TooWide, in_parts
 from tests.support.avro_words import Json, kept, record
 from tests.support.bounded import Bounded
 from tests.unit.test_typed_columns import one_by_one

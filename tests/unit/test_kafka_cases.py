@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from keyfold.clock import ManualClock
 from keyfold.log.record import Record
-from keyfold_compactor.settings import LONG_MAX, TopicSettings
+from keyfold.runtime.clock import ManualClock
+from keyfold_compactor.decide.settings import LONG_MAX, TopicSettings
 from tests.support.cleaning import EAGER, SMALL, clean, load, memory_log, read_all, record
 
 ROOT = Path(__file__).parents[2]

@@ -11,8 +11,8 @@ import pytest
 import structlog
 from pydantic import SecretStr
 
-from keyfold import logs
 from keyfold.errors import ConfigError, StoreUnavailable
+from keyfold.runtime import event_log
 
 
 @pytest.fixture(autouse=True)
@@ -33,9 +33,9 @@ def rows(stream: io.StringIO) -> list[dict[str, object]]:
 
 def test_an_event_is_one_json_object_with_its_fields() -> None:
     stream = io.StringIO()
-    logs.configure(json=True, stream=stream)
-    logs.bind(task=3)
-    logs.get_logger("keyfold.x").info("segment committed", topic="users", next_offset=36, key=b"a\xff")
+    event_log.configure(json=True, stream=stream)
+    event_log.bind(task=3)
+    event_log.get_logger("keyfold.x").info("segment committed", topic="users", next_offset=36, key=b"a\xff")
     (row,) = rows(stream)
     assert row.pop("timestamp")
     assert row == {
@@ -51,21 +51,21 @@ def test_an_event_is_one_json_object_with_its_fields() -> None:
 
 def test_the_level_is_ours_and_libraries_speak_from_warning_up() -> None:
     stream = io.StringIO()
-    logs.configure(json=True, level="debug", stream=stream)
-    logs.get_logger("keyfold.x").debug("ours")
+    event_log.configure(json=True, level="debug", stream=stream)
+    event_log.get_logger("keyfold.x").debug("ours")
     logging.getLogger("botocore.x").info("theirs, quiet")
     logging.getLogger("botocore.x").warning("theirs, %s", "loud")
     assert [row["event"] for row in rows(stream)] == ["ours", "theirs, loud"]
-    logs.configure(json=True, level="error", stream=stream)
-    logs.get_logger("keyfold.x").warning("not now")
+    event_log.configure(json=True, level="error", stream=stream)
+    event_log.get_logger("keyfold.x").warning("not now")
     assert len(rows(stream)) == 2
 
 
 def test_an_error_tells_its_kind_and_its_hint() -> None:
     stream = io.StringIO()
-    logs.configure(json=True, stream=stream)
+    event_log.configure(json=True, stream=stream)
     error = StoreUnavailable("t/_manifest.avro", "no answer", hint="it is repeated")
-    logs.get_logger("keyfold.x").warning("commit repeated", error=error)
+    event_log.get_logger("keyfold.x").warning("commit repeated", error=error)
     (row,) = rows(stream)
     assert row["error"] == "`t/_manifest.avro`: no answer; it is repeated"
     assert row["error_kind"] == "StoreUnavailable"
@@ -74,9 +74,9 @@ def test_an_error_tells_its_kind_and_its_hint() -> None:
 @pytest.mark.parametrize("as_json", [True, False])
 def test_tracebacks_and_fields_hold_no_secret(as_json: bool) -> None:
     stream = io.StringIO()
-    logs.configure(json=as_json, stream=stream)
+    event_log.configure(json=as_json, stream=stream)
     password = "hunter" + "2"
-    log = logs.get_logger("keyfold.x")
+    log = event_log.get_logger("keyfold.x")
     try:
         raise ValueError("went wrong") from OSError(len(password))
     except ValueError:
@@ -87,34 +87,34 @@ def test_tracebacks_and_fields_hold_no_secret(as_json: bool) -> None:
 
 def test_an_unknown_level_is_a_configuration_error() -> None:
     with pytest.raises(ConfigError, match=r"log\.level"):
-        logs.configure(json=True, level="loud")
+        event_log.configure(json=True, level="loud")
 
 
 def test_a_level_in_connects_words_reaches_a_logger_and_what_is_below_it() -> None:
     stream = io.StringIO()
-    logs.configure(json=True, stream=stream)
-    log = logs.get_logger("keyfold.levels.deep")
+    event_log.configure(json=True, stream=stream)
+    log = event_log.get_logger("keyfold.levels.deep")
     log.debug("too fine")
-    assert "keyfold.levels.deep" in logs.set_level("keyfold.levels", "DEBUG")
+    assert "keyfold.levels.deep" in event_log.set_level("keyfold.levels", "DEBUG")
     log.debug("fine")
     assert [row["event"] for row in rows(stream)] == ["fine"]
-    assert logs.get_level("keyfold.levels.deep") == "DEBUG"
-    logs.set_level("keyfold.levels", "OFF")
+    assert event_log.get_level("keyfold.levels.deep") == "DEBUG"
+    event_log.set_level("keyfold.levels", "OFF")
     log.critical("nothing")
     assert [row["event"] for row in rows(stream)] == ["fine"]
 
 
 def test_only_whole_names_are_below_a_logger() -> None:
-    logs.get_logger("keyfold.near").info("made")
-    before = logs.get_level("keyfold.near")
-    assert "keyfold.near" not in logs.set_level("keyfold.ne", "ERROR")
-    assert logs.get_level("keyfold.near") == before
+    event_log.get_logger("keyfold.near").info("made")
+    before = event_log.get_level("keyfold.near")
+    assert "keyfold.near" not in event_log.set_level("keyfold.ne", "ERROR")
+    assert event_log.get_level("keyfold.near") == before
 
 
 def test_the_root_is_named_and_a_logger_that_nobody_asked_for_is_not_there() -> None:
-    logs.configure(json=True, stream=io.StringIO())
-    assert logs.set_levels()["root"] == "WARN"
-    assert logs.set_levels()["keyfold"] == "INFO"
-    assert logs.get_level("keyfold.nobody.asked") is None
+    event_log.configure(json=True, stream=io.StringIO())
+    assert event_log.set_levels()["root"] == "WARN"
+    assert event_log.set_levels()["keyfold"] == "INFO"
+    assert event_log.get_level("keyfold.nobody.asked") is None
     with pytest.raises(KeyError):
-        logs.set_level("keyfold", "LOUD")
+        event_log.set_level("keyfold", "LOUD")

@@ -11,16 +11,16 @@ from random import Random
 import numpy as np
 import pytest
 
-from keyfold.clock import ManualClock
 from keyfold.errors import StoreError, StoreUnavailable, UploadLost
 from keyfold.log.objects import PART_BYTES, PART_BYTES_MAX, ObjectStream, create_object, part_bytes
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import MIN_PART_BYTES, Bytes, Create, PutResult
-from keyfold.store.faulty import Call, Fault, FaultyStore, Kind
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.mapping import packed
-from keyfold_compactor.rewrite import rewrite_unit
-from keyfold_compactor.settings import Encoding
-from keyfold_compactor.work import UnitJob, UnitSource
+from keyfold.store.wrappers.faults import Call, Fault, FaultyStore, Kind
+from keyfold_compactor.decide.settings import Encoding
+from keyfold_compactor.execute.mapping import packed
+from keyfold_compactor.execute.rewrite import rewrite_unit
+from keyfold_compactor.execute.work import UnitJob, UnitSource
 from tests.support.cleaning import PLACE, Sink, load, patience, record
 
 MIB = 1 << 20

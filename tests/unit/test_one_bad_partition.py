@@ -14,18 +14,18 @@ from keyfold.cli.app import Surroundings, run
 from keyfold.errors import KeyfoldError
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
-from keyfold.read.findings import VerifyReport
 from keyfold.read.log import Log
-from keyfold.read.verify_round import Round
 from keyfold.restore.run import Request, Restore
 from keyfold.spark.verify import _begin
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.executor import LocalExecutor
+from keyfold.verify.findings import VerifyReport
+from keyfold.verify.round import Round
+from keyfold_compactor.execute.local import LocalExecutor
 from keyfold_compactor.job import Job, Selection
 from keyfold_compactor.options import CompactOptions
-from keyfold_compactor.replica.standing.states import State
-from keyfold_compactor.report import Outcome
+from keyfold_compactor.report.report import Outcome
+from keyfold_replicator.state.states import State
 from keyfold_schemas import schema_text
 from tests.support.cleaning import patience
 from tests.support.exports import Bucket, exported

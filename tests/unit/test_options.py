@@ -7,9 +7,8 @@ from typing import Literal
 
 import pytest
 
-from keyfold.config_file import Resolved, resolve
-from keyfold.errors import ConfigError
-from keyfold.options import (
+from keyfold.config.config_file import Resolved, resolve
+from keyfold.config.options import (
     HIDDEN,
     Count,
     Flag,
@@ -22,6 +21,7 @@ from keyfold.options import (
     markdown_table,
     option,
 )
+from keyfold.errors import ConfigError
 from tests.support.pickled import sent
 
 

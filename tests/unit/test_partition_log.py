@@ -5,7 +5,6 @@ from random import Random
 
 import pytest
 
-from keyfold.clock import ManualClock
 from keyfold.errors import (
     AlreadyExists,
     Fenced,
@@ -18,6 +17,7 @@ from keyfold.errors import (
 from keyfold.log.manifest import Gap, Pass, SegmentEntry
 from keyfold.log.names import Place
 from keyfold.log.partition_log import CompactorSession, PartitionLog, Replacement, SinkSession, Swap
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
 from tests.support.manifests import entry, sink_name

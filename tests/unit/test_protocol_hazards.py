@@ -17,13 +17,13 @@ from keyfold.errors import (
     PreconditionFailed,
     StoreError,
 )
+from keyfold.log.gc import due_names, sweep
 from keyfold.log.manifest import UNSTAMPED, Pass
 from keyfold.log.names import MANIFEST_NAME
 from keyfold.log.objects import create_object
 from keyfold.log.partition_log import Replacement, SinkSession, Swap
 from keyfold.store.api import STORE_TIME_RESOLUTION_MS, Create
-from keyfold.store.faulty import Fault, Kind, SimulatedCrash
-from keyfold_compactor.janitor import due_names, sweep
+from keyfold.store.wrappers.faults import Fault, Kind, SimulatedCrash
 from tests.support.bucket import HOUR_MS, PLACE, Bucket, appended, merge, uploaded
 
 

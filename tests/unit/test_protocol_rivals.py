@@ -14,10 +14,10 @@ from keyfold.errors import (
     SegmentsMoved,
     StoreError,
 )
+from keyfold.log.gc import orphan_names, sweep
 from keyfold.log.names import MANIFEST_NAME
 from keyfold.log.partition_log import Replacement, Swap
-from keyfold.store.faulty import Fault, Kind, SimulatedCrash
-from keyfold_compactor.janitor import orphan_names, sweep
+from keyfold.store.wrappers.faults import Fault, Kind, SimulatedCrash
 from tests.support.bucket import HOUR_MS, PLACE, Bucket, appended, merge, uploaded
 
 

@@ -21,7 +21,7 @@ from keyfold.read.log import Log
 from keyfold.read.records import records_of
 from keyfold.read.selection import Selection
 from keyfold.store.api import Update
-from keyfold.store.counted import CountedStore
+from keyfold.store.wrappers.counting import CountedStore
 from tests.support.logs import MadeLog, latest_of, record, records
 from tests.support.meddling import MeddlingStore
 

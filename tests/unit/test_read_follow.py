@@ -12,7 +12,6 @@ from unittest.mock import patch
 
 import pytest
 
-from keyfold.clock import ManualClock
 from keyfold.errors import LogNotFound, ManifestLost, OffsetOutOfRange, StoreUnavailable
 from keyfold.log.names import Place
 from keyfold.log.record import Record
@@ -20,9 +19,10 @@ from keyfold.read.blocks import ReadLimits
 from keyfold.read.follow import Follower, Position
 from keyfold.read.log import Log
 from keyfold.read.selection import Selection
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import Blob, Create, ObjectInfo
-from keyfold.store.counted import CountedStore
 from keyfold.store.memory import MemoryStore
+from keyfold.store.wrappers.counting import CountedStore
 from tests.support.logs import MadeLog, latest_of, record, records
 from tests.support.meddling import MeddlingStore
 

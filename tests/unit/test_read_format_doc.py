@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keyfold.log.index import ROWS, BlockTable
-from keyfold.read.findings import Kind
+from keyfold.verify.findings import Kind
 from keyfold_schemas import schema_text
 from tests.support.cleaning import PLACE, load, memory_log, record
 

@@ -21,7 +21,7 @@ from keyfold.read.latest import Chosen, choose, chosen_batches
 from keyfold.read.latest_keys import KEY_BYTES, RowBits, Walk
 from keyfold.read.log import Log
 from keyfold.read.records import records_of
-from keyfold.store.counted import CountedStore
+from keyfold.store.wrappers.counting import CountedStore
 from tests.support.logs import MadeLog, latest_of, record, records
 from tests.support.meddling import MeddlingStore
 from tests.unit.test_read_batches import random_log, taken

@@ -11,8 +11,8 @@ from keyfold.errors import Corrupt, LogNotFound, ManifestLost, OffsetOutOfRange,
 from keyfold.log.record import CREATE_TIME, Record
 from keyfold.read.blocks import ReadLimits
 from keyfold.read.log import Log
-from keyfold.store.counted import CountedStore
 from keyfold.store.memory import MemoryStore
+from keyfold.store.wrappers.counting import CountedStore
 from tests.support.logs import MadeLog, latest_of, record, records
 
 

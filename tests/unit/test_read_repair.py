@@ -9,19 +9,19 @@ from random import Random
 import numpy as np
 import pytest
 
-from keyfold.clock import ManualClock
 from keyfold.errors import Corrupt, Fenced, LogError, LogNotFound, ManifestLost, StoreError
 from keyfold.log.manifest import faults
 from keyfold.log.names import ObjectName, Role
 from keyfold.log.record import Record
 from keyfold.log.segment import SegmentWriter
-from keyfold.read.cover import Candidate, choose_cover
 from keyfold.read.log import Log
-from keyfold.read.repair import RepairPlan, apply_repair, plan_repair
-from keyfold.read.verify import verify_partition
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import Create, ObjectStore
-from keyfold.store.faulty import FaultyStore, SimulatedCrash, every_fault
 from keyfold.store.memory import MemoryStore
+from keyfold.store.wrappers.faults import FaultyStore, SimulatedCrash, every_fault
+from keyfold.verify.partition import verify_partition
+from keyfold.verify.repair import RepairPlan, apply_repair, plan_repair
+from keyfold.verify.segment_cover import Candidate, choose_cover
 from tests.support.logs import MadeLog, columns, latest_of, record, records
 
 

@@ -11,13 +11,13 @@ from keyfold.errors import LogError
 from keyfold.log.names import Place, Role, new_name
 from keyfold.log.partition_log import PartitionLog
 from keyfold.log.replica_log import ReplicaLog, ReplicaSession
-from keyfold.read.findings import Kind
 from keyfold.read.log import Log
-from keyfold.read.repair import REPLICA_DOCUMENT, apply_repair, plan_repair
-from keyfold.read.verify import verify_partition
+from keyfold.replicas.documents import ENABLEMENT_NAME
 from keyfold.store.api import Create, ObjectStore
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.replica.desk.documents import ENABLEMENT_NAME
+from keyfold.verify.findings import Kind
+from keyfold.verify.partition import verify_partition
+from keyfold.verify.repair import REPLICA_DOCUMENT, apply_repair, plan_repair
 from tests.support.logs import MadeLog, records
 from tests.support.versioned import VersionedMemory
 

@@ -11,12 +11,12 @@ import pytest
 from keyfold.errors import Corrupt, Fenced, LogError, ManifestLost, StoreError
 from keyfold.log.manifest import Gap, Manifest
 from keyfold.log.record import Record
-from keyfold.read.findings import Kind
 from keyfold.read.log import Log
-from keyfold.read.repair import RepairPlan, apply_repair, copy_name, plan_repair
-from keyfold.read.verify import verify_partition
 from keyfold.store.api import Create, ObjectStore, ObjectVersion, Update, VersionedStore
 from keyfold.store.memory import MemoryStore
+from keyfold.verify.findings import Kind
+from keyfold.verify.partition import verify_partition
+from keyfold.verify.repair import RepairPlan, apply_repair, copy_name, plan_repair
 from tests.support.logs import MadeLog, latest_of, record, records
 from tests.support.versioned import VersionedMemory
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from keyfold.errors import IsReplica
-from keyfold.store.faulty import Call, Fault, Kind, every_fault
+from keyfold.store.wrappers.faults import Call, Fault, Kind, every_fault
 from tests.support.logs import MadeLog, records
 from tests.support.replica_command import REPLICA, SOURCE, Buckets, Command, Keyfold, made_log, objects, read
 

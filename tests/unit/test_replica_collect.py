@@ -7,17 +7,17 @@ from random import Random
 
 import pytest
 
-from keyfold.clock import ManualClock
 from keyfold.errors import ReplicaDiverged
 from keyfold.log.edits_replica import require_follows
+from keyfold.log.gc import Swept
 from keyfold.log.names import Place
 from keyfold.log.replica_log import ReplicaLog, ReplicaSession
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import Create
-from keyfold.store.faulty import Fault, Kind
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.janitor import Swept
-from keyfold_compactor.replica.rounds.collect import collect_orphans
-from keyfold_compactor.replica.standing.states import State
+from keyfold.store.wrappers.faults import Fault, Kind
+from keyfold_replicator.rounds.gc import collect_orphans
+from keyfold_replicator.state.states import State
 from tests.support.logs import MadeLog, records
 from tests.support.manifests import sink_name
 from tests.support.replica_rounds import SETTINGS, Worlds

@@ -15,8 +15,8 @@ import pytest
 
 from keyfold.log.names import Place
 from keyfold.store.api import Create
-from keyfold.store.faulty import Call
-from keyfold_compactor.replica.standing.states import State
+from keyfold.store.wrappers.faults import Call
+from keyfold_replicator.state.states import State
 from tests.support.logs import MadeLog, records
 from tests.support.replica_rounds import Running, Worlds
 

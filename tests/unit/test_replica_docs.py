@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from keyfold_compactor.replica.cli import replica
-from keyfold_compactor.replica.desk import rule
-from keyfold_compactor.replica.standing.states import State
+from keyfold_replicator.cli import replica
+from keyfold_replicator.registry import compaction_rule
+from keyfold_replicator.state.states import State
 from tests.support.each import by_name, each
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +44,7 @@ def test_every_state_and_command_is_on_the_page() -> None:
 
 def test_hints_name_commands_that_there_are() -> None:
     said = (ROOT / "keyfold" / "log" / "edits_replica.py").read_text(encoding="utf-8")
-    said += Path(rule.__file__).read_text(encoding="utf-8")
+    said += Path(compaction_rule.__file__).read_text(encoding="utf-8")
     named = set(re.findall(r"keyfold replica ([a-z-]+)", said))
     assert named
     assert named <= set(replica.commands)

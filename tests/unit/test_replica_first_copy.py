@@ -10,13 +10,13 @@ from keyfold.errors import AccessDenied, FirstCopyUnfinished, LogError, LogNotFo
 from keyfold.log.first_copy import FirstCopy
 from keyfold.log.names import FIRST_COPY_NAME, Place, Role, new_name
 from keyfold.log.partition_log import PartitionLog
-from keyfold.read.findings import Kind as Found
 from keyfold.read.log import Log
-from keyfold.read.repair import apply_repair, plan_repair
-from keyfold.read.verify import verify_partition
 from keyfold.store.api import Create
-from keyfold.store.faulty import Call, Fault, FaultyStore, Kind
-from keyfold_compactor.replica.standing.states import State
+from keyfold.store.wrappers.faults import Call, Fault, FaultyStore, Kind
+from keyfold.verify.findings import Kind as Found
+from keyfold.verify.partition import verify_partition
+from keyfold.verify.repair import apply_repair, plan_repair
+from keyfold_replicator.state.states import State
 from tests.support.logs import records
 from tests.support.replica_rounds import Running, Worlds
 

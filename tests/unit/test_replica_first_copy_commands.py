@@ -11,7 +11,7 @@ import pytest
 from keyfold.cli.app import Surroundings, run
 from keyfold.log.names import FIRST_COPY_NAME, Place
 from keyfold.store.api import Create
-from keyfold.store.faulty import Call, Fault, Kind
+from keyfold.store.wrappers.faults import Call, Fault, Kind
 from tests.support.cleaning import new_run
 from tests.support.logs import MadeLog, records
 from tests.support.replica_command import REPLICA, SOURCE, Buckets, Keyfold, made_log, objects, read

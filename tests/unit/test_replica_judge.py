@@ -11,11 +11,11 @@ from keyfold.errors import AccessDenied, Corrupt, KeyfoldError, StoreUnavailable
 from keyfold.log.commit import Pinned
 from keyfold.log.manifest import Hold, Manifest, ReplicaState
 from keyfold.log.names import Place
-from keyfold_compactor.replica.desk.documents import ALL_TOPICS, CompactionEntry, Enablement
-from keyfold_compactor.replica.seen.judge import Asked, Seen, Standing, judge
-from keyfold_compactor.replica.seen.summary import summary
-from keyfold_compactor.replica.standing.figures import Lag, Pending
-from keyfold_compactor.replica.standing.states import PartitionState, State, trouble
+from keyfold.replicas.documents import ALL_TOPICS, CompactionEntry, Enablement
+from keyfold_replicator.state.figures import Lag, Pending
+from keyfold_replicator.state.states import PartitionState, State, trouble
+from keyfold_replicator.status.assessment import Asked, Seen, Standing, judge
+from keyfold_replicator.status.summary import summary
 from tests.support.manifests import empty_manifest, entry, sink_name
 
 NOW_MS = 1_700_000_000_000

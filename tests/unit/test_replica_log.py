@@ -22,7 +22,7 @@ from keyfold.log.partition_log import PartitionLog, Replacement, Swap
 from keyfold.log.replica_log import ReplicaLog
 from keyfold.read.position import anchor_of, check_resumed
 from keyfold.store.api import Create
-from keyfold.store.faulty import Call, Fault, FaultyStore, Kind, SimulatedCrash
+from keyfold.store.wrappers.faults import Call, Fault, FaultyStore, Kind, SimulatedCrash
 from tests.support.bucket import Bucket, appended, uploaded
 from tests.support.manifests import entry
 from tests.support.replica_both import PLACE, URL, Both

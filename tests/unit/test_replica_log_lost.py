@@ -7,7 +7,7 @@ import pytest
 from keyfold.errors import Fenced, ManifestLost
 from keyfold.log.replica_log import ReplicaSession
 from keyfold.store.api import Create
-from keyfold.store.faulty import Call, Fault, FaultyStore, Kind
+from keyfold.store.wrappers.faults import Call, Fault, FaultyStore, Kind
 from tests.support.replica_both import PLACE, Both
 
 

@@ -10,20 +10,20 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from keyfold.clock import SystemClock
 from keyfold.log.names import Place
-from keyfold.metrics_server import serving
-from keyfold_compactor.replica.desk.documents import Registration
-from keyfold_compactor.replica.desk.link import ReplicaSettings
-from keyfold_compactor.replica.desk.opening import side
-from keyfold_compactor.replica.desk.registry import Registry
-from keyfold_compactor.replica.rounds.service import Means, Replication
-from keyfold_compactor.replica.seen import metric_names as names
-from keyfold_compactor.replica.seen.metric_names import MAPR_NAMES, METRICS, PARTITIONS_SHOWN
-from keyfold_compactor.replica.seen.metrics import Known, ReplicaMeter, values
-from keyfold_compactor.replica.standing.figures import Lag, Pending
-from keyfold_compactor.replica.standing.states import PartitionState, State
-from keyfold_compactor.replica.standing.tally import Tally, Totals
+from keyfold.replicas.documents import Registration
+from keyfold.replicas.registry import Registry
+from keyfold.runtime.clock import SystemClock
+from keyfold.runtime.metrics_server import serving
+from keyfold_replicator.registry.link import ReplicaSettings
+from keyfold_replicator.registry.opening import side
+from keyfold_replicator.rounds.service import Means, Replication
+from keyfold_replicator.state.figures import Lag, Pending
+from keyfold_replicator.state.states import PartitionState, State
+from keyfold_replicator.state.totals import Tally, Totals
+from keyfold_replicator.status import metric_names as names
+from keyfold_replicator.status.metric_names import MAPR_NAMES, METRICS, PARTITIONS_SHOWN
+from keyfold_replicator.status.metrics import Known, ReplicaMeter, values
 from tests.support import metrics_docs
 from tests.support.replica_command import Buckets, made_log
 

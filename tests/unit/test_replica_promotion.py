@@ -8,10 +8,10 @@ from random import Random
 import pytest
 
 from keyfold.errors import IsReplica
+from keyfold.log.gc import list_names, sweep
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
-from keyfold.store.faulty import Call, Fault, Kind, SimulatedCrash
-from keyfold_compactor.janitor import list_names, sweep
+from keyfold.store.wrappers.faults import Call, Fault, Kind, SimulatedCrash
 from tests.support.logs import MadeLog, records
 from tests.support.replica_command import REPLICA, SOURCE, Buckets, Keyfold, made_log, objects, read
 

@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keyfold.allowed_credentials import AllowedCredentials
-from keyfold.clock import ManualClock
+from keyfold.config.allowed_credentials import AllowedCredentials
 from keyfold.errors import ConfigError, StoreUnavailable
-from keyfold.store.api import Create, ObjectStore
-from keyfold.store.faulty import Call, Chaos, Fault, FaultyStore, Kind
-from keyfold.store.memory import MemoryStore
-from keyfold_compactor.replica.desk.documents import (
+from keyfold.replicas.documents import (
     ALL_TOPICS,
     DocumentUnreadable,
     Registration,
     registration_key,
 )
-from keyfold_compactor.replica.desk.registry import AlreadyRegistered, EnablementBook, NotRegistered, Registry
+from keyfold.replicas.registry import AlreadyRegistered, EnablementBook, NotRegistered, Registry
+from keyfold.runtime.clock import ManualClock
+from keyfold.store.api import Create, ObjectStore
+from keyfold.store.memory import MemoryStore
+from keyfold.store.wrappers.faults import Call, Chaos, Fault, FaultyStore, Kind
 
 DIR = "topics"
 

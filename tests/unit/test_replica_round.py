@@ -9,11 +9,11 @@ import pytest
 from keyfold.errors import StoreUnavailable
 from keyfold.log.manifest import NO_VERSION
 from keyfold.log.names import Place
+from keyfold.replicas.documents import CompactionEntry, Enablement
 from keyfold.store.api import Create
-from keyfold.store.faulty import Call, Fault, Kind
-from keyfold_compactor.replica.desk.documents import CompactionEntry, Enablement
-from keyfold_compactor.replica.desk.link import Orders
-from keyfold_compactor.replica.standing.states import State
+from keyfold.store.wrappers.faults import Call, Fault, Kind
+from keyfold_replicator.registry.link import Orders
+from keyfold_replicator.state.states import State
 from tests.support.logs import records
 from tests.support.replica_rounds import HOLD, Worlds
 

@@ -17,11 +17,11 @@ from keyfold.errors import (
 )
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
-from keyfold_compactor.replica.desk.documents import CompactionEntry, Enablement
-from keyfold_compactor.replica.desk.rule import refusal
-from keyfold_compactor.replica.rounds.plan import Plan, plan
-from keyfold_compactor.replica.standing.retry import Retry
-from keyfold_compactor.replica.standing.states import trouble
+from keyfold.replicas.documents import CompactionEntry, Enablement
+from keyfold_replicator.registry.compaction_rule import refusal
+from keyfold_replicator.rounds.plan import Plan, plan
+from keyfold_replicator.state.retry import Retry
+from keyfold_replicator.state.states import trouble
 from tests.support.manifests import compactor_name, empty_manifest, entry, sink_name
 
 RAW = empty_manifest(next_offset=10)

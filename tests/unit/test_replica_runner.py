@@ -11,19 +11,19 @@ from random import Random
 
 import pytest
 
-from keyfold.clock import SystemClock
 from keyfold.errors import ConfigError, StoreUnavailable
 from keyfold.log.manifest import NO_VERSION
-from keyfold.store.faulty import Call, Fault, Kind
-from keyfold_compactor.replica.carriage.schemas import SchemaCourier
-from keyfold_compactor.replica.desk.documents import Enablement
-from keyfold_compactor.replica.desk.link import Orders
-from keyfold_compactor.replica.rounds.pins import Pin
-from keyfold_compactor.replica.rounds.runner import Runner, RunnerTimings
-from keyfold_compactor.replica.rounds.worker import Worker
-from keyfold_compactor.replica.standing.retry import Retry
-from keyfold_compactor.replica.standing.states import State
-from keyfold_compactor.replica.standing.tally import Tally
+from keyfold.replicas.documents import Enablement
+from keyfold.runtime.clock import SystemClock
+from keyfold.store.wrappers.faults import Call, Fault, Kind
+from keyfold_replicator.copy.schemas import SchemaCourier
+from keyfold_replicator.registry.link import Orders
+from keyfold_replicator.rounds.holds import Pin
+from keyfold_replicator.rounds.runner import Runner, RunnerTimings
+from keyfold_replicator.rounds.worker import Worker
+from keyfold_replicator.state.retry import Retry
+from keyfold_replicator.state.states import State
+from keyfold_replicator.state.totals import Tally
 from tests.support.logs import records
 from tests.support.replica_rounds import ENABLED, HOLD, SETTINGS, Running, Worlds, link
 

@@ -10,21 +10,21 @@ from random import Random
 
 import pytest
 
-from keyfold.backoff import Backoff
-from keyfold.clock import ManualClock, SystemClock
-from keyfold.health import Vitals
+from keyfold.replicas.documents import Registration
+from keyfold.replicas.registry import Registry
+from keyfold.runtime.backoff import Backoff
+from keyfold.runtime.clock import ManualClock, SystemClock
+from keyfold.runtime.health import Vitals
 from keyfold.store.api import Bytes, Create, PutMode, PutResult
-from keyfold.store.faulty import Call, Fault, Kind
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.replica.desk.documents import Registration
-from keyfold_compactor.replica.desk.link import ReplicaSettings
-from keyfold_compactor.replica.desk.opening import side
-from keyfold_compactor.replica.desk.registry import Registry
-from keyfold_compactor.replica.rounds.runner import RunnerTimings
-from keyfold_compactor.replica.rounds.service import Means, Replication, quiet_max_s
-from keyfold_compactor.replica.seen.reported import load_reported
-from keyfold_compactor.replica.standing.states import PartitionState, State
-from keyfold_compactor.replica.standing.tally import Tally
+from keyfold.store.wrappers.faults import Call, Fault, Kind
+from keyfold_replicator.registry.link import ReplicaSettings
+from keyfold_replicator.registry.opening import side
+from keyfold_replicator.rounds.runner import RunnerTimings
+from keyfold_replicator.rounds.service import Means, Replication, quiet_max_s
+from keyfold_replicator.state.states import PartitionState, State
+from keyfold_replicator.state.totals import Tally
+from keyfold_replicator.status.status_report import load_reported
 from tests.support.logs import records
 from tests.support.replica_command import Buckets, made_log, read
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from keyfold.log.commit import Pinned
 from keyfold.log.manifest import UNSTAMPED, Manifest, Replaced, SegmentEntry
-from keyfold_compactor.replica.standing.figures import Lag, Pending, figures, figures_by_cursor
+from keyfold_replicator.state.figures import Lag, Pending, figures, figures_by_cursor
 from tests.support.manifests import compactor_name, empty_manifest, entry, sink_name
 
 NOW_MS = 1_700_000_000_000

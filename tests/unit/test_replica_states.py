@@ -29,10 +29,10 @@ from keyfold.errors import (
     UploadLost,
 )
 from keyfold.log.names import Place
-from keyfold_compactor.replica.carriage.jobs import TransferStopped
-from keyfold_compactor.replica.rounds.board import Board
-from keyfold_compactor.replica.standing.figures import Lag, Pending
-from keyfold_compactor.replica.standing.states import PartitionState, State, trouble
+from keyfold_replicator.copy.jobs import TransferStopped
+from keyfold_replicator.rounds.state_table import Board
+from keyfold_replicator.state.figures import Lag, Pending
+from keyfold_replicator.state.states import PartitionState, State, trouble
 
 PLACE = Place("topics", "users", 3)
 LOG = ("users", 3, "what happened")

@@ -11,24 +11,24 @@ from typing import Any
 
 import pytest
 
-from keyfold.clock import ManualClock
 from keyfold.errors import AccessDenied, ConfigError, StoreUnavailable
 from keyfold.log.names import Place
+from keyfold.replicas.documents import Registration, registration_key, status_key
+from keyfold.replicas.registry import EnablementBook, Registry
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import Blob, Create, ObjectStore
-from keyfold.store.counted import CountedStore
-from keyfold.store.faulty import Fault, FaultyStore, every_fault
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.replica.desk.documents import Registration, registration_key, status_key
-from keyfold_compactor.replica.desk.link import Link, ReplicaSettings, Side
-from keyfold_compactor.replica.desk.opening import RegisteredDesk
-from keyfold_compactor.replica.desk.registry import EnablementBook, Registry
-from keyfold_compactor.replica.rounds.runner import Runner
-from keyfold_compactor.replica.seen.reported import HEARTBEAT_MS, Reported, StatusWriter, load_reported, reported_of
-from keyfold_compactor.replica.seen.status import ReplicaStatus, gather
-from keyfold_compactor.replica.seen.status_text import LINES_MAX, status_document, status_lines
-from keyfold_compactor.replica.standing.figures import Lag, Pending
-from keyfold_compactor.replica.standing.states import PartitionState, State
-from keyfold_compactor.replica.standing.tally import Tally, Totals
+from keyfold.store.wrappers.counting import CountedStore
+from keyfold.store.wrappers.faults import Fault, FaultyStore, every_fault
+from keyfold_replicator.registry.link import Link, ReplicaSettings, Side
+from keyfold_replicator.registry.opening import RegisteredDesk
+from keyfold_replicator.rounds.runner import Runner
+from keyfold_replicator.state.figures import Lag, Pending
+from keyfold_replicator.state.states import PartitionState, State
+from keyfold_replicator.state.totals import Tally, Totals
+from keyfold_replicator.status.status import ReplicaStatus, gather
+from keyfold_replicator.status.status_report import HEARTBEAT_MS, Reported, StatusWriter, load_reported, reported_of
+from keyfold_replicator.status.status_text import LINES_MAX, status_document, status_lines
 from tests.support.cleaning import PLACE, Sink, clean, record
 
 CONFIG = {"s3.bucket.name": "second", "topics.dir": "dr/topics", "store.url": "http://s3.second"}

@@ -9,7 +9,6 @@ from random import Random
 
 import pytest
 
-from keyfold.clock import ManualClock, SystemClock
 from keyfold.errors import (
     AccessDenied,
     Corrupt,
@@ -19,15 +18,16 @@ from keyfold.errors import (
 )
 from keyfold.log.names import Place
 from keyfold.log.objects import PART_BYTES, NameTaken
-from keyfold.retry import Patience
+from keyfold.runtime.clock import ManualClock, SystemClock
+from keyfold.runtime.retry import Patience
 from keyfold.store.api import Bytes, Create, ObjectInfo, PutMode, PutResult
-from keyfold.store.counted import CountedStore
-from keyfold.store.faulty import Fault, FaultyStore, Kind, SimulatedCrash, every_fault
 from keyfold.store.memory import MemoryStore
-from keyfold.store.pace import CHUNK_BYTES
-from keyfold_compactor.replica.carriage.carry import LARGE_BYTES
-from keyfold_compactor.replica.carriage.jobs import CopyJob, CopyResult, Way
-from keyfold_compactor.replica.carriage.transfer import Transfer
+from keyfold.store.pacing import CHUNK_BYTES
+from keyfold.store.wrappers.counting import CountedStore
+from keyfold.store.wrappers.faults import Fault, FaultyStore, Kind, SimulatedCrash, every_fault
+from keyfold_replicator.copy.copy_object import LARGE_BYTES
+from keyfold_replicator.copy.jobs import CopyJob, CopyResult, Way
+from keyfold_replicator.copy.transfer import Transfer
 from tests.support.transfers import (
     BIG,
     MIB,

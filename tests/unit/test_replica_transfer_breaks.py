@@ -8,8 +8,6 @@ from random import Random
 
 import pytest
 
-from keyfold.backoff import Backoff
-from keyfold.clock import ManualClock, SystemClock
 from keyfold.errors import (
     AccessDenied,
     Corrupt,
@@ -19,13 +17,15 @@ from keyfold.errors import (
     StoreUnavailable,
 )
 from keyfold.log.objects import PART_BYTES
-from keyfold.retry import Patience
+from keyfold.runtime.backoff import Backoff
+from keyfold.runtime.clock import ManualClock, SystemClock
+from keyfold.runtime.retry import Patience
 from keyfold.store.api import Blob, Bytes, ObjectStore, PutMode, PutResult
-from keyfold.store.counted import CountedStore
-from keyfold.store.faulty import Call, Fault, FaultyStore, Kind, SimulatedCrash, every_fault
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.replica.carriage.jobs import CopyJob, CopyResult, TransferStopped, Way
-from keyfold_compactor.replica.carriage.transfer import Transfer
+from keyfold.store.wrappers.counting import CountedStore
+from keyfold.store.wrappers.faults import Call, Fault, FaultyStore, Kind, SimulatedCrash, every_fault
+from keyfold_replicator.copy.jobs import CopyJob, CopyResult, TransferStopped, Way
+from keyfold_replicator.copy.transfer import Transfer
 from tests.support.tiers import Sharded
 from tests.support.transfers import BIG, MIB, THERE, copy, is_there, made, transfer
 

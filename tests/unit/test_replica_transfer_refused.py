@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from keyfold.clock import ManualClock
 from keyfold.errors import AccessDenied, StoreError
 from keyfold.log.objects import PART_BYTES
-from keyfold.store.counted import CountedStore
-from keyfold.store.faulty import Call, FaultyStore
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.replica.carriage.jobs import Way
+from keyfold.store.wrappers.counting import CountedStore
+from keyfold.store.wrappers.faults import Call, FaultyStore
+from keyfold_replicator.copy.jobs import Way
 from tests.support.transfers import BIG, MIB, THERE, copy, is_there, made, one_server
 
 

@@ -10,9 +10,9 @@ import pytest
 from starlette.testclient import TestClient
 from structlog.testing import capture_logs
 
-from keyfold import logs
-from keyfold.config_file import resolve
+from keyfold.config.config_file import resolve
 from keyfold.errors import AccessDenied, StoreUnavailable
+from keyfold.runtime import event_log
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.rest.app import make_app
 from keyfold_sink.status import PartitionStatus, State
@@ -429,7 +429,7 @@ def _quiet() -> Iterator[None]:
 def test_a_level_is_set_here_and_passed_to_the_tasks() -> None:
     service = FakeService()
     asked = asking(service)
-    child = logs.get_logger("keyfold.rest.levels.child")
+    child = event_log.get_logger("keyfold.rest.levels.child")
     response = asked.put("/admin/loggers/keyfold.rest.levels", json={"level": "warn"})
     assert "keyfold.rest.levels" in response.json()
     assert service.calls == [("level", "keyfold.rest.levels", "WARN")]

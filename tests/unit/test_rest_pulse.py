@@ -15,15 +15,15 @@ import pytest
 import requests
 from starlette.testclient import TestClient
 
-from keyfold.clock import ManualClock
 from keyfold.errors import StoreUnavailable
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import Blob
 from keyfold.store.memory import MemoryStore
 from keyfold_sink.rest.app import make_app
-from keyfold_sink.rest.pulse import ASLEEP_S, AWAKE_AFTER_S, Pulse
-from keyfold_sink.running import orders
-from keyfold_sink.running.orders import OrderBook, sink_folder
+from keyfold_sink.rest.wake_detector import ASLEEP_S, AWAKE_AFTER_S, Pulse
 from keyfold_sink.status import State
+from keyfold_sink.worker import desired_state
+from keyfold_sink.worker.desired_state import OrderBook, sink_folder
 from tests.support.fake_service import FakeService, make_backend, make_options
 
 ROOT = Path(__file__).parents[2]
@@ -31,7 +31,7 @@ FOLDER = sink_folder("topics", "users")
 
 CHILD = """
 import sys, threading
-from keyfold.clock import SystemClock
+from keyfold.runtime.clock import SystemClock
 from keyfold_sink.rest import pulse, server
 from keyfold_sink.rest.sockets import listening
 from tests.support.fake_service import FakeDefinitions, FakeService, make_options, metrics
@@ -164,11 +164,11 @@ def test_an_order_that_comes_too_late_is_not_written_down() -> None:
     store = Frozen(clock)
     book = OrderBook(store, FOLDER, clock, Random(1))
     other = OrderBook(store, FOLDER, clock, Random(2))
-    book.change(orders.target(State.PAUSED))
+    book.change(desired_state.target(State.PAUSED))
     store.sleeps_ms = 600_000
     with pytest.raises(StoreUnavailable, match=r"the request took .* s and was dropped; nothing was changed"):
-        book.change(orders.target(State.STOPPED))
+        book.change(desired_state.target(State.STOPPED))
     store.sleeps_ms = 0
     assert other.look().state is State.PAUSED
-    book.change(orders.target(State.STOPPED))  # asked for again
+    book.change(desired_state.target(State.STOPPED))  # asked for again
     assert other.look().state is State.STOPPED

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from keyfold.option_fields import entries
+from keyfold.config.option_fields import entries
 from keyfold_sink.config.connect_definitions import Definitions
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.rest.app import make_app

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from keyfold.config_file import Resolved
+from keyfold.config.config_file import Resolved
 from keyfold_sink.config.client_construction import construction_mistakes
 from keyfold_sink.config.connect_definitions import Definitions
 from keyfold_sink.rest.app import make_app

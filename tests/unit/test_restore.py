@@ -7,7 +7,6 @@ from random import Random
 
 import pytest
 
-from keyfold.clock import ManualClock
 from keyfold.errors import ConfigError, KeyfoldError, OffsetOutOfRange
 from keyfold.log.names import Place
 from keyfold.log.record import Record
@@ -19,9 +18,10 @@ from keyfold.restore.offsets import GroupOffset
 from keyfold.restore.partition import Settings
 from keyfold.restore.run import Outcome, Request, Restore
 from keyfold.restore.selection import EVERY, Selection, parse_to_offsets
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import ObjectStore
-from keyfold.store.faulty import SimulatedCrash
 from keyfold.store.memory import MemoryStore
+from keyfold.store.wrappers.faults import SimulatedCrash
 from tests.support.fake_topic import FakeTopic
 from tests.support.logs import MadeLog, latest_of, record, records
 

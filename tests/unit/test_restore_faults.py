@@ -6,14 +6,14 @@ from random import Random
 
 import pytest
 
-from keyfold.clock import ManualClock
 from keyfold.errors import KeyfoldError
 from keyfold.restore.errors import RestoreBusy, RestoreFenced
 from keyfold.restore.partition import Settings
 from keyfold.restore.run import Request
 from keyfold.restore.selection import Selection
 from keyfold.restore.window import Window, in_force
-from keyfold.store.faulty import Call, Chaos, Fault, FaultyStore, SimulatedCrash, every_fault
+from keyfold.runtime.clock import ManualClock
+from keyfold.store.wrappers.faults import Call, Chaos, Fault, FaultyStore, SimulatedCrash, every_fault
 from tests.support.fake_topic import FakeTopic
 from tests.support.tiers import Sharded
 from tests.unit.test_restore import bare, made, of_log, run

@@ -6,14 +6,14 @@ from random import Random
 
 import pytest
 
-from keyfold.clock import ManualClock
 from keyfold.log.names import Place
 from keyfold.read.blocks import ReadLimits
 from keyfold.restore.lease import FRESH_SHARE, RENEW_SHARE, SEND_SHARE, Lease
 from keyfold.restore.partition import Settings
 from keyfold.restore.run import Request
-from keyfold.store.faulty import FaultyStore, SimulatedCrash
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.memory import MemoryStore
+from keyfold.store.wrappers.faults import FaultyStore, SimulatedCrash
 from tests.support.fake_topic import FakeTopic
 from tests.support.logs import MadeLog, records
 from tests.unit.test_restore import SMALL, bare, made, of_log, run

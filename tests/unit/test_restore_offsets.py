@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyfold.clock import ManualClock
 from keyfold.errors import ConfigError
 from keyfold.restore.errors import RestoreRefused
 from keyfold.restore.journal import Journal
 from keyfold.restore.offsets import GroupOffset, format_offsets, parse_offsets, translate, translate_partition
 from keyfold.restore.run import Request
 from keyfold.restore.window import Window
-from keyfold.retry import Patience
+from keyfold.runtime.clock import ManualClock
+from keyfold.runtime.retry import Patience
 from keyfold.store.memory import MemoryStore
 from tests.support.fake_topic import FakeTopic
 from tests.unit.test_restore import SMALL, made, restore, run

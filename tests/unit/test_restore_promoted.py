@@ -11,7 +11,6 @@ from random import Random
 import numpy as np
 import pytest
 
-from keyfold.clock import ManualClock
 from keyfold.errors import OffsetOutOfRange
 from keyfold.log.manifest import Ancestor
 from keyfold.log.manifest_codec import encode_manifest
@@ -21,10 +20,11 @@ from keyfold.restore.journal import Journal
 from keyfold.restore.run import Outcome, Request, Restore
 from keyfold.restore.selection import Selection
 from keyfold.restore.window import Window
-from keyfold.retry import Patience
+from keyfold.runtime.clock import ManualClock
+from keyfold.runtime.retry import Patience
 from keyfold.store.api import Create
-from keyfold.store.faulty import SimulatedCrash
 from keyfold.store.memory import MemoryStore
+from keyfold.store.wrappers.faults import SimulatedCrash
 from tests.support.fake_topic import FakeTopic
 from tests.support.logs import MadeLog, latest_of, records
 from tests.unit.test_restore import SMALL, bare, made, of_log

@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
-from keyfold.clock import ManualClock
-from keyfold.config_file import resolve
+from keyfold.config.config_file import resolve
 from keyfold.errors import AccessDenied, CommitUnknown, ConfigError, StoreUnavailable
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import MIN_PART_BYTES, Bytes, Create, PutMode, PutResult
 from keyfold.store.memory import MemoryStore
 from keyfold.store.probe import probe
@@ -18,7 +18,7 @@ from keyfold.store.s3 import S3Location
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.status import State
 from keyfold_sink.task.timings import TaskTimings
-from keyfold_sink.writing.access import RENEW_EVERY_S, AccessRefused, RenewingStore, is_refusal, location_now
+from keyfold_sink.write.credential_renewal import RENEW_EVERY_S, AccessRefused, RenewingStore, is_refusal, location_now
 from tests.support.sink_rig import T0, T1, MakeRig, rigs
 
 HERE = S3Location("b")

@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 from confluent_kafka import TopicPartition
 
-from keyfold.backoff import Backoff
-from keyfold.clock import ManualClock
 from keyfold.errors import Fenced, SourceError
 from keyfold.log.manifest import Gap, SegmentEntry
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog, Replacement, Swap
+from keyfold.runtime.backoff import Backoff
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.memory import MemoryStore
 from keyfold_sink.group.assignment import Assigned, Claimed, Claims, Loaded, Stage, require_same_branch
 from keyfold_sink.group.membership import Membership
 from keyfold_sink.kafka.source import ASKED_REASON, SKIPPED, GapPolicy, SourceFacts
-from keyfold_sink.writing.health import Health
-from keyfold_sink.writing.lane import Lane
-from keyfold_sink.writing.sender import Retry
+from keyfold_sink.write.partition_health import Health
+from keyfold_sink.write.segment_upload import Retry
+from keyfold_sink.write.serial_queue import Lane
 
 PLACE = Place("topics", "t", 0)
 SETTINGS = {"cleanup.policy": "compact", "delete.retention.ms": "1000"}

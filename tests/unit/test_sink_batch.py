@@ -11,8 +11,8 @@ from confluent_kafka import KafkaError, Message
 
 from keyfold.errors import SourceError
 from keyfold.log.record import NO_LEADER_EPOCH
-from keyfold_sink.writing import batch as batch_module
-from keyfold_sink.writing.batch import Slice, columns, cut, slices, value_bytes
+from keyfold_sink.write import batch as batch_module
+from keyfold_sink.write.batch import Slice, columns, cut, slices, value_bytes
 
 
 def message(topic: str, partition: int, offset: int, *, error: KafkaError | None = None) -> Message:

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keyfold.clock import ManualClock
 from keyfold.errors import ConfigError
-from keyfold_sink.running import orders
-from keyfold_sink.running.children import Child, Limits, Phase
-from keyfold_sink.running.orders import Orders, Scope
-from keyfold_sink.running.supervisor import Supervisor, TasksFailed, TasksMisconfigured
+from keyfold.runtime.clock import ManualClock
 from keyfold_sink.status import UNKNOWN, PartitionStatus, State
-from keyfold_sink.task.orders import Order
+from keyfold_sink.task.commands import Order
+from keyfold_sink.worker import desired_state
+from keyfold_sink.worker.desired_state import Orders, Scope
+from keyfold_sink.worker.supervisor import Supervisor, TasksFailed, TasksMisconfigured
+from keyfold_sink.worker.task_process import Child, Limits, Phase
 from tests.support.fake_task import FakeTasks
 
 LIMITS = Limits(hang_s=300, stop_s=40)
@@ -32,9 +32,9 @@ class Bench:
         self.supervisor = Supervisor(tasks, self.tasks, LIMITS, clock=self.clock, random=Random(0), once=once)
         self.orders = Orders(1)
 
-    def follow(self, change: orders.Change | None = None) -> None:
+    def follow(self, change: desired_state.Change | None = None) -> None:
         if change is not None:
-            self.orders = orders._next(self.orders, change(self.orders), "id")
+            self.orders = desired_state._next(self.orders, change(self.orders), "id")
         self.supervisor.follow(self.orders, "me")
 
     def step(self, seconds: float = 0) -> None:
@@ -79,23 +79,23 @@ def test_tasks_start_with_the_first_orders_and_say_that_they_are_not_there_yet()
 
 def test_a_worker_that_starts_while_the_sink_is_paused_starts_paused() -> None:
     bench = Bench()
-    bench.follow(orders.target(State.PAUSED))
+    bench.follow(desired_state.target(State.PAUSED))
     assert bench.tasks.live().paused
 
 
 def test_a_worker_that_starts_while_the_sink_is_stopped_starts_nothing() -> None:
     bench = Bench()
-    bench.follow(orders.target(State.STOPPED))
+    bench.follow(desired_state.target(State.STOPPED))
     bench.step()
     assert bench.tasks.started == []
     assert bench.supervisor.orders_version == 2
-    bench.follow(orders.target(State.RUNNING))
+    bench.follow(desired_state.target(State.RUNNING))
     assert len(bench.tasks.started) == 1
 
 
 def test_pause_resume_and_flush_reach_the_task_once() -> None:
     bench = running()
-    for change in (orders.target(State.PAUSED), orders.flush, orders.target(State.RUNNING)):
+    for change in (desired_state.target(State.PAUSED), desired_state.flush, desired_state.target(State.RUNNING)):
         bench.follow(change)
         bench.follow()
         bench.step()
@@ -104,7 +104,7 @@ def test_pause_resume_and_flush_reach_the_task_once() -> None:
 
 def test_what_was_asked_before_the_worker_began_is_not_carried_out() -> None:
     bench = Bench()
-    for change in (orders.flush, orders.restart(Scope.ALL)):
+    for change in (desired_state.flush, desired_state.restart(Scope.ALL)):
         bench.orders = change(bench.orders)
     bench.follow()
     bench.step()
@@ -114,7 +114,7 @@ def test_what_was_asked_before_the_worker_began_is_not_carried_out() -> None:
 
 def test_stop_ends_the_task_and_leaves_nothing_to_be_shown() -> None:
     bench = running()
-    bench.follow(orders.target(State.STOPPED))
+    bench.follow(desired_state.target(State.STOPPED))
     process = bench.tasks.live()
     assert process.orders == [Order.STOP]
     assert process.signals == [signal.SIGTERM]
@@ -129,8 +129,8 @@ def test_stop_ends_the_task_and_leaves_nothing_to_be_shown() -> None:
 
 def test_stop_and_resume_in_quick_succession_end_with_a_new_task() -> None:
     bench = running()
-    bench.follow(orders.target(State.STOPPED))
-    bench.follow(orders.target(State.RUNNING))
+    bench.follow(desired_state.target(State.STOPPED))
+    bench.follow(desired_state.target(State.RUNNING))
     bench.tasks.live().code = 0
     bench.step()
     assert len(bench.tasks.started) == 2
@@ -139,7 +139,7 @@ def test_stop_and_resume_in_quick_succession_end_with_a_new_task() -> None:
 
 def test_a_task_that_does_not_stop_in_its_time_is_killed() -> None:
     bench = running()
-    bench.follow(orders.target(State.STOPPED))
+    bench.follow(desired_state.target(State.STOPPED))
     bench.step(39)
     assert signal.SIGKILL not in bench.tasks.live().signals
     bench.step(2)
@@ -149,7 +149,7 @@ def test_a_task_that_does_not_stop_in_its_time_is_killed() -> None:
 
 def test_a_restart_flushes_and_starts_anew_without_a_wait() -> None:
     bench = running()
-    bench.follow(orders.restart(Scope.ALL))
+    bench.follow(desired_state.restart(Scope.ALL))
     assert bench.tasks.live().orders == [Order.STOP]
     bench.tasks.live().code = 1  # it did not flush in time: its store is away
     bench.step()
@@ -159,17 +159,17 @@ def test_a_restart_flushes_and_starts_anew_without_a_wait() -> None:
 
 def test_a_restart_of_one_task_leaves_the_others_alone() -> None:
     bench = running(2)
-    bench.follow(orders.restart(Scope.ONE, "me", 1))
-    bench.follow(orders.restart(Scope.ONE, "somebody else", 0))
+    bench.follow(desired_state.restart(Scope.ONE, "me", 1))
+    bench.follow(desired_state.restart(Scope.ONE, "somebody else", 0))
     assert [bench.tasks.live(number).orders for number in (0, 1)] == [[], [Order.STOP]]
 
 
 def test_a_restart_while_stopped_starts_nothing_then_or_later_twice() -> None:
     bench = Bench()
-    bench.follow(orders.target(State.STOPPED))
-    bench.follow(orders.restart(Scope.ALL))
+    bench.follow(desired_state.target(State.STOPPED))
+    bench.follow(desired_state.restart(Scope.ALL))
     assert bench.tasks.started == []
-    bench.follow(orders.target(State.RUNNING))
+    bench.follow(desired_state.target(State.RUNNING))
     bench.step()
     assert len(bench.tasks.started) == 1
 
@@ -177,8 +177,10 @@ def test_a_restart_while_stopped_starts_nothing_then_or_later_twice() -> None:
 # Tasks that end
 
 
-@pytest.mark.parametrize("change", [orders.target(State.STOPPED), orders.restart(Scope.ALL)])
-def test_what_is_asked_while_a_task_hangs_is_not_forgotten_when_it_comes_to_itself(change: orders.Change) -> None:
+@pytest.mark.parametrize("change", [desired_state.target(State.STOPPED), desired_state.restart(Scope.ALL)])
+def test_what_is_asked_while_a_task_hangs_is_not_forgotten_when_it_comes_to_itself(
+    change: desired_state.Change,
+) -> None:
     bench = running()
     bench.step(300)
     bench.follow(change)
@@ -259,20 +261,20 @@ def test_all_has_failed_when_no_partition_is_left_that_has_not() -> None:
 @pytest.mark.parametrize("scope", [Scope.ALL, Scope.FAILED, Scope.ONE])
 def test_a_failed_task_is_started_again_when_somebody_asks_for_it(scope: Scope) -> None:
     bench = failed()
-    bench.follow(orders.restart(scope, "me", 0))
+    bench.follow(desired_state.restart(scope, "me", 0))
     assert len(bench.tasks.started) == 2
     assert bench.state is State.RESTARTING
 
 
 def test_pausing_does_not_start_a_failed_task_stopping_and_resuming_does() -> None:
     bench = failed()
-    bench.follow(orders.target(State.PAUSED))
-    bench.follow(orders.target(State.RUNNING))
+    bench.follow(desired_state.target(State.PAUSED))
+    bench.follow(desired_state.target(State.RUNNING))
     bench.step(10)
     assert bench.state is State.FAILED
-    bench.follow(orders.target(State.STOPPED))
+    bench.follow(desired_state.target(State.STOPPED))
     assert bench.supervisor.tasks == ()
-    bench.follow(orders.target(State.RUNNING))
+    bench.follow(desired_state.target(State.RUNNING))
     assert len(bench.tasks.started) == 2
 
 
@@ -280,7 +282,7 @@ def test_a_restart_of_what_has_failed_means_tasks_with_a_failed_partition_too() 
     bench = running(2)
     bench.tasks.live(1).report(State.FAILED, "users-3: truncated")
     bench.step()
-    bench.follow(orders.restart(Scope.FAILED))
+    bench.follow(desired_state.restart(Scope.FAILED))
     assert [bench.tasks.live(number).orders for number in (0, 1)] == [[], [Order.STOP]]
 
 
@@ -351,7 +353,7 @@ def test_a_task_that_was_only_slow_goes_on() -> None:
 def test_a_hanging_task_that_is_to_stop_ends_and_is_not_replaced() -> None:
     bench = running()
     bench.step(300)
-    bench.follow(orders.target(State.STOPPED))
+    bench.follow(desired_state.target(State.STOPPED))
     bench.step(1)
     bench.step()
     assert bench.supervisor.tasks == ()
@@ -424,11 +426,11 @@ def test_tasks_that_end_by_themselves_are_not_started_again() -> None:
 
 
 CHANGES = {
-    "pause": orders.target(State.PAUSED),
-    "resume": orders.target(State.RUNNING),
-    "stop": orders.target(State.STOPPED),
-    "flush": orders.flush,
-    "restart": orders.restart(Scope.ALL),
+    "pause": desired_state.target(State.PAUSED),
+    "resume": desired_state.target(State.RUNNING),
+    "stop": desired_state.target(State.STOPPED),
+    "flush": desired_state.flush,
+    "restart": desired_state.restart(Scope.ALL),
 }
 TIMES = {"second": 1, "minute": 60, "hour": 3600}
 ENDS = {"crash": -9, "exit 1": 1, "exit 0": 0}

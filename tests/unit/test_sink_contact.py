@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError
 
-from keyfold.clock import ManualClock
+from keyfold.runtime.clock import ManualClock
 from keyfold_sink.kafka.contact import PATIENCE_AT_FIRST_S, PATIENCE_S, Contact, why_refused
 
 LOGIN = KafkaError(KafkaError._AUTHENTICATION, "sasl_plaintext://h:1/1: SASL SCRAM-SHA-256 mechanism handshake failed")

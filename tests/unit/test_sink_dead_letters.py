@@ -11,12 +11,12 @@ from confluent_kafka import KafkaError, KafkaException
 
 from keyfold.errors import LogError
 from keyfold.log.manifest import Gap
-from keyfold.store.faulty import Fault, FaultyStore, Kind, SimulatedCrash
 from keyfold.store.memory import MemoryStore
-from keyfold_sink.convert.api import Stage
+from keyfold.store.wrappers.faults import Fault, FaultyStore, Kind, SimulatedCrash
 from keyfold_sink.group.assignment import PauseReason
-from keyfold_sink.rejects.dead_letters import LetterRefused
-from keyfold_sink.rejects.letter import Failure, Sender, letter
+from keyfold_sink.validate.convert.api import Stage
+from keyfold_sink.validate.dead_letter import Failure, Sender, letter
+from keyfold_sink.validate.dead_letter_topic import LetterRefused
 from tests.support.sink_desk import CONVERTER, PLACE, Desk, FakeChecks, FakeTopic, MakeDesk, desks, message
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from keyfold.cli.app import run
-from keyfold.config_file import Resolved
-from keyfold.option_fields import entries
+from keyfold.config.config_file import Resolved
+from keyfold.config.option_fields import entries
 from keyfold_sink.config.connect_definitions import CONNECTOR_CLASS, GROUPS, Definitions, definitions, validate
 from keyfold_sink.config.options import SinkOptions
 

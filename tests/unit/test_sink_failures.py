@@ -28,10 +28,10 @@ from keyfold.log.manifest import ReplicaState
 from keyfold.log.names import Place
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
-from keyfold_sink.group.verdict import PositionLost, Verdict, verdict
+from keyfold_sink.group.error_scope import PositionLost, Verdict, verdict
 from keyfold_sink.kafka.source import SourceFacts, SourceForbidden, TopicForbidden, TopicGone
 from keyfold_sink.status import State
-from keyfold_sink.task.orders import Order
+from keyfold_sink.task.commands import Order
 from keyfold_sink.task.sink_task import ClientBroke, ClientFailed, PartitionsFailed
 from keyfold_sink.task.timings import TaskTimings
 from tests.support.fake_group import FakeSource, Key

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from keyfold.clock import ManualClock
+from keyfold.runtime.clock import ManualClock
 from keyfold_sink.metrics import names
 from keyfold_sink.metrics.meter import TaskMeter, sample_key
 from keyfold_sink.metrics.metric import Metric, Scope
@@ -17,7 +17,7 @@ from keyfold_sink.metrics.names import BY_NAME, PARTITIONS_SHOWN
 from keyfold_sink.metrics.sample import Samples
 from keyfold_sink.metrics.worker_figures import Ledger, View, metric_of
 from keyfold_sink.status import UNKNOWN, PartitionStatus, State, TaskStatus
-from keyfold_sink.writing.rolling import RollReason
+from keyfold_sink.write.rolling import RollReason
 
 Found = dict[tuple[str, tuple[str, ...]], float]
 

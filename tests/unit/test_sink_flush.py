@@ -8,9 +8,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from keyfold.errors import AccessDenied, UploadLost
-from keyfold.store.faulty import Fault, FaultyStore, Kind
 from keyfold.store.memory import MemoryStore
-from keyfold_sink.task.orders import Order
+from keyfold.store.wrappers.faults import Fault, FaultyStore, Kind
+from keyfold_sink.task.commands import Order
 from keyfold_sink.task.sink_task import NotFlushed, ShutdownTimeout
 from tests.support.proof import wait_for
 from tests.support.sink_rig import T0, T1, MakeRig, Rig, rigs

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from keyfold.config_file import Resolved
-from keyfold.option_table import option_table
-from keyfold.options import Examined
+from keyfold.config.config_file import Resolved
+from keyfold.config.option_table import option_table
+from keyfold.config.options import Examined
 from keyfold_sink.config.aliases import rewrite
 from keyfold_sink.config.examine import Findings, examine
 from keyfold_sink.config.foreign_keys import AIVEN, CONFLUENT, FOREIGN, Anyway, Never, Same

@@ -12,17 +12,17 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import KafkaError, TopicPartition
 
-from keyfold.clock import SystemClock
 from keyfold.errors import StoreUnavailable
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
+from keyfold.runtime.clock import SystemClock
 from keyfold.store.api import ObjectStore
-from keyfold.store.faulty import Chaos, FaultyStore
 from keyfold.store.memory import MemoryStore
+from keyfold.store.wrappers.faults import Chaos, FaultyStore
 from keyfold_sink.group import group
 from keyfold_sink.group.assignment import Stage
 from keyfold_sink.status import State
-from keyfold_sink.task.orders import Order
+from keyfold_sink.task.commands import Order
 from keyfold_sink.task.timings import TaskTimings
 from tests.support.fake_group import Key
 from tests.support.proof import read_segments

@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 from keyfold.errors import KeyfoldError
 from keyfold.log.manifest import Gap
 from keyfold_sink.group.assignment import PauseReason
-from keyfold_sink.rejects.letter import RejectedRecord
-from keyfold_sink.writing import batch as batch_module
+from keyfold_sink.validate.dead_letter import RejectedRecord
+from keyfold_sink.write import batch as batch_module
 from tests.support.proof import read_segments
 from tests.support.sink_desk import Desk, FakeChecks, FakeTopic, MakeDesk, desks, message
 

@@ -9,16 +9,16 @@ from random import Random
 
 import pytest
 
-from keyfold.backoff import Backoff
-from keyfold.clock import ManualClock
 from keyfold.errors import ObjectNotFound, StoreUnavailable, UploadLost
 from keyfold.log.names import Place, Role, new_name
+from keyfold.runtime.backoff import Backoff
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import PutMode, PutResult
 from keyfold.store.memory import MemoryStore
 from keyfold_sink.kafka.cluster import AdminSource
 from keyfold_sink.kafka.source import SourceUnavailable, TopicGone
-from keyfold_sink.writing.lane import Lane
-from keyfold_sink.writing.sender import Retry, SegmentSender
+from keyfold_sink.write.segment_upload import Retry, SegmentSender
+from keyfold_sink.write.serial_queue import Lane
 
 
 def test_those_who_wait_for_an_answer_share_it_and_share_its_failure() -> None:

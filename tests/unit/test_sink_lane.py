@@ -11,11 +11,11 @@ from random import Random
 
 import pytest
 
-from keyfold.backoff import Backoff
 from keyfold.errors import AccessDenied, StoreUnavailable
+from keyfold.runtime.backoff import Backoff
 from keyfold.store.api import Create
 from keyfold.store.s3 import S3Store
-from keyfold_sink.writing.lane import Lane, LaneClosed
+from keyfold_sink.write.serial_queue import Lane, LaneClosed
 from tests.support.scripted_s3 import Answer, scripted_server
 
 QUICK = Backoff(first_ms=1, cap_ms=2)

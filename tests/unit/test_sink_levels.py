@@ -12,15 +12,15 @@ from random import Random
 import orjson
 import pytest
 
-from keyfold import logs
-from keyfold.clock import ManualClock
-from keyfold_sink.running import orders
-from keyfold_sink.running.children import Limits
-from keyfold_sink.running.orders import Orders
-from keyfold_sink.running.supervisor import Supervisor
+from keyfold.runtime import event_log
+from keyfold.runtime.clock import ManualClock
 from keyfold_sink.status import State, TaskStatus, dump
-from keyfold_sink.task.orders import Order
+from keyfold_sink.task.commands import Order
 from keyfold_sink.wire import encode_level, encode_order, follow_orders
+from keyfold_sink.worker import desired_state
+from keyfold_sink.worker.desired_state import Orders
+from keyfold_sink.worker.supervisor import Supervisor
+from keyfold_sink.worker.task_process import Limits
 
 LOGGER = "keyfold.levels.of.tasks"
 
@@ -98,11 +98,11 @@ def test_a_task_that_is_started_again_is_told_again() -> None:
 
 def test_tasks_of_a_stopped_sink_are_told_when_they_start() -> None:
     bench = Bench()
-    bench.supervisor.follow(orders._next(Orders(1), orders.target(State.STOPPED)(Orders(1)), "a"), "me")
+    bench.supervisor.follow(desired_state._next(Orders(1), desired_state.target(State.STOPPED)(Orders(1)), "a"), "me")
     bench.supervisor.step()
     bench.supervisor.set_log_level(LOGGER, "DEBUG")
     bench.supervisor.step()
-    bench.supervisor.follow(orders._next(Orders(2), orders.target(State.RUNNING)(Orders(2)), "b"), "me")
+    bench.supervisor.follow(desired_state._next(Orders(2), desired_state.target(State.RUNNING)(Orders(2)), "b"), "me")
     bench.supervisor.step()
     assert bench.started[-1].sent == [level(LOGGER, "DEBUG")]
     assert len(bench.started) == 2
@@ -125,7 +125,7 @@ def test_only_what_still_counts_is_told_to_those_who_come_later() -> None:
 
 
 def test_a_task_sets_the_level_and_goes_on_following_orders() -> None:
-    child = logs.get_logger(f"{LOGGER}.child")
+    child = event_log.get_logger(f"{LOGGER}.child")
     child.debug("made")
     orders_fd, ours = os.pipe()
     given: list[Order] = []

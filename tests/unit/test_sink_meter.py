@@ -7,7 +7,6 @@ import threading
 
 import pytest
 
-from keyfold.clock import ManualClock
 from keyfold.errors import (
     AlreadyExists,
     ConditionUndecided,
@@ -16,17 +15,9 @@ from keyfold.errors import (
     StoreError,
     StoreUnavailable,
 )
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import MIN_PART_BYTES, Blob, Create, Update
 from keyfold.store.memory import MemoryStore
-from keyfold_sink.convert.metered_registry import MeteredRegistry
-from keyfold_sink.convert.registry_api import (
-    AVRO,
-    RegisteredSchema,
-    RegistryRefused,
-    RegistryUnavailable,
-    SchemaKey,
-    SchemaUnknown,
-)
 from keyfold_sink.metrics import names
 from keyfold_sink.metrics.meter import TaskMeter, sample_key
 from keyfold_sink.metrics.metered_store import MeteredStore, error_code
@@ -34,7 +25,16 @@ from keyfold_sink.metrics.metric import Metric, Scope
 from keyfold_sink.metrics.names import METRICS, SECONDS_BOUNDS
 from keyfold_sink.metrics.recent import SAMPLE_S, Recent
 from keyfold_sink.metrics.worker_figures import metric_of
-from keyfold_sink.writing.rolling import RollReason
+from keyfold_sink.validate.convert.metered_registry import MeteredRegistry
+from keyfold_sink.validate.convert.registry_api import (
+    AVRO,
+    RegisteredSchema,
+    RegistryRefused,
+    RegistryUnavailable,
+    SchemaKey,
+    SchemaUnknown,
+)
+from keyfold_sink.write.rolling import RollReason
 from tests.support.manifests import entry, sink_name
 
 

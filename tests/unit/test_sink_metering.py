@@ -7,16 +7,16 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from keyfold.clock import SystemClock
 from keyfold.log.record import RecordColumns
+from keyfold.runtime.clock import SystemClock
 from keyfold.store.memory import MemoryStore
-from keyfold_sink.convert.api import Rejected, SchemasPending
-from keyfold_sink.convert.api import Stage as ConnectStage
 from keyfold_sink.metrics import names
 from keyfold_sink.metrics.meter import sample_key
 from keyfold_sink.metrics.metric import Metric
 from keyfold_sink.metrics.registry import SinkMetrics
 from keyfold_sink.status import State
+from keyfold_sink.validate.convert.api import Rejected, SchemasPending
+from keyfold_sink.validate.convert.api import Stage as ConnectStage
 from tests.support.sink_rig import T0, T1, MakeRig, Rig, rigs
 
 

@@ -14,8 +14,8 @@ from prometheus_client import Metric as Family
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
 from prometheus_client.parser import text_string_to_metric_families as parse_plain
 
-from keyfold.clock import ManualClock
 from keyfold.errors import ConfigError
+from keyfold.runtime.clock import ManualClock
 from keyfold_sink.metrics import names
 from keyfold_sink.metrics.meter import TaskMeter
 from keyfold_sink.metrics.metered_store import NO_ANSWER

@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keyfold.clock import ManualClock
 from keyfold.errors import KeyfoldError, StoreUnavailable
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import Create, ObjectStore, Update
-from keyfold.store.faulty import Call, Fault, FaultyStore, Kind
 from keyfold.store.memory import MemoryStore
-from keyfold_sink.running import orders
-from keyfold_sink.running.orders import (
+from keyfold.store.wrappers.faults import Call, Fault, FaultyStore, Kind
+from keyfold_sink.status import State
+from keyfold_sink.worker import desired_state
+from keyfold_sink.worker.desired_state import (
     Change,
     OrderBook,
     Orders,
@@ -30,7 +31,6 @@ from keyfold_sink.running.orders import (
     sink_folder,
     to_do,
 )
-from keyfold_sink.status import State
 
 FOLDER = sink_folder("topics", "users")
 KEY = f"{FOLDER}orders.json"
@@ -58,9 +58,9 @@ def test_where_nothing_was_asked_a_sink_runs() -> None:
 def test_an_order_is_seen_by_every_worker() -> None:
     store = memory()
     first, second = book(store, 1), book(store, 2)
-    first.change(orders.target(State.PAUSED))
+    first.change(desired_state.target(State.PAUSED))
     assert second.look().state is State.PAUSED
-    second.change(orders.target(State.RUNNING))
+    second.change(desired_state.target(State.RUNNING))
     assert first.look().state is State.RUNNING
     assert first.look().version == 2
 
@@ -68,8 +68,8 @@ def test_an_order_is_seen_by_every_worker() -> None:
 def test_asking_for_what_is_already_asked_for_writes_nothing() -> None:
     store = memory()
     first = book(store)
-    before = first.change(orders.target(State.PAUSED))
-    assert first.change(orders.target(State.PAUSED)) == before
+    before = first.change(desired_state.target(State.PAUSED))
+    assert first.change(desired_state.target(State.PAUSED)) == before
 
 
 def test_orders_travel_as_json_with_fields_of_a_newer_version() -> None:
@@ -92,7 +92,7 @@ def test_orders_travel_as_json_with_fields_of_a_newer_version() -> None:
 def test_what_is_no_order_is_refused_and_the_last_known_ones_hold(data: bytes) -> None:
     store = memory()
     mine = book(store)
-    mine.change(orders.target(State.PAUSED))
+    mine.change(desired_state.target(State.PAUSED))
     store.put(KEY, data, Update(store.get(KEY).etag))
     with pytest.raises(OrdersUnreadable, match="orders"):
         mine.look()
@@ -120,9 +120,9 @@ def test_without_a_topics_dir_the_folder_is_at_the_top() -> None:
 def test_an_order_without_an_answer_is_made_once(kind: Kind, *, first: bool) -> None:
     store = memory()
     if not first:
-        book(store, 9).change(orders.flush)
+        book(store, 9).change(desired_state.flush)
     faulty = FaultyStore(store, [Fault(is_put, kind, lands_after=2)])
-    book(faulty, 1).change(orders.flush)
+    book(faulty, 1).change(desired_state.flush)
     assert book(store).look().flushes == (1 if first else 2)
 
 
@@ -130,16 +130,16 @@ def test_an_order_that_landed_unheard_is_not_repeated_over_what_came_after_it() 
     """The first one pauses, hears nothing; the second one resumes; the first one must not pause again."""
     store = memory()
     second = book(store, 2)
-    second.change(orders.flush)  # there is an object
+    second.change(desired_state.flush)  # there is an object
     puts: list[Call] = []
 
     def resume_between(call: Call) -> None:
         puts.extend([call] * (call.operation == "put"))
         if len(puts) == 2:
-            second.change(orders.target(State.RUNNING))
+            second.change(desired_state.target(State.RUNNING))
 
     faulty = FaultyStore(store, [Fault(is_put, Kind.LOST_ANSWER)], on_call=resume_between)
-    book(faulty, 1).change(orders.target(State.PAUSED))
+    book(faulty, 1).change(desired_state.target(State.PAUSED))
     assert [call.operation for call in faulty.calls] == ["get", "put", "put", "get"]
     assert book(store).look().state is State.RUNNING
 
@@ -147,12 +147,12 @@ def test_an_order_that_landed_unheard_is_not_repeated_over_what_came_after_it() 
 def test_a_store_that_stays_away_is_said_and_nothing_is_forgotten() -> None:
     faulty = FaultyStore(memory())
     mine = book(faulty)
-    mine.change(orders.target(State.PAUSED))
+    mine.change(desired_state.target(State.PAUSED))
     faulty.add(Fault(lambda _call: True, Kind.UNAVAILABLE, times=10_000))
     with pytest.raises(StoreUnavailable):
         mine.look()
     with pytest.raises(StoreUnavailable):
-        mine.change(orders.target(State.RUNNING))
+        mine.change(desired_state.target(State.RUNNING))
     assert mine.known is not None
     assert mine.known.state is State.PAUSED
 
@@ -160,13 +160,13 @@ def test_a_store_that_stays_away_is_said_and_nothing_is_forgotten() -> None:
 def test_an_order_without_an_answer_for_too_long_says_that_it_may_have_been_made() -> None:
     faulty = FaultyStore(memory(), [Fault(is_put, Kind.LOST_ANSWER, times=10_000)])
     with pytest.raises(StoreUnavailable, match="the request may still take effect"):
-        book(faulty).change(orders.flush)
+        book(faulty).change(desired_state.flush)
 
 
 def test_orders_that_somebody_deleted_are_put_back() -> None:
     store = memory()
     mine = book(store)
-    mine.change(orders.target(State.PAUSED))
+    mine.change(desired_state.target(State.PAUSED))
     store.delete(KEY)
     assert mine.look().state is State.PAUSED
     assert book(store, 5).look().state is State.PAUSED
@@ -175,9 +175,9 @@ def test_orders_that_somebody_deleted_are_put_back() -> None:
 def test_orders_that_somebody_set_back_are_put_back() -> None:
     store = memory()
     mine = book(store)
-    mine.change(orders.flush)
+    mine.change(desired_state.flush)
     old = store.get(KEY).data
-    mine.change(orders.target(State.STOPPED))
+    mine.change(desired_state.target(State.STOPPED))
     store.put(KEY, old, Update(store.get(KEY).etag))
     assert mine.look().state is State.STOPPED
     assert book(store, 5).look().state is State.STOPPED
@@ -189,7 +189,7 @@ def test_two_workers_that_swap_at_once_both_get_their_change_in() -> None:
 
     def flush_often(mine: OrderBook) -> None:
         for _ in range(10):
-            mine.change(orders.flush)
+            mine.change(desired_state.flush)
 
     threads = [threading.Thread(target=flush_often, args=(mine,)) for mine in books]
     for thread in threads:
@@ -201,7 +201,7 @@ def test_two_workers_that_swap_at_once_both_get_their_change_in() -> None:
 
 def test_an_answer_that_is_overtaken_by_a_newer_one_does_not_set_back_what_is_known() -> None:
     mine = book(memory())
-    mine.change(orders.flush)
+    mine.change(desired_state.flush)
     mine._learn(Orders())  # a look of another thread that began before
     assert mine.known is not None
     assert mine.known.version == 1
@@ -216,7 +216,7 @@ def test_what_was_asked_before_a_worker_began_is_not_carried_out() -> None:
 
 
 def test_a_restart_of_one_task_is_for_its_worker_alone() -> None:
-    asked = orders.restart(Scope.ONE, "b", 1)(Orders(1))
+    asked = desired_state.restart(Scope.ONE, "b", 1)(Orders(1))
     assert to_do(Orders(1), asked, "a").restarts == ()
     assert to_do(Orders(1), asked, "b").restarts == (Restart(1, Scope.ONE, "b", 1),)
 
@@ -224,7 +224,7 @@ def test_a_restart_of_one_task_is_for_its_worker_alone() -> None:
 def test_restarts_that_the_list_has_lost_become_one_of_everything() -> None:
     now = Orders()
     for _ in range(100):
-        now = orders.restart(Scope.ONE, "b", 1)(now)
+        now = desired_state.restart(Scope.ONE, "b", 1)(now)
     assert len(now.restarts) == 64
     assert to_do(Orders(), now, "a").restarts == (Restart(100, Scope.ALL),)
 
@@ -232,12 +232,12 @@ def test_restarts_that_the_list_has_lost_become_one_of_everything() -> None:
 def test_slots_are_the_lowest_free_ones() -> None:
     now = Orders()
     for worker in "abc":
-        now = orders.take_slot(worker)(now)
+        now = desired_state.take_slot(worker)(now)
     assert now.slots == {"a": 0, "b": 1, "c": 2}
-    now = orders.take_slot("d")(orders.free_slots(["b", "x"])(now))
+    now = desired_state.take_slot("d")(desired_state.free_slots(["b", "x"])(now))
     assert now.slots == {"a": 0, "c": 2, "d": 1}
-    assert orders.take_slot("d")(now) is now
-    assert orders.free_slots(["x"])(now) is now
+    assert desired_state.take_slot("d")(now) is now
+    assert desired_state.free_slots(["x"])(now) is now
 
 
 # Interleavings
@@ -272,12 +272,12 @@ class Follower:
 
 
 CHANGES: dict[str, Change] = {
-    "pause": orders.target(State.PAUSED),
-    "resume": orders.target(State.RUNNING),
-    "stop": orders.target(State.STOPPED),
-    "flush": orders.flush,
-    "restart all": orders.restart(Scope.ALL),
-    "restart one": orders.restart(Scope.ONE, "worker 1", 0),
+    "pause": desired_state.target(State.PAUSED),
+    "resume": desired_state.target(State.RUNNING),
+    "stop": desired_state.target(State.STOPPED),
+    "flush": desired_state.flush,
+    "restart all": desired_state.restart(Scope.ALL),
+    "restart one": desired_state.restart(Scope.ONE, "worker 1", 0),
 }
 KINDS = (Kind.LOST_ANSWER, Kind.UNAVAILABLE, Kind.LATE, Kind.CONFLICT)
 WHAT = st.tuples(st.integers(0, 2), st.sampled_from(["look", *CHANGES]))
@@ -357,7 +357,7 @@ def test_every_worker_ends_up_with_the_newest_orders_and_carries_each_out_once(
 
 def test_changes_are_values() -> None:
     """A change may be applied again to something newer, so it must not hold anything of the first time."""
-    change: Callable[[Orders], Orders] = orders.restart(Scope.ALL)
+    change: Callable[[Orders], Orders] = desired_state.restart(Scope.ALL)
     first = change(Orders())
     assert change(first).restart_number == 2
     assert first.restart_number == 1

@@ -12,17 +12,17 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import KafkaError, TopicPartition
 
-from keyfold.clock import ManualClock
-from keyfold.store.faulty import Chaos, FaultyStore, Kind
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.memory import MemoryStore
+from keyfold.store.wrappers.faults import Chaos, FaultyStore, Kind
 from keyfold_sink.group.assignment import Assigned, PauseReason
 from keyfold_sink.group.fetching import Fetching
 from keyfold_sink.kafka.source import TOMBSTONES_REASON
 from keyfold_sink.status import State
-from keyfold_sink.task.orders import Order, TaskOrders, Wanted
-from keyfold_sink.writing.health import Health
-from keyfold_sink.writing.lane import Lane
-from keyfold_sink.writing.sender import Retry
+from keyfold_sink.task.commands import Order, TaskOrders, Wanted
+from keyfold_sink.write.partition_health import Health
+from keyfold_sink.write.segment_upload import Retry
+from keyfold_sink.write.serial_queue import Lane
 from tests.support.fake_group import FakeConsumer, Key
 from tests.support.proof import read_segments
 from tests.support.sink_rig import T0, T1, MakeRig, Rig, rigs

@@ -10,22 +10,22 @@ from random import Random
 
 import pytest
 
-from keyfold.backoff import Backoff
-from keyfold.clock import ManualClock
 from keyfold.errors import AlreadyExists, Fenced, SourceError
 from keyfold.log.manifest import Gap, Manifest
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
 from keyfold.log.record import Record
+from keyfold.runtime.backoff import Backoff
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import Create, ObjectStore
-from keyfold.store.faulty import Call, Chaos, Fault, FaultyStore, Kind
 from keyfold.store.memory import MemoryStore
+from keyfold.store.wrappers.faults import Call, Chaos, Fault, FaultyStore, Kind
 from keyfold_sink.kafka.source import SourceFacts, TopicGone
-from keyfold_sink.writing.budget import InFlight
-from keyfold_sink.writing.lane import Lane
-from keyfold_sink.writing.partition import Committed, PartitionWriter, Tools
-from keyfold_sink.writing.rolling import RollPolicy, RollReason
-from keyfold_sink.writing.sender import Retry
+from keyfold_sink.write.memory_budget import InFlight
+from keyfold_sink.write.partition import Committed, PartitionWriter, Tools
+from keyfold_sink.write.rolling import RollPolicy, RollReason
+from keyfold_sink.write.segment_upload import Retry
+from keyfold_sink.write.serial_queue import Lane
 from tests.support.logs import columns
 from tests.support.proof import read_segments
 

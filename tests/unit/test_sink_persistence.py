@@ -9,11 +9,11 @@ from random import Random
 
 import pytest
 
-from keyfold.clock import SystemClock
 from keyfold.errors import AccessDenied, StoreUnavailable
+from keyfold.runtime.clock import SystemClock
 from keyfold_sink.status import State, TaskStatus
-from keyfold_sink.task.persistence import Persistence, Stopped
 from keyfold_sink.task.report import Voice
+from keyfold_sink.task.startup_retry import Persistence, Stopped
 
 
 class Asking:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
-from keyfold.clock import ManualClock
+from keyfold.runtime.clock import ManualClock
 from keyfold_sink.progress import Progress
 from keyfold_sink.status import PartitionStatus, State, TaskStatus
-from keyfold_sink.writing.partition import Committed
-from keyfold_sink.writing.rolling import RollReason
+from keyfold_sink.write.partition import Committed
+from keyfold_sink.write.rolling import RollReason
 
 RECORDS = "keyfold_sink_records_committed_total"
 SEGMENTS = "keyfold_sink_objects_written_total|segment"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from keyfold.clock import ManualClock
+from keyfold.runtime.clock import ManualClock
 from keyfold_sink.group.group import Group
 from keyfold_sink.kafka.source import GapPolicy
 from keyfold_sink.metrics.meter import TaskMeter
-from keyfold_sink.rejects.intake import Intake
 from keyfold_sink.task.reading import Reading
-from keyfold_sink.writing.budget import LARGEST_BATCH, plan
+from keyfold_sink.validate.record_validation import Intake
+from keyfold_sink.write.memory_budget import LARGEST_BATCH, plan
 
 MIB = 1024 * 1024
 SMALL, LARGE = b"x" * 100, b"x" * (20 * MIB)

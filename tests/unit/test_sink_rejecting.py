@@ -11,10 +11,10 @@ from confluent_kafka import KafkaError
 
 from keyfold.log.manifest import Gap
 from keyfold.log.record import RecordColumns
-from keyfold_sink.convert.api import Rejected, SchemasPending
-from keyfold_sink.convert.api import Stage as At
 from keyfold_sink.group.assignment import Stage
 from keyfold_sink.status import State
+from keyfold_sink.validate.convert.api import Rejected, SchemasPending
+from keyfold_sink.validate.convert.api import Stage as At
 from tests.support.proof import read_segments
 from tests.support.sink_desk import TOPIC, FakeTopic
 from tests.support.sink_rig import T0, T1, MakeRig, rigs

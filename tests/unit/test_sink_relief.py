@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from keyfold.clock import ManualClock
+from keyfold.runtime.clock import ManualClock
 from keyfold_sink.group.assignment import PauseReason
 from keyfold_sink.group.group import Group
 from keyfold_sink.metrics import names
 from keyfold_sink.metrics.meter import TaskMeter
-from keyfold_sink.task.relief import Relief
-from keyfold_sink.writing.budget import InFlight
+from keyfold_sink.task.backpressure import Relief
+from keyfold_sink.write.memory_budget import InFlight
 
 
 class FakeFetching:

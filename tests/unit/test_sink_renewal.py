@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from random import Random
 
-from keyfold.clock import ManualClock
-from keyfold_sink.running import orders
-from keyfold_sink.running.children import Limits
-from keyfold_sink.running.orders import Orders, Scope
-from keyfold_sink.running.supervisor import Supervisor
-from keyfold_sink.task.orders import Order
+from keyfold.runtime.clock import ManualClock
+from keyfold_sink.task.commands import Order
+from keyfold_sink.worker import desired_state
+from keyfold_sink.worker.desired_state import Orders, Scope
+from keyfold_sink.worker.supervisor import Supervisor
+from keyfold_sink.worker.task_process import Limits
 from tests.support.fake_task import FakeTasks
 
 
@@ -21,17 +21,17 @@ def test_a_restart_without_tasks_touches_none_and_has_all_look_up_anew_what_they
     known = Orders(1)
     supervisor.follow(known, "me")
     pids = [tasks.live(number).pid for number in range(2)]
-    asked = orders._next(known, orders.restart(Scope.CONNECTOR)(known), "id")
+    asked = desired_state._next(known, desired_state.restart(Scope.CONNECTOR)(known), "id")
     for _ in range(2):
         supervisor.follow(asked, "me")
         supervisor.step()
     assert [tasks.live(number).orders for number in range(2)] == [[Order.RENEW]] * 2
     assert [tasks.live(number).pid for number in range(2)] == pids
     assert renewed == ["worker"]
-    supervisor.follow(orders._next(asked, orders.restart(Scope.ALL)(asked), "id 2"), "me")
+    supervisor.follow(desired_state._next(asked, desired_state.restart(Scope.ALL)(asked), "id 2"), "me")
     assert renewed == ["worker"], "a task that begins anew looks up everything anyway"
 
 
 def test_orders_with_such_a_restart_are_read_back() -> None:
-    asked = orders.restart(Scope.CONNECTOR)(Orders())
-    assert orders.decode(orders.encode(asked), "k") == asked
+    asked = desired_state.restart(Scope.CONNECTOR)(Orders())
+    assert desired_state.decode(desired_state.encode(asked), "k") == asked

@@ -11,17 +11,17 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import KafkaError
 
-from keyfold.clock import ManualClock, SystemClock
 from keyfold.errors import StoreUnavailable
+from keyfold.runtime.clock import ManualClock, SystemClock
 from keyfold.store.api import ObjectStore
-from keyfold.store.faulty import Chaos, FaultyStore, Kind
 from keyfold.store.memory import MemoryStore
+from keyfold.store.wrappers.faults import Chaos, FaultyStore, Kind
 from keyfold_sink.group import group
-from keyfold_sink.group.troubles import Troubles
+from keyfold_sink.group.client_errors import Troubles
 from keyfold_sink.status import UNKNOWN, PartitionStatus, State, TaskStatus, dump, load_task, standstill
 from keyfold_sink.task.report import Voice
 from keyfold_sink.task.timings import TaskTimings
-from keyfold_sink.writing.health import Health
+from keyfold_sink.write.partition_health import Health
 from tests.support.clocks import BOTH_WAYS, SkewedClock
 from tests.support.sink_rig import T0, T1, MakeRig, rigs
 

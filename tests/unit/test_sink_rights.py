@@ -11,14 +11,14 @@ from random import Random
 
 import pytest
 
-from keyfold.clock import ManualClock
 from keyfold.errors import AccessDenied
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import Blob, Bytes, ObjectInfo, PutMode, PutResult
 from keyfold.store.memory import MemoryStore, MemoryUpload
 from keyfold.store.probe import probe
-from keyfold_sink.running.orders import OrderBook, sink_folder
-from keyfold_sink.running.roll_call import GONE_AFTER_MS, RollCall
 from keyfold_sink.status import UNKNOWN, WorkerStatus
+from keyfold_sink.worker.desired_state import OrderBook, sink_folder
+from keyfold_sink.worker.worker_registry import GONE_AFTER_MS, RollCall
 from tests.support.sink_rig import T0, MakeRig, rigs
 
 DOCS = Path(__file__).parents[2] / "docs" / "migrating-from-connect.md"

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keyfold.clock import ManualClock
 from keyfold.errors import AccessDenied, KeyfoldError, StoreUnavailable
 from keyfold.log import catalog
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import Create
-from keyfold.store.faulty import Call, Chaos, Fault, FaultyStore, Kind
 from keyfold.store.memory import MemoryStore
-from keyfold_sink.running.orders import OrderBook, sink_folder
-from keyfold_sink.running.roll_call import RollCall
+from keyfold.store.wrappers.faults import Call, Chaos, Fault, FaultyStore, Kind
 from keyfold_sink.status import UNKNOWN, State, TaskStatus, WorkerStatus
+from keyfold_sink.worker.desired_state import OrderBook, sink_folder
+from keyfold_sink.worker.worker_registry import RollCall
 from tests.support.clocks import BOTH_WAYS, HOUR_MS, SkewedClock
 
 FOLDER = sink_folder("topics", "users")

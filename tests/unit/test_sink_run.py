@@ -14,19 +14,19 @@ from typing import Any
 
 import pytest
 
-from keyfold.clock import SystemClock
 from keyfold.errors import AccessDenied, BucketMissing
+from keyfold.runtime.clock import SystemClock
 from keyfold.store.api import Blob, ObjectStore
-from keyfold.store.faulty import Fault, FaultyStore, Kind
 from keyfold.store.memory import MemoryStore
+from keyfold.store.wrappers.faults import Fault, FaultyStore, Kind
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.progress import Progress
-from keyfold_sink.running import orders
-from keyfold_sink.running.orders import OrderBook, sink_folder
-from keyfold_sink.running.run import Worker, WorkerTimings
-from keyfold_sink.running.supervisor import TasksFailed
 from keyfold_sink.status import State
-from keyfold_sink.task.orders import Order
+from keyfold_sink.task.commands import Order
+from keyfold_sink.worker import desired_state
+from keyfold_sink.worker.desired_state import OrderBook, sink_folder
+from keyfold_sink.worker.run import Worker, WorkerTimings
+from keyfold_sink.worker.supervisor import TasksFailed
 from tests.support.fake_task import FakeProcess, FakeTasks
 from tests.support.proof import wait_for
 
@@ -135,7 +135,9 @@ def test_two_workers_follow_what_is_asked_of_either_and_leave_nothing_but_the_or
 
 def test_tasks_are_started_when_the_store_has_said_whether_they_are_to_run(ran: Run) -> None:
     store = MemoryStore()
-    OrderBook(store, sink_folder("topics", "users"), SystemClock(), Random(0)).change(orders.target(State.PAUSED))
+    OrderBook(store, sink_folder("topics", "users"), SystemClock(), Random(0)).change(
+        desired_state.target(State.PAUSED)
+    )
     away = [True]
     one = ran(FaultyStore(store, [Fault(lambda _call: away[0], Kind.UNAVAILABLE, times=100_000)]))
     time.sleep(0.5)
@@ -229,6 +231,6 @@ def test_a_worker_has_the_id_that_was_configured(ran: Run) -> None:
 
 def test_a_supervisor_is_spared_what_only_tasks_need() -> None:
     """Arrow and numpy are 17 MB and a third of a second, in each pod."""
-    code = "import sys, keyfold_sink.running.run; print([m for m in ('pyarrow', 'numpy') if m in sys.modules])"
+    code = "import sys, keyfold_sink.worker.run; print([m for m in ('pyarrow', 'numpy') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -8,10 +8,10 @@ from random import Random
 
 import pytest
 
-from keyfold.backoff import Backoff
 from keyfold.errors import StoreUnavailable
-from keyfold_sink.writing.lane import Lane
-from keyfold_sink.writing.senders import Senders
+from keyfold.runtime.backoff import Backoff
+from keyfold_sink.write.io_pool import Senders
+from keyfold_sink.write.serial_queue import Lane
 
 
 def test_what_is_submitted_is_done_and_its_result_or_error_is_there() -> None:

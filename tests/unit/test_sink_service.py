@@ -8,15 +8,15 @@ from random import Random
 
 import pytest
 
-from keyfold.clock import ManualClock
 from keyfold.errors import StoreUnavailable
 from keyfold.log.manifest import Gap
-from keyfold.store.faulty import Call, Fault, Kind
+from keyfold.runtime.clock import ManualClock
+from keyfold.store.wrappers.faults import Call, Fault, Kind
 from keyfold_sink.kafka.source import ASKED_REASON
-from keyfold_sink.running import orders
-from keyfold_sink.running.orders import OrderBook, Restart, Scope
 from keyfold_sink.service import NoSuchTask, NotStopped, OffsetRefused, Service
 from keyfold_sink.status import UNKNOWN, PartitionStatus, State, TaskStatus
+from keyfold_sink.worker import desired_state
+from keyfold_sink.worker.desired_state import OrderBook, Restart, Scope
 from tests.support.sink_world import FOLDER, Worker, World
 
 
@@ -375,5 +375,5 @@ def test_topics_of_a_regex_are_those_that_match() -> None:
 def test_a_target_that_is_not_known_is_asked_for() -> None:
     world = World()
     worker = Worker(world, "a")
-    OrderBook(world.store, FOLDER, world.clock, Random(0)).change(orders.target(State.PAUSED))
+    OrderBook(world.store, FOLDER, world.clock, Random(0)).change(desired_state.target(State.PAUSED))
     assert worker.service.target() is State.PAUSED

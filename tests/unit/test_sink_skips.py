@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from keyfold.log.manifest import Gap
-from keyfold_sink.writing.skips import Skips
+from keyfold_sink.write.skips import Skips
 
 
 @dataclass(frozen=True)

@@ -15,18 +15,18 @@ from random import Random
 
 import pytest
 
-from keyfold.backoff import Backoff
-from keyfold.clock import SystemClock
-from keyfold.config_file import Resolved
-from keyfold_sink.running import orders
-from keyfold_sink.running.child import DEFECT
-from keyfold_sink.running.children import Limits
-from keyfold_sink.running.orders import Orders, Scope
-from keyfold_sink.running.spawn import TaskProcess, first_line, read_first_line
-from keyfold_sink.running.supervisor import Supervisor, TasksFailed
+from keyfold.config.config_file import Resolved
+from keyfold.runtime.backoff import Backoff
+from keyfold.runtime.clock import SystemClock
 from keyfold_sink.status import State, TaskStatus
-from keyfold_sink.task.orders import Order
+from keyfold_sink.task.commands import Order
 from keyfold_sink.wire import encode_order
+from keyfold_sink.worker import desired_state
+from keyfold_sink.worker.desired_state import Orders, Scope
+from keyfold_sink.worker.spawn import TaskProcess, first_line, read_first_line
+from keyfold_sink.worker.supervisor import Supervisor, TasksFailed
+from keyfold_sink.worker.task_main import DEFECT
+from keyfold_sink.worker.task_process import Limits
 
 LONG_S = 60.0
 SHORT_S = 1.5
@@ -60,8 +60,8 @@ class Ran:
         except BaseException as error:  # noqa: BLE001 - the test looks at it
             self.error = error
 
-    def ask(self, change: orders.Change) -> None:
-        self.orders = orders._next(self.orders, change(self.orders), "id")
+    def ask(self, change: desired_state.Change) -> None:
+        self.orders = desired_state._next(self.orders, change(self.orders), "id")
 
     def until(self, condition: Callable[[TaskStatus | None], bool], timeout_s: float = 60) -> TaskStatus | None:
         deadline_s = time.monotonic() + timeout_s
@@ -111,13 +111,13 @@ Run = Callable[..., Ran]
 def test_tasks_run_obey_and_end(ran: Run) -> None:
     one = ran("well", 2)
     one.until_running()
-    one.ask(orders.target(State.PAUSED))
+    one.ask(desired_state.target(State.PAUSED))
     one.until(lambda status: status is not None and status.state is State.PAUSED)
-    one.ask(orders.flush)
+    one.ask(desired_state.flush)
     one.until(lambda status: status is not None and status.values == {"flushes": 1})
-    one.ask(orders.target(State.STOPPED))
+    one.ask(desired_state.target(State.STOPPED))
     one.until(lambda status: status is None)
-    one.ask(orders.target(State.RUNNING))
+    one.ask(desired_state.target(State.RUNNING))
     one.until_running()
     one.end()
     assert one.error is None
@@ -163,7 +163,7 @@ def test_a_task_that_fails_keeps_its_trace_and_is_started_when_asked(ran: Run) -
     one.until(lambda _status: one.supervisor.all_failed)
     status = one.supervisor.tasks[0]
     assert (status.state, status.trace) == (State.FAILED, "no right to the bucket")
-    one.ask(orders.restart(Scope.FAILED))
+    one.ask(desired_state.restart(Scope.FAILED))
     one.until(lambda _status: len(one.heard) == 2)
     assert one.supervisor.replaced == {"crashed": 0, "hung": 0}
     one.until(lambda _status: one.supervisor.all_failed)
@@ -211,7 +211,7 @@ def test_a_task_that_does_not_stop_is_killed_and_said(ran: Run) -> None:
 def test_a_task_whose_supervisor_is_killed_ends(tmp_path: Path) -> None:
     code = f"""
 import sys, time
-from keyfold_sink.running.spawn import TaskProcess, first_line
+from keyfold_sink.worker.spawn import TaskProcess, first_line
 task = TaskProcess({COMMAND!r} + ["well"], first_line({{}}))
 print(task.pid, flush=True)
 time.sleep(60)
@@ -230,9 +230,9 @@ def test_a_task_that_hangs_when_its_supervisor_is_gone_ends_all_the_same() -> No
     """Nobody is left who could kill it, and a terminal's signals do not reach it."""
     code = """
 import time
-from keyfold.backoff import Backoff
-from keyfold.clock import SystemClock
-from keyfold_sink.running.child import end_by_force
+from keyfold.runtime.backoff import Backoff
+from keyfold.runtime.clock import SystemClock
+from keyfold_sink.worker.task_main import end_by_force
 from keyfold_sink.wire import follow_orders
 follow_orders(0, lambda _order: None, lambda: end_by_force(0.1, SystemClock()))
 time.sleep(600)

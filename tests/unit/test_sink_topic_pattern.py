@@ -13,10 +13,10 @@ import requests
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyfold import topic_pattern as module
-from keyfold.clock import SystemClock
+from keyfold.config import topic_pattern as module
+from keyfold.config.topic_pattern import LENGTH_MAX, TopicPattern, may_be_slow
 from keyfold.errors import ConfigError
-from keyfold.topic_pattern import LENGTH_MAX, TopicPattern, may_be_slow
+from keyfold.runtime.clock import SystemClock
 from keyfold_sink.config.connect_definitions import Definitions
 from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.rest.server import serve

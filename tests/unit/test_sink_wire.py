@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyfold_sink.status import PartitionStatus, State, TaskStatus, load_task
-from keyfold_sink.task.orders import Order
+from keyfold_sink.task.commands import Order
 from keyfold_sink.wire import Reporter, decode_order, encode_order, follow_orders, lines
 
 

@@ -11,19 +11,19 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from keyfold.errors import ConfigError
+from keyfold.formats.format_mismatch import RecordMisfit
+from keyfold.formats.schema_archive import KeptSchemas
 from keyfold.log.names import schema_key
 from keyfold.log.record import Record
 from keyfold.read.log import Log
-from keyfold.spark.formats import Typing
-from keyfold.spark.pins import pin_log
-from keyfold.spark.scan import INDEX, RECORDS
-from keyfold.spark.scan_tasks import Piece, _index_batches, _run_task, record_batches
-from keyfold.spark.typed_avro import _reader
-from keyfold.spark.typed_tasks import _avro_typing, _decoding
+from keyfold.spark.dataframe.avro_columns import _reader
+from keyfold.spark.dataframe.avro_tasks import _avro_typing, _decoding
+from keyfold.spark.dataframe.formats import Typing
+from keyfold.spark.dataframe.pins import pin_log
+from keyfold.spark.dataframe.scan import INDEX, RECORDS
+from keyfold.spark.dataframe.scan_tasks import Piece, _index_batches, _run_task, record_batches
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
-from keyfold.typed.kept import KeptSchemas
-from keyfold.typed.misfit import RecordMisfit
 from tests.support.logs import MadeLog
 
 OLD = {"type": "record", "name": "User", "fields": [{"name": "name", "type": "string"}]}

@@ -8,18 +8,18 @@ import pyarrow as pa
 import pytest
 
 from keyfold.errors import ConfigError, ObjectNotFound, SnapshotLost
+from keyfold.formats.arrow_types import NoArrowType
 from keyfold.log.manifest import SegmentEntry
 from keyfold.read.log import Log
-from keyfold.spark.lost import lost_snapshot
-from keyfold.spark.pins import Pin, pin_log
-from keyfold.spark.read_log import at_one_moment
-from keyfold.spark.scan_jvm import reads_null_keys
-from keyfold.spark.scan_tasks import Piece, cut_segment, deal, read_pieces, record_batches
+from keyfold.spark.dataframe.avro_tasks import spark_arrow
+from keyfold.spark.dataframe.pins import Pin, pin_log
+from keyfold.spark.dataframe.read_log import at_one_moment
+from keyfold.spark.dataframe.scan_jvm import reads_null_keys
+from keyfold.spark.dataframe.scan_tasks import Piece, cut_segment, deal, read_pieces, record_batches
+from keyfold.spark.dataframe.snapshot_lost import lost_snapshot
 from keyfold.spark.tasks import location_of
-from keyfold.spark.typed_tasks import spark_arrow
 from keyfold.store.memory import MemoryStore
 from keyfold.store.s3 import S3Location
-from keyfold.typed.arrow_types import NoArrowType
 from tests.support.logs import MadeLog, records
 
 NAME = "00000000000000000000-00000001-s9c1f03ab52d7e604"

@@ -13,7 +13,7 @@ import pyspark
 import pytest
 
 from keyfold.errors import ConfigError
-from keyfold.spark.source_columns import ARROW, COLUMNS, ddl
+from keyfold.spark.source.columns import ARROW, COLUMNS, ddl
 from tests.support.pickled import sent
 from tests.support.spark_logs import FolderLog
 
@@ -82,19 +82,19 @@ def test_spark_without_data_sources_is_told_so(monkeypatch: pytest.MonkeyPatch) 
 
     if has_sources():
         monkeypatch.setitem(sys.modules, "pyspark.sql.datasource", None)
-        monkeypatch.delitem(sys.modules, "keyfold.spark.source", raising=False)
+        monkeypatch.delitem(sys.modules, "keyfold.spark.source.data_source", raising=False)
         monkeypatch.delattr(keyfold.spark, "source", raising=False)
     version = re.escape(pyspark.__version__)
     with pytest.raises(ConfigError, match=rf"version {version} has no Python data sources.*read_log"):
         _ = keyfold.spark.register
-    assert callable(keyfold.spark.read_log)
+    assert callable(keyfold.spark.dataframe.read_log)
 
 
 @needs_sources
 def test_arrow_batches_are_what_spark_compares_them_with(log: FolderLog) -> None:
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from keyfold.spark.source_columns import schema_for
+    from keyfold.spark.source.columns import schema_for
 
     schema = schema_for(types())
     assert schema == ARROW
@@ -137,7 +137,7 @@ class Driver:
 
     def begin(self) -> Iterator[tuple[dict[str, Any], list[int]]]:
         """A new query."""
-        from keyfold.spark.source import HAS_ADMISSION
+        from keyfold.spark.source.data_source import HAS_ADMISSION
 
         if HAS_ADMISSION:
             yield from self.go_on(self.reader.initialOffset())
@@ -154,7 +154,7 @@ class Driver:
             start = end
 
     def latest(self, start: dict[str, Any]) -> dict[str, Any]:
-        from keyfold.spark.source import HAS_ADMISSION
+        from keyfold.spark.source.data_source import HAS_ADMISSION
 
         arguments = (start, self.reader.getDefaultReadLimit()) if HAS_ADMISSION else ()
         found: dict[str, Any] = self.reader.latestOffset(*arguments)
@@ -167,7 +167,7 @@ def limited(log: FolderLog, begin: str = "earliest") -> Driver:
 
 @needs_sources
 def test_a_stream_keeps_its_limit_and_goes_on_after_a_restart(log: FolderLog) -> None:
-    from keyfold.spark.source import HAS_ADMISSION
+    from keyfold.spark.source.data_source import HAS_ADMISSION
 
     found = list(limited(log).begin())
     assert [offset for _, batch in found for offset in batch] == [row[1] for row in log.records()]
@@ -206,7 +206,7 @@ def test_a_batch_that_is_run_again_is_the_same_and_says_where_the_stream_is(log:
 
 
 def has_admission() -> bool:
-    from keyfold.spark.source import HAS_ADMISSION
+    from keyfold.spark.source.data_source import HAS_ADMISSION
 
     return HAS_ADMISSION
 

@@ -16,23 +16,23 @@ from typing import Any
 
 import pytest
 
-from keyfold.clock import ManualClock
 from keyfold.errors import OffsetOutOfRange, SnapshotLost
 from keyfold.log.names import Place
 from keyfold.log.record import Record
-from keyfold.spark.source_admission import Amount
-from keyfold.spark.source_batch import plan_batch
-from keyfold.spark.source_columns import ARROW
-from keyfold.spark.source_filters import EVERYTHING
-from keyfold.spark.source_offsets import StreamOffset
-from keyfold.spark.source_options import SourceOptions
-from keyfold.spark.source_plan import Slice
-from keyfold.spark.source_read import Reading, read_slices
-from keyfold.spark.source_stream import SourceStream
-from keyfold.spark.source_topic import SourceTopic
+from keyfold.runtime.clock import ManualClock
+from keyfold.spark.source.admission import Amount
+from keyfold.spark.source.batch import plan_batch
+from keyfold.spark.source.columns import ARROW
+from keyfold.spark.source.filters import EVERYTHING
+from keyfold.spark.source.offsets import StreamOffset
+from keyfold.spark.source.options import SourceOptions
+from keyfold.spark.source.plan import Slice
+from keyfold.spark.source.read import Reading, read_slices
+from keyfold.spark.source.stream import SourceStream
+from keyfold.spark.source.topic import SourceTopic
 from keyfold.store.api import Blob
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.settings import TopicSettings
+from keyfold_compactor.decide.settings import TopicSettings
 from tests.support.cleaning import EAGER, Sink, load, new_run, record
 
 PARTITIONS = (0, 1)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyfold.spark.source_filters import EVERYTHING, OFFSET_MAX, Scope, scope_of
+from keyfold.spark.source.filters import EVERYTHING, OFFSET_MAX, Scope, scope_of
 from tests.support.cleaning import load, memory_log, record
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

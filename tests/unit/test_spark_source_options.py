@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from keyfold.config.options import markdown_table
 from keyfold.errors import ConfigError
-from keyfold.options import markdown_table
-from keyfold.spark.source_options import Offsets, SourceOptions
+from keyfold.spark.source.options import Offsets, SourceOptions
 
 MUST = {"url": "s3://bucket/some/topics", "topic": "users"}
 

@@ -9,7 +9,6 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from keyfold.clock import ManualClock
 from keyfold.errors import Corrupt, OffsetOutOfRange, SnapshotLost
 from keyfold.log.index import BlockTable
 from keyfold.log.manifest import Manifest, SegmentEntry
@@ -17,16 +16,17 @@ from keyfold.log.names import Place
 from keyfold.log.record import Record
 from keyfold.read.position import anchor_of
 from keyfold.read.selection import Selection
-from keyfold.spark.source_batch import plan_batch
-from keyfold.spark.source_columns import ARROW
-from keyfold.spark.source_filters import EVERYTHING, Scope
-from keyfold.spark.source_options import SourceOptions
-from keyfold.spark.source_plan import Slice, span_of, tasks_of
-from keyfold.spark.source_read import Reading, read_slices
-from keyfold.spark.source_topic import SourceTopic
+from keyfold.runtime.clock import ManualClock
+from keyfold.spark.source.batch import plan_batch
+from keyfold.spark.source.columns import ARROW
+from keyfold.spark.source.filters import EVERYTHING, Scope
+from keyfold.spark.source.options import SourceOptions
+from keyfold.spark.source.plan import Slice, span_of, tasks_of
+from keyfold.spark.source.read import Reading, read_slices
+from keyfold.spark.source.topic import SourceTopic
 from keyfold.store.api import Blob, Create, ObjectStore
-from keyfold.store.counted import CountedStore
 from keyfold.store.memory import MemoryStore
+from keyfold.store.wrappers.counting import CountedStore
 from tests.support.cleaning import EAGER, PLACE, Sink, clean, load, memory_log, new_run, read_all, record
 
 MUST = {"url": "s3://bucket/topics", "topic": "users"}

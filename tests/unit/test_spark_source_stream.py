@@ -9,21 +9,21 @@ from random import Random
 
 import pytest
 
-from keyfold.clock import ManualClock
 from keyfold.errors import ConfigError, LogError, OffsetOutOfRange
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
 from keyfold.log.record import Record
 from keyfold.read.position import Anchor
-from keyfold.spark.source_admission import Amount
-from keyfold.spark.source_offsets import Position, StreamOffset
-from keyfold.spark.source_options import SourceOptions
-from keyfold.spark.source_plan import Slice
-from keyfold.spark.source_stream import SourceStream
-from keyfold.spark.source_topic import SourceTopic
+from keyfold.runtime.clock import ManualClock
+from keyfold.spark.source.admission import Amount
+from keyfold.spark.source.offsets import Position, StreamOffset
+from keyfold.spark.source.options import SourceOptions
+from keyfold.spark.source.plan import Slice
+from keyfold.spark.source.stream import SourceStream
+from keyfold.spark.source.topic import SourceTopic
 from keyfold.store.api import Create, ObjectStore
-from keyfold.store.counted import CountedStore
 from keyfold.store.memory import MemoryStore
+from keyfold.store.wrappers.counting import CountedStore
 from tests.support.cleaning import PLACE, Sink, clean, load, memory_log, read_all, record
 
 MUST = {"url": "s3://bucket/topics", "topic": "users"}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from keyfold.errors import ConfigError
-from keyfold_compactor.spark_versions import NEWEST, OLDEST, check_jvm, check_pyspark, found_pyspark, minor_of
+from keyfold_compactor.spark.versions import NEWEST, OLDEST, check_jvm, check_pyspark, found_pyspark, minor_of
 
 pytestmark = pytest.mark.any_spark
 ROOT = Path(__file__).parents[2]
@@ -48,7 +48,7 @@ def test_the_version_is_known_without_importing_spark() -> None:
     pyspark = pytest.importorskip("pyspark")
     assert found_pyspark() == pyspark.__version__
     names = "found_pyspark(), 'pyspark' in sys.modules"
-    code = f"import sys; from keyfold_compactor.spark_versions import *; print({names})"
+    code = f"import sys; from keyfold_compactor.spark.versions import *; print({names})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == [pyspark.__version__, "False"]
 
@@ -57,7 +57,7 @@ def test_a_pyspark_that_says_its_version_elsewhere_is_asked(tmp_path: Path, monk
     package = tmp_path / "pyspark"
     package.mkdir()
     (package / "__init__.py").write_text("__version__ = '3.4.1'\n")
-    code = "from keyfold_compactor.spark_versions import *; check_pyspark(found_pyspark())"
+    code = "from keyfold_compactor.spark.versions import *; check_pyspark(found_pyspark())"
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert "version 3.4.1 was found; keyfold's compactor needs Spark 3.5 to 4.3" in done.stderr
@@ -89,4 +89,4 @@ def test_the_packages_range_is_the_one_that_is_checked() -> None:
 
 
 def test_the_module_that_finds_it_needs_no_spark() -> None:
-    assert "pyspark" not in vars(importlib.import_module("keyfold_compactor.spark_versions"))
+    assert "pyspark" not in vars(importlib.import_module("keyfold_compactor.spark.versions"))

@@ -11,7 +11,7 @@ import pytest
 _IN_A_PROCESS = textwrap.dedent(
     """
     import signal, sys, threading
-    from keyfold.stop_signals import stop_on_signals
+    from keyfold.runtime.stop_signals import stop_on_signals
 
     def again(number):
         print("again", signal.Signals(number).name)

@@ -8,8 +8,8 @@ import pytest
 
 from keyfold.errors import AlreadyExists, ObjectNotFound
 from keyfold.store.api import Create
-from keyfold.store.counted import CountedStore
 from keyfold.store.memory import MemoryStore
+from keyfold.store.wrappers.counting import CountedStore
 
 
 def test_calls_and_bytes_by_kind() -> None:

@@ -15,7 +15,8 @@ from keyfold.errors import (
     UploadLost,
 )
 from keyfold.store.api import Create, ObjectStore, Update
-from keyfold.store.faulty import (
+from keyfold.store.memory import MemoryStore
+from keyfold.store.wrappers.faults import (
     Call,
     Chaos,
     Fault,
@@ -25,7 +26,6 @@ from keyfold.store.faulty import (
     every_fault,
     kinds_of,
 )
-from keyfold.store.memory import MemoryStore
 
 
 def faulty(*faults: Fault, chaos: Chaos | None = None) -> tuple[MemoryStore, FaultyStore]:

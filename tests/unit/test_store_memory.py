@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from keyfold.clock import ManualClock
 from keyfold.errors import PreconditionFailed, StoreError, UploadLost
+from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import MIN_PART_BYTES, Create, Update
 from keyfold.store.memory import MemoryStore
 

@@ -12,7 +12,7 @@ from botocore.httpchecksum import AwsChunkedWrapper, Crc32Checksum
 
 from keyfold.errors import ObjectNotFound, StoreUnavailable
 from keyfold.store.api import MIN_PART_BYTES, Create, Update
-from keyfold.store.pace import CHUNK_BYTES, PacedBody, Pacer
+from keyfold.store.pacing import CHUNK_BYTES, PacedBody, Pacer
 from keyfold.store.s3 import S3Location, S3Store
 from tests.support.moto import Fault, LocalS3Process
 from tests.support.s3_gate import Gate

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from keyfold.clock import Clock, ManualClock
 from keyfold.errors import (
     AccessDenied,
     AlreadyExists,
@@ -21,11 +20,12 @@ from keyfold.errors import (
     StoreError,
     StoreUnavailable,
 )
+from keyfold.runtime.clock import Clock, ManualClock
 from keyfold.store import probe as probing
 from keyfold.store.api import Blob, Bytes, Create, ObjectStore, PutMode, PutResult, Update
-from keyfold.store.faulty import Chaos, Fault, FaultyStore, Kind, SimulatedCrash, every_fault
 from keyfold.store.memory import MemoryStore
 from keyfold.store.s3 import S3Store
+from keyfold.store.wrappers.faults import Chaos, Fault, FaultyStore, Kind, SimulatedCrash, every_fault
 from tests.support.moto import LocalS3Process
 from tests.support.versitygw import Versitygw
 

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from keyfold.store.api import Create
-from keyfold.store.pace import CHUNK_BYTES
+from keyfold.store.pacing import CHUNK_BYTES
 from keyfold.store.s3 import S3Store
 
 

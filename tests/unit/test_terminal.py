@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyfold import logs
 from keyfold.cli.app import Surroundings, run
 from keyfold.log.manifest import Gap
-from keyfold.terminal import echo, echo_json, escaped
+from keyfold.runtime import event_log
+from keyfold.runtime.terminal import echo, echo_json, escaped
 from tests.support.logs import MadeLog, records
 
 # The window's title, the screen cleared, C1's introducer, a right-to-left override, half of a surrogate pair.
@@ -44,12 +44,12 @@ def test_a_line_and_a_document_are_printed_escaped(attack: str, capsys: pytest.C
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_a_logged_event_for_people_is_escaped(attack: str, capsys: pytest.CaptureFixture[str]) -> None:
-    logs.configure(json=False)
+    event_log.configure(json=False)
     try:
         try:
             raise ValueError(attack)
         except ValueError:
-            logs.get_logger("keyfold.test").exception(attack, topic=attack)
+            event_log.get_logger("keyfold.test").exception(attack, topic=attack)
         logging.getLogger("keyfold.test").warning("%s", attack)
     finally:
         logging.getLogger().handlers.clear()

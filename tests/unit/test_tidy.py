@@ -26,7 +26,7 @@ FUNCTION_LINES_MAX = 70
 CONFTEST_LINES_MAX = 150
 
 # Only the clock knows the time, and chance is a caller's Random. The demo talks to a person and may look at his clock.
-CLOCK_SEAMS = {"keyfold/clock.py"}
+CLOCK_SEAMS = {"keyfold/runtime/clock.py"}
 RANDOM_CLASSES = {"Random", "SystemRandom"}  # where a main program makes what it hands on
 DATE_CALLS = {"now", "utcnow", "today"}
 OUTSIDE_CALLS = {

@@ -16,16 +16,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keyfold.formats.avro_default import check_defaults
+from keyfold.formats.avro_read import FAULTS, Into, fault_text, plain_reader
+from keyfold.formats.avro_schema import NotAvro, avro_type, parse_avro
+from keyfold.formats.decoder import Decoder, reader_type
+from keyfold.formats.format_mismatch import Misfit
+from keyfold.formats.logical_types import EPOCH_LOCAL
+from keyfold.formats.schema_archive import KeptSchemas, SchemaUnusable
 from keyfold.log.record import CREATE_TIME, Record
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
-from keyfold.typed.avro_default import check_defaults
-from keyfold.typed.avro_read import FAULTS, Into, fault_text, plain_reader
-from keyfold.typed.avro_schema import NotAvro, avro_type, parse_avro
-from keyfold.typed.decoder import Decoder, reader_type
-from keyfold.typed.kept import KeptSchemas, SchemaUnusable
-from keyfold.typed.logical import EPOCH_LOCAL
-from keyfold.typed.misfit import Misfit
 from tests.support.avro_words import Json, logical, record
 
 

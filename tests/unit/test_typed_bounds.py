@@ -16,25 +16,25 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from keyfold.store.api import Create
-from keyfold.store.memory import MemoryStore
-from keyfold.typed.avro_schema import NotAvro, avro_type, parse_avro
-from keyfold.typed.choose import column_for
-from keyfold.typed.decoder import Decoder
-from keyfold.typed.formats import Format, Part
-from keyfold.typed.kept import KeptSchemas, SchemaUnusable
-from keyfold.typed.logical import DECIMAL_BYTES_MAX
-from keyfold.typed.misfit import Misfit
-from keyfold.typed.schema_bounds import (
+from keyfold.formats.avro_schema import NotAvro, avro_type, parse_avro
+from keyfold.formats.column_type import column_for
+from keyfold.formats.decoder import Decoder
+from keyfold.formats.format import Format, Part
+from keyfold.formats.format_mismatch import Misfit
+from keyfold.formats.logical_types import DECIMAL_BYTES_MAX
+from keyfold.formats.schema_archive import KeptSchemas, SchemaUnusable
+from keyfold.formats.schema_bounds import (
     SCHEMA_BYTES_MAX,
     SCHEMA_DEPTH_MAX,
     SCHEMA_TYPES_MAX,
     SchemaTooLarge,
     require_bounded,
 )
-from keyfold_sink.convert.avro_schema import SchemaUnusable as RefusedBySink
-from keyfold_sink.convert.registry_api import AVRO, RegisteredSchema
-from keyfold_sink.convert.schemas import read_schema
+from keyfold.store.api import Create
+from keyfold.store.memory import MemoryStore
+from keyfold_sink.validate.convert.avro_schema import SchemaUnusable as RefusedBySink
+from keyfold_sink.validate.convert.registry_api import AVRO, RegisteredSchema
+from keyfold_sink.validate.convert.schemas import read_schema
 
 Json = Any
 GROWTH_BYTES = 512 * 1024 * 1024
@@ -190,12 +190,12 @@ _IN_A_SMALL_PROCESS = textwrap.dedent(
     from tests.unit.test_typed_bounds import BOMB, GROWTH_BYTES
     from keyfold.store.api import Create
     from keyfold.store.memory import MemoryStore
-    from keyfold.typed.decoder import Decoder
-    from keyfold.typed.kept import KeptSchemas
-    from keyfold.typed.choose import column_for
-    from keyfold.typed.formats import Format, Part
-    from keyfold_sink.convert.registry_api import AVRO, RegisteredSchema
-    from keyfold_sink.convert.schemas import read_schema
+    from keyfold.formats.decoder import Decoder
+    from keyfold.formats.schema_archive import KeptSchemas
+    from keyfold.formats.column_type import column_for
+    from keyfold.formats.format import Format, Part
+    from keyfold_sink.validate.convert.registry_api import AVRO, RegisteredSchema
+    from keyfold_sink.validate.convert.schemas import read_schema
 
     used = int(open("/proc/self/statm").read().split()[5]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_DATA, (used + GROWTH_BYTES,) * 2)
@@ -205,7 +205,7 @@ _IN_A_SMALL_PROCESS = textwrap.dedent(
     def decode():
         Decoder(value_format="avro", schemas=kept)._value.value(b"\\0\\0\\0\\0\\x07\\x02", ())
     def choose():
-        from keyfold.typed.choose import AvroSurvey, surveyed_type
+        from keyfold.formats.column_type import AvroSurvey, surveyed_type
         survey = AvroSurvey(Part.VALUE)
         survey.keys = {7}
         column_for(Part.VALUE, Format.AVRO, kept, surveyed_type([survey], kept, Part.VALUE))

@@ -19,17 +19,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keyfold.errors import ConfigError
+from keyfold.formats import columns
+from keyfold.formats.arrow_types import NoArrowType, arrow_type
+from keyfold.formats.avro_schema import avro_type
+from keyfold.formats.avro_vector import Unsuited
+from keyfold.formats.column_type import column_for
+from keyfold.formats.columns import AvroColumn, Decoded, StringColumn
+from keyfold.formats.format import Format, Part
+from keyfold.formats.schema_archive import KeptSchemas
 from keyfold.log.arrow_headers import HEADERS
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
-from keyfold.typed import columns
-from keyfold.typed.arrow_types import NoArrowType, arrow_type
-from keyfold.typed.avro_schema import avro_type
-from keyfold.typed.avro_vector import Unsuited
-from keyfold.typed.choose import column_for
-from keyfold.typed.columns import AvroColumn, Decoded, StringColumn
-from keyfold.typed.formats import Format, Part
-from keyfold.typed.kept import KeptSchemas
 from tests.support.avro_words import Json, decimal, kept, logical, record
 
 

@@ -14,14 +14,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from keyfold.errors import ConfigError
-from keyfold.typed.arrow_types import NoArrowType
-from keyfold.typed.avro_schema import JSON_TEXT, Primitive, Union, avro_type
-from keyfold.typed.choose import AvroSurvey, JsonSurvey, column_for, survey_for, surveyed_type
-from keyfold.typed.columns import Decoded, JsonColumn
-from keyfold.typed.formats import Format, Part
-from keyfold.typed.json_shape import Shape
-from keyfold.typed.misfit import Misfit
-from keyfold.typed.values import JsonValues
+from keyfold.formats.arrow_types import NoArrowType
+from keyfold.formats.avro_schema import JSON_TEXT, Primitive, Union, avro_type
+from keyfold.formats.column_type import AvroSurvey, JsonSurvey, column_for, survey_for, surveyed_type
+from keyfold.formats.columns import Decoded, JsonColumn
+from keyfold.formats.format import Format, Part
+from keyfold.formats.format_mismatch import Misfit
+from keyfold.formats.json_type import Shape
+from keyfold.formats.values import JsonValues
 from tests.support.avro_words import Json, decimal, kept, logical, record
 
 

@@ -15,14 +15,14 @@ from keyfold.log.manifest import Manifest, SegmentEntry
 from keyfold.log.manifest_codec import encode_manifest
 from keyfold.log.record import Record
 from keyfold.log.segment import SegmentWriter
-from keyfold.read.findings import MAX_ALIKE, Finding, Kind, VerifyReport
 from keyfold.read.log import Log
-from keyfold.read.verify import verify_partition
 from keyfold.store.api import Blob, Create, Update
-from keyfold.store.counted import CountedStore
-from keyfold.store.faulty import Fault, FaultyStore
-from keyfold.store.faulty import Kind as FaultKind
 from keyfold.store.memory import MemoryStore
+from keyfold.store.wrappers.counting import CountedStore
+from keyfold.store.wrappers.faults import Fault, FaultyStore
+from keyfold.store.wrappers.faults import Kind as FaultKind
+from keyfold.verify.findings import MAX_ALIKE, Finding, Kind, VerifyReport
+from keyfold.verify.partition import verify_partition
 from tests.support.logs import PLACE, MadeLog, columns, record, records
 
 

@@ -12,9 +12,9 @@ import pytest
 from keyfold.cli.app import Surroundings, run
 from keyfold.log.manifest import Gap
 from keyfold.log.record import Record
-from keyfold.read.compare import ALL, Comparison, Extent, absent_partitions, compare_partition
-from keyfold.read.findings import Kind
 from keyfold.read.log import Log
+from keyfold.verify.compare import ALL, Comparison, Extent, absent_partitions, compare_partition
+from keyfold.verify.findings import Kind
 from tests.support.logs import MadeLog, record, records
 
 

@@ -15,8 +15,8 @@ from keyfold.log.codec import open_codec
 from keyfold.log.index import ROWS, Index
 from keyfold.log.record import TIMESTAMP_TYPES, Record
 from keyfold.log.segment import SegmentWriter, segment_bytes
-from keyfold.read.verify_hashes import BUCKETS_MAX, IN_LOG, TOMBSTONE, HashedRows, hashes_of
-from keyfold.read.verify_rows import index_rows, prove, raw_rows
+from keyfold.verify.key_hashes import BUCKETS_MAX, IN_LOG, TOMBSTONE, HashedRows, hashes_of
+from keyfold.verify.row_checks import index_rows, prove, raw_rows
 from tests.support.logs import columns
 
 LONGS = st.integers(-(2**63), 2**63 - 1)

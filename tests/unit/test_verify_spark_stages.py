@@ -12,13 +12,13 @@ import pytest
 
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
-from keyfold.read.findings import Finding, Kind, VerifyReport
-from keyfold.read.verify import verify_partition
-from keyfold.read.verify_keys import Suspect, Suspected, Suspects
-from keyfold.read.verify_round import Round, SegmentResult
 from keyfold.spark.verify import _answer_batch, _checker, _deal, _Gathered, _suspector, _take
 from keyfold.store.api import ObjectStore
 from keyfold.store.memory import MemoryStore
+from keyfold.verify.findings import Finding, Kind, VerifyReport
+from keyfold.verify.key_rules import Suspect, Suspected, Suspects
+from keyfold.verify.partition import verify_partition
+from keyfold.verify.round import Round, SegmentResult
 from tests.support.logs import MadeLog
 from tests.unit.test_verify_planted import World, made_log
 

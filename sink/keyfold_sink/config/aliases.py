@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from keyfold.config_file import Resolved, is_secret_key
+from keyfold.config.config_file import Resolved, is_secret_key
+from keyfold.config.options import Note, Rewritten
 from keyfold.errors import ConfigError
-from keyfold.options import Note, Rewritten
 from keyfold_sink.config.foreign_keys import FOREIGN, Anyway, Foreign, Never, Same
 
 _PREFIXES: Final = sorted((key[:-1] for key in FOREIGN if key.endswith(".*")), key=len, reverse=True)

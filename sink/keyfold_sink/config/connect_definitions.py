@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from keyfold.config_file import shown
+from keyfold.config.config_file import shown
+from keyfold.config.option_fields import Entry, Kind, entries
+from keyfold.config.option_table import OptionTable, option_table
 from keyfold.errors import ConfigError
-from keyfold.option_fields import Entry, Kind, entries
-from keyfold.option_table import OptionTable, option_table
 from keyfold_sink.config.aliases import rewrite
 from keyfold_sink.config.examine import Findings, examine, examine_request
 from keyfold_sink.config.options import SinkOptions

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from keyfold.config_file import HIDDEN, has_placeholder, resolve_all, without_secrets
+from keyfold.config.config_file import HIDDEN, has_placeholder, resolve_all, without_secrets
+from keyfold.config.options import Examined, Note, with_others
 from keyfold.errors import ConfigError
-from keyfold.options import Examined, Note, with_others
 from keyfold_sink.config.client_checks import client_key, client_mistakes
 from keyfold_sink.config.client_construction import construction_mistakes
 from keyfold_sink.config.options import SinkOptions

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, Literal
 
+from keyfold.config.options import Flag, Millis, Names, Options, Overrides, Port, SecretStr, option
 from keyfold.errors import ConfigError
-from keyfold.options import Flag, Millis, Names, Options, Overrides, Port, SecretStr, option
-from keyfold_sink.convert.settings import parse_converter, parse_header_converter
 from keyfold_sink.rest.addresses import DEFAULT_LISTENER, parse_listeners, require_token
+from keyfold_sink.validate.convert.settings import parse_converter, parse_header_converter
 
 CONVERTERS: Final = ("bytes", "string", "json", "avro")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 
+from keyfold.config.options import Names, Options, Overrides, option
+from keyfold.config.topic_pattern import topic_pattern
 from keyfold.errors import ConfigError
 from keyfold.log.names import is_topic_name
-from keyfold.options import Names, Options, Overrides, option
-from keyfold.topic_pattern import topic_pattern
 from keyfold_sink.config.client_keys import (
     OWNED_BY_ALL,
     OWNED_BY_CONSUMER,

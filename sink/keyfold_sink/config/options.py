@@ -13,12 +13,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from keyfold.config.options import Codec, Count, Overrides, Rewritten, StoreOptions, option
+from keyfold.config.topic_pattern import topic_pattern
 from keyfold.errors import ConfigError
 from keyfold.log.names import is_topic_name
-from keyfold.options import Codec, Count, Overrides, Rewritten, StoreOptions, option
 from keyfold.store.location import configured_location
 from keyfold.store.s3 import S3Location
-from keyfold.topic_pattern import topic_pattern
 from keyfold_sink.config.aliases import rewrite
 from keyfold_sink.config.option_groups import (
     ConnectOptions,
@@ -30,8 +30,8 @@ from keyfold_sink.config.option_groups import (
 )
 from keyfold_sink.config.option_kafka import KafkaOptions
 from keyfold_sink.kafka.source import GapPolicy
-from keyfold_sink.writing.budget import MIN_BUFFER_MEMORY
-from keyfold_sink.writing.rolling import RollPolicy
+from keyfold_sink.write.memory_budget import MIN_BUFFER_MEMORY
+from keyfold_sink.write.rolling import RollPolicy
 
 # A request that hangs delays a shutdown by this time.
 _STORE_TIMEOUT_S: Final = 30

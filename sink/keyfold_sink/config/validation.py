@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 
-from keyfold.clock import Clock
-from keyfold.config_file import read_written, resolve_all, without_secrets
+from keyfold.config.config_file import read_written, resolve_all, without_secrets
 from keyfold.errors import ConfigError
-from keyfold.terminal import echo, echo_json
+from keyfold.runtime.clock import Clock
+from keyfold.runtime.terminal import echo, echo_json
 from keyfold_sink.config.connect_definitions import infos
 from keyfold_sink.config.examine import Findings, examine, with_mistakes
 

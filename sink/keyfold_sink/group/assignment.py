@@ -28,13 +28,13 @@ from typing import Final
 
 from confluent_kafka import TopicPartition
 
-from keyfold.backoff import Backoff
-from keyfold.clock import Moment
 from keyfold.errors import KeyfoldError, LogNotFound, ObjectNotFound, SourceError
 from keyfold.log.manifest import UNSTAMPED, Gap, Manifest
 from keyfold.log.names import Role, parse_name
 from keyfold.log.partition_log import PartitionLog, Pinned, SinkSession
 from keyfold.log.record import NO_LEADER_EPOCH
+from keyfold.runtime.backoff import Backoff
+from keyfold.runtime.clock import Moment
 from keyfold_sink.kafka.source import (
     ASKED_REASON,
     SKIPPED,
@@ -48,11 +48,11 @@ from keyfold_sink.kafka.source import (
     resumed,
 )
 from keyfold_sink.status import UNKNOWN
-from keyfold_sink.writing.batch import TopicPartitionKey
-from keyfold_sink.writing.health import Health
-from keyfold_sink.writing.lane import Lane
-from keyfold_sink.writing.partition import PartitionWriter
-from keyfold_sink.writing.sender import Retry
+from keyfold_sink.write.batch import TopicPartitionKey
+from keyfold_sink.write.partition import PartitionWriter
+from keyfold_sink.write.partition_health import Health
+from keyfold_sink.write.segment_upload import Retry
+from keyfold_sink.write.serial_queue import Lane
 
 _TRUNCATION_LOOKS: Final = 3
 # At most this number of offsets after the log's last record are read again, to prove with that record that the topic is

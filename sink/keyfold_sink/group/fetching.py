@@ -16,12 +16,12 @@ from dataclasses import replace
 
 from confluent_kafka import KafkaException, TopicPartition
 
-from keyfold.clock import Clock
+from keyfold.runtime.clock import Clock
 from keyfold_sink.group.assignment import Assigned, PauseReason
 from keyfold_sink.kafka.client import GroupConsumer
 from keyfold_sink.kafka.source import Resumed, was_away
 from keyfold_sink.status import UNKNOWN
-from keyfold_sink.writing.batch import TopicPartitionKey
+from keyfold_sink.write.batch import TopicPartitionKey
 
 
 class Fetching:

@@ -7,7 +7,7 @@ A group offset is committed for two reasons: to prove that this process is a mem
 (`keyfold_sink.group.membership`), and after each manifest commit, so that Kafka's tools show the lag. It is never read.
 
 An error of one partition ends the work on that partition only. The partition stays assigned and is not read, until the
-task is restarted or the group assigns the partition to another task (`keyfold_sink.group.verdict`).
+task is restarted or the group assigns the partition to another task (`keyfold_sink.group.error_scope`).
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from typing import Final
 import structlog
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from keyfold.clock import Clock
 from keyfold.errors import Fenced, KeyfoldError
 from keyfold.log.partition_log import PartitionLog
+from keyfold.runtime.clock import Clock
 from keyfold_sink.group.assignment import Assigned, Claimed, Claims, Loaded, Stage, Stopped, set_back_s
+from keyfold_sink.group.client_errors import Troubles
+from keyfold_sink.group.error_scope import PositionLost, Verdict, set_back_cause, verdict
 from keyfold_sink.group.fetching import Fetching
 from keyfold_sink.group.membership import Membership
 from keyfold_sink.group.offsets import GroupOffsets
-from keyfold_sink.group.troubles import Troubles
-from keyfold_sink.group.verdict import PositionLost, Verdict, set_back_cause, verdict
 from keyfold_sink.kafka.client import GroupConsumer
 from keyfold_sink.kafka.cluster import GONE
 from keyfold_sink.metrics import names
 from keyfold_sink.metrics.meter import TaskMeter
-from keyfold_sink.writing.batch import TopicPartitionKey
-from keyfold_sink.writing.health import Health
-from keyfold_sink.writing.lane import Lane
-from keyfold_sink.writing.partition import Committed, PartitionWriter
-from keyfold_sink.writing.rolling import RollReason
-from keyfold_sink.writing.sender import LOOK_AGAIN_S, Retry
+from keyfold_sink.write.batch import TopicPartitionKey
+from keyfold_sink.write.partition import Committed, PartitionWriter
+from keyfold_sink.write.partition_health import Health
+from keyfold_sink.write.rolling import RollReason
+from keyfold_sink.write.segment_upload import LOOK_AGAIN_S, Retry
+from keyfold_sink.write.serial_queue import Lane
 
 Event = Loaded | Claimed | Stopped | Committed
 

@@ -19,8 +19,8 @@ from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.admin._resource import ResourceType
 
-from keyfold.clock import Clock
 from keyfold.errors import KeyfoldError
+from keyfold.runtime.clock import Clock
 from keyfold_sink.config.client_checks import client_refusal
 from keyfold_sink.kafka.contact import QUIET, Contact
 from keyfold_sink.kafka.source import (
@@ -31,7 +31,7 @@ from keyfold_sink.kafka.source import (
     TopicForbidden,
     TopicGone,
 )
-from keyfold_sink.writing.batch import TopicPartitionKey
+from keyfold_sink.write.batch import TopicPartitionKey
 
 T = TypeVar("T")
 

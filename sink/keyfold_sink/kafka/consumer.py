@@ -13,7 +13,7 @@ from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.kafka.client import GroupConsumer
 from keyfold_sink.kafka.contact import QUIET, Contact
 from keyfold_sink.kafka.source import SourceForbidden
-from keyfold_sink.writing.budget import MemoryPlan
+from keyfold_sink.write.memory_budget import MemoryPlan
 
 # With librdkafka's default of a second, the sink is idle after its queue was full for a moment.
 _FETCH_BACKOFF_MS: Final = 5

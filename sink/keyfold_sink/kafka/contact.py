@@ -22,7 +22,7 @@ from typing import Any, Final
 import structlog
 from confluent_kafka import KafkaError
 
-from keyfold.clock import Clock
+from keyfold.runtime.clock import Clock
 from keyfold_sink.kafka.source import SourceForbidden
 
 PATIENCE_AT_FIRST_S: Final = 10.0

@@ -20,13 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from keyfold.clock import Clock
 from keyfold.log.manifest import SegmentEntry
+from keyfold.runtime.clock import Clock
 from keyfold_sink.metrics import names
 from keyfold_sink.metrics.metric import Metric, Scope
 from keyfold_sink.metrics.names import METRICS, ROLL_REASONS, SECONDS_BOUNDS, SET_BACK_CAUSES
 from keyfold_sink.metrics.recent import Recent
-from keyfold_sink.writing.rolling import RollReason
+from keyfold_sink.write.rolling import RollReason
 
 BAR: Final = "|"
 _COUNTS: Final = tuple(m for m in METRICS if m.scope is Scope.TASK and m.adds_up)

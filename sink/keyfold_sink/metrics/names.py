@@ -27,7 +27,7 @@ from keyfold_sink.metrics.metric import (
     of_task,
     of_worker,
 )
-from keyfold_sink.writing.rolling import RollReason
+from keyfold_sink.write.rolling import RollReason
 
 PARTITIONS_SHOWN: Final = 10
 """Per-partition metrics are limited to this number of partitions, the worst ones first, unless all are requested."""

@@ -15,7 +15,7 @@ from keyfold_sink.metrics.metric import Metric
 from keyfold_sink.metrics.names import PARTITIONS_SHOWN
 from keyfold_sink.metrics.sample import Sample
 from keyfold_sink.status import UNKNOWN, PartitionStatus, State, TaskStatus
-from keyfold_sink.writing.batch import TopicPartitionKey
+from keyfold_sink.write.batch import TopicPartitionKey
 
 Figures = Mapping[TopicPartitionKey, float]
 

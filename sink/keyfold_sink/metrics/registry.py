@@ -15,8 +15,8 @@ from prometheus_client.core import Metric as Family
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from keyfold.clock import Clock
-from keyfold.metrics_server import serving
+from keyfold.runtime.clock import Clock
+from keyfold.runtime.metrics_server import serving
 from keyfold_sink.metrics.metric import Metric
 from keyfold_sink.metrics.names import METRICS
 from keyfold_sink.metrics.sample import Sample

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
-from keyfold.clock import Clock
+from keyfold.runtime.clock import Clock
 from keyfold_sink.metrics import names
 from keyfold_sink.metrics.meter import BAR
 from keyfold_sink.metrics.metric import Metric, Scope

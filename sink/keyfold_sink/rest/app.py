@@ -10,7 +10,7 @@ from starlette.types import ASGIApp
 from keyfold_sink.rest import connectors, document, errors, health, loggers, offsets, plugins
 from keyfold_sink.rest.backend import Backend
 from keyfold_sink.rest.guard import Guard
-from keyfold_sink.rest.pulse import Pulse
+from keyfold_sink.rest.wake_detector import Pulse
 
 
 def make_app(

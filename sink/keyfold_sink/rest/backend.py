@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from anyio import CapacityLimiter
 from fastapi import Depends, Path, Request
 
-from keyfold.clock import Clock
+from keyfold.runtime.clock import Clock
 from keyfold_sink.rest import errors
 from keyfold_sink.service import Service
 

@@ -9,7 +9,7 @@
   nothing else. The 401 response does not offer Basic, so no browser asks for the token and saves it.
 * **Size**: a body has at most 1 MiB: 413.
 * **After a suspension**: requests that change something are refused for a moment after this process was suspended
-  (`keyfold_sink.rest.pulse`): 503.
+  (`keyfold_sink.rest.wake_detector`): 503.
 * **Concurrency**: at most `IN_FLIGHT_MAX` requests are processed at once: 503. Probes are exempt.
 
 A request is normalised first. The segments of its path are percent-encoded alike (a connector's name may contain a
@@ -33,7 +33,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from keyfold_sink.rest import errors
 from keyfold_sink.rest.addresses import is_loopback
 from keyfold_sink.rest.health import OPEN_PATHS
-from keyfold_sink.rest.pulse import Pulse
+from keyfold_sink.rest.wake_detector import Pulse
 
 BODY_BYTES_MAX: Final = 1024 * 1024
 IN_FLIGHT_MAX: Final = 64

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 import structlog
 from fastapi import APIRouter, Path, Query
 
-from keyfold import logs
+from keyfold.runtime import event_log
 from keyfold_sink.rest import errors, shapes
 from keyfold_sink.rest.backend import JSON_BODY, Backend, Behind
 
@@ -28,14 +28,14 @@ _Logger = Annotated[
 @router.get("", operation_id="listLoggers")
 def list_loggers(behind: Behind) -> dict[str, shapes.LoggerLevel]:
     """List the loggers whose level was set. Other loggers have the level of their parent."""
-    return {name: _level(behind, name, level) for name, level in sorted(logs.set_levels().items())}
+    return {name: _level(behind, name, level) for name, level in sorted(event_log.set_levels().items())}
 
 
 @router.get("/{logger}", operation_id="getLogger")
 def get_logger(behind: Behind, logger: _Logger) -> shapes.LoggerLevel:
     """Return the level of a logger, which may be its parent's."""
     name = unquote(logger)
-    level = logs.get_level(_python_name(name))
+    level = event_log.get_level(_python_name(name))
     if level is None:
         raise errors.not_found(f"Logger {name} not found.")
     return _level(behind, name, level)
@@ -55,13 +55,13 @@ def set_level(
     name = unquote(logger)
     level = request.level.upper()
     level = _ALIASES.get(level, level)
-    if level not in logs.CONNECT_LEVELS:
+    if level not in event_log.CONNECT_LEVELS:
         raise errors.not_found(f"invalid log level '{request.level}'.")
     python_name = _python_name(name)
     if len(name) > _LONGEST_NAME or not name.isprintable() or (python_name and not all(python_name.split("."))):
         raise errors.not_found(f"Logger {name} not found.")
     behind.service.set_log_level(python_name, level)
-    changed = logs.set_level(python_name, level)
+    changed = event_log.set_level(python_name, level)
     now_ms = behind.clock.now_ms()
     behind.levels_set_ms.update(dict.fromkeys(changed, now_ms))
     structlog.get_logger("keyfold.sink.rest").info("log level set", logger=name, level=level)

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from fastapi import APIRouter, Depends, Path, Query
 
-from keyfold.config_file import has_placeholder
+from keyfold.config.config_file import has_placeholder
 from keyfold_sink.config.connect_definitions import CONNECTOR_CLASS
 from keyfold_sink.rest import errors, shapes
 from keyfold_sink.rest.backend import JSON_BODY, Backend, Behind

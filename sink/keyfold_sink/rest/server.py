@@ -24,13 +24,13 @@ import structlog
 import uvicorn
 from starlette.types import ASGIApp
 
-from keyfold.clock import Clock
 from keyfold.errors import KeyfoldError
+from keyfold.runtime.clock import Clock
 from keyfold_sink.rest.app import make_app
 from keyfold_sink.rest.backend import Backend, Definitions, Metrics
 from keyfold_sink.rest.protocol import PatientProtocol, RestLimits
-from keyfold_sink.rest.pulse import Pulse
 from keyfold_sink.rest.sockets import Sockets
+from keyfold_sink.rest.wake_detector import Pulse
 from keyfold_sink.service import Service
 
 _START_S: Final = 10.0

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any
 
-from keyfold.clock import Clock
 from keyfold.errors import KeyfoldError
+from keyfold.runtime.clock import Clock
 from keyfold_sink.kafka.source import SourceUnavailable
 
 

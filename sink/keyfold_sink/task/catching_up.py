@@ -14,15 +14,15 @@ from typing import Final
 
 import structlog
 
-from keyfold.clock import Clock
 from keyfold.errors import LogNotFound
 from keyfold.log.partition_log import PartitionLog
+from keyfold.runtime.clock import Clock
 from keyfold_sink.group.catchup import CatchUp, HeldUp, still_open
 from keyfold_sink.group.group import Group
 from keyfold_sink.kafka.cluster import AdminSource
 from keyfold_sink.task.background import Background, Timers
-from keyfold_sink.writing.batch import TopicPartitionKey
-from keyfold_sink.writing.rolling import RollReason
+from keyfold_sink.write.batch import TopicPartitionKey
+from keyfold_sink.write.rolling import RollReason
 
 _ELSEWHERE_INTERVAL_S: Final = 1.0
 _STABLE_INTERVAL_S: Final = 1.0

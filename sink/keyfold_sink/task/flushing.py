@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from keyfold.clock import Clock
 from keyfold.errors import Fenced, OffsetMoved
+from keyfold.runtime.clock import Clock
 from keyfold_sink.group.assignment import Assigned
-from keyfold_sink.group.verdict import PositionLost
-from keyfold_sink.writing.lane import Lane
-from keyfold_sink.writing.rolling import RollReason
+from keyfold_sink.group.error_scope import PositionLost
+from keyfold_sink.write.rolling import RollReason
+from keyfold_sink.write.serial_queue import Lane
 
 _NAMED: Final = 3
 

@@ -13,7 +13,7 @@ from keyfold_sink.group.assignment import PauseReason, Stage
 from keyfold_sink.group.group import Group
 from keyfold_sink.metrics import names
 from keyfold_sink.metrics.meter import TaskMeter, sample_key
-from keyfold_sink.writing.budget import InFlight
+from keyfold_sink.write.memory_budget import InFlight
 
 _HOLDS: Final = (PauseReason.MEMORY, PauseReason.SCHEMAS, PauseReason.LETTERS)
 _ON_THE_WAY: Final = frozenset({Stage.LOADING, Stage.CONFIRMING, Stage.CLAIMING})

@@ -21,9 +21,9 @@ from keyfold_sink.kafka.cluster import FORBIDDEN, GONE
 from keyfold_sink.kafka.source import GapPolicy, SourceForbidden, TopicForbidden, tombstone_gap, tombstones_at_risk
 from keyfold_sink.metrics import names
 from keyfold_sink.metrics.meter import TaskMeter
-from keyfold_sink.rejects.intake import Intake
-from keyfold_sink.writing.batch import Slice, slices, value_bytes
-from keyfold_sink.writing.partition import PartitionWriter
+from keyfold_sink.validate.record_validation import Intake
+from keyfold_sink.write.batch import Slice, slices, value_bytes
+from keyfold_sink.write.partition import PartitionWriter
 
 # The expected record size decreases slowly: after one batch of small records, the next may contain large ones again.
 _FORGETS: Final = 0.95

@@ -11,12 +11,12 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from keyfold.clock import Clock, Moment
+from keyfold.runtime.clock import Clock, Moment
 from keyfold_sink.group.assignment import Assigned, PauseReason, Stage
 from keyfold_sink.group.group import Group
 from keyfold_sink.status import UNKNOWN, PartitionStatus, State, TaskStatus
 from keyfold_sink.task.timings import REPORT_INTERVAL_S
-from keyfold_sink.writing.batch import TopicPartitionKey
+from keyfold_sink.write.batch import TopicPartitionKey
 
 _NAMED_FAILURES: Final = 10
 

@@ -2,7 +2,7 @@
 
 Mistakes that can be detected are reported before the task joins the group: a missing bucket, credentials without
 rights, a store that ignores conditional writes. The task waits for a store or broker that does not answer, and for
-rights that are revoked later (`keyfold_sink.writing.access`).
+rights that are revoked later (`keyfold_sink.write.credential_renewal`).
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from random import Random
 
 import structlog
 
-from keyfold.clock import Clock
 from keyfold.errors import KeyfoldError
+from keyfold.runtime.clock import Clock
 from keyfold.store.location import open_store
 from keyfold.store.probe import PATIENCE_IN_A_LOOP_S, probe
 from keyfold_sink.config.options import SinkOptions
-from keyfold_sink.convert.api import Checks
-from keyfold_sink.convert.checks import checks_of, confluent_registry
-from keyfold_sink.convert.metered_registry import MeteredRegistry
 from keyfold_sink.group.catchup import CatchUp
 from keyfold_sink.kafka.cluster import AdminSource
 from keyfold_sink.kafka.consumer import admin_config, open_consumer
 from keyfold_sink.kafka.contact import Contact
 from keyfold_sink.metrics.meter import TaskMeter
 from keyfold_sink.metrics.metered_store import MeteredStore
-from keyfold_sink.rejects.producer import ensure_topic, open_producer
-from keyfold_sink.rejects.rejecting import sends_letters
 from keyfold_sink.status import State
-from keyfold_sink.task.orders import TaskOrders
-from keyfold_sink.task.persistence import Persistence, Stopped
+from keyfold_sink.task.commands import TaskOrders
 from keyfold_sink.task.report import Voice
 from keyfold_sink.task.sink_task import SinkTask
-from keyfold_sink.writing import budget
-from keyfold_sink.writing.access import RenewingStore, location_now
-from keyfold_sink.writing.partition import Committed
+from keyfold_sink.task.startup_retry import Persistence, Stopped
+from keyfold_sink.validate.convert.api import Checks
+from keyfold_sink.validate.convert.checks import checks_of, confluent_registry
+from keyfold_sink.validate.convert.metered_registry import MeteredRegistry
+from keyfold_sink.validate.producer import ensure_topic, open_producer
+from keyfold_sink.validate.rejection import sends_letters
+from keyfold_sink.write import memory_budget
+from keyfold_sink.write.credential_renewal import RenewingStore, location_now
+from keyfold_sink.write.partition import Committed
 
 
 def run_task(
@@ -107,7 +107,7 @@ def _run(
         if sends_letters(options):
             persist(lambda: _ensure_letter_topic(options, Contact(clock)))
         catch_up = persist(lambda: _targets(options, source)) if catch_up_timeout_s is not None else None
-        plan = budget.plan(options.buffer_memory)
+        plan = memory_budget.plan(options.buffer_memory)
         task = SinkTask(
             options,
             store=store,

@@ -3,7 +3,7 @@
     consume ─► pass to writers ─► follow orders ─► handle events of the serial queues ─► roll segments ─► backpressure
             ─► report
 
-One thread runs this loop and never waits for the store; serial queues do (`keyfold_sink.writing.lane`). The task ends
+One thread runs this loop and never waits for the store; serial queues do (`keyfold_sink.write.serial_queue`). The task ends
 when it is stopped, when it has caught up, or on an error of the whole task that is not retriable. In each case it first
 commits what was read, as far as possible. An error of one partition fails only that partition.
 
@@ -20,13 +20,12 @@ from typing import Any
 import structlog
 from confluent_kafka import KafkaException
 
-from keyfold.clock import Clock
 from keyfold.errors import KeyfoldError
 from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
+from keyfold.runtime.clock import Clock
 from keyfold.store.api import ObjectStore
 from keyfold_sink.config.options import SinkOptions
-from keyfold_sink.convert.api import Checks
 from keyfold_sink.group.assignment import Assigned, Claimed, Claims, PauseReason
 from keyfold_sink.group.catchup import CatchUp
 from keyfold_sink.group.group import Event, Group
@@ -35,23 +34,24 @@ from keyfold_sink.kafka.cluster import AdminSource
 from keyfold_sink.metrics import names
 from keyfold_sink.metrics.meter import TaskMeter
 from keyfold_sink.process import collect_litter
-from keyfold_sink.rejects.dead_letters import OpenProducer
-from keyfold_sink.rejects.rejecting import open_intake
 from keyfold_sink.status import State
 from keyfold_sink.task.background import Background, Timers
+from keyfold_sink.task.backpressure import Relief
 from keyfold_sink.task.catching_up import CatchingUp
+from keyfold_sink.task.commands import TaskOrders
 from keyfold_sink.task.flushing import Unflushed, flush
 from keyfold_sink.task.gauges import Gauges
-from keyfold_sink.task.orders import TaskOrders
 from keyfold_sink.task.reading import Reading
-from keyfold_sink.task.relief import Relief
 from keyfold_sink.task.report import Report, Voice
 from keyfold_sink.task.timings import TaskTimings
-from keyfold_sink.writing import budget
-from keyfold_sink.writing.batch import TopicPartitionKey
-from keyfold_sink.writing.partition import Committed, PartitionWriter, Tools
-from keyfold_sink.writing.rolling import RollReason
-from keyfold_sink.writing.senders import Senders
+from keyfold_sink.validate.convert.api import Checks
+from keyfold_sink.validate.dead_letter_topic import OpenProducer
+from keyfold_sink.validate.rejection import open_intake
+from keyfold_sink.write import memory_budget
+from keyfold_sink.write.batch import TopicPartitionKey
+from keyfold_sink.write.io_pool import Senders
+from keyfold_sink.write.partition import Committed, PartitionWriter, Tools
+from keyfold_sink.write.rolling import RollReason
 
 OpenConsumer = Callable[[Callable[[Any, Any], None], Callable[[Any], None]], GroupConsumer]
 """Open a consumer, given the callbacks for answers to commits and for the client's errors."""
@@ -110,8 +110,8 @@ class SinkTask:
         self._clock = clock
         self._random = random
         self._orders = orders
-        self._plan = budget.plan(options.buffer_memory)
-        self._in_flight = budget.InFlight()
+        self._plan = memory_budget.plan(options.buffer_memory)
+        self._in_flight = memory_budget.InFlight()
         meter = meter or TaskMeter(clock)
         self._inbox: SimpleQueue[Event] = SimpleQueue()
         self._pool = Senders()

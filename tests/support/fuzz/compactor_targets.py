@@ -7,17 +7,17 @@ from dataclasses import replace
 from random import Random
 from typing import Final
 
+from keyfold.config.topic_pattern import topic_pattern
 from keyfold.errors import ConfigError, KeyfoldError
 from keyfold.log.manifest import Manifest
 from keyfold.log.manifest_codec import decode_manifest, encode_manifest
 from keyfold.log.partition_log import Pinned
-from keyfold.topic_pattern import topic_pattern
-from keyfold_compactor.cost import cost
+from keyfold_compactor.decide.policy import forecast, judge
+from keyfold_compactor.execute.run import Look
 from keyfold_compactor.options import CompactOptions
-from keyfold_compactor.policy import forecast, judge
-from keyfold_compactor.run import Look
-from keyfold_compactor.show import plan_document, plan_lines
-from keyfold_compactor.standing import standing
+from keyfold_compactor.report.cost import cost
+from keyfold_compactor.report.log_state import standing
+from keyfold_compactor.report.show import plan_document, plan_lines
 from tests.support.fuzz.log_targets import PLACE, manifest_body, manifest_seeds
 from tests.support.fuzz.mutate import any_bytes, other_text, text_line
 from tests.support.fuzz.target import Target
@@ -73,9 +73,9 @@ def choose_topics(data: bytes) -> None:
 
 COMPACTOR_TARGETS: Final = (
     Target("compactor-look", manifest_seeds, decode_and_judge,
-           ("keyfold_compactor.policy", "keyfold_compactor.standing", "keyfold_compactor.retention",
-            "keyfold_compactor.horizon", "keyfold_compactor.cost"),
+           ("keyfold_compactor.decide.policy", "keyfold_compactor.report.log_state", "keyfold_compactor.decide.retention",
+            "keyfold_compactor.decide.horizon", "keyfold_compactor.report.cost"),
            (manifest_settings, manifest_settings, manifest_body)),
     Target("topic-pattern", lambda: [b"users", rb"(?:dev|prod)\.[a-z_]+", b"(a+)+b?!?"], choose_topics,
-           ("keyfold.topic_pattern",), (text_line,), (ConfigError,)),
+           ("keyfold.config.topic_pattern",), (text_line,), (ConfigError,)),
 )  # fmt: skip

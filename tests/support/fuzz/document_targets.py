@@ -11,24 +11,14 @@ from typing import Any, Final
 import numpy as np
 from isal.isal_zlib import crc32
 
-from keyfold.clock import ManualClock
-from keyfold.config_file import parse_json
+from keyfold.config.config_file import parse_json
 from keyfold.errors import KeyfoldError
 from keyfold.log.codec import open_codec
 from keyfold.log.first_copy import FirstCopy, unfinished
 from keyfold.log.names import Place
 from keyfold.read.follow import Position
 from keyfold.read.position import Anchor
-from keyfold.restore.journal import Journal, PartitionPlan, Plan
-from keyfold.restore.lease import Lease
-from keyfold.restore.offsets import parse_offsets
-from keyfold.restore.window import Window, WindowDamaged
-from keyfold.retry import Patience
-from keyfold.spark.source_offsets import StreamOffset
-from keyfold.store.api import Create
-from keyfold.store.documents import load_json
-from keyfold.store.memory import MemoryStore
-from keyfold_compactor.replica.desk.documents import (
+from keyfold.replicas.documents import (
     CompactionEntry,
     DocumentUnreadable,
     Enablement,
@@ -38,13 +28,23 @@ from keyfold_compactor.replica.desk.documents import (
     registration_document,
     registration_of,
 )
-from keyfold_compactor.replica.desk.swapped import SwappedObject
-from keyfold_compactor.replica.seen.reported import Reported, reported_document, reported_of
-from keyfold_compactor.replica.standing.states import PartitionState, State
-from keyfold_sink.running.orders import Orders, OrdersUnreadable, Restart, Scope, decode, encode
+from keyfold.restore.journal import Journal, PartitionPlan, Plan
+from keyfold.restore.lease import Lease
+from keyfold.restore.offsets import parse_offsets
+from keyfold.restore.window import Window, WindowDamaged
+from keyfold.runtime.clock import ManualClock
+from keyfold.runtime.retry import Patience
+from keyfold.spark.source.offsets import StreamOffset
+from keyfold.store.api import Create
+from keyfold.store.cas_document import SwappedObject
+from keyfold.store.documents import load_json
+from keyfold.store.memory import MemoryStore
+from keyfold_replicator.state.states import PartitionState, State
+from keyfold_replicator.status.status_report import Reported, reported_document, reported_of
 from keyfold_sink.status import WorkerStatus, dump, load_task, load_worker, standstill
-from keyfold_sink.task.orders import Order
+from keyfold_sink.task.commands import Order
 from keyfold_sink.wire import decode_order, encode_order
+from keyfold_sink.worker.desired_state import Orders, OrdersUnreadable, Restart, Scope, decode, encode
 from tests.support.fake_service import task, worker
 from tests.support.fuzz.mutate import any_bytes, json_document, pack, parts_by, text_line, unpack
 from tests.support.fuzz.target import Target
@@ -271,7 +271,7 @@ def _stream() -> list[bytes]:
 
 
 _JSON: Final = (json_document, json_document, json_document, any_bytes)
-_REPLICA: Final = "keyfold_compactor.replica"
+_REPLICA: Final = "keyfold_replicator"
 
 DOCUMENT_TARGETS: Final = (
     Target("registration", registration_seeds, decode_registration,
@@ -280,7 +280,7 @@ DOCUMENT_TARGETS: Final = (
            (DocumentUnreadable,)),
     Target("replica-status", reported_seeds, decode_reported, (f"{_REPLICA}.seen.reported",), _JSON, ()),
     Target("first-copy", _first_copy, decode_first_copy, ("keyfold.log.first_copy",), _JSON, (ValueError,)),
-    Target("orders", orders_seeds, decode_orders, ("keyfold_sink.running.orders",), _JSON, (OrdersUnreadable,)),
+    Target("orders", orders_seeds, decode_orders, ("keyfold_sink.worker.desired_state",), _JSON, (OrdersUnreadable,)),
     Target("worker-status", lambda: [dump(worker()), dump(task(0))], decode_status, ("keyfold_sink.status",),
            _JSON, ()),
     Target("task-line", lambda: [encode_order(order) for order in Order], decode_line, ("keyfold_sink.wire",), _JSON,
@@ -291,12 +291,12 @@ DOCUMENT_TARGETS: Final = (
     Target("stored-window", lambda: [Window(0, 5, 0, 9, np.array([1, 2, 8])).encode()], decode_stored_window,
            ("keyfold.restore.window",), allowed=(WindowDamaged,)),
     Target("restore-lease", lease_seeds, decode_lease, ("keyfold.restore.lease",), _JSON),
-    Target("stream-offset", _stream, decode_stream_offset, ("keyfold.spark.source_offsets",), _JSON,
+    Target("stream-offset", _stream, decode_stream_offset, ("keyfold.spark.source.offsets",), _JSON,
            (KeyfoldError, ValueError)),
     Target("log-position", _one(json.dumps(Position(5, _ANCHOR).document())), decode_position, ("keyfold.read.follow",),
            _JSON, (ValueError,)),
     Target("offsets-file", _one("users,0,12\nusers,1,7\n"), decode_offsets_file, ("keyfold.restore.offsets",),
            (text_line, any_bytes)),
     Target("config-file", _one('{"name": "users", "config": {"topics": "users", "tasks.max": 2}}'), decode_config,
-           ("keyfold.config_file",), _JSON),
+           ("keyfold.config.config_file",), _JSON),
 )  # fmt: skip

@@ -37,9 +37,9 @@ from keyfold.log.index import _META, BlockTable, Index, _check
 from keyfold.log.manifest import Gap, Hold, Replaced
 from keyfold.log.manifest_codec import decode_manifest, encode_manifest
 from keyfold.log.names import Place, is_index_name, is_segment_name, parse_name, partition_of_folder
-from keyfold.read.survey import survey_segment
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
+from keyfold.verify.segment_survey import survey_segment
 from keyfold_schemas import schema_text
 from tests.support.fuzz.mutate import any_bytes, json_document, other_text, pack, parts_by, text_line, unpack, varints
 from tests.support.fuzz.target import Target
@@ -415,7 +415,7 @@ LOG_TARGETS: Final = (
     Target("manifest", manifest_seeds, decode_manifest_again,
            ("keyfold.log.manifest_codec", "keyfold.log.manifest_schema", "keyfold.log.manifest"),
            (any_bytes, manifest_body, manifest_body, manifest_schema_changed, manifest_field_added, manifest_header)),
-    Target("segment", _segments, decode_segment, ("keyfold.log.avro", "keyfold.log.decode", "keyfold.read.survey"),
+    Target("segment", _segments, decode_segment, ("keyfold.log.avro", "keyfold.log.decode", "keyfold.verify.segment_survey"),
            (any_bytes, segment_block, segment_block)),
     Target("stored-block", stored_block_seeds, decode_stored_block, ("keyfold.log.decode", "keyfold.log.codec"),
            (parts_by(any_bytes, any_bytes),), (SegmentDamaged,)),

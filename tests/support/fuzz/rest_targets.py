@@ -10,7 +10,7 @@ from typing import Any, Final
 import structlog
 from starlette.testclient import TestClient
 
-from keyfold.clock import ManualClock
+from keyfold.runtime.clock import ManualClock
 from keyfold_sink.config.connect_definitions import Definitions
 from keyfold_sink.rest.app import make_app
 from keyfold_sink.rest.backend import Backend

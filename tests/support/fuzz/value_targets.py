@@ -11,20 +11,20 @@ from typing import Any, Final
 import pyarrow as pa
 
 from keyfold.errors import ConfigError, KeyfoldError
+from keyfold.formats.avro_schema import NotAvro, avro_type
+from keyfold.formats.column_type import column_for, survey_for, surveyed_type
+from keyfold.formats.column_width import in_parts
+from keyfold.formats.decoder import Decoder, reader_type
+from keyfold.formats.format import Format, Part
+from keyfold.formats.schema_archive import KeptSchemas
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
-from keyfold.typed.avro_schema import NotAvro, avro_type
-from keyfold.typed.choose import column_for, survey_for, surveyed_type
-from keyfold.typed.decoder import Decoder, reader_type
-from keyfold.typed.formats import Format, Part
-from keyfold.typed.kept import KeptSchemas
-from keyfold.typed.widths import in_parts
-from keyfold_sink.convert.avro_check import _Group, _judge
-from keyfold_sink.convert.avro_schema import SchemaUnusable
-from keyfold_sink.convert.connect_schema import SchemaInvalid, compile_fit
-from keyfold_sink.convert.json_check import NotJson, parse
-from keyfold_sink.convert.registry_api import AVRO, RegisteredSchema
-from keyfold_sink.convert.schemas import read_schema
+from keyfold_sink.validate.convert.avro_check import _Group, _judge
+from keyfold_sink.validate.convert.avro_schema import SchemaUnusable
+from keyfold_sink.validate.convert.connect_schema import SchemaInvalid, compile_fit
+from keyfold_sink.validate.convert.json_check import NotJson, parse
+from keyfold_sink.validate.convert.registry_api import AVRO, RegisteredSchema
+from keyfold_sink.validate.convert.schemas import read_schema
 from tests.support.avro_cases import encode
 from tests.support.columns import batch
 from tests.support.convert_cases import ARRAY, JSON_CASES, MAP, PAIRS, USER, checks, envelope
@@ -242,21 +242,21 @@ _AVRO: Final = parts_by(json_document, json_document, _frame)
 
 VALUE_TARGETS: Final = (
     Target("avro-value", avro_seeds, decode_avro,
-           ("keyfold.typed.avro_schema", "keyfold.typed.avro_resolve", "keyfold.typed.avro_read",
-            "keyfold.typed.avro_vector", "keyfold.typed.avro_leaves", "keyfold.typed.avro_default",
-            "keyfold.typed.schema_bounds", "keyfold.typed.framing", "keyfold.typed.frames", "keyfold.typed.kept",
-            "keyfold.typed.logical", "keyfold.typed.columns", "keyfold.typed.choose"), (_AVRO,)),
+           ("keyfold.formats.avro_schema", "keyfold.formats.avro_resolve", "keyfold.formats.avro_read",
+            "keyfold.formats.avro_vector", "keyfold.formats.avro_leaves", "keyfold.formats.avro_default",
+            "keyfold.formats.schema_bounds", "keyfold.formats.framing", "keyfold.formats.framed_columns", "keyfold.formats.schema_archive",
+            "keyfold.formats.logical_types", "keyfold.formats.columns", "keyfold.formats.column_type"), (_AVRO,)),
     Target("avro-check", avro_seeds, check_avro,
-           ("keyfold_sink.convert.avro_layout", "keyfold_sink.convert.avro_schema"), (_AVRO,), (SchemaUnusable,)),
-    Target("kept-schema", _schemas, decode_schema, ("keyfold.typed.kept", "keyfold.typed.avro_schema"),
+           ("keyfold_sink.validate.convert.avro_layout", "keyfold_sink.validate.convert.avro_schema"), (_AVRO,), (SchemaUnusable,)),
+    Target("kept-schema", _schemas, decode_schema, ("keyfold.formats.schema_archive", "keyfold.formats.avro_schema"),
            (json_document, json_document, any_bytes), (KeyfoldError, NotAvro, ValueError)),
     Target("json-value", json_seeds, decode_json,
-           ("keyfold.typed.values", "keyfold.typed.connect", "keyfold.typed.json_shape", "keyfold.typed.json_fit"),
+           ("keyfold.formats.values", "keyfold.formats.connect_json", "keyfold.formats.json_type", "keyfold.formats.json_values"),
            (json_document, json_document, any_bytes)),
-    Target("text-value", json_seeds, decode_text, ("keyfold.typed.columns",), (any_bytes, text_line)),
+    Target("text-value", json_seeds, decode_text, ("keyfold.formats.columns",), (any_bytes, text_line)),
     Target("converters", json_seeds, check_values,
-           ("keyfold_sink.convert.json_check", "keyfold_sink.convert.columns", "keyfold_sink.convert.checks"),
+           ("keyfold_sink.validate.convert.json_check", "keyfold_sink.validate.convert.columns", "keyfold_sink.validate.convert.checks"),
            (json_document, json_document, any_bytes)),
-    Target("connect-schema", connect_seeds, compile_connect, ("keyfold_sink.convert.connect_schema",),
+    Target("connect-schema", connect_seeds, compile_connect, ("keyfold_sink.validate.convert.connect_schema",),
            (json_document, json_document, any_bytes), (SchemaInvalid, NotJson)),
 )  # fmt: skip

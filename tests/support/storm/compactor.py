@@ -12,16 +12,16 @@ import json
 import sys
 from random import Random
 
-from keyfold.backoff import Backoff
-from keyfold.clock import SystemClock
-from keyfold.logs import configure
-from keyfold.options import read_config
-from keyfold.retry import Patience
-from keyfold_compactor.executor import LocalExecutor
+from keyfold.config.options import read_config
+from keyfold.runtime.backoff import Backoff
+from keyfold.runtime.clock import SystemClock
+from keyfold.runtime.event_log import configure
+from keyfold.runtime.retry import Patience
+from keyfold.runtime.signals import stop_on_signals
+from keyfold_compactor.execute.local import LocalExecutor
 from keyfold_compactor.job import Job, Selection
 from keyfold_compactor.options import CompactOptions
-from keyfold_compactor.report import Outcome, RunReport
-from keyfold_compactor.signals import stop_on_signals
+from keyfold_compactor.report.report import Outcome, RunReport
 
 PATIENCE_S = 30.0
 

@@ -15,10 +15,10 @@ import pytest
 
 from keyfold.errors import OffsetOutOfRange, SnapshotLost
 from keyfold.export.target import SUMMARY
+from keyfold.formats.format import Format
 from keyfold.log.names import Place
 from keyfold.log.record import CREATE_TIME, LOG_APPEND_TIME, Record
 from keyfold.store.memory import MemoryStore
-from keyfold.typed.formats import Format
 from tests.support.exports import Bucket, MakePlace, Seen, exported, log_of, rows, tables
 from tests.support.logs import MadeLog, latest_of, records
 

@@ -15,11 +15,11 @@ from keyfold.export.request import OnError, Request
 from keyfold.export.run import export
 from keyfold.export.target import CLAIM, SUMMARY
 from keyfold.export.target_bucket import BucketTarget, check_outside_logs
+from keyfold.formats.decoder import reader_type
+from keyfold.formats.format import Format
+from keyfold.formats.format_mismatch import RecordMisfit
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
-from keyfold.typed.decoder import reader_type
-from keyfold.typed.formats import Format
-from keyfold.typed.misfit import RecordMisfit
 from tests.support.exports import Bucket, Folder, MakePlace, Seen, exported, log_of, patience, rows
 from tests.support.logs import MadeLog
 

@@ -15,14 +15,14 @@ from keyfold.cli.app import Surroundings, run
 from keyfold.cli.typed import plain
 from keyfold.export.request import OnError
 from keyfold.export.target import SUMMARY
+from keyfold.formats.decoder import reader_type
+from keyfold.formats.format import Format
+from keyfold.formats.format_mismatch import RecordMisfit
+from keyfold.formats.logical_types import EPOCH
 from keyfold.log.names import Place
 from keyfold.log.record import CREATE_TIME, Record
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
-from keyfold.typed.decoder import reader_type
-from keyfold.typed.formats import Format
-from keyfold.typed.logical import EPOCH
-from keyfold.typed.misfit import RecordMisfit
 from tests.support.exports import Seen, exported, rows
 from tests.support.logs import MadeLog
 

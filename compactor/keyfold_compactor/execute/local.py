@@ -1,0 +1,103 @@
+"""One log or one unit inside a task, and the executor that does everything in this process (`work.Executor`).
+
+An error of one log becomes an answer here, so that it fails its own partition and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from keyfold.runtime.retry import Patience
+from keyfold.runtime.throttle import ThrottleLost
+from keyfold.store.api import ObjectStore
+from keyfold.store.wrappers.counting import CountedStore
+from keyfold_compactor.decide.single_stage import gone_on
+from keyfold_compactor.execute.mapping import READ_THREADS, map_log
+from keyfold_compactor.execute.rewrite import rewrite_unit
+from keyfold_compactor.execute.work import Done, LogJob, MapAnswer, MaskKey, Traffic, UnitAnswer, UnitJob, reason
+
+
+def run_map(
+    job: LogJob, store: ObjectStore, patience: Patience, *, threads: int = READ_THREADS
+) -> tuple[MapAnswer, dict[MaskKey, bytes]]:
+    """Map one log inside a task; return its answer, and the masks that its units will need."""
+    counted = CountedStore(store)
+    masks: dict[MaskKey, bytes] = {}
+    stats = {}
+    try:
+        for at, segment_stats, mask in map_log(job, counted, patience, threads=threads):
+            stats[at] = segment_stats
+            if mask is not None:
+                masks[job.number, at] = mask
+    except ThrottleLost:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with one log must not fail the others
+        return MapAnswer(job.number, error=reason(error), traffic=_traffic(counted)), {}
+    ordered = tuple(stats[at] for at in range(len(job.entries)))
+    return MapAnswer(job.number, ordered, traffic=_traffic(counted)), masks
+
+
+def run_unit(unit: UnitJob, masks: Mapping[MaskKey, bytes], store: ObjectStore, patience: Patience) -> UnitAnswer:
+    """Do one unit inside a task."""
+    counted = CountedStore(store)
+    try:
+        entry = rewrite_unit(unit, masks, counted, patience)
+    except ThrottleLost:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with one log must not fail the others
+        return UnitAnswer(unit.log, unit.group, error=reason(error), traffic=_traffic(counted))
+    return UnitAnswer(unit.log, unit.group, entry, traffic=_traffic(counted))
+
+
+def run_log(
+    job: LogJob, store: ObjectStore, patience: Patience, *, threads: int = READ_THREADS
+) -> tuple[MapAnswer, dict[MaskKey, bytes]]:
+    """Map one log inside a task, and also do its units if the job allows that."""
+    mapped = run_map(job, store, patience, threads=threads)
+    return gone_on(job, mapped, lambda unit, masks: run_unit(unit, masks, store, patience))
+
+
+def _traffic(counted: CountedStore) -> Traffic:
+    return Traffic(counted.bytes_read, counted.bytes_written)
+
+
+def _nobody(_count: int) -> None:
+    """Report progress to nobody."""
+
+
+class LocalExecutor:
+    """Do everything in this process, one log and one unit after another, for tests and as the reference.
+
+    `is_at_once`: clean logs in one stage if their jobs allow it.
+    """
+
+    slots = 1
+
+    def __init__(self, store: ObjectStore, patience: Patience, *, is_at_once: bool = False) -> None:
+        self._store = store
+        self._patience = patience
+        self._run = run_log if is_at_once else run_map
+        self._masks: dict[MaskKey, bytes] = {}
+
+    def map_logs(self, jobs: Iterable[LogJob], done: Done = _nobody) -> list[MapAnswer]:
+        """See `Executor.map_logs`."""
+        self._masks.clear()
+        answers: list[MapAnswer] = []
+        for job in jobs:
+            answer, masks = self._run(job, self._store, self._patience, threads=1)
+            self._masks.update(masks)
+            answers.append(answer)
+            done(1)
+        return answers
+
+    def rewrite(self, hands: Sequence[Sequence[UnitJob]], done: Done = _nobody) -> list[UnitAnswer]:
+        """See `Executor.rewrite`."""
+        answers: list[UnitAnswer] = []
+        for unit in (unit for hand in hands for unit in hand):
+            answers.append(run_unit(unit, self._masks, self._store, self._patience))
+            done(1)
+        return answers
+
+    def forget(self) -> None:
+        """See `Executor.forget`."""
+        self._masks.clear()

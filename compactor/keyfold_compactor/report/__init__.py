@@ -1,0 +1,1 @@
+"""What a run tells: reports, metrics, costs and progress."""

@@ -1,0 +1,69 @@
+"""The cleaning state of one log: the values that the metrics need.
+
+A run records the state of every log when it reads the log, and again after its pass. So after a run the metrics say
+what is left to do. Kafka's do, too: its cleaner looks at all logs again after each log that it has cleaned.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from keyfold.log.commit import Pinned
+from keyfold.log.manifest import UNSTAMPED, SegmentEntry
+from keyfold.log.names import Place
+from keyfold_compactor.decide.policy import Verdict
+from keyfold_compactor.decide.settings import TopicSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The state of one log. Bytes are stored bytes of segments; times are ms of store time, never negative.
+
+    `overdue_ms` is by how much the oldest dirty segment exceeds `max.compaction.lag.ms`. `uncleaned_age_ms` is how long
+    ago the oldest record above the first dirty offset was appended. Both are 0 if there is none, or if the log is not
+    compacted (a replica, for example). `is_in_progress`: another compactor holds the lease. `is_held`: a replica holds
+    tombstones of the log beyond their delete horizon.
+    """
+
+    place: Place
+    is_compacted: bool = True
+    is_in_progress: bool = False
+    clean_bytes: int = 0
+    cleanable_bytes: int = 0
+    overdue_ms: int = 0
+    uncleaned_age_ms: int = 0
+    is_held: bool = False
+
+    @property
+    def dirty_percent(self) -> float:
+        """Kafka's dirty ratio, times 100; 0.0 for a log without bytes."""
+        total_bytes = self.clean_bytes + self.cleanable_bytes
+        return 100 * self.cleanable_bytes / total_bytes if total_bytes else 0.0
+
+
+def standing(place: Place, pinned: Pinned, verdict: Verdict, settings: TopicSettings) -> Standing:
+    """Return the state of a log whose version `pinned` was judged as `verdict`, at the time it was read."""
+    lease_until_ms = pinned.manifest.compactor.lease_until_ms
+    is_in_progress = lease_until_ms > pinned.seen_ms
+    if verdict.follows or not settings.compact:
+        return Standing(place, is_compacted=False, is_in_progress=is_in_progress)
+    # Segments that retention may remove count as removed.
+    left = [s for s in pinned.manifest.segments if s.base_offset >= verdict.range.log_start]
+    dirty = [s for s in left if s.next_offset > verdict.range.first_dirty]
+    born_ms = min((_appended_ms(s, pinned) for s in dirty), default=pinned.seen_ms)
+    return Standing(
+        place,
+        is_in_progress=is_in_progress,
+        clean_bytes=verdict.range.clean_bytes,
+        cleanable_bytes=verdict.range.cleanable_bytes,
+        overdue_ms=verdict.overdue_ms,
+        uncleaned_age_ms=max(0, pinned.seen_ms - born_ms),
+        is_held=verdict.held is not None,
+    )
+
+
+def _appended_ms(entry: SegmentEntry, pinned: Pinned) -> int:
+    """Return when a segment was appended. Until the next commit records it, that is the manifest's own age."""
+    if entry.appended_at_ms != UNSTAMPED:
+        return entry.appended_at_ms
+    return pinned.seen_ms if pinned.modified_ms == UNSTAMPED else pinned.modified_ms

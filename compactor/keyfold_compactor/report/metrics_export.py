@@ -1,0 +1,58 @@
+"""Export metrics as configured: serve them while the process lives, push them at the end of a single run.
+
+prometheus_client is imported only if one of the two is configured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from keyfold.runtime.clock import Clock
+from keyfold.runtime.health import Checked
+from keyfold_compactor.options import CompactOptions
+from keyfold_compactor.report.report import NoWatch, Watch
+
+if TYPE_CHECKING:
+    from keyfold_replicator.rounds.service import Watch as ReplicasWatch
+
+
+@contextlib.contextmanager
+def measuring(
+    options: CompactOptions, clock: Clock, *, is_once: bool, checked: Checked | None = None
+) -> Iterator[Watch]:
+    """Yield the observer of runs. Raise `ConfigError` if metrics cannot be served as configured.
+
+    `checked` answers the probes, if metrics are served. Metrics are also pushed after a run that failed as a whole.
+    """
+    is_pushed = is_once and bool(options.metrics_push_url)
+    if not options.metrics_port and not is_pushed:
+        yield NoWatch()
+        return
+    from keyfold.runtime.metrics_server import serving
+    from keyfold_compactor.report.metrics_push import push
+    from keyfold_compactor.report.metrics_registry import Meter
+
+    meter = Meter(clock)
+    with contextlib.ExitStack() as stack:
+        if options.metrics_port:
+            stack.enter_context(serving(meter.registry, options.metrics_host, options.metrics_port, checked))
+        try:
+            yield meter
+        finally:
+            if is_pushed:
+                push(meter.registry, options.metrics_push_url, options.name)
+
+
+def replicas_watch(watch: Watch) -> ReplicasWatch | None:
+    """Return the observer of replicas, which exports like the observer of runs; None if nothing is exported."""
+    if isinstance(watch, NoWatch):
+        return None
+    from keyfold_compactor.report.metrics_registry import Meter
+    from keyfold_replicator.status.metrics import ReplicaMeter
+
+    assert isinstance(watch, Meter)
+    meter = ReplicaMeter()
+    watch.registry.register(meter)
+    return meter

@@ -1,0 +1,375 @@
+"""The report of a run, partition by partition: first the values, then text and one JSON document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from enum import Enum
+from typing import Any, Protocol
+
+from keyfold.log.gc import Swept
+from keyfold.log.manifest import Manifest
+from keyfold.log.names import Place
+from keyfold_compactor.execute.work import Traffic
+from keyfold_compactor.report.log_state import Standing
+
+
+class Outcome(Enum):
+    """How a run ended for a partition."""
+
+    CLEANED = "cleaned"
+    EXPIRED = "expired"
+    UNCHANGED = "unchanged"
+    SKIPPED = "skipped"
+    LOST = "lost"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class LogSize:
+    """Size of one version of a log. `bytes` are stored bytes of segments, without indexes."""
+
+    records: int = 0
+    tombstones: int = 0
+    segments: int = 0
+    bytes: int = 0
+    index_bytes: int = 0
+    first_dirty_offset: int = 0
+    log_start_offset: int = 0
+    next_offset: int = 0
+
+
+def log_size(manifest: Manifest) -> LogSize:
+    """Return the size of the segments that a manifest lists."""
+    return LogSize(
+        records=manifest.record_count,
+        tombstones=sum(s.tombstone_count for s in manifest.segments),
+        segments=len(manifest.segments),
+        bytes=manifest.size_bytes,
+        index_bytes=sum(s.index_size_bytes for s in manifest.segments),
+        first_dirty_offset=manifest.first_dirty_offset,
+        log_start_offset=manifest.log_start_offset,
+        next_offset=manifest.next_offset,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """Segments, records and stored bytes (without indexes) that retention removed from a log's start; or the error."""
+
+    segments: int = 0
+    records: int = 0
+    bytes: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReport:
+    """A run's report of one partition. Cleaning removed `superseded + purged + keyless` records, retention `expired`.
+
+    `before` and `after` are the log's sizes before and after both. `held_tombstones` are past their delete horizon and
+    are kept only for replicas. `segments_left` were not rewritten, because their garbage was below
+    `segment.min.garbage.ratio`. The pass was cut into `parts` commits, and `parts_committed` of them were made. `kept`
+    are records that cleaning looked at and kept. The replaced segments had `replaced_bytes`, the new ones have
+    `made_bytes`. `seconds` is the duration of the pass, from the start of its batch's map to its last commit.
+    """
+
+    place: Place
+    outcome: Outcome
+    reasons: tuple[str, ...] = ()
+    why: str = ""
+    before: LogSize = LogSize()
+    after: LogSize = LogSize()
+    superseded: int = 0
+    purged_tombstones: int = 0
+    held_tombstones: int = 0
+    keyless_removed: int = 0
+    marked_tombstones: int = 0
+    segments_written: int = 0
+    indexes_written: int = 0
+    segments_unlinked: int = 0
+    segments_left: int = 0
+    parts: int = 0
+    parts_committed: int = 0
+    kept: int = 0
+    replaced_bytes: int = 0
+    made_bytes: int = 0
+    seconds: float = 0.0
+    traffic: Traffic = field(default_factory=Traffic)
+    expired: Expired = Expired()
+    swept: Swept = field(default_factory=Swept)
+    sweep_error: str = ""
+
+    @property
+    def removed(self) -> int:
+        """Records that cleaning removed."""
+        return self.superseded + self.purged_tombstones + self.keyless_removed
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether the run must end with exit code 1."""
+        return self.outcome is Outcome.FAILED or bool(self.sweep_error or self.expired.error)
+
+    def document(self) -> dict[str, Any]:
+        """Return the partition's object in the JSON report."""
+        return {
+            "topic": self.place.topic,
+            "partition": self.place.partition,
+            "outcome": self.outcome.value,
+            "reasons": list(self.reasons),
+            "why": self.why,
+            "before": asdict(self.before),
+            "after": asdict(self.after),
+            "records_kept": self.kept,
+            "records_removed": self.removed,
+            "superseded": self.superseded,
+            "tombstones_purged": self.purged_tombstones,
+            "tombstones_held": self.held_tombstones,
+            "tombstones_marked": self.marked_tombstones,
+            "keyless_removed": self.keyless_removed,
+            "segments_expired": self.expired.segments,
+            "records_expired": self.expired.records,
+            "bytes_expired": self.expired.bytes,
+            "retention_error": self.expired.error,
+            "segments_written": self.segments_written,
+            "indexes_written": self.indexes_written,
+            "segments_unlinked": self.segments_unlinked,
+            "segments_left": self.segments_left,
+            "parts": self.parts,
+            "parts_committed": self.parts_committed,
+            "seconds": round(self.seconds, 3),
+            "bytes_read": self.traffic.read_bytes,
+            "bytes_written": self.traffic.written_bytes,
+            "bytes_freed": self.before.bytes - self.after.bytes,
+            "throttle_wait_s": round(self.traffic.wait_s, 3),
+            "objects_deleted": len(self.swept.replaced),
+            "orphans_deleted": len(self.swept.orphans) + len(self.swept.uploads),
+            "sweep_error": self.sweep_error,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Replicated:
+    """Result of the round that follows a run, for one replica: as JSON, and as lines of text.
+
+    `is_news`: the round copied something, or failed to.
+    """
+
+    name: str
+    is_failure: bool
+    is_news: bool
+    document: Mapping[str, Any]
+    lines: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class RunReport:
+    """The report of a whole run. `quiet_partitions` had nothing to do at all and are only counted.
+
+    `by_retention` is what retention did before the rest of the run; `partitions` includes it. `executor_error` is why
+    Spark failed for a whole batch; the batch's partitions repeat it. `under_way` are passes with committed parts that
+    have more parts to come. `standings` has the state of every log when it was last read. `uncleanable` are partitions
+    whose last attempt failed, in this run or an earlier one. `replicas` has the results of the round after the run, if
+    one is configured.
+    """
+
+    by_place: dict[Place, PartitionReport] = field(default_factory=dict)
+    by_retention: dict[Place, PartitionReport] = field(default_factory=dict)
+    quiet_partitions: int = 0
+    seconds: float = 0.0
+    executor_error: str = ""
+    under_way: dict[Place, PartitionReport] = field(default_factory=dict)
+    standings: dict[Place, Standing] = field(default_factory=dict)
+    uncleanable: frozenset[Place] = frozenset()
+    replicas: tuple[Replicated, ...] = ()
+
+    @property
+    def partitions(self) -> list[PartitionReport]:
+        """The reports of all partitions, by topic and partition."""
+        found = {**self.by_retention, **{place: self._whole(part) for place, part in self.by_place.items()}}
+        return sorted(found.values(), key=lambda p: (p.place.topic, p.place.partition))
+
+    @property
+    def reported(self) -> frozenset[Place]:
+        """Partitions that have a report."""
+        return frozenset(self.by_place) | frozenset(self.by_retention)
+
+    def _whole(self, part: PartitionReport) -> PartitionReport:
+        """Combine a partition's report with what retention did before."""
+        first = self.by_retention.get(part.place)
+        if first is None:
+            return part
+        after = first.after if part.after == LogSize() else part.after
+        outcome = first.outcome if part.outcome is Outcome.UNCHANGED and not part.why else part.outcome
+        return replace(part, outcome=outcome, expired=first.expired, before=first.before, after=after)
+
+    def add(self, partition: PartitionReport) -> None:
+        """Add the report of a partition; each partition is added once. May be called by many threads."""
+        self.by_place[partition.place] = partition
+        self.under_way.pop(partition.place, None)
+
+    def so_far(self) -> RunReport:
+        """Return a copy, also during the run. Passes in progress count with their committed parts."""
+        # The interpreter copies a dict in one step, but does not iterate over it in one.
+        by_place = {**self.under_way, **self.by_place}
+        return replace(
+            self, by_place=by_place, by_retention=dict(self.by_retention), standings=dict(self.standings), under_way={}
+        )
+
+    def expired(self, place: Place, expired: Expired, before: LogSize, after: LogSize) -> None:
+        """Report what retention did to a partition. May be called by many threads."""
+        outcome = Outcome.FAILED if expired.error else Outcome.EXPIRED
+        self.by_retention[place] = PartitionReport(place, outcome, expired=expired, before=before, after=after)
+
+    @property
+    def failed(self) -> list[PartitionReport]:
+        """Partitions that failed."""
+        return [p for p in self.partitions if p.is_failure]
+
+    @property
+    def exit_code(self) -> int:
+        """Return 1 if a partition failed, here or at a replica, else 0."""
+        return 1 if self.failed or any(r.is_failure for r in self.replicas) else 0
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether there is nothing to report."""
+        return not self.partitions and not any(r.is_news for r in self.replicas)
+
+    def swept(self, place: Place, swept: Swept, error: str) -> None:
+        """Add the objects that were deleted in a partition."""
+        known = self.by_place.get(place, PartitionReport(place, Outcome.UNCHANGED))
+        self.by_place[place] = replace(known, swept=swept, sweep_error=error)
+
+    def document(self) -> dict[str, Any]:
+        """Return the JSON report."""
+        parts = self.partitions
+        documents = [p.document() for p in parts]
+        summed = (
+            "records_kept",
+            "records_removed",
+            "segments_expired",
+            "records_expired",
+            "bytes_expired",
+            "tombstones_purged",
+            "tombstones_held",
+            "tombstones_marked",
+            "segments_written",
+            "segments_unlinked",
+            "bytes_read",
+            "bytes_written",
+            "bytes_freed",
+            "throttle_wait_s",
+            "objects_deleted",
+            "orphans_deleted",
+        )
+        return {
+            "seconds": round(self.seconds, 3),
+            "partitions_looked_at": len(parts) + self.quiet_partitions,
+            "partitions_cleaned": sum(p.outcome is Outcome.CLEANED for p in parts),
+            "partitions_failed": len(self.failed),
+            "totals": {name: round(sum(d[name] for d in documents), 3) for name in summed},
+            "replicas": [dict(r.document) for r in self.replicas],
+            "partitions": documents,
+        }
+
+
+class Watch(Protocol):
+    """An observer of all runs of a process, such as the metrics."""
+
+    def begin(self, report: RunReport) -> None:
+        """A run starts; it fills this report from its own threads."""
+
+    def end(self, report: RunReport) -> None:
+        """The run has ended."""
+
+    def fail(self) -> None:
+        """The run failed as a whole; its report has what it did until then."""
+
+
+class NoWatch:
+    """An observer that does nothing."""
+
+    def begin(self, report: RunReport) -> None:
+        """See `Watch.begin`."""
+
+    def end(self, report: RunReport) -> None:
+        """See `Watch.end`."""
+
+    def fail(self) -> None:
+        """See `Watch.fail`."""
+
+
+def size_text(n_bytes: float) -> str:
+    """Format bytes in the units of `keyfold log`. Freed bytes may be negative."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(n_bytes) < 1024:
+            return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.1f} {unit}"
+        n_bytes /= 1024
+    return f"{n_bytes:.1f} TiB"
+
+
+def text_lines(report: RunReport) -> Iterable[str]:
+    """Yield the report as text for a terminal or a log file, without colours."""
+    parts = report.partitions
+    for part in parts:
+        yield from _partition_lines(part)
+    total = report.document()["totals"]
+    looked_at = len(parts) + report.quiet_partitions
+    cleaned = sum(p.outcome is Outcome.CLEANED for p in parts)
+    yield (
+        f"{looked_at} partitions looked at, {cleaned} cleaned, {len(report.failed)} failed; "
+        f"{total['records_removed']} records removed, {total['records_expired']} expired, "
+        f"{total['records_kept']} kept, "
+        f"{size_text(total['bytes_freed'])} freed, "
+        f"{size_text(total['bytes_read'])} read, {size_text(total['bytes_written'])} written, "
+        f"{total['objects_deleted']} objects and {total['orphans_deleted']} orphans deleted, "
+        f"{report.seconds:.1f} s ({total['throttle_wait_s']:.1f} s of waits for the byte rate)"
+    )
+    for replica in report.replicas:
+        yield from replica.lines
+
+
+def _held_text(part: PartitionReport) -> str:
+    return f", {part.held_tombstones} of them held for replicas" if part.held_tombstones else ""
+
+
+def _partition_lines(part: PartitionReport) -> Sequence[str]:
+    lines: list[str] = []
+    expired = part.expired
+    if expired.segments:
+        lines.append(
+            f"{part.place}: retention removed {expired.segments} segments, {expired.records} records, "
+            f"{size_text(expired.bytes)}; the log starts at {part.after.log_start_offset}"
+        )
+    if expired.error:
+        lines.append(f"{part.place}: retention failed: {expired.error}")
+    if part.outcome is Outcome.CLEANED:
+        lines.append(
+            f"{part.place}: {part.before.records} -> {part.after.records} records "
+            f"({part.superseded} superseded, {part.purged_tombstones} tombstones purged, "
+            f"{part.marked_tombstones} marked, {part.after.tombstones} kept{_held_text(part)}), "
+            f"{part.before.segments} -> {part.after.segments} segments, "
+            f"{size_text(part.before.bytes)} -> {size_text(part.after.bytes)}"
+        )
+        if part.parts > 1:
+            lines.append(f"{part.place}: {part.parts_committed} of {part.parts} parts committed; {part.why or 'done'}")
+        if part.segments_left:
+            lines.append(
+                f"{part.place}: {part.segments_left} segments not rewritten, garbage below segment.min.garbage.ratio"
+            )
+    elif part.why:
+        lines.append(f"{part.place}: {part.outcome.value}: {part.why}")
+        if part.parts_committed:
+            lines.append(
+                f"{part.place}: {part.parts_committed} of {part.parts} parts were committed before that and remain "
+                f"in effect: {part.removed} records removed"
+            )
+    if part.swept.object_count:
+        lines.append(
+            f"{part.place}: deleted {len(part.swept.replaced)} replaced objects, "
+            f"{len(part.swept.orphans) + len(part.swept.uploads)} orphans"
+        )
+    if part.sweep_error:
+        lines.append(f"{part.place}: deletion failed: {part.sweep_error}")
+    return lines

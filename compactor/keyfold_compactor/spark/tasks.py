@@ -1,0 +1,222 @@
+"""The code that runs inside Spark's Python workers, and the values between stages. It does not import Spark.
+
+A worker process runs one task at a time and is reused. So the store (two boto3 clients) is opened once per process. The
+throttle's connection belongs to one task attempt, and is installed and removed around it.
+
+Spark's daemon collects garbage after every task of a reused worker, which costs 20 ms of CPU with all our modules
+loaded. So the first task of a worker freezes the objects that are loaded by then, which leaves 1 ms.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from random import SystemRandom
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+from keyfold.runtime.backoff import Backoff
+from keyfold.runtime.clock import SystemClock
+from keyfold.runtime.retry import Patience
+from keyfold.runtime.throttle import BudgetPacer, ThrottleAddress, ThrottleLost
+from keyfold.store.api import ObjectStore
+from keyfold.store.pacing import Pacer
+from keyfold_compactor.decide.plan import SegmentStats
+from keyfold_compactor.execute.local import run_log, run_unit
+from keyfold_compactor.execute.work import LogJob, MapAnswer, MaskKey, StoreSource, Traffic, UnitAnswer, UnitJob, waited
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+# A log with a smaller index, or a unit with less to read, waits for the bucket rather than for a processor.
+SMALL_INDEX_BYTES: Final = 1024 * 1024
+SMALL_UNIT_BYTES: Final = 4 * 1024 * 1024
+MAPS_AT_ONCE: Final = 4  # each reads with threads of its own
+UNITS_AT_ONCE: Final = 8
+
+
+class Mask(NamedTuple):
+    """A segment's mask, between the map and the unit that rewrites the segment."""
+
+    key: MaskKey
+    bits: bytes
+
+
+class Hand(NamedTuple):
+    """The units of one task, and those of their masks that went through the driver."""
+
+    units: list[UnitJob]
+    masks: dict[MaskKey, bytes]
+
+
+class SegmentFound(NamedTuple):
+    """One segment's part of a map by many tasks; `stats` is None if it failed."""
+
+    log: int
+    position: int
+    stats: SegmentStats | None
+    error: str
+    traffic: Traffic
+
+
+Mapped = Mask | MapAnswer | SegmentFound
+
+
+class _SwitchedPacer:
+    """The pacer of a store that outlives tasks: it delegates to the pacer of the current task."""
+
+    def __init__(self) -> None:
+        self.current: Pacer | None = None
+
+    @property
+    def piece_bytes(self) -> int:
+        return self._now().piece_bytes
+
+    def acquire(self, n_bytes: int) -> None:
+        self._now().acquire(n_bytes)
+
+    def owe(self, n_bytes: int) -> None:
+        if self.current is not None:  # the answer to a task that is over
+            self.current.owe(n_bytes)
+
+    def _now(self) -> Pacer:
+        if self.current is None:
+            raise ThrottleLost("no task is running in this worker, so no bytes may be moved")
+        return self.current
+
+
+# Spark sets it in workers that it keeps.
+_REUSED: Final = "SPARK_REUSE_WORKER"
+
+_STORES: dict[tuple[StoreSource, bool], tuple[ObjectStore, _SwitchedPacer]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEnvironment:
+    """What every task needs: the bucket, the throttle, and how long to retry."""
+
+    source: StoreSource
+    throttle: ThrottleAddress | None
+    patience_s: float
+
+    def patience(self) -> Patience:
+        """Return a retry policy with real time and with randomness of this attempt alone, so that names are unique."""
+        return Patience(SystemClock(), SystemRandom(), Backoff(), self.patience_s)
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[tuple[ObjectStore, BudgetPacer | None]]:
+        """Open the store for one task; yield it with its pacer, which measures how long the task waited."""
+        cached = _STORES.get((self.source, self.throttle is not None))
+        if cached is None:
+            switch = _SwitchedPacer()
+            cached = (self.source.open(switch if self.throttle else None), switch)
+            _STORES[self.source, self.throttle is not None] = cached
+            if _REUSED in os.environ:
+                gc.freeze()
+        store, switch = cached
+        if self.throttle is None:
+            yield store, None
+            return
+        client = self.throttle.connect()
+        pacer = BudgetPacer(client, SystemClock(), self.throttle.rate)
+        switch.current = pacer
+        try:
+            yield store, pacer
+            pacer.give_back()
+        finally:
+            switch.current = None
+            client.close()
+
+
+class Counter(Protocol):
+    """Counts progress in tasks: a Spark accumulator."""
+
+    def add(self, term: int) -> None:
+        """Add `count` finished items."""
+
+
+def map_task(environment: TaskEnvironment, done: Counter, hands: Iterable[list[LogJob]]) -> Iterator[Mapped]:
+    """Map whole logs, or clean them in one stage if allowed: large ones in sequence, small ones in parallel."""
+    jobs = [job for hand in hands for job in hand]
+    at_once = UNITS_AT_ONCE if any(job.at_once for job in jobs) else MAPS_AT_ONCE
+    with environment.open() as (store, pacer):
+        waits = _Waits(pacer)
+        work = partial(_mapped, store, environment)
+        for answer, masks in some_at_once(work, jobs, _is_small, at_once):
+            done.add(1)
+            yield waited(answer, waits.since_last_s())
+            for key, bits in masks.items():
+                yield Mask(key, bits)
+
+
+def unit_task(
+    environment: TaskEnvironment, done: Counter, parts: Iterable[tuple[int, Mask | Hand]]
+) -> Iterator[UnitAnswer]:
+    """Do the units of one hand, large ones in sequence. Their masks arrive with them, in any order."""
+    masks: dict[MaskKey, bytes] = {}
+    units: list[UnitJob] = []
+    for _, part in parts:
+        if isinstance(part, Mask):
+            masks[part.key] = part.bits
+        else:
+            units.extend(part.units)
+            masks.update(part.masks)
+    if not units:
+        return
+    with environment.open() as (store, pacer):
+        waits = _Waits(pacer)
+        work = partial(_done_unit, masks, store, environment)
+        for answer in some_at_once(work, units, lambda unit: unit.source_bytes < SMALL_UNIT_BYTES, UNITS_AT_ONCE):
+            done.add(1)
+            yield waited(answer, waits.since_last_s())
+
+
+def some_at_once(
+    work: Callable[[T], R], items: Sequence[T], is_small: Callable[[T], bool], at_once: int
+) -> Iterator[R]:
+    """Yield the results of the large items, one after another, and then of the small ones, several at a time.
+
+    A small item mostly waits for the bucket, so a task with thousands of them would be idle most of the time. An error
+    of the work ends everything.
+    """
+    yield from (work(item) for item in items if not is_small(item))
+    small = [item for item in items if is_small(item)]
+    if len(small) < 2:
+        yield from map(work, small)
+        return
+    pool = ThreadPoolExecutor(min(at_once, len(small)), "keyfold-task")
+    try:
+        yield from pool.map(work, small)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _is_small(job: LogJob) -> bool:
+    return job.index_bytes < SMALL_INDEX_BYTES and (job.at_once is None or job.size_bytes < SMALL_UNIT_BYTES)
+
+
+def _mapped(store: ObjectStore, environment: TaskEnvironment, job: LogJob) -> tuple[MapAnswer, dict[MaskKey, bytes]]:
+    return run_log(job, store, environment.patience())
+
+
+def _done_unit(
+    masks: dict[MaskKey, bytes], store: ObjectStore, environment: TaskEnvironment, unit: UnitJob
+) -> UnitAnswer:
+    return run_unit(unit, masks, store, environment.patience())
+
+
+class _Waits:
+    """Distribute a task's throttle wait over its answers. In parallel work only the sum is known."""
+
+    def __init__(self, pacer: BudgetPacer | None) -> None:
+        self._pacer = pacer
+        self._told_s = 0.0
+
+    def since_last_s(self) -> float:
+        wait_s = self._pacer.wait_s if self._pacer else 0.0
+        told_s, self._told_s = self._told_s, wait_s
+        return wait_s - told_s

@@ -1,0 +1,198 @@
+"""Many keys or values as one Arrow array.
+
+A row that does not fit is null in the array and named in `misfits`: who reads the log decides what becomes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from keyfold.formats.arrow_types import arrow_type
+from keyfold.formats.avro_read import Into
+from keyfold.formats.avro_schema import Type, has_decimals
+from keyfold.formats.avro_vector import Misplaced, Unsuited, read_arrow
+from keyfold.formats.column_width import ROOM_BYTES, Room, TooWide, measure_of, null_bytes
+from keyfold.formats.format import Part
+from keyfold.formats.format_mismatch import Misfit
+from keyfold.formats.framed_columns import Frame, Raw, find_frames, named_headers
+from keyfold.formats.json_values import compile_json
+from keyfold.formats.schema_archive import KeptSchemas
+from keyfold.formats.values import JsonValues, WriterReaders, read_whole, text_of
+
+BadRows = list[tuple[int, Misfit]]
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """An array of the column's type, and the rows of it that are null because they do not fit, ascending."""
+
+    array: pa.Array
+    misfits: BadRows
+
+
+class Column(Protocol):
+    """Keys or values of one topic, of one Arrow `type`. Safe to use from several threads."""
+
+    @property
+    def type(self) -> pa.DataType:
+        """The type of all arrays."""
+
+    def decode(self, data: pa.Array, headers: pa.Array | None) -> Decoded:
+        """Turn binary `data`, and the headers of the same records where there are any, into typed values.
+
+        Raises `TooWide` where that many rows would take too much memory (see `keyfold.formats.column_width.in_parts`).
+        """
+
+
+class BytesColumn:
+    """Bytes as they are."""
+
+    type = pa.binary()
+
+    def decode(self, data: pa.Array, headers: pa.Array | None) -> Decoded:  # noqa: ARG002 - Avro looks at headers
+        """See `Column`."""
+        return Decoded(data, [])
+
+
+class StringColumn:
+    """Text in UTF-8."""
+
+    type = pa.string()
+
+    def decode(self, data: pa.Array, headers: pa.Array | None) -> Decoded:  # noqa: ARG002
+        """See `Column`."""
+        try:
+            return Decoded(data.cast(pa.string()), [])
+        except pa.ArrowInvalid:
+            return _in_room(data, self.type, lambda room: _one_by_one(data, text_of, self.type, room))
+
+
+class JsonColumn:
+    """JSON, by a schema."""
+
+    def __init__(self, schema: Type) -> None:
+        """Raises `NoArrowType`."""
+        self.type = arrow_type(schema)
+        self._values = JsonValues(exact=has_decimals(schema))
+        self._fit = compile_json(schema)
+
+    def decode(self, data: pa.Array, headers: pa.Array | None) -> Decoded:  # noqa: ARG002
+        """See `Column`."""
+        return _in_room(data, self.type, lambda room: _one_by_one(data, self._value, self.type, room))
+
+    def _value(self, data: bytes) -> Any:
+        value = self._values.value(data, ())
+        try:
+            return None if value is None else self._fit(value)
+        except RecursionError as error:
+            raise Misfit("is nested too deeply") from error
+
+
+class AvroColumn:
+    """Avro in Confluent's framing, for a reader's schema."""
+
+    def __init__(self, part: Part, schemas: KeptSchemas, reader: Type) -> None:
+        """Raises `NoArrowType`."""
+        self.type = arrow_type(reader)
+        self._header = part.schema_header
+        self._readers = WriterReaders(schemas, reader, Into.RAW)
+
+    def decode(self, data: pa.Array, headers: pa.Array | None) -> Decoded:
+        """See `Column`."""
+        if not len(data):
+            return Decoded(pa.array([], self.type), [])
+        return _in_room(data, self.type, lambda room: self._decoded(data, headers, room))
+
+    def _decoded(self, data: pa.Array, headers: pa.Array | None, room: Room) -> Decoded:
+        frames, misfits = find_frames(data, named_headers(headers, self._header), self._header)
+        pieces: list[Any] = []
+        order = np.full(len(data), -1, np.int64)
+        for frame in frames:
+            try:
+                found = self._group(data, frame, room)
+            except Misfit as misfit:  # the schema is to blame, for all of them
+                misfits += [(row, misfit) for row in frame.rows.tolist()]
+                continue
+            misfits += [(int(frame.rows[row]), misfit) for row, misfit in found.misfits]
+            order[frame.rows] = np.arange(len(frame.rows)) + sum(map(len, pieces))
+            pieces.append(found.array)
+        misfits.sort(key=lambda found: found[0])
+        if len(pieces) == 1 and len(pieces[0]) == len(data):
+            return Decoded(pieces[0], misfits)
+        joined = pa.concat_arrays(pieces) if pieces else pa.array([], self.type)
+        return Decoded(joined.take(pa.array(order, mask=order < 0)), misfits)
+
+    def _group(self, data: pa.Array, frame: Frame, room: Room) -> Decoded:
+        """The values of one writer schema. Raises `Misfit` where the schema cannot be had, and `TooWide`."""
+        action = self._readers.action(frame.key)
+        bytes_of = Raw.of(data)
+        starts, ends = bytes_of.bounds[:-1][frame.rows] + frame.begin, bytes_of.bounds[1:][frame.rows]
+        try:
+            return Decoded(read_arrow(action, self.type, bytes_of.padded, starts, ends, room), [])
+        except (Misplaced, Unsuited, RecursionError, pa.ArrowException):
+            pass  # one by one it is found which of them are wrong
+        read = self._readers.of(frame.key)
+        values = data.take(pa.array(frame.rows))
+        return _one_by_one(values, lambda raw: read_whole(read, raw, frame.begin, frame.key), self.type, room)
+
+
+# So few that most of what is made of them dies young: Python's collector would look at all of a batch again and again.
+_FEW: Final = 512
+
+
+def _in_room(data: pa.Array, kind: pa.DataType, decode: Callable[[Room], Decoded]) -> Decoded:
+    """What `decode` finds. Raises `TooWide`; a row that is too wide by itself is null."""
+    room = Room(data.nbytes)
+    try:
+        room.take(len(data) * null_bytes(kind))
+        return decode(room)
+    except TooWide:
+        if len(data) > 1:
+            raise
+        misfit = Misfit(f"needs more than {ROOM_BYTES} bytes as columns, for {data.nbytes} bytes of data")
+        return Decoded(pa.nulls(1, kind), [(0, misfit)])
+
+
+def _one_by_one(data: pa.Array, decode: Callable[[bytes], Any], kind: pa.DataType, room: Room) -> Decoded:
+    pieces: list[pa.Array] = []
+    misfits: BadRows = []
+    measure = measure_of(kind)
+    for first in range(0, len(data), _FEW):
+        values: list[Any] = data.slice(first, _FEW).to_pylist()
+        bad: BadRows = []
+        for row, raw in enumerate(values):
+            if raw is not None:
+                try:
+                    values[row] = decode(raw)
+                except Misfit as misfit:
+                    values[row] = None
+                    bad.append((row, misfit))
+                room.take(measure(values[row]))
+        found = _built(values, kind, bad)
+        pieces.append(found.array)
+        misfits += [(first + row, misfit) for row, misfit in found.misfits]
+    return Decoded(pa.concat_arrays(pieces) if pieces else pa.array([], kind), misfits)
+
+
+_REFUSED = (pa.ArrowException, OverflowError, ValueError, TypeError)
+
+
+def _built(values: list[Any], kind: pa.DataType, misfits: BadRows) -> Decoded:
+    """An array of raw values. What Arrow refuses (a decimal with more digits than its type) is a misfit too."""
+    try:
+        return Decoded(pa.array(values, kind), misfits)
+    except _REFUSED:
+        pass
+    for row, value in enumerate(values):
+        try:
+            pa.array([value], kind)
+        except _REFUSED as error:
+            misfits.append((row, Misfit(f"does not fit into the columns: {error}")))
+            values[row] = None
+    misfits.sort(key=lambda found: found[0])
+    return Decoded(pa.array(values, kind), misfits)

@@ -1,0 +1,74 @@
+"""Records' keys and values as Python values.
+
+    decoder = Decoder(value_format="avro", schemas=KeptSchemas(store, topics_dir))
+    for record in log.read(partition=0):
+        print(record.offset, decoder.value(record))
+
+What is not of its format is a `Misfit`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from keyfold.formats.avro_default import check_defaults
+from keyfold.formats.avro_schema import NotAvro, Type, parse_avro
+from keyfold.formats.format import Format, Part
+from keyfold.formats.schema_archive import KeptSchemas
+from keyfold.formats.values import AvroValues, BytesValues, JsonValues, StringValues, Values
+from keyfold.log.record import Header, Record
+
+
+class Decoder:
+    """Keys and values of one topic. Nulls stay null. Safe to use from several threads."""
+
+    def __init__(
+        self,
+        *,
+        key_format: Format | str = Format.BYTES,
+        value_format: Format | str = Format.BYTES,
+        schemas: KeptSchemas | None = None,
+        reader_schema: str | bytes | None = None,
+    ) -> None:
+        """`schemas` is needed for Avro. `reader_schema`, the text of an Avro schema, is what Avro *values* become.
+
+        Without it each value is what its own writer's schema says. Raises `ValueError` for an unknown format and for a
+        reader schema that is none.
+        """
+        reader = None if reader_schema is None else reader_type(reader_schema)
+        self._key = _values(Part.KEY, Format(key_format), schemas, None)
+        self._value = _values(Part.VALUE, Format(value_format), schemas, reader)
+
+    def key(self, record: Record) -> Any:
+        """A record's key. Raises `Misfit`, which does not know where the record is."""
+        return None if record.key is None else self._key.value(record.key, record.headers)
+
+    def value(self, record: Record) -> Any:
+        """A record's value. Raises `Misfit`, which does not know where the record is."""
+        return None if record.value is None else self._value.value(record.value, record.headers)
+
+    def decode(self, part: Part, data: bytes | None, headers: Sequence[Header] = ()) -> Any:
+        """As `key` and `value`, for bytes that are in no record."""
+        values = self._key if part is Part.KEY else self._value
+        return None if data is None else values.value(data, headers)
+
+
+def reader_type(text: str | bytes) -> Type:
+    """A reader's schema, with its defaults checked. Raises `ValueError`."""
+    try:
+        schema = parse_avro(text)
+        check_defaults(schema)
+    except NotAvro as error:
+        raise ValueError(f"is not an Avro schema: {error}") from error
+    return schema
+
+
+def _values(part: Part, kind: Format, schemas: KeptSchemas | None, reader: Type | None) -> Values:
+    if kind is Format.AVRO:
+        if schemas is None:
+            raise ValueError("pass `schemas`: the format avro needs the kept schemas")
+        return AvroValues(part, schemas, reader)
+    if kind is Format.JSON:
+        return JsonValues()
+    return StringValues() if kind is Format.STRING else BytesValues()

@@ -1,0 +1,39 @@
+"""A key or value that is not of the format or schema that it is read by.
+
+`Misfit` is about bytes and does not know where they were. `RecordMisfit` is about a record of a log: its message names
+topic, partition, offset and schema.
+"""
+
+from __future__ import annotations
+
+from keyfold.errors import KeyfoldError, LogError
+from keyfold.formats.format import Part
+
+SchemaKey = int | str
+"""The id of a schema, or its GUID in its canonical form (lower case, with hyphens)."""
+
+
+class Misfit(KeyfoldError):
+    """Bytes that are not of their format; `schema` is the writer schema that they name, where they name one."""
+
+    def __init__(self, message: str, *, schema: SchemaKey | None = None) -> None:
+        super().__init__(message)
+        self.schema = schema
+
+
+class RecordMisfit(LogError):
+    """A record's key or value is not of its format. `offset` says which record, `schema` which writer schema."""
+
+    def __init__(
+        self, topic: str, partition: int, message: str, *, offset: int, part: Part, schema: SchemaKey | None, hint: str
+    ) -> None:
+        super().__init__(topic, partition, message, hint=hint)
+        self.offset = offset
+        self.part = part
+        self.schema = schema
+
+
+def misfit_at(topic: str, partition: int, offset: int, part: Part, misfit: Misfit, *, hint: str) -> RecordMisfit:
+    """The error about a record that says what `misfit` says of its bytes."""
+    message = f"the {part.value} at offset {offset} {misfit.message}"
+    return RecordMisfit(topic, partition, message, offset=offset, part=part, schema=misfit.schema, hint=hint)

@@ -1,0 +1,167 @@
+"""The type of JSON values that nobody has a schema for: what all of them, looked at one after another, have in common.
+
+    all of one kind                                     that kind: boolean, long, double, string
+    whole numbers and others                            double
+    objects                                             a record with every member that any of them has
+    arrays                                              an array of what their items have in common
+    kinds that differ, whole numbers beyond 64 bits,    their JSON as text
+    objects without any member, or with more than
+    MEMBERS_MAX different ones, and what is nested
+    deeper than DEPTH_MAX
+
+Everything may be null; what was never anything else is text. Values in Connect's envelope are of their schema's type.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from keyfold.formats.avro_schema import JSON_TEXT, Array, Map, Primitive, RecordField, RecordType, Type, Union
+
+MEMBERS_MAX: Final = 1000
+DEPTH_MAX: Final = 50
+
+_TEXT: Final = Primitive("string", JSON_TEXT)
+_NULL: Final = Primitive("null")
+_TAKEN_MAX: Final = 64
+_LEAST, _BEYOND = -(2**63), 2**63
+
+
+class Shape:
+    """What was seen at one place of the values."""
+
+    def __init__(self, depth: int = 0) -> None:
+        self._depth = depth
+        self._kinds: set[str] = set()
+        self._members: dict[str, Shape] = {}
+        self._items: Shape | None = None
+        self._type: Type | None = None
+        self._taken: dict[int, Type] = {}
+
+    def add(self, value: Any) -> None:
+        """Look at one value."""
+        kind = type(value)
+        if kind in {dict, list} and self._depth >= DEPTH_MAX:
+            self._kinds.add("beyond")
+        elif kind is dict:
+            self._kinds.add("record")
+            if "map" not in self._kinds:
+                for name, each in value.items():
+                    self._member(name).add(each)
+                self._bound()
+        elif kind is list:
+            self._kinds.add("array")
+            items = self._all_items()
+            for each in value:
+                items.add(each)
+        elif kind is int:
+            self._kinds.add("long" if _LEAST <= value < _BEYOND else "beyond")
+        elif value is not None:
+            self._kinds.add(_SIMPLE.get(kind, "double"))
+
+    def add_type(self, schema: Type) -> None:
+        """Take a type that an envelope has said."""
+        if id(schema) in self._taken:
+            return
+        self._type = schema if self._type is None else common(self._type, schema)
+        if len(self._taken) >= _TAKEN_MAX:
+            self._taken.clear()
+        self._taken[id(schema)] = schema
+
+    def _member(self, name: str) -> Shape:
+        """What was seen in the member `name` of objects."""
+        found = self._members.get(name)
+        if found is None:
+            found = self._members[name] = Shape(self._depth + 1)
+        return found
+
+    def _bound(self) -> None:
+        """Let the members go where there are too many of them: each object has its own, and memory has an end."""
+        if len(self._members) > MEMBERS_MAX or "map" in self._kinds:
+            self._kinds.add("map")
+            self._members.clear()
+
+    def _all_items(self) -> Shape:
+        """What was seen in arrays."""
+        if self._items is None:
+            self._items = Shape(self._depth + 1)
+        return self._items
+
+    def merge(self, other: Shape) -> None:
+        """Take what another has seen."""
+        self._kinds |= other._kinds
+        for name, each in other._members.items():
+            self._member(name).merge(each)
+        self._bound()
+        if other._items is not None:
+            self._all_items().merge(other._items)
+        if other._type is not None:
+            self.add_type(other._type)
+
+    def type(self, name: str = "value") -> Type:
+        """The type of all that was seen."""
+        seen = self._seen(name)
+        if self._type is None:
+            return Union((_NULL, seen if seen is not None else Primitive("string")))
+        return self._type if seen is None else common(self._type, Union((_NULL, seen)))
+
+    def _seen(self, name: str) -> Type | None:
+        kinds = self._kinds
+        if not kinds:
+            return None
+        if kinds == {"record"}:
+            return self._record(name)
+        if kinds == {"array"}:
+            return Array(self._all_items().type(name))
+        if kinds <= {"long", "double"}:
+            return Primitive("double" if "double" in kinds else "long")
+        return Primitive(next(iter(kinds))) if kinds in ({"string"}, {"boolean"}) else _TEXT
+
+    def _record(self, name: str) -> Type:
+        if not self._members or not all(map(_is_text, self._members)):
+            return _TEXT
+        fields = tuple(RecordField(each, shape.type(each)) for each, shape in self._members.items())
+        return RecordType(name, fields=fields)
+
+
+def _is_text(name: str) -> bool:
+    """Whether a name can be written: JSON's escapes may make halves of surrogate pairs."""
+    return name.isascii() or not any(0xD800 <= ord(sign) < 0xE000 for sign in name)
+
+
+_SIMPLE: Final = {str: "string", bool: "boolean"}
+
+
+def common(one: Type, other: Type) -> Type:
+    """The type that values of both have, every part of it nullable; JSON as text where there is none."""
+    one, other = _bare(one), _bare(other)
+    return Union((_NULL, _common(one, other)))
+
+
+def _bare(schema: Type) -> Type:
+    if isinstance(schema, Union):
+        rest = [branch for branch in schema.branches if branch != _NULL]
+        return rest[0] if len(rest) == 1 else _TEXT
+    return schema
+
+
+def _common(one: Type, other: Type) -> Type:
+    match one, other:
+        case RecordType(), RecordType():
+            fields = {each.name: each.type for each in one.fields}
+            for each in other.fields:
+                fields[each.name] = common(fields[each.name], each.type) if each.name in fields else each.type
+            return RecordType(one.name, fields=tuple(RecordField(name, kind) for name, kind in fields.items()))
+        case Array(), Array():
+            return Array(common(one.items, other.items))
+        case Map(), Map():
+            return Map(common(one.values, other.values))
+        case Primitive(), Primitive():
+            kinds = {one.kind, other.kind}
+            if one == other:
+                return one
+            if one.logical is None and other.logical is None:
+                for wide, narrow in (("long", {"int", "long"}), ("double", {"int", "long", "float", "double"})):
+                    if kinds <= narrow:
+                        return Primitive(wide)
+    return _TEXT

@@ -1,0 +1,220 @@
+"""One key or value to one Python value, for each format.
+
+    bytes     bytes                          json    what json.loads gives; Connect's envelope is opened
+    string    str; UTF-8 or a `Misfit`       avro    by the kept writer schema, for the reader's where there is one
+
+What is not of its format is a `Misfit`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from decimal import Decimal, InvalidOperation
+from threading import Lock
+from typing import Any, Final, NoReturn, Protocol
+
+from keyfold.formats.avro_read import FAULTS, Into, Read, compile_reader, fault_text
+from keyfold.formats.avro_resolve import Action, resolve, resolve_rest
+from keyfold.formats.avro_schema import NotAvro, Type, avro_type
+from keyfold.formats.connect_json import Envelope, is_envelope
+from keyfold.formats.format import Part
+from keyfold.formats.format_mismatch import Misfit, SchemaKey
+from keyfold.formats.framing import is_bytes_alone, read_frame
+from keyfold.formats.schema_archive import KeptSchemas
+from keyfold.log.record import Header
+
+_BOM: Final = b"\xef\xbb\xbf"
+_SPACE: Final = b" \t\r\n"
+_ENVELOPES: Final = 64
+_PREFIXES: Final = 8
+_SCHEMA: Final = b'{"schema":'
+_PAYLOAD: Final = b',"payload":'
+
+
+class Values(Protocol):
+    """Turns bytes that are not null into values."""
+
+    def value(self, data: bytes, headers: Sequence[Header]) -> Any:
+        """The value. Raises `Misfit`."""
+
+
+class BytesValues:
+    """Bytes as they are."""
+
+    def value(self, data: bytes, headers: Sequence[Header]) -> Any:  # noqa: ARG002 - a format may look at headers
+        """See `Values`."""
+        return data
+
+
+class StringValues:
+    """Text in UTF-8."""
+
+    def value(self, data: bytes, headers: Sequence[Header]) -> Any:  # noqa: ARG002
+        """See `Values`."""
+        return text_of(data)
+
+
+def text_of(data: bytes) -> str:
+    """Text in UTF-8. Raises `Misfit`."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise Misfit(f"is not UTF-8: {error.reason} at byte {error.start}") from error
+
+
+class JsonValues:
+    """JSON. Nothing but white space is null, as for Connect."""
+
+    def __init__(self, *, exact: bool = False) -> None:
+        """With `exact` numbers with a point are `Decimal`; without it only those of an envelope with decimals are."""
+        # Made once: `json.loads` makes a decoder in each call that has such arguments.
+        self._parse_exact = json.JSONDecoder(parse_constant=_no_constant, parse_float=_decimal).decode
+        self._parse = self._parse_exact if exact else json.JSONDecoder(parse_constant=_no_constant).decode
+        self._envelopes = Envelopes()
+        self._prefixes: tuple[tuple[bytes, Envelope], ...] = ()
+
+    def value(self, data: bytes, headers: Sequence[Header]) -> Any:  # noqa: ARG002
+        """See `Values`."""
+        envelope, document = self.opened(data)
+        return document if envelope is None else envelope.convert(document)
+
+    def opened(self, data: bytes) -> tuple[Envelope | None, Any]:
+        """The envelope and the payload as it stands in it; None and the document where it is no envelope.
+
+        A producer writes the same schema before every payload, byte for byte, and it is often far longer. So the bytes
+        up to the payload are remembered with what they mean. Raises `Misfit`.
+        """
+        for prefix, envelope in self._prefixes:
+            if data.startswith(prefix) and data.endswith(b"}"):
+                parse = self._parse_exact if envelope.has_decimals else self._parse
+                try:
+                    return envelope, parse(data[len(prefix) : -1].decode())
+                except (ValueError, RecursionError):
+                    break  # something else follows the payload, or it is wrong
+        document = self._document(data, self._parse)
+        if not is_envelope(document):
+            return None, document
+        found = self._envelopes.of(document["schema"])
+        self._learn(data, document["schema"], found)
+        if found.has_decimals and self._parse is not self._parse_exact:
+            document = self._document(data, self._parse_exact)
+        return found, document["payload"]
+
+    def _learn(self, data: bytes, schema: Any, envelope: Envelope) -> None:
+        end = data.find(_PAYLOAD)
+        if end < 0 or not data.startswith(_SCHEMA):
+            return
+        try:
+            if self._parse(data[len(_SCHEMA) : end].decode()) != schema:
+                return
+        except (ValueError, RecursionError):
+            return  # the words were found inside the schema
+        self._prefixes = ((data[: end + len(_PAYLOAD)], envelope), *self._prefixes[: _PREFIXES - 1])
+
+    def _document(self, data: bytes, parse: Callable[[str], Any]) -> Any:
+        """The document as it stands. Raises `Misfit`."""
+        try:
+            return parse(data.removeprefix(_BOM).decode())
+        except UnicodeDecodeError as error:
+            raise Misfit(f"is not UTF-8: {error.reason} at byte {error.start}") from error
+        except RecursionError as error:
+            raise Misfit("is nested too deeply") from error
+        except ValueError as error:
+            if not data.strip(_SPACE):
+                return None
+            raise Misfit(f"is not JSON: {error}") from error
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _decimal(text: str) -> Decimal:
+    try:
+        return Decimal(text)
+    except InvalidOperation as error:
+        raise ValueError(f"the exponent of {text[:40]} has too many digits") from error
+
+
+class Envelopes:
+    """Schemas of Connect's envelope, compiled; a producer repeats the same one in every value. For several threads."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, Envelope] = OrderedDict()
+        self._lock = Lock()
+
+    def of(self, schema: Any) -> Envelope:
+        """The envelope of a schema. Raises `Misfit`."""
+        try:
+            key = json.dumps(schema, default=str)
+        except RecursionError as error:
+            raise Misfit("has an envelope whose schema is nested too deeply") from error
+        with self._lock:
+            found = self._known.get(key)
+            if found is None:
+                found = self._known[key] = Envelope(schema)
+                if len(self._known) > _ENVELOPES:
+                    self._known.popitem(last=False)
+            return found
+
+
+class WriterReaders:
+    """What to do with the writer schemas that come by, found out once for each. For several threads."""
+
+    def __init__(self, schemas: KeptSchemas, reader: Type | None, into: Into) -> None:
+        self._schemas = schemas
+        self._reader = reader
+        self._into = into
+        self._actions: dict[SchemaKey, Action] = {}
+        self._reads: dict[SchemaKey, Read] = {}
+
+    def action(self, key: SchemaKey) -> Action:
+        """The resolution of a writer schema. Raises `Misfit` where none is kept or it is no Avro."""
+        found = self._actions.get(key)
+        if found is None:
+            writer = self.writer(key)
+            resolved = resolve_rest if is_bytes_alone(self._schemas.schema(key)) else resolve
+            found = self._actions[key] = resolved(writer, writer if self._reader is None else self._reader)
+        return found
+
+    def of(self, key: SchemaKey) -> Read:
+        """The function for one value. Raises as `action`."""
+        found = self._reads.get(key)
+        if found is None:
+            found = self._reads[key] = compile_reader(self.action(key), self._into)
+        return found
+
+    def writer(self, key: SchemaKey) -> Type:
+        """A writer schema. Raises `Misfit`."""
+        try:
+            return avro_type(self._schemas.schema(key), defaults=False)
+        except NotAvro as error:
+            raise Misfit(
+                f"names schema {key}, but the kept object is not an Avro schema: {error}", schema=key
+            ) from error
+
+
+def read_whole(read: Read, data: bytes, begin: int, key: SchemaKey) -> Any:
+    """The value that `data` is from `begin` to its end. Raises `Misfit`."""
+    try:
+        value, end = read(data, begin)
+    except FAULTS as error:
+        raise Misfit(f"cannot be decoded with schema {key}: {fault_text(error)}", schema=key) from error
+    if end != len(data):
+        raise Misfit(f"has {len(data) - end} more bytes than schema {key} describes", schema=key)
+    return value
+
+
+class AvroValues:
+    """Avro in Confluent's framing."""
+
+    def __init__(self, part: Part, schemas: KeptSchemas, reader: Type | None = None) -> None:
+        self._header = part.schema_header
+        self._readers = WriterReaders(schemas, reader, Into.PYTHON)
+
+    def value(self, data: bytes, headers: Sequence[Header]) -> Any:
+        """See `Values`."""
+        key, begin = read_frame(data, headers, self._header)
+        return read_whole(self._readers.of(key), data, begin, key)

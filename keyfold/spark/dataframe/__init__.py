@@ -1,0 +1,1 @@
+"""A log as a DataFrame: `read_log` and `latest_state`."""

@@ -1,0 +1,41 @@
+"""Clock, chance, stores and settings for the commands that replicate."""
+
+from __future__ import annotations
+
+import os
+import socket
+from random import Random
+from typing import TYPE_CHECKING
+
+import click
+
+from keyfold_replicator.cli.locations import world_of
+
+if TYPE_CHECKING:
+    from keyfold.config.allowed_credentials import AllowedCredentials
+    from keyfold.store.pacing import Pacer
+    from keyfold_replicator.registry.link import ReplicaSettings
+    from keyfold_replicator.rounds.service import Means
+
+
+def means_of(
+    ctx: click.Context,
+    settings: ReplicaSettings | None = None,
+    pacer: Pacer | None = None,
+    allowed: AllowedCredentials | None = None,
+) -> Means:
+    """Return clock, chance and stores of this process, with default `settings` and `allowed` if they are None."""
+    from keyfold.config.allowed_credentials import AllowedCredentials
+    from keyfold_replicator.registry.link import ReplicaSettings
+    from keyfold_replicator.rounds.service import Means
+
+    world = world_of(ctx)
+    return Means(
+        settings or ReplicaSettings(),
+        world.clock,
+        Random(world.random.getrandbits(64)),
+        holder=f"{socket.gethostname()}:{os.getpid()}",
+        opener=world.open_location,
+        pacer=pacer,
+        allowed=allowed or AllowedCredentials(),
+    )

@@ -1,0 +1,33 @@
+"""Remove a replica that is no longer registered from the source's manifests, and report where that failed."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING
+
+import click
+
+from keyfold.errors import KeyfoldError
+from keyfold.runtime.terminal import echo
+from keyfold_replicator.cli.locations import world_of
+
+if TYPE_CHECKING:
+    from keyfold_replicator.registry.link import Side
+
+
+def drop_holds(ctx: click.Context, ours: Side, hold_name: str) -> None:
+    """See `desk.holds.drop_holds`. A failure is only a note, because the caller's change is already made."""
+    from keyfold_replicator.registry import holds
+
+    world = world_of(ctx)
+    try:
+        left = holds.drop_holds(ours, hold_name, world.clock, Random(world.random.getrandbits(64)))
+    except KeyfoldError as error:
+        echo(
+            f"note: entries of `{hold_name}` may be left in the source's manifests, which could not be listed. They "
+            f"have no effect, and you do not need to do anything: {error}",
+            err=True,
+        )
+        return
+    for message in left:
+        echo(f"note: an entry is left in a manifest and has no effect: {message}", err=True)

@@ -1,0 +1,162 @@
+"""Output of replicas: JSON for programs, lines for people, without secrets. Pure: values in, text out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from keyfold.cli.show import iso
+from keyfold.replicas.documents import ALL_TOPICS, Enablement, Registration
+from keyfold_compactor.report.report import size_text
+from keyfold_replicator.promotion.steps import Outcome, Step
+from keyfold_replicator.registry.admission import Admission, names_text
+from keyfold_replicator.rounds.runner import RunSummary
+from keyfold_replicator.state.states import State
+
+Json = dict[str, Any]
+
+
+def registration_json(registration: Registration) -> Json:
+    """Return a registration as `keyfold replica list --json` prints it."""
+    return {
+        "name": registration.name,
+        "url": registration.url,
+        "paused": registration.is_paused,
+        "topics": [name.strip() for name in registration.config.get("topics", "").split(",") if name.strip()],
+        "topics_regex": registration.config.get("topics.regex", ""),
+        "endpoint": registration.config.get("store.url", ""),
+        "region": registration.config.get("s3.region", ""),
+        "encryption": registration.config.get("s3.ssea.name", ""),
+        "config": dict(registration.config),
+        "hold_name": registration.hold_name,
+        "added_at_ms": registration.added_at_ms,
+        "changed_at_ms": registration.changed_at_ms,
+    }
+
+
+def registration_lines(registration: Registration) -> Iterator[str]:
+    """Yield the lines of a registration for people."""
+    said = "paused" if registration.is_paused else "running"
+    yield f"{registration.name}: {registration.url}, {topics_text(registration.config)}, {said}"
+    for key in ("store.url", "s3.region", "aws.profile", "s3.ssea.name"):
+        if registration.config.get(key):
+            yield f"    {key} = {registration.config[key]}"
+    yield f"    added {iso(registration.added_at_ms)}, changed {iso(registration.changed_at_ms)}"
+
+
+def topics_text(config: Mapping[str, str]) -> str:
+    """Return the text for the topics that a replica takes."""
+    if config.get("topics"):
+        return f"topics {config['topics']}"
+    return f"topics that match {config['topics.regex']}" if config.get("topics.regex") else "all topics"
+
+
+def admission_json(found: Admission) -> Json:
+    """Return what `add` found on both sides."""
+    return {
+        "partitions": found.partitions,
+        "partitions_there": found.partitions_there,
+        "size_bytes": found.size_bytes,
+        "topics_not_enabled": list(found.not_enabled),
+        "notes": list(found.notes),
+    }
+
+
+def admission_lines(found: Admission, named: str) -> Iterator[str]:
+    """Yield the same for people; `named` is the replica as commands take it."""
+    there = f", {found.partitions_there} of them already at the replica" if found.partitions_there else ""
+    yield f"{found.partitions} partitions with {size_text(found.size_bytes)}{there}"
+    if found.not_enabled:
+        yield f"note: compacted logs, not replicated until compaction is enabled: {names_text(found.not_enabled)}"
+        yield f"      keyfold replica enable-compaction {named}"
+    yield from (f"note: {note}" for note in found.notes)
+
+
+def enablement_json(enablement: Enablement, url: str, kept: Sequence[str] = ()) -> Json:
+    """Return what a replica's bucket allows. `kept` topics have older entries that the last change did not replace."""
+    entries = {
+        topic: {"enabled": entry.enabled, "format": entry.format, "changed_at_ms": entry.changed_at_ms}
+        for topic, entry in enablement.compaction.items()
+    }
+    return {"url": url, "compaction": entries, "kept_topics": list(kept)}
+
+
+def enablement_lines(enablement: Enablement, url: str, kept: Sequence[str] = (), again: str = "") -> Iterator[str]:
+    """Yield the same for people, the entry for all topics first. `again` is the command that left `kept` topics."""
+    if not enablement.compaction:
+        yield f"{url}: compaction is not enabled"
+    for topic, entry in sorted(enablement.compaction.items(), key=lambda item: (item[0] != ALL_TOPICS, item[0])):
+        whose = "all topics" if topic == ALL_TOPICS else topic
+        if entry.enabled:
+            yield f"{url}: compaction is enabled for {whose}, up to format {entry.format}"
+        else:
+            yield f"{url}: compaction is disabled for {whose}"
+    if kept:
+        yield f"{url}: older entries of single topics say otherwise and still apply: {', '.join(kept)}"
+        yield f"    to change one, run `{again} --topic TOPIC`; to remove all of them, add --replace-topics"
+
+
+def run_json(name: str, found: RunSummary) -> Json:
+    """Return the state of a replica after `keyfold replica run --once`."""
+    return {
+        "name": name,
+        "in_sync": found.is_in_sync,
+        "paused": found.is_paused,
+        "error": found.error,
+        "partitions": [state.as_json() for state in found.states],
+    }
+
+
+def run_lines(name: str, found: RunSummary) -> Iterator[str]:
+    """Yield the same for people; each failed partition has a line."""
+    in_sync = sum(state.state is State.IN_SYNC for state in found.states)
+    said = (
+        "paused, nothing was replicated" if found.is_paused else f"{in_sync} of {len(found.states)} partitions in sync"
+    )
+    yield f"{name}: {said}"
+    if found.error:
+        yield f"{name}: error: {found.error}"
+    for state in found.states:
+        if state.has_failed:
+            yield f"{name}: {state.place}: {state.state.value}: {state.code} at {state.host}: {state.message}"
+            if state.hint:
+                yield f"    {state.hint}"
+
+
+def outcome_json(found: Outcome) -> Json:
+    """Return one partition of a promotion or demotion."""
+    return {
+        "topic": found.topic,
+        "partition": found.partition,
+        "step": found.step.value,
+        "log_id": found.log_id,
+        "next_offset": found.next_offset,
+        "source_version": found.source_version,
+        "received_at_ms": found.received_at_ms,
+        "error": found.error,
+        "hint": found.hint,
+        "lost_from": found.lost_from,
+        "lost_to": found.lost_to,
+    }
+
+
+def outcome_lines(found: Outcome, done: str) -> Iterator[str]:
+    """Yield the same for people; `done` is the word for a partition that is switched."""
+    place = f"{found.topic}-{found.partition}"
+    if found.step is Step.FAILED:
+        yield f"{place}: error: {found.error}"
+        if found.hint:
+            yield f"    {found.hint}"
+        return
+    if found.step is Step.MISSING and found.error:
+        yield f"{place}: not promoted: {found.error}"
+        yield f"    {found.hint}"
+        return
+    if found.step is Step.MISSING:
+        yield f"{place}: has received nothing yet; the first round will replicate it"
+        return
+    words = {Step.READY: "ready", Step.FENCED: "ready, and the source is fenced already", Step.DONE: done}
+    received = f", received {iso(found.received_at_ms)}" if found.received_at_ms >= 0 else ""
+    yield f"{place}: {words[found.step]}, ends at offset {found.next_offset}{received}"
+    if found.source_version == 0:
+        yield "    the replica has received nothing of the log that it follows, and continues with what it had before"

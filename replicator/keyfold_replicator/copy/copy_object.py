@@ -1,0 +1,373 @@
+"""Copy one object to the replica. It becomes visible, create-only, once the checksum of all its bytes is right.
+
+    small             one GET, one PUT
+    large             fetched in ranges that are the parts of an upload, the next one while one is sent; the upload is
+                      completed after the checksum. Parts that another process has sent are not sent again
+                      (`keyfold.store.api.ResumingStore`)
+    inside a store    copied by the store itself if it has both sides and reports the SHA-256 of the copy
+                      (`keyfold.store.api.CopyingStore`); if it cannot after all, the bytes are sent
+
+A failure leaves nothing visible. If a retry may continue (the store is away, the process stops), sent parts stay for
+the next process; unwanted parts are collected (`rounds.collect`). Bytes with a wrong checksum are fetched once more,
+because they may have been damaged on the way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
+from typing import Final
+
+from keyfold.errors import (
+    AccessDenied,
+    AlreadyExists,
+    BucketMissing,
+    Corrupt,
+    KeyfoldError,
+    ObjectNotFound,
+    ReplicaDiverged,
+    StoreError,
+    UploadLost,
+)
+from keyfold.log.names import schema_key
+from keyfold.log.objects import PART_BYTES, NameTaken, ObjectStream, create_object, part_bytes
+from keyfold.runtime.clock import Clock
+from keyfold.runtime.overlap import FetchAhead
+from keyfold.runtime.retry import Patience
+from keyfold.store.api import Bytes, CopyingStore, ObjectStore, ResumedUpload, ResumingStore, ServerCopy
+from keyfold.store.pacing import CHUNK_BYTES, Pacer
+from keyfold.store.wrappers.base import unwrapped
+from keyfold_replicator.copy.jobs import CopyJob, CopyResult, TransferStopped, Way
+from keyfold_replicator.copy.memory_budget import Memory
+
+STORE_COPY_BYTES_MIN: Final = 1024 * 1024
+"""A copy inside a store takes three requests that cost as much as writes; sending takes one and a read."""
+
+LARGE_BYTES: Final = 4 * PART_BYTES
+"""An object of at least this size is first looked for: a request costs less than sending it in vain."""
+
+_COPY_FAILURES_MAX: Final = 3
+_SLEEP_S: Final = 0.25
+_SMALL_HELD_PARTS: Final = 2  # as it came, and as boto3 sends it
+_LARGE_HELD_PARTS: Final = 4  # fetched ahead, come, being sent, and that in boto3's hands
+
+
+class _Disagrees(Exception):
+    """The bytes are not those that the manifest names."""
+
+
+_NOT_THE_UPLOADS: Final = (UploadLost, NameTaken, AccessDenied, BucketMissing)
+
+_NEVER_AGAIN: Final = (_Disagrees, ObjectNotFound, UploadLost, NameTaken)
+"""After these errors the sent parts are of no use; after others they stay for the next process."""
+
+
+class Carrier:
+    """Copy objects, each in the caller's thread. Thread-safe."""
+
+    def __init__(
+        self,
+        source: ObjectStore,
+        target: ObjectStore,
+        topics_dir: str,
+        patience: Patience,
+        memory: Memory,
+        stopping: threading.Event,
+        *,
+        pacer: Pacer | None = None,
+    ) -> None:
+        self.source = source
+        self.target = target
+        self.topics_dir = topics_dir
+        self.patience = patience
+        self.memory = memory
+        self.stopping = stopping
+        self._pacer = pacer
+        self._may_copy = isinstance(target, CopyingStore) and target.copies_from(source)
+        self._copy_failures = 0
+
+    def carry(self, job: CopyJob, stop: threading.Event) -> CopyResult:
+        """Ensure that the object is at the replica. Raise what `Transfer.copy` documents."""
+        carriage = _Carriage(self, job, stop)
+        with self.memory.taken(_held_bytes(job)):
+            try:
+                try:
+                    return carriage.run(is_first=True)
+                except (UploadLost, _Disagrees):
+                    return carriage.run(is_first=False)
+            except _Disagrees as error:
+                raise self._corrupt(job, str(error)) from None
+            except NameTaken as error:
+                raise self._diverged(job, error) from error
+
+    def carry_schema(self, topics_dir: str, schema: int | str) -> bool:
+        """See `Transfer.copy_schemas`; return whether the schema was sent."""
+        source_key, target_key = schema_key(topics_dir, schema), schema_key(self.topics_dir, schema)
+        with about(self.source):
+            try:
+                data = self.patience.repeat(lambda: self.source.get(source_key)).data
+            except ObjectNotFound:
+                return False
+        with about(self.target):
+            with contextlib.suppress(NameTaken):
+                create_object(self.target, target_key, data, self.patience)
+            if self.patience.repeat(lambda: self.target.get(target_key)).data == data:
+                return True
+            raise NameTaken(
+                target_key,
+                "holds another schema than the source has for this id",
+                hint="give the replica a topics directory that holds no schemas of another registry",
+            )
+
+    def copying_target(self) -> CopyingStore | None:
+        """Return the target if it is worth asking it to copy by itself."""
+        may = self._may_copy and self._copy_failures < _COPY_FAILURES_MAX
+        return self.target if may and isinstance(self.target, CopyingStore) else None
+
+    def count_copy(self, *, has_failed: bool) -> None:
+        """Count failures of the target's own copies. Stop asking after several in a row: each may take minutes."""
+        self._copy_failures = self._copy_failures + 1 if has_failed else 0
+
+    def cannot_copy(self) -> None:
+        """Note that the target does not copy by itself, or not in a way that can be trusted."""
+        self._may_copy = False
+
+    def pace(self, n_bytes: int) -> None:
+        """Return when `n_bytes` may be fetched."""
+        if self._pacer is not None:
+            for start in range(0, n_bytes, CHUNK_BYTES):
+                self._pacer.acquire(min(CHUNK_BYTES, n_bytes - start))
+
+    def _corrupt(self, job: CopyJob, what: str) -> Corrupt:
+        error = Corrupt(
+            job.place.topic,
+            job.place.partition,
+            f"`{job.key}` in {self.source.url} {what}",
+            hint=f"the object was not copied; run `keyfold log verify <url of the source> {job.place.topic}`",
+        )
+        error.host = host_of(self.source)
+        return error
+
+    def _diverged(self, job: CopyJob, error: NameTaken) -> ReplicaDiverged:
+        told = ReplicaDiverged(
+            job.place.topic,
+            job.place.partition,
+            f"in {self.target.url} {error.message}",
+            hint="another process writes into the replica's folder; stop it, and delete the object",
+        )
+        told.host = error.host
+        return told
+
+
+class _Carriage:
+    """One object in progress, in one thread."""
+
+    def __init__(self, carrier: Carrier, job: CopyJob, stop: threading.Event) -> None:
+        self._carrier = carrier
+        self._source = carrier.source
+        self._target = carrier.target
+        self._job = job
+        self._key = replace(job.place, topics_dir=carrier.topics_dir).own_key(job.name)
+        self._stop = stop
+        patience = carrier.patience
+        self._patience = replace(patience, clock=_StoppableClock(patience.clock, self._go_on))
+
+    def run(self, *, is_first: bool) -> CopyResult:
+        """Make one attempt. The second one does not use anything that was begun before."""
+        self._go_on()
+        job = self._job
+        if (job.size_bytes >= LARGE_BYTES or not is_first) and self._is_there():
+            return CopyResult(job, Way.WAS_THERE, 0)
+        if is_first and job.size_bytes >= STORE_COPY_BYTES_MIN and self._is_copied_by_store():
+            return CopyResult(job, Way.COPIED_BY_STORE, 0)
+        if job.size_bytes <= PART_BYTES:
+            return CopyResult(job, Way.SENT, self._send_small())
+        return CopyResult(job, Way.SENT, self._send_large(self._left_by_others() if is_first else None))
+
+    def _is_there(self) -> bool:
+        with about(self._target):
+            try:
+                found = self._patience.repeat(lambda: self._target.head(self._key))
+            except ObjectNotFound:
+                return False
+            if found.size_bytes != self._job.size_bytes:
+                raise NameTaken(self._key, f"holds {found.size_bytes} bytes instead of {self._job.size_bytes}")
+        return True
+
+    def _send_small(self) -> int:
+        job = self._job
+        self._carrier.pace(job.size_bytes)
+        with about(self._source):
+            data = self._patience.repeat(lambda: self._source.get(job.key)).data
+        if len(data) != job.size_bytes:
+            raise _Disagrees(f"has {len(data)} bytes, but the manifest says {job.size_bytes}")
+        self._require_sum(hashlib.sha256(data).digest())
+        with about(self._target):
+            create_object(self._target, self._key, data, self._patience)
+        return job.size_bytes
+
+    def _send_large(self, begun: ResumedUpload | None) -> int:
+        stream = ObjectStream(self._target, self._key, self._patience, begun=begun)
+        digest = hashlib.sha256()
+        try:
+            with contextlib.closing(self._pieces()) as pieces:
+                for piece in pieces:
+                    digest.update(piece)
+                    with about(self._target), self._going_on_with(begun):
+                        stream.write((piece,))
+            self._require_sum(digest.digest())
+            with about(self._target), self._going_on_with(begun):
+                stream.finish()
+        except _NEVER_AGAIN:
+            stream.abandon()
+            raise
+        return self._job.size_bytes - stream.kept_bytes
+
+    @contextlib.contextmanager
+    def _going_on_with(self, begun: ResumedUpload | None) -> Iterator[None]:
+        """Abort another process's upload if the store refuses to continue it, and start the object again.
+
+        The refusal (its key is gone, for example) may concern only that upload. If it stayed, each attempt would resume
+        it.
+        """
+        try:
+            yield
+        except StoreError as error:
+            if begun is None or error.retriable or isinstance(error, _NOT_THE_UPLOADS):
+                raise
+            with contextlib.suppress(StoreError):
+                begun.abort()
+            raise UploadLost(self._key, f"cannot be continued: {error.message}") from error
+
+    def _is_copied_by_store(self) -> bool:
+        """Whether the store has copied the object. If not, or with another checksum, sending shows what is wrong."""
+        job, target = self._job, self._carrier.copying_target()
+        if target is None:
+            return False
+        try:
+            copied = self._patience.repeat(lambda: target.start_copy(self._source, job.key, self._key, job.size_bytes))
+        except ObjectNotFound as error:
+            error.host = error.host or host_of(self._source)
+            raise
+        except StoreError:
+            self._carrier.count_copy(has_failed=True)
+            return False
+        if copied is None:
+            self._carrier.cannot_copy()
+            return False
+        if copied.sha256 != job.sha256:
+            with contextlib.suppress(StoreError):
+                copied.abort()
+            return False
+        with about(self._target):
+            return self._is_made_visible(copied)
+
+    def _is_made_visible(self, copied: ServerCopy) -> bool:
+        """Whether the copy has become the object; False if the store refuses what it has copied."""
+        try:
+            self._patience.repeat(copied.complete)
+        except StoreError as error:
+            if error.retriable:
+                raise
+            with contextlib.suppress(StoreError):
+                copied.abort()
+            if isinstance(error, AlreadyExists | UploadLost):
+                return self._is_there()
+            self._carrier.count_copy(has_failed=True)
+            return False
+        self._carrier.count_copy(has_failed=False)
+        return True
+
+    def _pieces(self) -> Generator[Bytes, None, None]:
+        """Yield the object's bytes, cut like its parts; the next ones are fetched while these are used."""
+        job = self._job
+
+        def fetch(start: int, length: int) -> Bytes:
+            self._go_on()
+            self._carrier.pace(length)
+            with about(self._source):
+                return self._patience.repeat(lambda: self._source.get_range(job.key, start, length))
+
+        try:
+            with FetchAhead(fetch, _parts(job.size_bytes)) as ahead:
+                for start, length in _parts(job.size_bytes):
+                    yield ahead(start, length)
+        except StoreError as error:
+            if error.retriable or isinstance(error, ObjectNotFound | AccessDenied | BucketMissing):
+                raise
+            with about(self._source):
+                found = self._patience.repeat(lambda: self._source.head(job.key))
+            if found.size_bytes == job.size_bytes:
+                raise
+            raise _Disagrees(f"has {found.size_bytes} bytes, but the manifest says {job.size_bytes}") from error
+
+    def _left_by_others(self) -> ResumedUpload | None:
+        """Return an unfinished upload of this object; None if there is none, or the store does not say."""
+        target = self._target
+        if not isinstance(target, ResumingStore):
+            return None
+        with about(target):
+            try:
+                return self._patience.repeat(lambda: target.resume_upload(self._key))
+            except StoreError as error:
+                if error.retriable:
+                    raise
+                return None
+
+    def _require_sum(self, found: bytes) -> None:
+        if found != self._job.sha256:
+            raise _Disagrees("does not have the SHA-256 of the manifest")
+
+    def _go_on(self) -> None:
+        if self._stop.is_set() or self._carrier.stopping.is_set():
+            raise TransferStopped(f"{self._job.place}: the copy of {self._job.name} was stopped")
+
+
+class _StoppableClock:
+    """A clock whose sleeps end when `go_on` raises."""
+
+    def __init__(self, inner: Clock, go_on: Callable[[], None]) -> None:
+        self._inner = inner
+        self._go_on = go_on
+        self.now_ms = inner.now_ms
+        self.monotonic_s = inner.monotonic_s
+
+    def sleep(self, seconds: float) -> None:
+        """See `Clock.sleep`."""
+        while seconds > 0:
+            self._go_on()
+            self._inner.sleep(min(seconds, _SLEEP_S))
+            seconds -= _SLEEP_S
+
+
+def _parts(size_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yield (start, length) of an object's parts, as `ObjectStream` cuts it."""
+    start = 0
+    while start < size_bytes:
+        length = min(part_bytes(start), size_bytes - start)
+        yield start, length
+        start += length
+
+
+def _held_bytes(job: CopyJob) -> int:
+    if job.size_bytes <= PART_BYTES:
+        return _SMALL_HELD_PARTS * job.size_bytes
+    return min(_LARGE_HELD_PARTS * part_bytes(job.size_bytes), _SMALL_HELD_PARTS * job.size_bytes)
+
+
+@contextlib.contextmanager
+def about(store: ObjectStore) -> Iterator[None]:
+    """Add the store's host to errors that do not name one."""
+    try:
+        yield
+    except KeyfoldError as error:
+        error.host = error.host or host_of(store)
+        raise
+
+
+def host_of(store: ObjectStore) -> str:
+    """Return `host:port` of a store, or the URL of one without a host."""
+    return str(getattr(unwrapped(store), "host", store.url))

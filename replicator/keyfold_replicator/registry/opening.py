@@ -1,0 +1,124 @@
+"""From a registration to what a `Runner` needs: both sides, settings, and a source of the current registration.
+
+    source    a store that the caller has opened; `side` makes a side of it
+    replica   opened here, with the registration's endpoint, region, credentials and encryption
+    desk      the registration and the replica's permissions, read again whenever the runner asks
+
+A `Runner` is made for one version of a registration. If more than its topics or its pause changes (another bucket,
+other credentials), the desk reports that it is gone, and the service opens it again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from random import Random
+from typing import Final
+from urllib.parse import urlsplit
+
+from keyfold.config.allowed_credentials import AllowedCredentials
+from keyfold.replicas.documents import Enablement, Registration
+from keyfold.replicas.registry import EnablementBook, NotRegistered, Registry
+from keyfold.runtime.clock import Clock
+from keyfold.store.api import ObjectStore
+from keyfold.store.pacing import Pacer
+from keyfold.store.s3 import S3Location
+from keyfold_replicator.registry.link import Link, Orders, ReplicaSettings, Side
+from keyfold_replicator.state.retry import Retry
+
+OpenLocation = Callable[[S3Location, Pacer | None], ObjectStore]
+
+# Changes that a running runner applies; all others need a new one.
+_ORDERS: Final = frozenset({"topics", "topics.regex"})
+_DEFAULTS: Final = ReplicaSettings()
+
+
+def open_location(location: S3Location, pacer: Pacer | None = None) -> ObjectStore:
+    """Open the store at a location."""
+    return location.open(pacer)
+
+
+def side(store: ObjectStore, topics_dir: str) -> Side:
+    """Return one side of a link, for an open store."""
+    return Side(store, topics_dir, f"{store.url}/{topics_dir}".rstrip("/"), host_of(store))
+
+
+def host_of(store: ObjectStore) -> str:
+    """Return the host that a store's requests go to, for messages."""
+    location = getattr(store, "location", None)
+    if not isinstance(location, S3Location):
+        return store.url
+    if location.endpoint_url:
+        return urlsplit(location.endpoint_url).netloc
+    return f"s3.{location.region}.amazonaws.com" if location.region else "s3.amazonaws.com"
+
+
+def replica_side(
+    registration: Registration,
+    allowed: AllowedCredentials,
+    *,
+    pacer: Pacer | None = None,
+    environ: Mapping[str, str] | None = None,
+    opener: OpenLocation = open_location,
+    max_connections: int = 16,
+) -> Side:
+    """Open the replica's side. Raise `ConfigError` if a credential is not allowed or cannot be resolved."""
+    found = os.environ if environ is None else environ
+    location = registration.location(found, allowed, max_connections=max_connections)
+    return side(opener(location, pacer), registration.topics_dir)
+
+
+def link(registration: Registration, source: Side, replica: Side) -> Link:
+    """Return a registered replica with both its sides."""
+    return Link(registration.name, registration.hold_name, source, replica)
+
+
+def settings(registration: Registration, base: ReplicaSettings = _DEFAULTS) -> ReplicaSettings:
+    """Return `base` with the registration's settings. Raise `ConfigError`."""
+    options = registration.options
+    return replace(
+        base,
+        pin_min_bytes=options.pin_min_bytes,
+        retry=Retry(options.backoff_ms, options.backoff_max_ms),
+        file_delete_delay_ms=options.file_delete_delay_ms,
+    )
+
+
+def close(store: ObjectStore) -> None:
+    """Close a store, if it can be closed."""
+    shut = getattr(store, "close", None)
+    if shut is not None:
+        shut()
+
+
+class RegisteredDesk:
+    """The `Desk` of a registered replica."""
+
+    def __init__(self, registration: Registration, source: Side, replica: Side, clock: Clock, random: Random) -> None:
+        self._begun_with = registration
+        self._registry = Registry(source.store, source.topics_dir, clock, Random(random.getrandbits(64)))
+        self._book = EnablementBook(replica.store, replica.topics_dir, clock, Random(random.getrandbits(64)))
+
+    def orders(self) -> Orders | None:
+        """See `Desk.orders`; None also where the registration now stands for something else. One GET."""
+        try:
+            found = self._registry.load(self._begun_with.name)
+        except NotRegistered:
+            return None
+        if is_other(self._begun_with, found):
+            return None
+        return Orders(found.is_paused, found.covers)
+
+    def enablement(self) -> Enablement:
+        """See `Desk.enablement`."""
+        return self._book.load()
+
+
+def is_other(before: Registration, now: Registration) -> bool:
+    """Whether a runner that was made for `before` cannot be used for `now`."""
+    return now.cursor_id != before.cursor_id or _fixed(now) != _fixed(before)
+
+
+def _fixed(registration: Registration) -> dict[str, str]:
+    return {key: value for key, value in registration.config.items() if key not in _ORDERS}

@@ -1,0 +1,117 @@
+"""A replicator's claim on one partition of a replica, and what it knows about the replica.
+
+A claim is kept from round to round, because taking one is a commit. Between rounds it keeps the epoch, but drops the
+manifest, which may be large. After a failed commit the claim is dropped, because its knowledge may be wrong.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from random import Random
+
+from keyfold.errors import CommitRefused, ManifestLost, ObjectNotFound
+from keyfold.log.commit import Pinned
+from keyfold.log.manifest import Manifest
+from keyfold.log.replica_log import ReplicaLog, ReplicaSession
+from keyfold.runtime.clock import Clock
+from keyfold_replicator.registry.link import Link, Side
+
+
+@dataclass(slots=True)
+class Speaking:
+    """The side that a round is talking to, for errors that do not name it."""
+
+    side: Side
+
+
+class Claim:
+    """The claim on one partition. For one thread at a time."""
+
+    def __init__(
+        self,
+        link: Link,
+        topic: str,
+        partition: int,
+        speaking: Speaking,
+        *,
+        clock: Clock,
+        random: Random,
+        patience_s: float,
+    ) -> None:
+        self._link = link
+        self._speaking = speaking
+        place = link.replica.place(topic, partition)
+        self.log = ReplicaLog(link.replica.store, place, clock=clock, random=random, patience_s=patience_s)
+        self.session: ReplicaSession | None = None
+        self._seen_etag = ""
+
+    @property
+    def held(self) -> ReplicaSession:
+        """The session of a claimed partition."""
+        assert self.session is not None
+        return self.session
+
+    @property
+    def etag(self) -> str:
+        """The ETag of the newest manifest that was read; empty if there was none."""
+        if self.session is not None and self.session.pinned is not None:
+            self._seen_etag = self.session.pinned.etag
+        return self._seen_etag
+
+    def look(self) -> Pinned | None:
+        """Return what the replica has now, claimed or not; None before the first commit."""
+        self._speaking.side = self._link.replica
+        if self.session is not None:
+            try:
+                self._refresh(self.session)
+            except CommitRefused:
+                self.session = None  # another replicator was there, or it was promoted: look as anybody does
+            else:
+                return self.session.pinned
+        pinned = self.log.load()
+        self._seen_etag = "" if pinned is None else pinned.etag
+        return pinned
+
+    def take(self, source: Manifest) -> ReplicaSession:
+        """Claim the partition. The source's manifest must be read again afterwards."""
+        self._speaking.side = self._link.replica
+        # The session keeps this manifest, so leave out the segments: a log may be in sync for weeks.
+        claimed = replace(source, segments=(), replaced=())
+        self.session = self.log.claim(claimed, name=self._link.name, source_url=self._link.source.url)
+        return self.session
+
+    def drop(self) -> None:
+        """Drop the claim; the next round that needs one takes a new one."""
+        self.session = None
+
+    def require(self) -> None:
+        """Raise `Fenced` if another replicator has claimed the partition. One HEAD."""
+        self._speaking.side = self._link.replica
+        key = self.log.place.manifest_key
+        try:
+            etag = self.log.patience.repeat(lambda: self._link.replica.store.head(key)).etag
+        except ObjectNotFound:
+            etag = ""
+        if etag != self.etag:
+            self.held.refresh()
+
+    def park(self) -> None:
+        """Drop the manifest until the next round."""
+        if self.session is not None and self.session.pinned is not None:
+            self._seen_etag = self.session.pinned.etag
+            self.session.park()
+
+    def unpark(self) -> None:
+        """Read the manifest again. Raise `Fenced` if the claim has been lost."""
+        if self.session is not None and self.session.manifest is None:
+            self._speaking.side = self._link.replica
+            self._refresh(self.session)
+
+    def _refresh(self, session: ReplicaSession) -> None:
+        """Read the manifest again. If it is gone, end the claim: the next round starts like the first one."""
+        try:
+            session.refresh()
+        except ManifestLost as error:
+            error.hint = "the next round writes a new manifest from the objects that are there"
+            self.session = None
+            raise

@@ -1,0 +1,352 @@
+"""The rounds of one partition: copy the source's newest version to the replica, objects first, then one commit.
+
+    look        read the source's manifest, then the replica's; if they are equal, write nothing on either side
+    rule        check that this version may go there (`keyfold_replicator.registry.compaction_rule`)
+    claim       take the replica's epoch, once for all rounds of this process, then read the source's manifest AGAIN
+    pin         hold the version at the source, if the copy is large or objects disappeared during the round before
+    mark        before the first commit: mark the folder as a replica with an unfinished first copy (`log.first_copy`)
+    copy        copy kept schemas, then the missing objects, several at a time
+    commit      write the replica's manifest: this version of the source, if the epoch is still ours
+    cursor      tell the source up to which offset the replica has everything, and remove the pin
+    chores      collect garbage at the replica (`keyfold_replicator.rounds.gc_schedule`)
+
+A round may end anywhere. The next round lists the replica's folder and finds the objects that were copied. A commit
+without its cursor is in sync, and the next round repairs the cursor. The order of claim and second read is what the
+collector's proof needs: every object that a round relies on at the replica is named by a version of the source that was
+read after the claim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Final
+
+from keyfold.errors import Corrupt, KeyfoldError, ObjectNotFound, ReplicaError
+from keyfold.log.commit import Pinned
+from keyfold.log.edits_replica import require_follows, same_content
+from keyfold.log.manifest import NO_VERSION, Manifest, was_compacted
+from keyfold.log.names import Place
+from keyfold.log.partition_log import PartitionLog
+from keyfold.replicas.documents import Enablement
+from keyfold.runtime.clock import Clock
+from keyfold_replicator.copy.jobs import TransferStopped, Way
+from keyfold_replicator.copy.schemas import SchemaCourier
+from keyfold_replicator.copy.transfer import Transfer
+from keyfold_replicator.registry.compaction_rule import refusal
+from keyfold_replicator.registry.link import Link, ReplicaSettings, Side
+from keyfold_replicator.rounds.change_detector import Glance
+from keyfold_replicator.rounds.claim import Claim, Speaking
+from keyfold_replicator.rounds.gc_schedule import Chores
+from keyfold_replicator.rounds.holds import Pin
+from keyfold_replicator.rounds.plan import Plan, plan
+from keyfold_replicator.rounds.slots import Turns
+from keyfold_replicator.state.totals import Tally, Totals
+
+LOST_PLANS_MAX: Final = 3
+"""A round gives up after this many plans whose objects disappeared; with a pin it should not happen once."""
+
+CLAIM_LOOK_S: Final = 30.0
+"""How often a copy checks whether another replicator has taken over."""
+
+DAMAGE_AGAIN_S: Final = 1800.0
+"""A version with damaged objects is copied again after this time, or when the source has another version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What the rounds of all partitions share. `is_wanted` is called between objects; False interrupts a copy."""
+
+    turns: Turns
+
+    transfer: Transfer
+    courier: SchemaCourier
+    tally: Tally
+    enablement: Callable[[], Enablement]
+    is_wanted: Callable[[], bool]
+    clock: Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Both sides as a round knows them; `left_bytes` remain to be copied, -1 before that is known."""
+
+    source: Pinned
+    replica: Manifest | None
+    left_bytes: int = -1
+
+
+Watch = Callable[[Seen], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a round ended. `seen` is None if nothing was new; `is_settled`: the source had nothing newer at the end.
+
+    `chore_error`: the replica has everything, but garbage could not be deleted there.
+    """
+
+    seen: Seen | None = None
+    is_settled: bool = True
+    chore_error: KeyfoldError | None = None
+
+
+class Rounds:
+    """One partition. For one thread at a time; the claim is kept from round to round."""
+
+    def __init__(
+        self, link: Link, topic: str, partition: int, settings: ReplicaSettings, tools: Tools, random: Random
+    ) -> None:
+        self._link = link
+        self._settings = settings
+        self._tools = tools
+        self._random = random
+        self._speaking = Speaking(link.source)
+        self._place = link.source.place(topic, partition)
+        self._source = self._source_log()
+        self._claim = Claim(
+            link, topic, partition, self._speaking, clock=tools.clock, random=random, patience_s=settings.patience_s
+        )
+        self._chores = Chores(self._claim, self._source, settings, clock=tools.clock, tally=tools.tally)
+        self._glance = Glance(link.source, link.replica, topic, partition, self._source.patience)
+        self._has_leftovers = True
+        self._damage: tuple[str, float, Corrupt | None] = ("", 0.0, None)
+
+    @property
+    def side(self) -> Side:
+        """The side that the last request went to."""
+        return self._speaking.side
+
+    @property
+    def place(self) -> Place:
+        """The partition, at the source."""
+        return self._place
+
+    def round(self, watch: Watch = lambda _seen: None, *, resync: bool = False) -> Ended:
+        """Do one round. `watch` is told what was read, and how the copy proceeds.
+
+        Raise `CompactionNotEnabled`, `ReplicaFormatTooOld`, `ResyncRequired`, `Fenced`, and what logs and stores raise;
+        `side` is the side that the error is about. Call it again after any of them.
+        """
+        with self._tools.turns.taken():
+            return self._turn(watch, resync=resync)
+
+    def _turn(self, watch: Watch, *, resync: bool) -> Ended:
+        self._require_wanted()
+        self._tools.tally.add(Totals(rounds=1))
+        try:
+            ended = self._round(watch, resync=resync)
+        except BaseException as error:
+            self._glance.forget()
+            self._has_leftovers = True
+            if isinstance(error, ReplicaError):
+                self._do_chores()  # a blocked replica may wait for exactly this
+            raise
+        ended = replace(ended, chore_error=self._do_chores())
+        self._claim.park()
+        return ended
+
+    def _round(self, watch: Watch, *, resync: bool) -> Ended:
+        if not resync and self._is_unchanged():
+            return Ended()
+        # The source is read last: what is there then is not older than what the replica had taken from it.
+        replica = self._look_at_replica()
+        source = self._load_source()
+        if not _is_same(source.manifest, replica):
+            watch(Seen(source, replica))
+            source = self._bring(source, replica, watch, resync=resync)
+            replica = self._claim.held.manifest
+        assert replica is not None
+        source = self._cursor(source, replica)
+        is_settled = _is_same(source.manifest, replica)
+        if is_settled:
+            self._glance.settle(source.etag, self._claim.etag)
+        return Ended(Seen(source, replica), is_settled)
+
+    # Looking
+
+    def _is_unchanged(self) -> bool:
+        try:
+            return self._glance.is_unchanged()
+        finally:
+            self._speaking.side = self._glance.side
+
+    def _load_source(self) -> Pinned:
+        self._speaking.side = self._link.source
+        return self._source.load()
+
+    def _look_at_replica(self) -> Manifest | None:
+        pinned = self._claim.look()
+        if pinned is None:
+            return None
+        self._chores.expect(pinned)
+        return pinned.manifest
+
+    # Bringing
+
+    def _bring(self, source: Pinned, replica: Manifest | None, watch: Watch, *, resync: bool) -> Pinned:
+        """Bring the replica up to date; return the source's version that it then has."""
+        lost = 0
+        pin: Pin | None = None
+        while True:
+            self._admit(source.manifest, replica, resync=resync)
+            if self._claim.session is None:
+                replica = self._take_claim(source.manifest)
+                source = self._load_source()  # from here on the round uses a manifest that was read after the claim
+                continue
+            if _is_same(source.manifest, self._claim.session.manifest):
+                return source  # another replicator had done it before the claim
+            self._require_sound(source)
+            found = self._plan(source.manifest)
+            if pin is None and found.jobs and (lost or found.size_bytes >= self._settings.pin_min_bytes):
+                pin = self._pin(source)
+                source = pin.pinned
+                continue
+            try:
+                self._copy(found, source, pin, watch)
+            except ObjectNotFound as error:
+                lost += 1
+                source, pin = self._plan_again(error, lost), None
+                continue
+            except Corrupt as error:
+                self._damage = (source.etag, self._now_s() + DAMAGE_AGAIN_S, error)
+                raise
+            return self._commit(source, resync=resync)
+
+    def _require_sound(self, source: Pinned) -> None:
+        """Raise the recent error of this very version again: finding it again would cost all its bytes."""
+        etag, until_s, error = self._damage
+        if error is not None and etag == source.etag and self._now_s() < until_s:
+            raise error
+
+    def _admit(self, source: Manifest, replica: Manifest | None, *, resync: bool) -> None:
+        """Raise an error if this version may not go to the replica."""
+        self._speaking.side = self._link.replica
+        if replica is not None and replica.replica is not None:
+            require_follows(replica, source, resync=resync)  # what the commit would refuse, before anything is sent
+        if was_compacted(source):
+            named = f"{self._link.source.url} {self._link.name}"
+            refused = refusal(source, self._tools.enablement(), self._link.replica.url, named)
+            if refused is not None:
+                raise refused
+
+    def _take_claim(self, source: Manifest) -> Manifest | None:
+        session = self._claim.take(source)
+        self._has_leftovers = True
+        self._chores.claimed()
+        return session.manifest
+
+    def _plan(self, source: Manifest) -> Plan:
+        there = self._claim.held.manifest
+        found = plan(self._place, source, there)
+        if not found.jobs or not self._has_leftovers:
+            return found
+        self._speaking.side = self._link.replica
+        found = plan(self._place, source, there, self._claim.log.listed())
+        self._tools.tally.add(Totals(objects_found=found.left_out))
+        return found
+
+    def _pin(self, source: Pinned) -> Pin:
+        self._speaking.side = self._link.source
+        self._tools.tally.add(Totals(pins=1))
+        return Pin(self._source_log(), self._link.hold_name, source, self._settings.pin_ms)
+
+    def _copy(self, found: Plan, source: Pinned, pin: Pin | None, watch: Watch) -> None:
+        left_bytes = found.size_bytes
+        watch(Seen(source, self._claim.held.manifest, left_bytes))
+        if not found.jobs:
+            return
+        self._speaking.side = self._link.replica
+        self._claim.held.mark_first_copy(source.manifest, found.listed)
+        self._tools.courier.carry()
+        if pin is None:
+            self._send(found, source, watch)
+            return
+        with pin:
+            self._send(found, source, watch)
+
+    def _send(self, found: Plan, source: Pinned, watch: Watch) -> None:
+        left_bytes, looked_at_s = found.size_bytes, self._now_s()
+        with self._tools.turns.given_up(), closing(self._tools.transfer.copy(found.jobs)) as results:
+            for result in results:
+                self._tools.tally.add(_counted(result.way, result.sent_bytes, result.job.size_bytes))
+                left_bytes -= result.job.size_bytes
+                watch(Seen(source, self._claim.held.manifest, left_bytes))
+                self._require_wanted()
+                if self._now_s() >= looked_at_s + CLAIM_LOOK_S:
+                    looked_at_s = self._now_s()
+                    self._claim.require()
+
+    def _require_wanted(self) -> None:
+        if not self._tools.is_wanted():
+            raise TransferStopped(f"{self._place}: the replica was paused, or the process is stopping")
+
+    def _plan_again(self, error: ObjectNotFound, lost: int) -> Pinned:
+        """Return the source as it is now, after an object disappeared before its copy, if that explains it."""
+        self._tools.tally.add(Totals(plans_repeated=1))
+        self._has_leftovers = True
+        source = self._load_source()
+        name = error.key.removeprefix(self._place.folder)
+        if name in source.manifest.object_names():
+            raise Corrupt(
+                self._place.topic,
+                self._place.partition,
+                f"the source's manifest names {name}, which does not exist",
+                hint=f"run `keyfold log verify {self._link.source.url} {self._place.topic}`",
+            ) from error
+        if lost >= LOST_PLANS_MAX:
+            raise error
+        return source
+
+    def _commit(self, source: Pinned, *, resync: bool) -> Pinned:
+        self._speaking.side = self._link.replica
+        session = self._claim.held
+        # After any failure the session's knowledge may be wrong, because the commit may have landed anyway.
+        self._claim.drop()
+        session.mirror(source.manifest, resync=resync)
+        self._claim.session = session
+        self._tools.tally.add(Totals(commits=1))
+        self._has_leftovers = False
+        assert session.pinned is not None
+        self._chores.expect(session.pinned)
+        return source
+
+    # After it
+
+    def _cursor(self, source: Pinned, replica: Manifest) -> Pinned:
+        """Tell the source what the replica has, if it does not know; return the source's version after that."""
+        held = source.manifest.hold(self._link.hold_name)
+        if held is not None and held.version == NO_VERSION and held.received_to >= replica.next_offset:
+            return source
+        self._speaking.side = self._link.source
+        return self._source.hold(self._link.hold_name, None, received_to=replica.next_offset, pinned=source)
+
+    def _do_chores(self) -> KeyfoldError | None:
+        self._speaking.side = self._link.replica
+        return self._chores.do(lambda: self._glance.committed(self._claim.etag))
+
+    def _source_log(self) -> PartitionLog:
+        return PartitionLog(
+            self._link.source.store,
+            self._place,
+            clock=self._tools.clock,
+            random=self._random,
+            patience_s=self._settings.patience_s,
+        )
+
+    def _now_s(self) -> float:
+        return self._tools.clock.monotonic_s()
+
+
+def _is_same(source: Manifest, replica: Manifest | None) -> bool:
+    return replica is not None and same_content(source, replica)
+
+
+def _counted(way: Way, sent_bytes: int, size_bytes: int) -> Totals:
+    if way is Way.SENT:
+        return Totals(objects_sent=1, sent_bytes=sent_bytes)
+    if way is Way.COPIED_BY_STORE:
+        return Totals(objects_copied=1, copied_bytes=size_bytes)
+    return Totals(objects_found=1)

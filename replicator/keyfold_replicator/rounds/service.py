@@ -1,0 +1,323 @@
+"""All replicas of a source in one process: each registration has a runner, stores and a thread of its own.
+
+once    one round of every partition of every replica
+loop    until stopped. A new replica starts within seconds, a removed one is stopped, and an edited one is opened again.
+        A replica that cannot be opened (a missing credential) delays no other
+
+Signs of life are each turn of the loop, and the reports of each replica. A replica reports at least once a minute while
+its loop runs, however long its copies take.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final, Protocol
+
+import structlog
+
+from keyfold.config.allowed_credentials import AllowedCredentials
+from keyfold.errors import ConditionsIgnored, KeyfoldError
+from keyfold.replicas.documents import Registration
+from keyfold.replicas.registry import NotRegistered, Registry
+from keyfold.runtime.backoff import Backoff
+from keyfold.runtime.clock import Clock
+from keyfold.runtime.health import Vitals
+from keyfold.store.pacing import Pacer
+from keyfold.store.probe import PATIENCE_IN_A_LOOP_S, probe
+from keyfold_replicator.registry.holds import drop_holds_if_removed
+from keyfold_replicator.registry.link import Desk, Link, ReplicaSettings, Side
+from keyfold_replicator.registry.opening import (
+    OpenLocation,
+    RegisteredDesk,
+    close,
+    link,
+    open_location,
+    replica_side,
+    settings,
+)
+from keyfold_replicator.rounds.runner import RUNNER_TIMINGS, Publish, Runner, RunnerTimings, RunSummary
+from keyfold_replicator.state.states import PartitionState
+from keyfold_replicator.state.totals import Tally
+from keyfold_replicator.status.status_report import StatusWriter
+
+LOOK_S: Final = 5.0
+OPEN_AGAIN: Final = Backoff(first_ms=1_000, cap_ms=60_000)
+REQUESTS_IN_VAIN: Final = 8
+"""Maximum number of failing requests in a row, each retried for `patience_s`, between two signs of life."""
+
+log = structlog.get_logger(__name__)
+
+
+class Watch(Protocol):
+    """An observer of the replicas of a process, such as the metrics."""
+
+    def begin(self, name: str) -> Tally:
+        """A replica is opened; return where to count its work."""
+
+    def publish(self, name: str, states: Sequence[PartitionState]) -> None:
+        """Receive the states of its partitions."""
+
+    def end(self, name: str) -> None:
+        """The replica was removed."""
+
+
+class NoWatch:
+    """An observer that does nothing."""
+
+    def begin(self, name: str) -> Tally:
+        """See `Watch.begin`."""
+        del name
+        return Tally()
+
+    def publish(self, name: str, states: Sequence[PartitionState]) -> None:
+        """See `Watch.publish`."""
+
+    def end(self, name: str) -> None:
+        """See `Watch.end`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What a process needs to replicate.
+
+    `holder` names the process in the status of the replicas. `allowed` says which credentials registrations may name. A
+    replica that was edited or could not be opened is opened again after `open_again`.
+    """
+
+    settings: ReplicaSettings
+    clock: Clock
+    random: Random
+    holder: str
+    opener: OpenLocation = open_location
+    environ: Mapping[str, str] | None = None
+    pacer: Pacer | None = None
+    allowed: AllowedCredentials = field(default_factory=AllowedCredentials)
+    timings: RunnerTimings = RUNNER_TIMINGS
+    open_again: Backoff = OPEN_AGAIN
+
+    def dice(self) -> Random:
+        """Return a source of randomness for one part of the process."""
+        return Random(self.random.getrandbits(64))
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowed:
+    """What a run is limited to, and whether it accepts that removed tombstones were never received (`resync`)."""
+
+    topic: str | None = None
+    partition: int | None = None
+    resync: bool = False
+
+
+EVERYTHING: Final = Narrowed()
+
+
+def quiet_max_s(settings: ReplicaSettings) -> float:
+    """Return how long a working loop may give no sign of life."""
+    return RUNNER_TIMINGS.publish_anyway_s + REQUESTS_IN_VAIN * settings.patience_s
+
+
+class Replication:
+    """The replicas of one source, or those with certain names."""
+
+    def __init__(
+        self,
+        source: Side,
+        means: Means,
+        names: Sequence[str] = (),
+        *,
+        watch: Watch | None = None,
+        vitals: Vitals | None = None,
+        look_s: float = LOOK_S,
+    ) -> None:
+        self._vitals = vitals or Vitals(means.clock, quiet_max_s(means.settings))
+        self._source = source
+        self._means = means
+        self._names = frozenset(names)
+        self._watch: Watch = watch or NoWatch()
+        self._look_s = look_s
+        self._proven: set[str] = set()
+        self._registry = Registry(source.store, source.topics_dir, means.clock, means.dice())
+
+    def once(
+        self, should_stop: Callable[[], bool] = lambda: False, narrowed: Narrowed = EVERYTHING
+    ) -> dict[str, RunSummary]:
+        """Do one round of every partition of all replicas, in parallel. Raise what listing the registrations raises."""
+        self._vitals.begun()
+        names = self._wanted()
+        for missing in sorted(self._names - {*names}):
+            self._registry.load(missing)  # raises what is to be said about it
+        with ThreadPoolExecutor(max(1, len(names)), "keyfold-replica-once") as pool:
+            return dict(zip(names, pool.map(lambda n: self._once(n, should_stop, narrowed), names), strict=True))
+
+    def loop(self, stop: threading.Event) -> None:
+        """Replicate until `stop`."""
+        threads: dict[str, threading.Thread] = {}
+        delays: dict[str, Iterator[float]] = {}
+        due_s: dict[str, float] = {}
+        self._vitals.begun()
+        while not stop.is_set():
+            self._vitals.moved()
+            names = self._look(threads)
+            if names is not None:
+                threads = {name: thread for name, thread in threads.items() if thread.is_alive()}
+            for name in names or ():
+                if name in threads or due_s.get(name, 0.0) > self._means.clock.monotonic_s():
+                    continue
+                due_s[name] = self._means.clock.monotonic_s() + next(
+                    delays.setdefault(name, self._means.open_again.delays_s(self._means.random))
+                )
+                threads[name] = threading.Thread(
+                    target=self._serve, args=(name, stop, delays), name=f"keyfold-replica-{name}"
+                )
+                threads[name].start()
+            stop.wait(self._look_s)
+        for thread in threads.values():
+            thread.join()
+
+    def _wanted(self) -> list[str]:
+        return [name for name in self._registry.names() if not self._names or name in self._names]
+
+    def _look(self, threads: Mapping[str, threading.Thread]) -> list[str] | None:
+        """Return the registered names; None if the source does not answer."""
+        try:
+            names = self._wanted()
+        except KeyfoldError as error:
+            log.warning("listing replicas failed", source=self._source.url, error=str(error))
+            return None
+        for name, thread in threads.items():
+            if not thread.is_alive() and name not in names:
+                self._watch.end(name)
+        return names
+
+    def _serve(self, name: str, stop: threading.Event, delays: dict[str, Iterator[float]]) -> None:
+        """Replicate to one replica until its registration changes or is removed."""
+        self._vitals.moved(_part(name))
+        try:
+            registration = self._registry.load(name)
+            with self._opened(registration) as (runner, writer):
+                log.info("replicating", replica=name, source=self._source.url, to=registration.url)
+                delays.pop(name, None)
+                runner.loop(stop)
+                writer.ended()
+            if not stop.is_set():
+                self._let_go(registration)
+        except NotRegistered:
+            return
+        except KeyfoldError as error:
+            log.warning("replica cannot be opened", replica=name, error=str(error))
+        finally:
+            self._vitals.over(_part(name))
+
+    def _once(self, name: str, should_stop: Callable[[], bool], narrowed: Narrowed) -> RunSummary:
+        try:
+            registration = self._registry.load(name)
+            with self._opened(registration) as (runner, writer):
+                found = runner.once(
+                    should_stop, topic=narrowed.topic, partition=narrowed.partition, resync=narrowed.resync
+                )
+                writer.ended(found.error)
+        except KeyfoldError as error:
+            return RunSummary(error=str(error))
+        if not should_stop():
+            self._let_go(registration)
+        return found
+
+    def _let_go(self, registration: Registration) -> None:
+        """Remove the replica's holds again: a round may have written its cursor after `remove` had dropped them."""
+        means = self._means
+        try:
+            left = drop_holds_if_removed(registration, self._source, means.clock, means.dice())
+        except KeyfoldError as error:
+            left = [str(error)]
+        for why in left:
+            log.warning("a manifest keeps an entry of a removed replica", replica=registration.name, error=why)
+
+    @contextmanager
+    def _opened(self, registration: Registration) -> Iterator[tuple[Runner, StatusWriter]]:
+        means, source, name = self._means, self._source, registration.name
+        tally = self._watch.begin(name)
+        writer = StatusWriter(
+            source.store, source.topics_dir, name, holder=means.holder, clock=means.clock, tally=tally
+        )
+
+        def publish(states: Sequence[PartitionState]) -> None:
+            writer.publish(states)
+            self._watch.publish(name, states)
+            self._vitals.moved(_part(name))
+
+        try:
+            replica = open_replica(registration, means)
+            going_by = settings(registration, means.settings)
+        except KeyfoldError as error:
+            writer.ended(str(error))
+            raise
+        try:
+            self._prove(registration, replica)
+            desk = RegisteredDesk(registration, source, replica, means.clock, means.dice())
+            with runner_of(link(registration, source, replica), desk, going_by, means, tally, publish) as runner:
+                yield runner, writer
+        finally:
+            close(replica.store)
+
+    def _prove(self, registration: Registration, replica: Side) -> None:
+        """Refuse a store that ignores conditional writes, once for each replica. The rounds report other problems."""
+        if registration.cursor_id in self._proven:
+            return
+        try:
+            probe(
+                replica.store,
+                replica.topics_dir,
+                self._means.clock,
+                self._means.dice(),
+                patience_s=PATIENCE_IN_A_LOOP_S,
+                rounds=1,
+            )
+        except ConditionsIgnored:
+            raise
+        except KeyfoldError:
+            return
+        self._proven.add(registration.cursor_id)
+
+
+def _part(name: str) -> str:
+    return f"replica {name}"
+
+
+def open_replica(registration: Registration, means: Means) -> Side:
+    """Open the replica's side, with connections for all threads."""
+    return replica_side(
+        registration,
+        means.allowed,
+        pacer=means.pacer,
+        environ=os.environ if means.environ is None else means.environ,
+        opener=means.opener,
+        max_connections=2 * means.settings.threads + 2,
+    )
+
+
+def runner_of(
+    between: Link,
+    desk: Desk,
+    going_by: ReplicaSettings,
+    means: Means,
+    tally: Tally | None = None,
+    publish: Publish = lambda _states: None,
+) -> Runner:
+    """Return a runner; the caller must close it."""
+    return Runner(
+        between,
+        desk,
+        going_by,
+        clock=means.clock,
+        random=means.dice(),
+        tally=tally,
+        publish=publish,
+        timings=means.timings,
+    )

@@ -1,0 +1,87 @@
+"""Summarize a replica from the states of its partitions: the worst state, sums, and errors by code and host. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from keyfold.log.names import Place
+from keyfold_replicator.state.figures import Lag, Pending
+from keyfold_replicator.state.states import NEVER_MS, State, Trouble
+from keyfold_replicator.status.assessment import Standing
+
+WORST_FIRST: Final = (
+    State.RESYNC_REQUIRED,
+    State.BROKEN,
+    State.WAITING,
+    State.PAUSED,
+    State.COPYING,
+    State.PENDING,
+    State.IN_SYNC,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """An error that partitions have in common, by code and host; `trouble` is the first one's."""
+
+    trouble: Trouble
+    places: tuple[Place, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """All partitions together. Times are local, in ms, -1 if there is none.
+
+    `state` is the worst state, `pending` the sum, `lag` and `backoff_ms` are the highest values. `next_attempt_ms` is
+    the earliest of the waiting partitions, `last_attempt_ms` the latest of all. Since `last_success_ms` at least one
+    partition has had no success (-1: one never had any). `is_by_cursor`: for at least one partition the replica did not
+    answer.
+    """
+
+    state: State = State.IN_SYNC
+    partitions: int = 0
+    by_state: Mapping[State, int] = field(default_factory=dict)
+    pending: Pending = field(default_factory=Pending)
+    lag: Lag = field(default_factory=Lag)
+    backoff_ms: int = 0
+    last_attempt_ms: int = NEVER_MS
+    next_attempt_ms: int = NEVER_MS
+    last_success_ms: int = NEVER_MS
+    is_by_cursor: bool = False
+    errors: tuple[Failing, ...] = ()
+
+
+def summary(standings: Sequence[Standing], *, is_paused: bool = False) -> Summary:
+    """Summarize the states. Without partitions a replica is in sync, or paused."""
+    states = [s.state for s in standings]
+    by_state = Counter(s.state for s in states)
+    usual = State.PAUSED if is_paused else State.IN_SYNC
+    waiting = [s.next_attempt_ms for s in states if s.backoff_ms and s.next_attempt_ms != NEVER_MS]
+    return Summary(
+        state=next((state for state in WORST_FIRST if by_state[state]), usual),
+        partitions=len(states),
+        by_state={state: by_state[state] for state in WORST_FIRST if by_state[state]},
+        pending=sum((s.pending for s in states), Pending()),
+        lag=Lag(max((s.lag.records for s in states), default=0), max((s.lag.ms for s in states), default=0)),
+        backoff_ms=max((s.backoff_ms for s in states), default=0),
+        last_attempt_ms=max((s.last_attempt_ms for s in states), default=NEVER_MS),
+        next_attempt_ms=min(waiting, default=NEVER_MS),
+        last_success_ms=min((s.last_success_ms for s in states), default=NEVER_MS),
+        is_by_cursor=any(s.is_by_cursor for s in standings),
+        errors=failing((s.state.place, error) for s in standings for error in s.errors),
+    )
+
+
+def failing(errors: Iterable[tuple[Place, Trouble]]) -> tuple[Failing, ...]:
+    """Group errors by code and host, those of most partitions first."""
+    first: dict[tuple[str, str], Trouble] = {}
+    places: dict[tuple[str, str], list[Place]] = {}
+    for place, error in errors:
+        kind = (error.code, error.host)
+        first.setdefault(kind, error)
+        places.setdefault(kind, []).append(place)
+    found = [Failing(first[kind], tuple(where)) for kind, where in places.items()]
+    return tuple(sorted(found, key=lambda f: (-len(f.places), f.trouble.code, f.trouble.host)))

@@ -1,0 +1,228 @@
+"""Check Avro with schema ids, as Confluent's serializers write it.
+
+    in the value or key      0 and the id in 4 bytes, or 1 and the GUID in 16, then the data
+    in a header              the same 5 or 17 bytes in `__value_schema_id` or `__key_schema_id`; the value is all data
+
+An id in a header takes precedence over one before the data. A batch is divided by id, and each group is checked with
+its schema in one loop. If a batch has more new ids than the cache holds, the groups are checked in several rounds.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Final
+from uuid import UUID
+
+from keyfold_sink.validate.convert.api import SchemasPending
+from keyfold_sink.validate.convert.avro_layout import BadData, Step
+from keyfold_sink.validate.convert.columns import BatchId, Failure, Headers
+from keyfold_sink.validate.convert.registry_api import SchemaKey
+from keyfold_sink.validate.convert.schemas import Known, Schemas
+
+KEY_HEADER: Final = "__key_schema_id"
+VALUE_HEADER: Final = "__value_schema_id"
+
+_ID, _GUID = 0, 1
+_ID_BYTES: Final = 5
+_GUID_BYTES: Final = 17
+# The maximum nesting of a value times about three calls per level, if the interpreter's own limit is lower.
+_DEEPEST: Final = 10_000
+
+
+class NotFramed(Exception):
+    """A value has no valid schema id; `cause` is the short reason."""
+
+    def __init__(self, cause: str, message: str) -> None:
+        super().__init__(message)
+        self.cause = cause
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Records of one schema: their indexes, and where their data begins."""
+
+    key: SchemaKey
+    begin: int
+    indexes: Sequence[int]
+
+
+@dataclass(slots=True)
+class _Progress:
+    """The results so far of a batch that is being checked."""
+
+    batch: BatchId
+    failures: list[Failure]
+    left: list[_Group] = field(default_factory=list)
+
+
+class AvroCheck:
+    """The avro converter for one column: keys or values."""
+
+    def __init__(self, schemas: Schemas, header: str) -> None:
+        self._schemas = schemas
+        self._header = header
+        self._in_progress: dict[tuple[str, int], _Progress] = {}
+
+    def failures(self, batch: BatchId, column: Sequence[bytes | None], headers: Headers) -> Sequence[Failure]:
+        """See `ColumnCheck`."""
+        self._schemas.pending()  # take the answers that have arrived
+        at = batch[:2]
+        progress = self._in_progress.pop(at, None)
+        if progress is None or progress.batch != batch:
+            progress = self._begun(batch, column, headers)
+        left: list[_Group] = []
+        for group in progress.left:
+            answer = self._schemas.look(group.key)
+            if answer is None:
+                left.append(group)
+            elif isinstance(answer, Known):
+                progress.failures += _judge(answer.check, group, column)
+            else:
+                progress.failures += [Failure(index, answer.cause, answer.message) for index in group.indexes]
+        if left:
+            progress.left = left
+            self._in_progress[at] = progress
+            self._schemas.ask([group.key for group in left])
+            raise SchemasPending
+        return sorted(progress.failures, key=lambda failure: failure.index)
+
+    def pending(self) -> bool:
+        """See `ColumnCheck`."""
+        return self._schemas.pending()
+
+    def close(self) -> None:
+        """See `ColumnCheck`."""
+        self._schemas.close()
+
+    def _begun(self, batch: BatchId, column: Sequence[bytes | None], headers: Headers) -> _Progress:
+        progress = _Progress(batch, [])
+        named = _named(self._header, column, headers) if any(headers) else {}
+        if named:
+            self._begin_named(progress, column, named)
+        elif None not in column:
+            self._begin(progress, column, range(len(column)))
+        else:
+            self._begin(progress, column, [index for index, value in enumerate(column) if value is not None])
+        return progress
+
+    def _begin_named(
+        self, progress: _Progress, column: Sequence[bytes | None], named: Mapping[int, Sequence[bytes]]
+    ) -> None:
+        """Group records that have their schema's id in a header."""
+        framed = [index for index, value in enumerate(column) if value is not None and index not in named]
+        self._begin(progress, column, framed)
+        by_id: dict[bytes, list[int]] = {}
+        for index, ids in named.items():
+            if len(set(ids)) == 1:
+                by_id.setdefault(ids[0], []).append(index)
+            else:
+                message = f"has {len(ids)} different headers {self._header}"
+                progress.failures.append(Failure(index, "two schema ids", message))
+        for head, indexes in by_id.items():
+            try:
+                key, end = read_head(head)
+                if end != len(head):
+                    raise NotFramed("no schema id", f"{len(head) - end} bytes follow the schema id")
+            except NotFramed as error:
+                message = f"has a header {self._header} without a valid schema id: {error}"
+                progress.failures += [Failure(index, error.cause, message) for index in indexes]
+            else:
+                progress.left.append(_Group(key, 0, indexes))
+
+    @staticmethod
+    def _begin(progress: _Progress, column: Sequence[bytes | None], indexes: Sequence[int]) -> None:
+        """Group records by the schema id before their data."""
+        if not indexes:
+            return
+        heads = [column[index][:_ID_BYTES] for index in indexes]  # type: ignore[index]  # no nulls among them
+        first = heads[0]
+        by_head: dict[bytes, Sequence[int]] = {}
+        if heads.count(first) == len(heads) and first[:1] != bytes([_GUID]):
+            by_head[first] = indexes
+        else:
+            for index in indexes:
+                value = column[index]
+                assert value is not None
+                head = value[:_GUID_BYTES] if value[:1] == bytes([_GUID]) else value[:_ID_BYTES]
+                by_head.setdefault(head, []).append(index)  # type: ignore[attr-defined]
+        for head, of_head in by_head.items():
+            try:
+                key, begin = read_head(head)
+            except NotFramed as error:
+                progress.failures += [Failure(index, error.cause, str(error)) for index in of_head]
+            else:
+                progress.left.append(_Group(key, begin, of_head))
+
+
+def read_head(head: bytes) -> tuple[SchemaKey, int]:
+    """Return the schema that the first bytes name, and where the data begins. Raise `NotFramed`."""
+    if head[:1] == bytes([_ID]) and len(head) >= _ID_BYTES:
+        return int.from_bytes(head[1:_ID_BYTES]), _ID_BYTES
+    if head[:1] == bytes([_GUID]) and len(head) >= _GUID_BYTES:
+        return str(UUID(bytes=head[1:_GUID_BYTES])), _GUID_BYTES
+    if head[:1] in {bytes([_ID]), bytes([_GUID])}:
+        raise NotFramed("no schema id", f"has {len(head)} bytes, too few for a schema id")
+    what = f"begins with byte {head[0]}" if head else "is empty"
+    raise NotFramed("no magic byte", f"{what} instead of the 0 that Confluent's serializers write before a schema id")
+
+
+def _named(header: str, column: Sequence[bytes | None], headers: Headers) -> dict[int, list[bytes]]:
+    """Return the indexes of records with schema ids in their headers, and these ids."""
+    return {
+        index: ids
+        for index, pairs in enumerate(headers)
+        if pairs
+        and column[index] is not None
+        and (ids := [value for name, value in pairs if name == header and value is not None])
+    }
+
+
+def _judge(check: Step, group: _Group, column: Sequence[bytes | None]) -> list[Failure]:
+    """Return the failures among the records of one schema."""
+    values = [value for value in map(column.__getitem__, group.indexes) if value is not None]  # all of them
+    try:
+        if list(map(check, values, repeat(group.begin))) == list(map(len, values)):
+            return []
+    except (BadData, IndexError, UnicodeDecodeError, RecursionError):
+        pass
+    with _deep():
+        return [
+            Failure(index, *failure)
+            for index, value in zip(group.indexes, values, strict=True)
+            if (failure := _failure(check, group, value))
+        ]
+
+
+def _failure(check: Step, group: _Group, value: bytes) -> tuple[str, str] | None:
+    """Return the cause and message for one value, None if it is valid."""
+    size = len(value)
+    try:
+        end = check(value, group.begin)
+    except BadData as error:
+        return "does not decode", f"does not decode with schema {group.key}: {error}"
+    except UnicodeDecodeError as error:
+        return "does not decode", f"does not decode with schema {group.key}: a string is not UTF-8 ({error.reason})"
+    except RecursionError:
+        return "does not decode", f"does not decode with schema {group.key}: the value is nested too deeply"
+    except IndexError:
+        end = size + 1
+    if end > size:
+        return "does not decode", f"does not decode with schema {group.key}: the value is truncated at {size} bytes"
+    if end < size:
+        return "bytes left over", f"has {size - end} extra bytes after the value of schema {group.key}"
+    return None
+
+
+@contextmanager
+def _deep() -> Iterator[None]:
+    """Raise the interpreter's recursion limit for deeply nested values; these calls use no C stack."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, _DEEPEST))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)

@@ -1,0 +1,355 @@
+"""A sink's desired state: one small object in the bucket that all of its workers follow.
+
+    <topics.dir>/_sinks/<name>/orders.json
+
+    state        RUNNING, PAUSED or STOPPED: the desired state of all tasks
+    flushes      the number of "flush now" requests; a worker carries out those made after it began
+    restarts     the last requested restarts, numbered
+    slots        the slot of each worker, for its tasks' ids
+
+The object is changed by compare-and-swap: read, apply the change, write with `If-Match`. A writer that loses reads
+again and applies the same change again. A request without an answer is repeated unchanged until the store accepts or
+refuses it. The object keeps the ids of its last changes. So a writer that is refused sees whether its earlier attempt
+has landed, even if others wrote after it: no change is lost, and none is made twice.
+
+A worker never forgets the newest version that it has seen. While the store does not answer, the last known desired
+state applies. If the object was deleted or replaced by an older version by hand, a worker that knows a newer version
+restores it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from random import Random
+from typing import Any, Final
+from urllib.parse import quote
+
+import orjson
+
+from keyfold.errors import (
+    AlreadyExists,
+    ConditionUndecided,
+    ObjectNotFound,
+    PreconditionFailed,
+    StoreError,
+    StoreUnavailable,
+)
+from keyfold.runtime.backoff import Backoff
+from keyfold.runtime.clock import Clock
+from keyfold.runtime.retry import Patience
+from keyfold.store.api import Blob, Create, ObjectStore, Update
+from keyfold.store.documents import DOCUMENT_BYTES_MAX
+from keyfold_sink.status import State
+
+_RESTARTS_KEPT: Final = 64
+_CHANGES_KEPT: Final = 256
+_PATIENCE_S: Final = 15.0
+_DELAYS: Final = Backoff(first_ms=50, cap_ms=2000)
+
+TARGETS: Final = frozenset({State.RUNNING, State.PAUSED, State.STOPPED})
+
+
+class OrdersUnreadable(StoreError):
+    """The object exists and does not contain a sink's desired state."""
+
+
+class Scope(StrEnum):
+    """The tasks to restart. CONNECTOR restarts none; they look up again what they have cached."""
+
+    CONNECTOR = "connector"
+    ALL = "all"
+    FAILED = "failed"
+    ONE = "one"
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """The `number`th requested restart. `worker_id` and `task` (its number in the worker) belong to `Scope.ONE`."""
+
+    number: int
+    scope: Scope
+    worker_id: str = ""
+    task: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """One version of the desired state.
+
+    `state_since` is the version that changed `state` last. `changes` are the ids of the last changes, the newest last.
+    """
+
+    version: int = 0
+    state: State = State.RUNNING
+    state_since: int = 0
+    flushes: int = 0
+    restarts: tuple[Restart, ...] = ()
+    slots: Mapping[str, int] = field(default_factory=dict)
+    changes: tuple[str, ...] = ()
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def restart_number(self) -> int:
+        """The number of the last restart; 0 if there was none."""
+        return self.restarts[-1].number if self.restarts else 0
+
+
+Change = Callable[[Orders], Orders]
+"""Return the changed desired state, or the same object if there is nothing to change."""
+
+
+def sink_folder(topics_dir: str, name: str) -> str:
+    """Return the key prefix of the objects that a sink's workers share. No topic's folder begins with `_`."""
+    head = f"{topics_dir}/" if topics_dir else ""
+    return f"{head}_sinks/{safe_name(name)}/"
+
+
+def safe_name(name: str) -> str:
+    """Encode a name with any characters as one segment of a key."""
+    quoted = quote(name, safe="")
+    return quoted.replace(".", "%2E") if not quoted.strip(".") else quoted
+
+
+# Changes
+
+
+def target(state: State) -> Change:
+    """Change the state to RUNNING, PAUSED or STOPPED."""
+    return lambda orders: orders if orders.state is state else replace(orders, state=state)
+
+
+def flush(orders: Orders) -> Orders:
+    """Request that every task commits what it has read."""
+    return replace(orders, flushes=orders.flushes + 1)
+
+
+def restart(scope: Scope, worker_id: str = "", task: int = -1) -> Change:
+    """Request a restart."""
+
+    def change(orders: Orders) -> Orders:
+        asked = Restart(orders.restart_number + 1, scope, worker_id, task)
+        return replace(orders, restarts=(*orders.restarts, asked)[-_RESTARTS_KEPT:])
+
+    return change
+
+
+def take_slot(worker_id: str) -> Change:
+    """Give a worker the lowest free slot, if it has none."""
+
+    def change(orders: Orders) -> Orders:
+        if worker_id in orders.slots:
+            return orders
+        taken = set(orders.slots.values())
+        slot = next(n for n in range(len(taken) + 1) if n not in taken)
+        return replace(orders, slots={**orders.slots, worker_id: slot})
+
+    return change
+
+
+def free_slots(worker_ids: Iterable[str]) -> Change:
+    """Free the slots of workers that are gone."""
+    gone = frozenset(worker_ids)
+
+    def change(orders: Orders) -> Orders:
+        left = {worker_id: slot for worker_id, slot in orders.slots.items() if worker_id not in gone}
+        return orders if len(left) == len(orders.slots) else replace(orders, slots=left)
+
+    return change
+
+
+# The work of a worker
+
+
+@dataclass(frozen=True, slots=True)
+class ToDo:
+    """The work for a worker between two versions of the desired state."""
+
+    state: State
+    flush: bool
+    restarts: tuple[Restart, ...]
+
+
+def to_do(done: Orders, newest: Orders, worker_id: str) -> ToDo:
+    """Return the work between two versions, without restarts of other workers' tasks.
+
+    If the list of restarts does not reach back to `done`, all tasks are restarted. That loses nothing and satisfies
+    every request.
+    """
+    missed = [asked for asked in newest.restarts if asked.number > done.restart_number]
+    if missed and missed[0].number > done.restart_number + 1:
+        missed = [Restart(newest.restart_number, Scope.ALL)]
+    mine = tuple(asked for asked in missed if asked.scope is not Scope.ONE or asked.worker_id == worker_id)
+    return ToDo(newest.state, newest.flushes > done.flushes, mine)
+
+
+# The object
+
+
+def encode(orders: Orders) -> bytes:
+    """Encode as JSON; fields of a newer keyfold are kept."""
+    known = {
+        "version": orders.version,
+        "state": orders.state,
+        "state_since": orders.state_since,
+        "flushes": orders.flushes,
+        "restarts": orders.restarts,
+        "slots": orders.slots,
+        "changes": orders.changes,
+    }
+    return orjson.dumps({**orders.unknown, **known}, option=orjson.OPT_INDENT_2)
+
+
+def decode(data: bytes, key: str) -> Orders:
+    """Decode a desired state. Raise `OrdersUnreadable` for anything else."""
+    try:
+        found = dict(orjson.loads(data))
+        state = State(found.pop("state"))
+        if state not in TARGETS:
+            raise ValueError(f"{state} is not a desired state")
+        orders = Orders(
+            version=int(found.pop("version")),
+            state=state,
+            state_since=int(found.pop("state_since")),
+            flushes=int(found.pop("flushes")),
+            restarts=tuple(
+                Restart(int(r["number"]), Scope(r["scope"]), str(r["worker_id"]), int(r["task"]))
+                for r in found.pop("restarts")
+            ),
+            slots={str(worker_id): int(slot) for worker_id, slot in found.pop("slots").items()},
+            changes=tuple(map(str, found.pop("changes"))),
+            unknown=found,
+        )
+        encode(orders)  # `TypeError` if a number is too large, or a field of a newer version nested too deeply
+        return orders  # noqa: TRY300 - it is valid only if it can be encoded
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise OrdersUnreadable(
+            key,
+            f"does not contain a sink's desired state: {error!r}",
+            hint="the object contains no records; delete it, then repeat requests such as pause or stop",
+        ) from error
+
+
+def _next(before: Orders, changed: Orders, change_id: str) -> Orders:
+    """Return the next version, with the change's id."""
+    version = max(changed.version, before.version) + 1
+    return replace(
+        changed,
+        version=version,
+        state_since=changed.state_since if changed.state is before.state else version,
+        changes=(*changed.changes, change_id)[-_CHANGES_KEPT:],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    orders: Orders
+    etag: str | None  # None if there is no object
+
+
+class OrderBook:
+    """The desired state of one sink in the bucket. Thread-safe."""
+
+    def __init__(
+        self, store: ObjectStore, folder: str, clock: Clock, random: Random, *, patience_s: float = _PATIENCE_S
+    ) -> None:
+        self._store = store
+        self._key = f"{folder}orders.json"
+        self._clock = clock
+        self._random = random
+        self._patience = Patience(clock, random, _DELAYS, patience_s)
+        self._lock = threading.Lock()
+        self._known: Orders | None = None
+        self._state_seen_s = clock.monotonic_s()
+        self._answered: tuple[int, float] | None = None
+
+    @property
+    def known(self) -> Orders | None:
+        """The newest desired state that was read; None before the store's first answer."""
+        return self._known
+
+    @property
+    def store_now_ms(self) -> int | None:
+        """The store's time, extrapolated from its last answer; None before the first."""
+        if self._answered is None:
+            return None
+        date_ms, at_s = self._answered
+        return date_ms + round((self._clock.monotonic_s() - at_s) * 1000)
+
+    @property
+    def state_age_s(self) -> float:
+        """Time since this process learned of the current `state`."""
+        return self._clock.monotonic_s() - self._state_seen_s
+
+    def look(self) -> Orders:
+        """Read the newest desired state. Raise `StoreUnavailable` (`known` still applies), `OrdersUnreadable`."""
+        found = self._read()
+        known = self._known
+        if known is not None and found.orders.version < known.version:
+            return self.change(lambda newest: known if newest.version < known.version else newest)
+        return self._learn(found.orders)
+
+    def change(self, change: Change) -> Orders:
+        """Make a change exactly once, and return the new desired state.
+
+        Raise `StoreUnavailable` if the store gave no definite answer in time; the change may still take effect. Once
+        that time is over nothing more is written: if this process was suspended in between, its client has timed out
+        and may want something else by now.
+        """
+        change_id = f"{self._random.getrandbits(64):016x}"
+        began_s, began_ms = self._clock.monotonic_s(), self._clock.now_ms()
+        while True:
+            found = self._patience.repeat(self._read)
+            if change_id in found.orders.changes:
+                return self._learn(found.orders)
+            changed = change(found.orders)
+            if changed is found.orders:
+                return self._learn(found.orders)
+            # The monotonic clock stops while the machine is suspended.
+            took_s = max(self._clock.monotonic_s() - began_s, (self._clock.now_ms() - began_ms) / 1000)
+            if took_s > 2 * self._patience.patience_s:
+                raise StoreUnavailable(
+                    self._key,
+                    f"the request took {took_s:.0f} s and was dropped; nothing was changed",
+                    hint="retry the request",
+                )
+            newest = _next(found.orders, changed, change_id)
+            if self._write(newest, found.etag):
+                return self._learn(newest)
+
+    def _read(self) -> _Found:
+        try:
+            blob = self._store.get(self._key, DOCUMENT_BYTES_MAX)
+        except ObjectNotFound:
+            return _Found(Orders(), None)
+        self._note_time(blob)
+        return _Found(decode(blob.data, self._key), blob.etag)
+
+    def _write(self, orders: Orders, etag: str | None) -> bool:
+        """PUT until the store accepts or refuses the object."""
+        data = encode(orders)
+        mode = Create() if etag is None else Update(etag)
+        try:
+            self._patience.repeat(lambda: self._store.put(self._key, data, mode))
+        except (AlreadyExists, PreconditionFailed, ObjectNotFound):
+            return False
+        except (StoreUnavailable, ConditionUndecided) as error:
+            raise StoreUnavailable(
+                self._key,
+                f"the store gave no definite answer for {self._patience.patience_s:g} s: {error.message}",
+                hint="the request may still take effect; check the sink's status before you retry",
+            ) from error
+        return True
+
+    def _learn(self, orders: Orders) -> Orders:
+        with self._lock:
+            if self._known is None or orders.version >= self._known.version:
+                if self._known is None or orders.state_since != self._known.state_since:
+                    self._state_seen_s = self._clock.monotonic_s()
+                self._known = orders
+        return orders
+
+    def _note_time(self, blob: Blob) -> None:
+        self._answered = (blob.date_ms, self._clock.monotonic_s())

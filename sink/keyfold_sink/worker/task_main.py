@@ -1,0 +1,83 @@
+"""The main program of a task's process, at the other end of its supervisor's pipes.
+
+The exit code tells the supervisor whether another start would help, with the codes of every command: 1, 2 and 3 after
+an error that the task has reported, `DEFECT` after an unexpected exception.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import sys
+import threading
+import traceback
+from random import Random
+from typing import Final
+
+import structlog
+
+from keyfold.errors import KeyfoldError
+from keyfold.runtime import event_log
+from keyfold.runtime.clock import Clock
+from keyfold_sink.config.options import SinkOptions
+from keyfold_sink.task.commands import TaskOrders
+from keyfold_sink.task.report import Voice
+from keyfold_sink.task.run import run_task
+from keyfold_sink.wire import Reporter, follow_orders
+from keyfold_sink.worker.spawn import read_first_line
+from keyfold_sink.worker.task_process import STOP_SLACK_S
+
+DEFECT: Final = 70
+_ORDERS_FD: Final = 0
+
+
+def run_child(
+    number: int,
+    report_fd: int,
+    *,
+    paused: bool,
+    proven: bool,
+    until_caught_up: bool,
+    transaction_timeout_s: float,
+    as_json: bool,
+    stop: threading.Event,
+    clock: Clock,
+    random: Random,
+) -> None:
+    """Run task `number`, and exit with its exit code if it failed."""
+    # Print the stacks of a task that hangs; the handler works even while Python's main thread is blocked.
+    faulthandler.register(signal.SIGQUIT, all_threads=True, chain=False)
+    # At a terminal the supervisor shows a progress line; only warnings and errors may interrupt it.
+    event_log.configure(json=as_json, level="warning" if sys.stderr.isatty() and not as_json else "info")
+    event_log.bind(task=number)
+    options = SinkOptions.parse(read_first_line(_ORDERS_FD)).for_task(number)
+    orders = TaskOrders(stop, pause=paused)
+    stop_s = options.shutdown_timeout_ms / 1000 + STOP_SLACK_S
+    follow_orders(_ORDERS_FD, orders.give, lambda: end_by_force(stop_s, clock))
+    with Reporter(report_fd) as report:
+        try:
+            run_task(
+                options,
+                stop=stop,
+                until_caught_up=until_caught_up,
+                transaction_timeout_s=transaction_timeout_s,
+                clock=clock,
+                random=random,
+                orders=orders,
+                voice=Voice(number, clock, report),
+                proven=proven,
+            )
+        except KeyfoldError as error:  # the supervisor shows the error at its end, with those of other tasks
+            structlog.get_logger("keyfold.sink").error("task failed", error=str(error))
+            sys.exit(error.exit_code)
+        except Exception as error:  # noqa: BLE001 - another start may help after any exception
+            traceback.print_exception(error)
+            sys.exit(DEFECT)
+
+
+def end_by_force(after_s: float, clock: Clock) -> None:
+    """End this process after a time. Its supervisor, which kills tasks that hang, is gone."""
+    clock.sleep(after_s)
+    structlog.get_logger("keyfold.sink").error("task without a supervisor hangs; exiting", after_s=after_s)
+    os._exit(DEFECT)

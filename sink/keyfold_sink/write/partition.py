@@ -1,0 +1,337 @@
+"""The writer of one claimed partition: records in, committed segments out.
+
+    append ──► SegmentWriter ──(part full)──► serial queue: upload a part
+                    │
+                   roll ────────────────────► serial queue: upload the rest and the index, check the topic, commit
+
+The main thread appends and rolls; every operation that waits runs on the serial queue. `position` is the offset up to
+which the partition was read, gaps included. A segment's range ends at the position at which it was rolled. So ranges
+are contiguous, whatever control records or compacted offsets lie between.
+
+Commits are reported through `report`, as values in order (see `Committed`), and errors through the serial queue.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from keyfold.errors import CommitUnknown
+from keyfold.log.manifest import Gap, Manifest
+from keyfold.log.partition_log import SinkSession
+from keyfold.log.record import RecordColumns
+from keyfold.log.segment import SegmentWriter
+from keyfold.runtime.clock import Clock, SystemClock
+from keyfold.store.api import ObjectStore
+from keyfold_sink.kafka.source import Source, SourceForbidden, TopicGone, check_identity
+from keyfold_sink.metrics.meter import TaskMeter
+from keyfold_sink.status import UNKNOWN
+from keyfold_sink.write.batch import TopicPartitionKey, cut
+from keyfold_sink.write.memory_budget import InFlight
+from keyfold_sink.write.rolling import Fill, RollPolicy, RollReason
+from keyfold_sink.write.segment_upload import PART_BYTES, Retry, SegmentSender
+from keyfold_sink.write.serial_queue import Lane
+from keyfold_sink.write.skips import Delivery, Skips
+
+# The overhead of an open segment beside the bytes that its writer counts: objects, a name, an upload.
+_OPEN_OVERHEAD_BYTES: Final = 4096
+# How often a missing topic is looked up again, half a second apart: before a commit, and while idle.
+_LOOKS: Final = 3
+_LOOKS_WITHOUT_HASTE: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A commit that succeeded: the log now ends at `next_offset`."""
+
+    key: TopicPartitionKey
+    next_offset: int
+    record_count: int
+    size_bytes: int
+    reason: RollReason
+
+
+@dataclass(slots=True)
+class _Open:
+    """The segment that is being filled."""
+
+    writer: SegmentWriter
+    sender: SegmentSender
+    opened_s: float
+    base_offset: int
+    first_timestamp_ms: int
+    blocks: list[bytes] = field(default_factory=list)
+    blocks_bytes: int = 0
+    leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """The objects that all partitions of a task share."""
+
+    store: ObjectStore
+    source: Source
+    clock: Clock
+    in_flight: InFlight
+    report: Callable[[Committed], None]
+    codec: str = "zstandard"
+    meter: TaskMeter = field(default_factory=lambda: TaskMeter(SystemClock()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Undurable:
+    """A segment in flight: its first record's timestamp, and the monotonic second at which that record was read."""
+
+    next_offset: int
+    first_timestamp_ms: int
+    opened_s: float
+
+
+class PartitionWriter:
+    """The writer of one partition under one claimed epoch."""
+
+    def __init__(self, session: SinkSession, lane: Lane, retry: Retry, policy: RollPolicy, tools: Tools) -> None:
+        self.key: TopicPartitionKey = (session.place.topic, session.place.partition)
+        self.position = session.manifest.next_offset
+        self._session = session
+        self._lane = lane
+        self._retry = retry
+        self._policy = policy
+        self._tools = tools
+        self._open: _Open | None = None
+        self._base_offset = self.position
+        self._skips = Skips()
+        self._held_bytes = 0
+        self._in_flight = InFlight(tools.in_flight)
+        self._hole_since_s: float | None = None
+        self._undurable: deque[_Undurable] = deque()
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory of the open segment."""
+        return self._held_bytes
+
+    @property
+    def sent_bytes(self) -> int:
+        """Memory of this partition's segments in flight to the store."""
+        return self._in_flight.size_bytes
+
+    @property
+    def manifest(self) -> Manifest:
+        """The newest manifest that this writer's session has read."""
+        return self._session.manifest
+
+    @property
+    def unsent_records(self) -> int:
+        """Number of records in the open segment."""
+        return self._open.writer.record_count if self._open else 0
+
+    @property
+    def oldest_record_ms(self) -> int:
+        """Timestamp of the first record that was read and is not durable yet; `UNKNOWN` if there is none."""
+        if self._undurable:
+            return self._undurable[0].first_timestamp_ms
+        return self._open.first_timestamp_ms if self._open else UNKNOWN
+
+    @property
+    def unsent_since_s(self) -> float | None:
+        """Monotonic second at which that first record was read."""
+        if self._undurable:
+            return self._undurable[0].opened_s
+        return self._open.opened_s if self._open else None
+
+    @property
+    def is_rolled(self) -> bool:
+        """Whether all records before `position` are in flight or committed."""
+        return self._base_offset == self.position
+
+    def append(self, batch: RecordColumns, mean_record_bytes: float) -> None:
+        """Append records, without those below `position`. Roll whenever a limit is reached."""
+        begin = 0 if batch.offsets[0] >= self.position else bisect_left(batch.offsets, self.position)
+        if begin < len(batch):
+            self._tools.meter.sent(len(batch) - begin)
+        while begin < len(batch):
+            opened = self._open or self._begin(batch.timestamps[begin])
+            end = begin + self._policy.room(opened.writer.record_count, mean_record_bytes)
+            part = cut(batch, begin, end)
+            opened.writer.append(part)
+            opened.leader_epoch = part.leader_epochs[-1]
+            self.position = part.offsets[-1] + 1
+            self._skips.pass_to(self.position)
+            begin += len(part)
+            self._drain(opened)
+            self.roll_if_due()
+
+    def read_to(self, offset: int) -> None:
+        """Move the position to `offset`, before which Kafka has no more records."""
+        if offset > self.position:
+            self.position = offset
+            self._skips.pass_to(offset)
+            self._await_commit()
+
+    def record_gap(self, gap: Gap) -> None:
+        """Record a gap in the commit that passes it."""
+        self._skips.add((gap,))
+        self._await_commit()
+
+    def skip(self, gaps: Sequence[Gap], delivery: Delivery | None) -> None:
+        """Record skipped offsets ahead of the position, and their dead letters, which the commit waits for."""
+        self._skips.add(gaps, delivery)
+
+    def _await_commit(self) -> None:
+        if self._hole_since_s is None:
+            self._hole_since_s = self._tools.clock.monotonic_s()
+
+    def roll_if_due(self) -> None:
+        """Finish the segment if one of its limits is reached; `segment.ms` also applies to a gap without records."""
+        opened = self._open
+        if opened is None:
+            since_s = self._hole_since_s
+            if since_s is not None and self._policy.is_late(since_s, self._tools.clock.monotonic_s()):
+                self.roll(RollReason.TIME)
+            return
+        fill = Fill(opened.writer.record_count, opened.writer.size_bytes, opened.opened_s)
+        reason = self._policy.due(fill, self._tools.clock.monotonic_s())
+        if reason is not None:
+            self.roll(reason)
+
+    def roll(self, reason: RollReason) -> None:
+        """Finish the open segment and upload it. Without one, move the log's end over a gap."""
+        opened, self._open = self._open, None
+        base_offset, self._base_offset = self._base_offset, self.position
+        gaps, deliveries = self._skips.take(self.position)
+        held_bytes, self._held_bytes = self._held_bytes, 0
+        self._hole_since_s = None
+        if opened is None and base_offset == self.position and not gaps:
+            return
+        position = self.position
+        if opened is not None:
+            self._undurable.append(_Undurable(position, opened.first_timestamp_ms, opened.opened_s))
+        records = 0 if opened is None else opened.writer.record_count
+        rolled_s = self._tools.meter.rolled(reason, records)
+        self._in_flight.add(held_bytes)
+
+        def at_end() -> None:
+            self._in_flight.add(-held_bytes)
+            self._tools.meter.in_flight(-records)
+
+        self._lane.submit(
+            lambda: self._commit(opened, base_offset, position, gaps, deliveries, reason, rolled_s), at_end
+        )
+
+    def note_durable(self, next_offset: int) -> None:
+        """Record a commit that succeeded."""
+        while self._undurable and self._undurable[0].next_offset <= next_offset:
+            self._undurable.popleft()
+
+    def abandon(self) -> None:
+        """Drop the records that were read and are not in flight."""
+        self._open, self._held_bytes, self._skips, self._hole_since_s = None, 0, Skips(), None
+        self._undurable.clear()
+
+    def follow(self) -> None:
+        """Check that the topic exists, and write its settings into the manifest if they have changed."""
+        self._lane.submit(lambda: self._retry(self._follow))
+
+    def _begin(self, first_timestamp_ms: int) -> _Open:
+        session = self._session
+        name = session.new_name(self._base_offset)
+        self._open = _Open(
+            SegmentWriter(sync_marker=session.manifest.sync_marker, codec=self._tools.codec),
+            SegmentSender(self._tools.store, session.place, name, self._retry),
+            self._tools.clock.monotonic_s(),
+            self._base_offset,
+            first_timestamp_ms,
+        )
+        return self._open
+
+    def _drain(self, opened: _Open) -> None:
+        """Upload finished blocks once they make a part."""
+        if opened.writer.memory_bytes + opened.blocks_bytes > PART_BYTES:
+            fresh = opened.writer.drain()
+            opened.blocks += fresh
+            opened.blocks_bytes += sum(map(len, fresh))
+        if opened.blocks_bytes >= PART_BYTES:
+            blocks, size_bytes = opened.blocks, opened.blocks_bytes
+            opened.blocks, opened.blocks_bytes = [], 0
+            self._in_flight.add(size_bytes)
+            sender = opened.sender
+            self._lane.submit(lambda: sender.send_part(blocks), at_end=lambda: self._in_flight.add(-size_bytes))
+        self._held_bytes = opened.writer.memory_bytes + opened.blocks_bytes + _OPEN_OVERHEAD_BYTES
+
+    # On the serial queue
+
+    def _commit(
+        self,
+        opened: _Open | None,
+        base_offset: int,
+        next_offset: int,
+        gaps: tuple[Gap, ...],
+        deliveries: tuple[Delivery, ...],
+        reason: RollReason,
+        rolled_s: float,
+    ) -> None:
+        record_count = size_bytes = 0
+        entry = None
+        if opened is None:
+            self._await(deliveries)
+            gone = self._check_topic()
+            self._retry(lambda: self._advance(base_offset, next_offset, gaps))
+        else:
+            entry = opened.sender.finish(opened.writer, opened.blocks, base_offset=base_offset, next_offset=next_offset)
+            record_count, size_bytes = entry.record_count, entry.size_bytes
+            self._await(deliveries)
+            gone = self._check_topic()
+            settings = self._settings()
+            self._retry(
+                lambda: self._session.append(entry, leader_epoch=opened.leader_epoch, gaps=gaps, settings=settings)
+            )
+        self._tools.meter.committed(entry, rolled_s)
+        self._tools.report(Committed(self.key, next_offset, record_count, size_bytes, reason))
+        if gone is not None:
+            # Not raised: the jobs behind this one, and the open segment, have records of the same topic.
+            self._lane.tell(gone)
+
+    def _await(self, deliveries: Sequence[Delivery]) -> None:
+        """Wait for dead letters: no commit passes a skipped record's offset before its dead letter has arrived."""
+        for delivery in deliveries:
+            self._retry(delivery.wait)
+
+    def _advance(self, base_offset: int, next_offset: int, gaps: tuple[Gap, ...]) -> None:
+        try:
+            self._session.advance(next_offset, gaps=gaps)
+        except CommitUnknown:
+            # The commit may have taken effect, and the same call would then begin at the wrong offset.
+            if self._retry(self._session.refresh).next_offset == base_offset:
+                raise
+
+    def _check_topic(self, looks: int = _LOOKS) -> TopicGone | None:
+        """Raise if the topic was replaced. If it is gone, return the error: records read from it may be committed."""
+        topic = self.key[0]
+        try:
+            topic_id = self._retry.believing(TopicGone, lambda: self._tools.source.topic_id(topic), looks)
+        except TopicGone as error:
+            return error
+        check_identity(self._session.manifest, topic_id=topic_id, cluster_id="")
+        return None
+
+    def _settings(self) -> Mapping[str, str] | None:
+        """Return the topic's settings, or those in the manifest if Kafka does not return them."""
+        try:
+            return self._retry(lambda: self._tools.source.settings(self.key[0])) or None
+        except TopicGone:
+            return None
+
+    def _follow(self) -> None:
+        with contextlib.suppress(SourceForbidden):  # a later commit reports it too, if it lasts
+            gone = self._check_topic(_LOOKS_WITHOUT_HASTE)
+            if gone is not None:
+                self._lane.tell(gone)
+                return
+        settings = self._settings()
+        if settings is not None:
+            self._session.follow(settings)
