@@ -12,12 +12,13 @@ from typing import Literal, Self
 from urllib.parse import urlsplit
 
 from keyfold.config.options import Codec, Count, Flag, Millis, Names, Overrides, option
-from keyfold.config.topic_pattern import topic_pattern
+from keyfold.config.process_options import ProcessOptions
+from keyfold.config.topic_pattern import topic_mistakes, topic_pattern
 from keyfold.errors import ConfigError
+from keyfold.runtime.clock import NEVER_MS
 from keyfold.store.location import configured_location
 from keyfold.store.s3 import S3Location
-from keyfold_compactor.decide.settings import LONG_MAX, Encoding, TopicSettings
-from keyfold_compactor.option_parts import ProcessOptions, topic_mistakes
+from keyfold_compactor.decide.settings import Encoding, TopicSettings
 
 MIB = 1024 * 1024
 
@@ -62,7 +63,7 @@ class CompactOptions(ProcessOptions):
     )
     max_compaction_lag_ms: int = option(
         "max.compaction.lag.ms",
-        LONG_MAX,
+        NEVER_MS,
         doc="Clean a log with a dirty record that was appended longer ago than this, whatever its dirty ratio, and "
         "before all other logs.",
         followed=True,

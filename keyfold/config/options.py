@@ -15,8 +15,8 @@ unless only another reading names a topic of `topics`. Precedence: the topic's o
 followed from Kafka, the default. Every mistake is a `ConfigError` that names the key; no message contains a secret.
 
 `parse` raises on the first mistake; `examine` lists them all. Checks that need several fields are in `contradictions`.
-A service that accepts other names translates them in `rewrite`. `keyfold.config.option_docs` prints the same table, and the
-REST API serves it to Connect's user interfaces.
+A service that accepts other names translates them in `rewrite`. `keyfold.config.option_docs` prints the same table, and
+the REST API serves it to Connect's user interfaces.
 """
 
 from __future__ import annotations

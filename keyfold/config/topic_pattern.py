@@ -15,7 +15,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from keyfold.errors import ConfigError
@@ -119,3 +119,13 @@ def _matched_elsewhere(regex: str, names: Sequence[str], within_s: float) -> lis
         raise ConfigError(KEY, f"could not be tested: {error}") from error
     found: list[bool] = json.loads(ended.stdout)
     return found
+
+
+def topic_mistakes(topics: Sequence[str], regex: str) -> Iterator[ConfigError]:
+    """Yield the mistakes of a choice of topics: by name, by a regular expression, or neither, which means all."""
+    if topics and regex:
+        yield ConfigError("topics.regex", "`topics` and `topics.regex` are both set", hint="set one of them")
+    try:
+        topic_pattern(regex)
+    except ConfigError as error:
+        yield error

@@ -27,9 +27,9 @@ import pyarrow as pa
 from keyfold.log.arrow_headers import FEW_RECORDS, HEADERS, Spans, cut, header_list, read_headers
 from keyfold.log.arrow_numbers import PADDING, Flags, Ints, Misplaced, Octets, read_numbers, refuse
 from keyfold.log.avro import SegmentDamaged
-from keyfold.log.codec import Bytes
 from keyfold.log.decode import decode_raw
 from keyfold.log.record import TIMESTAMP_TYPES
+from keyfold.runtime.buffers import Bytes
 
 RECORDS: Final = pa.schema(
     [

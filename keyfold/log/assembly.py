@@ -20,10 +20,11 @@ import pyarrow as pa
 from isal.isal_zlib import crc32
 
 from keyfold.log.avro import header_bytes, stored_block
-from keyfold.log.codec import Bytes, open_codec
+from keyfold.log.codec import open_codec
 from keyfold.log.encode import SLICE_BYTES, SMALL_BINARY_BYTES
 from keyfold.log.index import ROW_GROUP_ROWS, ROWS, BlockTable, IndexWriter
 from keyfold.log.manifest import UNSTAMPED, SegmentEntry
+from keyfold.runtime.buffers import Bytes
 
 NO_TIMESTAMP_MS: Final = -1
 

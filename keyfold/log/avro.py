@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from keyfold.log.codec import CODECS, Bytes
+from keyfold.log.codec import CODECS
+from keyfold.runtime.buffers import Bytes
 from keyfold_schemas import schema_text
 
 MAGIC: Final = b"Obj\x01"

@@ -21,12 +21,13 @@ from typing import Final, Protocol
 
 import zstandard
 
+from keyfold.runtime.buffers import Bytes
+
 if sys.version_info >= (3, 14):
     from compression import zstd
 else:
     from backports import zstd
 
-Bytes = bytes | bytearray | memoryview
 
 DEFAULT_CODEC: Final = "zstandard"
 DEFAULT_LEVEL: Final = 1

@@ -21,9 +21,10 @@ from keyfold.log.avro import (
     read_blocks,
     read_varint,
 )
-from keyfold.log.codec import Bytes, Codec, DecompressionFailed, TooLarge, open_codec
+from keyfold.log.codec import Codec, DecompressionFailed, TooLarge, open_codec
 from keyfold.log.index import BlockTable
 from keyfold.log.record import TIMESTAMP_TYPES, Header, Record
+from keyfold.runtime.buffers import Bytes
 
 SEVERAL_BYTES_MAX: Final = 8 * 1024 * 1024
 """Limit of a block of several records: far more than writers of this format use (`segment`)."""

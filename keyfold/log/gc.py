@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from keyfold.log.manifest import UNSTAMPED, Manifest, Replaced, is_over
 from keyfold.log.names import INDEX_FOLDER, ObjectName, Place, parse_name
 from keyfold.log.partition_log import CompactorSession
+from keyfold.runtime.clock import NEVER_MS
 from keyfold.store.api import ObjectStore, UploadInfo
-from keyfold_compactor.decide.settings import LONG_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Swept:
         return len(self.replaced) + len(self.orphans) + len(self.uploads)
 
 
-def due_names(manifest: Manifest, now_ms: int, delay_ms: int, hold_max_ms: int = LONG_MAX) -> tuple[str, ...]:
+def due_names(manifest: Manifest, now_ms: int, delay_ms: int, hold_max_ms: int = NEVER_MS) -> tuple[str, ...]:
     """Return replaced objects that no reader and no replica can still need at the store time `now_ms`."""
     return tuple(
         r.name
@@ -90,7 +90,7 @@ def delete_names(store: ObjectStore, place: Place, names: Iterable[str]) -> int:
     return len(ordered)
 
 
-def sweep(store: ObjectStore, session: CompactorSession, delay_ms: int, hold_max_ms: int = LONG_MAX) -> Swept:
+def sweep(store: ObjectStore, session: CompactorSession, delay_ms: int, hold_max_ms: int = NEVER_MS) -> Swept:
     """Delete garbage in a claimed partition. Raise `Fenced` if the claim was lost, `IsReplica`, `StoreError`.
 
     With a `file.delete.delay.ms` of 0 the objects that this run replaced are deleted too, after one more commit that

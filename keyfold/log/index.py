@@ -38,10 +38,11 @@ from isal.isal_zlib import crc32
 
 from keyfold.errors import Corrupt, ObjectTooLarge
 from keyfold.log.avro import FORMAT, SYNC_BYTES, SegmentDamaged, StoredBlock
-from keyfold.log.codec import Bytes, DecompressionFailed, open_codec
+from keyfold.log.codec import DecompressionFailed, open_codec
 from keyfold.log.index_pages import Footer, RowGroup, read_footer, unpacked_bytes
 from keyfold.log.manifest import SegmentEntry
 from keyfold.log.names import Place
+from keyfold.runtime.buffers import Bytes
 from keyfold.store.api import ObjectStore
 
 Ints = npt.NDArray[np.int64]

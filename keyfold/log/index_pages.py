@@ -19,7 +19,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from keyfold.log.codec import Bytes, open_codec
+from keyfold.log.codec import open_codec
+from keyfold.runtime.buffers import Bytes
 
 # Kinds of fields in Thrift's compact protocol.
 _TRUE, _FALSE, _I8, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)

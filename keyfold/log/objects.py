@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from keyfold.errors import AlreadyExists, ObjectNotFound, StoreError, UploadLost
+from keyfold.runtime.buffers import Bytes
 from keyfold.runtime.retry import Patience
-from keyfold.store.api import Bytes, Create, ObjectStore, ResumedUpload, Upload
+from keyfold.store.api import Create, ObjectStore, ResumedUpload, Upload
 
 PART_BYTES: Final = 8 * 1024 * 1024
 PART_BYTES_MAX: Final = 512 * 1024 * 1024

@@ -29,19 +29,18 @@ import pyarrow as pa
 
 from keyfold.log.assembly import SEGMENT_LIMITS, Assembly, FinishedSegment, Rows, SegmentLimits
 from keyfold.log.avro import SegmentDamaged, SegmentHeader, StoredBlock, parse_block
-from keyfold.log.codec import DEFAULT_CODEC, DEFAULT_LEVEL, Bytes, Codec, open_codec
+from keyfold.log.codec import DEFAULT_CODEC, DEFAULT_LEVEL, Codec, open_codec
 from keyfold.log.decode import decompress_block
 from keyfold.log.index import Index
 from keyfold.log.segment import DEFAULT_BLOCK_BYTES
+from keyfold.runtime.buffers import Bytes, Fetch
+from keyfold.runtime.overlap import FETCH_BYTES
 
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
-Fetch = Callable[[int, int], Bytes]
-"""`fetch(start, length)` returns exactly that range of the source segment's bytes."""
 Take = Callable[[list[bytes]], None]
 """A function that receives finished stored bytes, in order."""
 
-MAX_FETCH_BYTES: Final = 4 << 20
 # Unneeded bytes between two needed blocks that are read to save a request.
 MAX_GAP_BYTES: Final = 4096
 
@@ -86,7 +85,7 @@ class SegmentRewriter:
         """Append the rows of one source segment, or of one part of it, where `keep` is true.
 
         `header` is the source's header or codec; None uses the index's codec. `cleaned_epoch` has the marks of the
-        *kept* rows (None keeps the index's marks). `fetch` is called for ranges of at most `MAX_FETCH_BYTES`, or one
+        *kept* rows (None keeps the index's marks). `fetch` is called for ranges of at most `FETCH_BYTES`, or one
         larger block. Raises `SegmentDamaged` (a `ValueError`) with `origin` and block if index and segment do not
         match; the rewriter must not be used afterwards.
         """
@@ -317,7 +316,7 @@ def fetch_ranges(index: Index, needed: Ints) -> Iterator[tuple[int, int, list[in
     numbers: list[int] = []
     start = end = 0
     for number, position, length in zip(needed.tolist(), positions, lengths, strict=True):
-        if numbers and (position - end > MAX_GAP_BYTES or position + length - start > MAX_FETCH_BYTES):
+        if numbers and (position - end > MAX_GAP_BYTES or position + length - start > FETCH_BYTES):
             yield start, end - start, numbers
             numbers = []
         if not numbers:

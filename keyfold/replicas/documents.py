@@ -19,9 +19,10 @@ from typing import Any, Final
 from keyfold.config.allowed_credentials import AllowedCredentials
 from keyfold.config.config_file import placeholders, resolve
 from keyfold.config.topic_pattern import topic_pattern
-from keyfold.errors import ConfigError, StoreError
+from keyfold.errors import ConfigError
 from keyfold.replicas.options import CREDENTIAL_KEYS, PLACE_KEYS, PROFILE_KEY, ReplicaOptions
 from keyfold.runtime.backoff import Backoff
+from keyfold.store.documents import DocumentUnreadable
 from keyfold.store.s3 import S3Location
 
 ALL_TOPICS: Final = "*"
@@ -33,10 +34,6 @@ _PLACEHOLDERS_ONLY: Final = re.compile(r"\$\{(env|file):[^}]+\}")
 _USER_IN_URL: Final = re.compile(r"://[^/?#\s]*@")
 
 Json = Mapping[str, Any]
-
-
-class DocumentUnreadable(StoreError):
-    """A document exists and does not have the expected content."""
 
 
 # Keys

@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Final
 
 from keyfold.config.options import Count, Millis, Names, StoreOptions, option
+from keyfold.config.topic_pattern import topic_mistakes
 from keyfold.errors import ConfigError
 from keyfold.store.location import configured_location
 from keyfold.store.s3 import S3Location
-from keyfold_compactor.option_parts import topic_mistakes
 
 MIB: Final = 1024 * 1024
 

@@ -17,6 +17,7 @@ from keyfold.log.manifest import Manifest
 from keyfold.restore.selection import Selection
 from keyfold.restore.survey import Limits, Survey
 from keyfold.restore.target import TargetTopic
+from keyfold.runtime.clock import NEVER_MS
 
 FOLLOWED: Final = (
     "cleanup.policy",
@@ -26,7 +27,6 @@ FOLLOWED: Final = (
     "min.cleanable.dirty.ratio",
 )
 LOG_APPEND_TIME: Final = "LogAppendTime"
-_NEVER_MS: Final = 2**63 - 1
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -55,15 +55,15 @@ class Hazard:
 def limits_of(topic: TargetTopic, now_ms: int, compression: str, *, header_bytes: int = 0) -> Limits:
     """What the target's settings ask of records. `now_ms` is local time: these limits are the broker's own clock's."""
     restamps = is_restamped(topic)
-    after = _number(topic, "message.timestamp.after.max.ms", _NEVER_MS)
-    before = _number(topic, "message.timestamp.before.max.ms", _NEVER_MS)
+    after = _number(topic, "message.timestamp.after.max.ms", NEVER_MS)
+    before = _number(topic, "message.timestamp.before.max.ms", NEVER_MS)
     retention_ms = _number(topic, "retention.ms", -1)
     is_deleted = "delete" in topic.settings.get("cleanup.policy", "delete")
     return Limits(
         max_message_bytes=_number(topic, "max.message.bytes", 0) or None,
         oldest_kept_ms=now_ms - retention_ms if is_deleted and retention_ms >= 0 and not restamps else None,
         earliest_ms=None if restamps or before >= now_ms else now_ms - before,
-        latest_ms=None if restamps or after >= _NEVER_MS - now_ms else now_ms + after,
+        latest_ms=None if restamps or after >= NEVER_MS - now_ms else now_ms + after,
         compression=compression,
         header_bytes=header_bytes,
     )
@@ -164,7 +164,7 @@ def _refused(topic: TargetTopic, survey: Survey, limits: Limits) -> Iterator[Haz
                 "timestamp-refused",
                 f"partition {number} has {found.count:,} records {what} {_iso(limit_ms)}, the first at offset "
                 f"{found.first_offset}, but topic {topic.name} has {key}={topic.settings.get(key)}: Kafka rejects them",
-                f"set {key}={_NEVER_MS} during the restore (--topic-config for a new topic)",
+                f"set {key}={NEVER_MS} during the restore (--topic-config for a new topic)",
                 is_error=True, partition=number, offset=found.first_offset,
             )  # fmt: skip
 

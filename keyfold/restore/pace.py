@@ -1,4 +1,4 @@
-"""Rate limit of a restore: records and bytes per second, over all partitions together (`keyfold.runtime.rate_limit`)."""
+"""Rate limit of a restore: records and bytes per second, over all partitions together (`runtime.rate_limit`)."""
 
 from __future__ import annotations
 

@@ -18,9 +18,10 @@ from typing import Final
 import numpy as np
 from isal.isal_zlib import crc32
 
-from keyfold.log.codec import Bytes, DecompressionFailed, open_codec
+from keyfold.log.codec import DecompressionFailed, open_codec
 from keyfold.log.index import Ints
 from keyfold.read.position import Anchor
+from keyfold.runtime.buffers import Bytes
 from keyfold.store.documents import decode_document
 
 FORMAT: Final = 1

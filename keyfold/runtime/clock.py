@@ -11,6 +11,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+NEVER_MS: Final = 2**63 - 1
+"""A duration that never ends: Java's largest long, as in Kafka's topic settings."""
+
 
 class Clock(Protocol):
     """Local time."""

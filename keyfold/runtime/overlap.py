@@ -2,8 +2,8 @@
 
 A task that fetches, works and sends in sequence uses a third of a processor if the bucket is some milliseconds away. So
 small ranges, of which there are hundreds if most blocks lose everything, are fetched several at a time, and large ones
-one at a time. Finished data is handed to another thread. This costs a task `MAX_FETCH_BYTES` and one part of its upload
-in memory.
+one at a time. Finished data is handed to another thread. This costs a task `FETCH_BYTES` and one part of its upload in
+memory.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, Self
 
-from keyfold.log.codec import Bytes
-from keyfold.log.rewrite import MAX_FETCH_BYTES, Fetch
+from keyfold.runtime.buffers import Bytes, Fetch
 
+FETCH_BYTES: Final = 4 << 20
+"""Limit of what is fetched ahead, and of one range, unless a single block is larger."""
 FETCH_THREADS: Final = 4
 SEND_BYTES: Final = 1024 * 1024
 """How much is handed to the other thread at once, because finished blocks are small."""
@@ -57,7 +58,7 @@ class FetchAhead:
         """Request the next ranges within the limit: one large range, or several small ones."""
         while ranges and len(self._coming) < FETCH_THREADS:
             wanted = ranges[0]
-            if self._coming and self._coming_bytes + wanted[1] > MAX_FETCH_BYTES:
+            if self._coming and self._coming_bytes + wanted[1] > FETCH_BYTES:
                 return
             self._coming.append((wanted, self._pool.submit(self._fetch, *ranges.popleft())))
             self._coming_bytes += wanted[1]

@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
 
 from keyfold.errors import ObjectTooLarge
-
-Bytes = bytes | bytearray | memoryview
+from keyfold.runtime.buffers import Bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,12 +20,11 @@ from keyfold.errors import (
     PreconditionFailed,
     StoreUnavailable,
 )
-from keyfold.replicas.documents import DocumentUnreadable
 from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.clock import Clock
 from keyfold.runtime.retry import Patience
 from keyfold.store.api import Create, ObjectStore, Update
-from keyfold.store.documents import DOCUMENT_BYTES_MAX, load_json
+from keyfold.store.documents import DOCUMENT_BYTES_MAX, DocumentUnreadable, load_json
 
 _CHANGES_KEPT: Final = 64
 PATIENCE_S: Final = 15.0

@@ -11,6 +11,8 @@ import math
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from keyfold.errors import StoreError
+
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
@@ -19,6 +21,10 @@ T = TypeVar("T")
 DOCUMENT_BYTES_MAX: Final = 16 * 1024 * 1024
 """Limit above every document that keyfold writes. The longest is a replica's status, with a line per partition."""
 _SHOWN: Final = 120
+
+
+class DocumentUnreadable(StoreError):
+    """A document exists and does not have the expected content."""
 
 
 def load_json(data: bytes | str) -> Any:

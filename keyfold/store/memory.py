@@ -15,11 +15,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from keyfold.errors import AlreadyExists, ObjectNotFound, PreconditionFailed, StoreError, UploadLost
+from keyfold.runtime.buffers import Bytes
 from keyfold.runtime.clock import Clock, SystemClock
 from keyfold.store.api import (
     MIN_PART_BYTES,
     Blob,
-    Bytes,
     Create,
     ObjectInfo,
     ObjectStore,

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from io import BytesIO
 from typing import Any, Final, Protocol
 
-from keyfold.store.api import Bytes
+from keyfold.runtime.buffers import Bytes
 
 CHUNK_BYTES: Final = 64 * 1024
 """Maximum number of bytes written to the socket at once."""

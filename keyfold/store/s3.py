@@ -38,17 +38,8 @@ from keyfold.errors import (
     StoreUnavailable,
     UploadLost,
 )
-from keyfold.store.api import (
-    Blob,
-    Bytes,
-    Create,
-    ObjectInfo,
-    ObjectStore,
-    ObjectVersion,
-    PutMode,
-    PutResult,
-    UploadInfo,
-)
+from keyfold.runtime.buffers import Bytes
+from keyfold.store.api import Blob, Create, ObjectInfo, ObjectStore, ObjectVersion, PutMode, PutResult, UploadInfo
 from keyfold.store.pacing import PacedBody, Pacer, head_bytes
 from keyfold.store.s3_errors import FAILURES, translate
 from keyfold.store.s3_reads import etag_of, field_of, read_range, read_whole

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from keyfold.errors import ObjectNotFound, StoreError, UploadLost
-from keyfold.store.api import Bytes, PutResult
+from keyfold.runtime.buffers import Bytes
+from keyfold.store.api import PutResult
 
 if TYPE_CHECKING:
     from keyfold.store.s3 import S3Location, S3Store

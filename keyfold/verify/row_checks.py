@@ -23,9 +23,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from keyfold.log.avro import SegmentDamaged, StoredBlock
-from keyfold.log.codec import Bytes, Codec
+from keyfold.log.codec import Codec
 from keyfold.log.decode import decode_record, decompress_block, skip_headers
 from keyfold.log.index import Index, Ints
+from keyfold.runtime.buffers import Bytes
 
 Octets = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint64]

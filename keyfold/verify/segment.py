@@ -22,12 +22,13 @@ import pyarrow as pa
 
 from keyfold.errors import ObjectNotFound, ObjectTooLarge
 from keyfold.log.avro import SegmentDamaged, SegmentHeader, StoredBlock, read_blocks
-from keyfold.log.codec import Bytes, Codec, open_codec
+from keyfold.log.codec import Codec, open_codec
 from keyfold.log.decode import decompress_block
 from keyfold.log.index import Index, Ints
 from keyfold.log.manifest import SegmentEntry
 from keyfold.log.names import Place
 from keyfold.read.fetch import READ_AHEAD_BYTES
+from keyfold.runtime.buffers import Bytes
 from keyfold.store.api import ObjectStore
 from keyfold.verify.findings import NOTHING, REPORT, RESTORE, Finding, Findings, Kind
 from keyfold.verify.key_hashes import IN_LOG, TOMBSTONE, Flags, row_flags

@@ -78,7 +78,8 @@ class Service(Protocol):
     def set_log_level(self, logger: str, level: str) -> None:
         """Set the level of a logger and its children in this worker's tasks, including later ones.
 
-        `logger` is a name of Python's logging, empty for the root; `level` one of `keyfold.runtime.event_log.CONNECT_LEVELS`.
+        `logger` is a name of Python's logging, empty for the root; `level` one of
+        `keyfold.runtime.event_log.CONNECT_LEVELS`.
         """
 
     def topics(self) -> Sequence[str]:

@@ -37,7 +37,7 @@ def encode_order(order: Order) -> bytes:
 
 
 def encode_level(logger: str, level: str) -> bytes:
-    """Encode a logger (empty for the root) and its level, one of `keyfold.runtime.event_log.CONNECT_LEVELS`, as a line."""
+    """Encode a logger (empty for the root) and its level, one of `event_log.CONNECT_LEVELS`, as a line."""
     return orjson.dumps({"logger": logger, "level": level}) + b"\n"
 
 

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keyfold.errors import AlreadyExists, ObjectNotFound, PreconditionFailed
-from keyfold.store.api import Blob, Bytes, Create, ObjectInfo, PutMode, PutResult, Upload, UploadInfo, require_size
+from keyfold.runtime.buffers import Bytes
+from keyfold.store.api import Blob, Create, ObjectInfo, PutMode, PutResult, Upload, UploadInfo, require_size
 from keyfold.store.pacing import Pacer
 
 

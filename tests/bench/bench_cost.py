@@ -6,7 +6,7 @@ First the same dirty head above clean tails of several lengths: segments' bytes 
 indexes are read of all. Then logs with so much garbage: with garbage g, reading everything and writing what stays moves
 (2 - g) / g bytes for each that is freed; a pass must stay within 1.2 of that, indexes included. Values that are short
 make indexes large beside their segments: try `--value-bytes 100`. Bytes are exact, so the exit code is 1 where a figure
-is above its bound. tests/unit/test_compact_cost.py holds the same over small logs.
+is above its bound. tests/unit/compactor/report/test_cost.py holds the same over small logs.
 """
 
 from __future__ import annotations

@@ -27,9 +27,10 @@ from keyfold.log.names import MANIFEST_NAME, Place, Role, new_name
 from keyfold.log.partition_log import CompactorSession, PartitionLog, SinkSession
 from keyfold.replicas.documents import ALL_TOPICS, CompactionEntry, Enablement, Registration
 from keyfold.runtime.backoff import Backoff
+from keyfold.runtime.buffers import Bytes
 from keyfold.runtime.clock import ManualClock, SystemClock
 from keyfold.runtime.event_log import configure
-from keyfold.store.api import Blob, Bytes, Create, ObjectStore, PutMode, PutResult, Update
+from keyfold.store.api import Blob, Create, ObjectStore, PutMode, PutResult, Update
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.counting import CountedStore
 from keyfold_replicator.registry.link import Link, Orders, ReplicaSettings, Side

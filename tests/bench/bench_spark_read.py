@@ -34,7 +34,7 @@ from keyfold.read.log import Log
 from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.clock import SystemClock
 from keyfold.runtime.retry import Patience
-from keyfold.spark.dataframe import latest_state, read_log
+from keyfold.spark import latest_state, read_log
 from keyfold.spark.dataframe.paths import AVRO
 from keyfold_compactor.decide.settings import TopicSettings
 from keyfold_compactor.execute.local import LocalExecutor

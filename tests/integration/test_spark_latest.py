@@ -24,7 +24,7 @@ pytestmark = [
 
 
 def latest(spark: SparkSession, log: FolderLog, **wanted: Any) -> DataFrame:
-    from keyfold.spark.dataframe import latest_state
+    from keyfold.spark import latest_state
 
     return latest_state(spark, log.url, log.topic, **{**log.where, **wanted})
 

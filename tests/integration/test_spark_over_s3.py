@@ -69,7 +69,7 @@ def test_a_session_with_s3a_reads_by_it(url: str, tmp_path: Path) -> None:
 def test_a_session_without_a_file_system_reads_by_keyfold(
     spark: SparkSession, local_s3: LocalS3Process, url: str
 ) -> None:
-    from keyfold.spark.dataframe import latest_state, read_log
+    from keyfold.spark import latest_state, read_log
 
     # Tasks have the environment in which their JVM was started, so here the store must say all by itself.
     store = local_s3.location(parse_url(url)[0]).open()

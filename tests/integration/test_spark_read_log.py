@@ -34,7 +34,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 
 def read(spark: SparkSession, log: FolderLog, **wanted: Any) -> DataFrame:
-    from keyfold.spark.dataframe import read_log
+    from keyfold.spark import read_log
 
     return read_log(spark, log.url, log.topic, **{**log.where, **wanted})
 

@@ -17,8 +17,9 @@ import pytest
 from keyfold.log.manifest import Manifest
 from keyfold.log.manifest_codec import decode_manifest
 from keyfold.log.record import Record
+from keyfold.runtime.buffers import Bytes
 from keyfold.runtime.clock import ManualClock
-from keyfold.store.api import Bytes, PutMode, PutResult, Update
+from keyfold.store.api import PutMode, PutResult, Update
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.faults import Call, Fault, FaultyStore, SimulatedCrash, every_fault
 from keyfold_compactor.decide.settings import TopicSettings

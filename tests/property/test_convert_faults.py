@@ -13,8 +13,9 @@ import pytest
 from keyfold.errors import ConditionUndecided, StoreUnavailable
 from keyfold.log.names import schema_key
 from keyfold.runtime.backoff import Backoff
+from keyfold.runtime.buffers import Bytes
 from keyfold.runtime.clock import SystemClock
-from keyfold.store.api import Blob, Bytes, PutMode, PutResult
+from keyfold.store.api import Blob, PutMode, PutResult
 from keyfold.store.memory import MemoryStore
 from keyfold_sink.validate.convert.api import SchemasPending
 from keyfold_sink.validate.convert.avro_check import VALUE_HEADER, AvroCheck

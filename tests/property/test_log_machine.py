@@ -21,10 +21,10 @@ from keyfold.log.partition_log import PartitionLog, SinkSession
 from keyfold.log.record import Record
 from keyfold.log.segment import SegmentWriter
 from keyfold.read.log import Log
-from keyfold.runtime.clock import ManualClock
+from keyfold.runtime.clock import NEVER_MS, ManualClock
 from keyfold.store.wrappers.faults import Call, FaultyStore, SimulatedCrash
 from keyfold.verify.partition import verify_partition
-from keyfold_compactor.decide.settings import LONG_MAX, TopicSettings
+from keyfold_compactor.decide.settings import TopicSettings
 from tests.property import lives
 from tests.support.cleaning import (
     EAGER,
@@ -58,7 +58,7 @@ PASS_SETTINGS = st.builds(
     compact=st.sampled_from([True, True, True, False]),
     min_cleanable_dirty_ratio=st.sampled_from([0.0, 0.5, 1.0]),
     min_compaction_lag_ms=st.sampled_from([0, 0, 3_000, 30_000]),
-    max_compaction_lag_ms=st.sampled_from([LONG_MAX, 20_000]),
+    max_compaction_lag_ms=st.sampled_from([NEVER_MS, 20_000]),
     delete_retention_ms=st.sampled_from([0, 5_000, 60_000]),
     segment_bytes=st.sampled_from([1, 500, 100_000]),
     file_delete_delay_ms=st.sampled_from([0, 5_000, 60_000]),

@@ -22,8 +22,8 @@ from keyfold.log import edits_replica
 from keyfold.log.edits import Edit
 from keyfold.log.manifest import Manifest, stamped
 from keyfold.read.log import Log
+from keyfold.runtime.clock import NEVER_MS
 from keyfold.store.wrappers.faults import Fault, FaultyStore, Kind, SimulatedCrash
-from keyfold_compactor.decide.settings import LONG_MAX
 from keyfold_replicator.state.states import State
 from tests.property import lives
 from tests.property.test_log_machine import CHOICES, ROWS, LogMachine, Reader, Rows
@@ -267,7 +267,7 @@ def nothing(*_: object, **__: object) -> None:
 
 SELDOM = "readers get no time"  # what goes early goes together with what is due: up to minutes
 MISTAKES: dict[str, list[tuple[str, Any]]] = {
-    "tombstones are not held": [("keyfold_compactor.decide.horizon.held_from", lambda *_: LONG_MAX)],
+    "tombstones are not held": [("keyfold_compactor.decide.horizon.held_from", lambda *_: NEVER_MS)],
     SELDOM: [("keyfold_replicator.rounds.gc.due_names", at_once)],
     "the commit comes before the objects": [("keyfold_replicator.rounds.round.Rounds._send", nothing)],
     "the cursor runs ahead": [("keyfold.log.edits_replica.hold", ahead(edits_replica.hold))],

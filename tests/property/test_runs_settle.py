@@ -13,9 +13,9 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from keyfold.log.record import Record
-from keyfold.runtime.clock import ManualClock
+from keyfold.runtime.clock import NEVER_MS, ManualClock
 from keyfold_compactor.decide.min_garbage import Settled
-from keyfold_compactor.decide.settings import LONG_MAX, TopicSettings
+from keyfold_compactor.decide.settings import TopicSettings
 from tests.support.cleaning import PLACE, clean, latest, load, memory_log, new_run, read_all, record
 
 RUNS_MAX = 8
@@ -46,7 +46,7 @@ def topic(random: Random) -> TopicSettings:
         delete=not compact or random.random() < 0.2,
         min_cleanable_dirty_ratio=random.choice([0.0, 0.0, 0.5, 1.0]),
         min_compaction_lag_ms=random.choice([0, 0, 1_000]),
-        max_compaction_lag_ms=random.choice([LONG_MAX, LONG_MAX, 3_000]),
+        max_compaction_lag_ms=random.choice([NEVER_MS, NEVER_MS, 3_000]),
         delete_retention_ms=random.choice([0, 0, 2_000]),
         file_delete_delay_ms=random.choice([0, 2_000]),
         segment_bytes=random.choice([1, 600, 2_000, 10_000]),

@@ -15,7 +15,7 @@ from keyfold.store.memory import MemoryStore
 from keyfold.verify.findings import VerifyReport
 from keyfold.verify.partition import verify_partition
 from tests.support.logs import PLACE
-from tests.unit.test_verify_planted import made_log
+from tests.unit.verify.test_planted_damage import made_log
 
 
 @cache

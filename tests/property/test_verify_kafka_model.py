@@ -17,7 +17,7 @@ from keyfold.read.log import Log
 from keyfold.verify.compare import Extent, compare_partition
 from keyfold.verify.findings import Kind
 from tests.support.logs import MadeLog, record
-from tests.unit.test_verify_kafka import FakeTopic
+from tests.unit.verify.test_compare_with_kafka import FakeTopic
 
 KEYS = st.sampled_from([None, "a", "b", "c", "d", "e"])
 SOURCES = st.lists(st.tuples(KEYS, st.booleans(), st.integers(1, 3)), min_size=1, max_size=60)

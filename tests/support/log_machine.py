@@ -14,8 +14,9 @@ from keyfold.log.manifest import Manifest
 from keyfold.log.manifest_codec import decode_manifest
 from keyfold.log.names import parse_name
 from keyfold.log.record import Record
+from keyfold.runtime.buffers import Bytes
 from keyfold.runtime.clock import ManualClock
-from keyfold.store.api import Bytes, PutMode, PutResult
+from keyfold.store.api import PutMode, PutResult
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.faults import Call, Chaos, Fault, kinds_of
 from keyfold_compactor.decide.settings import TopicSettings

@@ -15,8 +15,7 @@ from pyspark.errors import PySparkException
 from keyfold.errors import SnapshotLost
 from keyfold.log.record import Record
 from keyfold.read.log import Log
-from keyfold.spark import register
-from keyfold.spark.dataframe import latest_state, read_log
+from keyfold.spark import latest_state, read_log, register
 from keyfold.spark.dataframe.snapshot_lost import lost_snapshot
 from tests.support.reader_proof import latest_flaws, ordered_flaws, prefix_flaws, sequence_flaws
 from tests.support.readers_world import TOPIC, World, ends, sound

@@ -20,8 +20,9 @@ from keyfold.log.manifest import Manifest
 from keyfold.log.manifest_codec import decode_manifest
 from keyfold.log.names import FIRST_COPY_NAME, Place, parse_name
 from keyfold.log.record import Record
+from keyfold.runtime.buffers import Bytes
 from keyfold.runtime.clock import ManualClock
-from keyfold.store.api import Bytes, PutMode, PutResult
+from keyfold.store.api import PutMode, PutResult
 from keyfold.store.memory import MemoryStore
 from tests.support.cleaning import PLACE, latest, object_names, read_all
 from tests.support.clocks import SkewedClock

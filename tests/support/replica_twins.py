@@ -30,8 +30,9 @@ from keyfold.log.names import MANIFEST_NAME, Place, parse_name
 from keyfold.log.partition_log import PartitionLog
 from keyfold.log.replica_log import ReplicaLog, ReplicaSession
 from keyfold.runtime.backoff import Backoff
+from keyfold.runtime.buffers import Bytes
 from keyfold.runtime.clock import ManualClock
-from keyfold.store.api import Bytes, Create, ObjectStore, PutMode, PutResult
+from keyfold.store.api import Create, ObjectStore, PutMode, PutResult
 from keyfold.store.memory import MemoryStore
 from tests.support.manifests import entry
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    from keyfold.spark.dataframe import latest_state, read_log
+    from keyfold.spark import latest_state, read_log
     from keyfold.spark.dataframe.paths import choose_engine
     from keyfold_demo.stock_spark import spark_session
 

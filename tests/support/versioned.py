@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from keyfold.errors import ObjectNotFound
-from keyfold.store.api import Blob, Bytes, ObjectVersion, PutMode, PutResult
+from keyfold.runtime.buffers import Bytes
+from keyfold.store.api import Blob, ObjectVersion, PutMode, PutResult
 from keyfold.store.memory import MemoryStore
 
 

@@ -22,9 +22,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from keyfold.log.manifest import Manifest, SegmentEntry, is_over
-from keyfold_compactor.decide.settings import LONG_MAX, TopicSettings
+from keyfold.runtime.clock import NEVER_MS
+from keyfold_compactor.decide.settings import TopicSettings
 
-UNHELD: Final = LONG_MAX
+UNHELD: Final = NEVER_MS
 """No replica holds anything."""
 
 _NONE: Final[frozenset[int]] = frozenset()

@@ -13,7 +13,7 @@ Three rules differ from Kafka:
 * A segment's age counts from its append, so a record with a future timestamp blocks nothing.
 * Logs that are overdue by max.compaction.lag.ms come before logs that are merely dirty.
 * Tombstones past their delete horizon make a log due by themselves, unless a replica holds them
-  (`keyfold_compactor.decide.horizon`). A log that is due only for its tombstones is cleaned up to its first dirty offset.
+  (`decide.horizon`). A log that is due only for its tombstones is cleaned up to its first dirty offset.
   Cleaning its dirty part would not be worth the bytes yet.
 
 The functions here are pure: they take a manifest, settings and a store time, and return a `Verdict`. Before the claim

@@ -10,12 +10,9 @@ disappear because the settings of a topic empty it (docs/decisions/0007).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
 
 from keyfold.log.objects import PART_BYTES
-
-LONG_MAX: Final = 2**63 - 1
-"""Kafka's value of a lag for "never"."""
+from keyfold.runtime.clock import NEVER_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +39,7 @@ class TopicSettings:
     compact: bool = True
     min_cleanable_dirty_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
-    max_compaction_lag_ms: int = LONG_MAX
+    max_compaction_lag_ms: int = NEVER_MS
     delete_retention_ms: int = 86_400_000
     segment_bytes: int = 128 * 1024 * 1024
     file_delete_delay_ms: int = 3_600_000
@@ -64,7 +61,7 @@ class TopicSettings:
     @property
     def has_max_lag(self) -> bool:
         """Whether records must be cleaned at a certain age, whatever the dirty ratio."""
-        return self.max_compaction_lag_ms < LONG_MAX
+        return self.max_compaction_lag_ms < NEVER_MS
 
     @property
     def needs_append_times(self) -> bool:

@@ -2,11 +2,11 @@
 
     split     each segment's index, in its own task: find the rows that are superseded inside the segment. The keys of
               the rest go to *buckets* by their CRC-32, so a key that fills half of the log leaves one row per segment
-    match     each bucket has all candidates of its keys: the offset map of `keyfold_compactor.execute.offset_map` over them
+    match     each bucket has all candidates of its keys: the offset map of `execute.offset_map` over them
               says which rows of which segments are superseded
-    decide    each segment again, with the superseded rows of all buckets: the rules of `keyfold_compactor.decide.retain`
+    decide    each segment again, with the superseded rows of all buckets: the rules of `decide.retain`
 
-The result is that of `keyfold_compactor.execute.mapping`; a test compares the two.
+The result is that of `execute.mapping`; a test compares the two.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The passes of one batch: map all logs, choose, then rewrite and commit part by part, all logs in parallel.
 
     map        every log of the batch once; a log that is small beside the batch is cleaned in one stage (`at_once`)
-    choose     the segments that are worth rewriting, and the parts that they are cut into (`keyfold_compactor.decide.parts`)
+    choose     the segments that are worth rewriting, and the parts that they are cut into (`decide.parts`)
     round r    part r of every log that has one: its units are distributed over tasks by bytes, then each log commits
 
 A log that fails leaves the rounds and delays no other log. The commits of its earlier parts stay, and each is complete.

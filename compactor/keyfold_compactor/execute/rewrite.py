@@ -27,7 +27,8 @@ from keyfold.log.index import Index, read_index, read_index_data, remark
 from keyfold.log.manifest import SegmentEntry
 from keyfold.log.names import Role, new_name
 from keyfold.log.objects import ObjectStream, create_object
-from keyfold.log.rewrite import Fetch, SegmentRewriter, fetch_ranges
+from keyfold.log.rewrite import SegmentRewriter, fetch_ranges
+from keyfold.runtime.buffers import Fetch
 from keyfold.runtime.overlap import FetchAhead, SendBehind
 from keyfold.runtime.retry import Patience
 from keyfold.store.api import ObjectStore

@@ -3,9 +3,9 @@
     look        read every partition's manifest, in parallel; a partition with nothing to do costs only this GET
     expire      remove segments past retention from the start of every log that asks for it, each with a claim of its
                 own. This happens before the first long pass, and also in logs whose cleaning fails
-    choose      `keyfold_compactor.decide.policy`: overdue logs first, then the dirtiest, huge ones last
-    clean       in batches of about a minute (`keyfold_compactor.decide.batching`): claim, judge again with the manifest that
-                the claim read, and pass (`keyfold_compactor.execute.passes`). So a partition is claimed shortly before its work
+    choose      `decide.policy`: overdue logs first, then the dirtiest, huge ones last
+    clean       in batches of about a minute (`decide.batching`): claim, judge again with the manifest that
+                the claim read, and pass (`execute.passes`). So a partition is claimed shortly before its work
                 begins, and other compactors find free ones. A log that another compactor holds keeps its place in the
                 queue: each batch tries it again, until a batch finds no free log
     sweep       delete objects that were replaced long enough ago, and orphans, in every claimed partition. A partition

@@ -11,9 +11,9 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 
+from keyfold.runtime.buffers import Bytes
 from keyfold.store.api import (
     Blob,
-    Bytes,
     CopyingStore,
     ObjectInfo,
     ObjectStore,

@@ -26,9 +26,9 @@ from random import Random
 from typing import Final, TypeVar
 
 from keyfold.errors import ConditionUndecided, StoreError, StoreUnavailable, UploadLost
+from keyfold.runtime.buffers import Bytes
 from keyfold.store.api import (
     Blob,
-    Bytes,
     CopyingStore,
     ObjectInfo,
     ObjectStore,

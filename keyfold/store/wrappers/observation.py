@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 from keyfold.errors import BucketMissing, StoreError, StoreUnavailable
-from keyfold.store.api import Blob, Bytes, ObjectInfo, ObjectStore, PutMode, PutResult, Upload, UploadInfo
+from keyfold.runtime.buffers import Bytes
+from keyfold.store.api import Blob, ObjectInfo, ObjectStore, PutMode, PutResult, Upload, UploadInfo
 
 T = TypeVar("T")
 

@@ -80,7 +80,7 @@ def allowed_credentials(place: str) -> AllowedCredentials:
     """Return the credentials of this machine that registrations may name: as the file says, or the defaults."""
     from keyfold.config.allowed_credentials import AllowedCredentials
     from keyfold.config.options import read_config
-    from keyfold_compactor.option_parts import RegistrationOptions
+    from keyfold.config.process_options import RegistrationOptions
 
     if "://" in place:
         return AllowedCredentials()

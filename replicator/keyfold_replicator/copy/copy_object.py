@@ -34,10 +34,11 @@ from keyfold.errors import (
 )
 from keyfold.log.names import schema_key
 from keyfold.log.objects import PART_BYTES, NameTaken, ObjectStream, create_object, part_bytes
+from keyfold.runtime.buffers import Bytes
 from keyfold.runtime.clock import Clock
 from keyfold.runtime.overlap import FetchAhead
 from keyfold.runtime.retry import Patience
-from keyfold.store.api import Bytes, CopyingStore, ObjectStore, ResumedUpload, ResumingStore, ServerCopy
+from keyfold.store.api import CopyingStore, ObjectStore, ResumedUpload, ResumingStore, ServerCopy
 from keyfold.store.pacing import CHUNK_BYTES, Pacer
 from keyfold.store.wrappers.base import unwrapped
 from keyfold_replicator.copy.jobs import CopyJob, CopyResult, TransferStopped, Way

@@ -6,7 +6,7 @@ Settings of a single replica are in its registration (`keyfold.replicas.options`
 from __future__ import annotations
 
 from keyfold.config.options import Millis, Names, option
-from keyfold_compactor.option_parts import ProcessOptions
+from keyfold.config.process_options import ProcessOptions
 from keyfold_replicator.registry.link import ReplicaSettings
 
 

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
 from keyfold.errors import KeyfoldError, StoreError, StoreUnavailable
-from keyfold.store.api import Blob, Bytes, Create, ObjectInfo, ObjectStore, PutMode, PutResult, Upload, UploadInfo
+from keyfold.runtime.buffers import Bytes
+from keyfold.store.api import Blob, Create, ObjectInfo, ObjectStore, PutMode, PutResult, Upload, UploadInfo
 from keyfold_sink.metrics import names
 from keyfold_sink.metrics.meter import BAR, TaskMeter
 

@@ -3,9 +3,9 @@
     consume ─► pass to writers ─► follow orders ─► handle events of the serial queues ─► roll segments ─► backpressure
             ─► report
 
-One thread runs this loop and never waits for the store; serial queues do (`keyfold_sink.write.serial_queue`). The task ends
-when it is stopped, when it has caught up, or on an error of the whole task that is not retriable. In each case it first
-commits what was read, as far as possible. An error of one partition fails only that partition.
+One thread runs this loop and never waits for the store; serial queues do (`keyfold_sink.write.serial_queue`). The task
+ends when it is stopped, when it has caught up, or on an error of the whole task that is not retriable. In each case it
+first commits what was read, as far as possible. An error of one partition fails only that partition.
 
 No step of the loop may take longer than seconds, except a flush, which has a time-out and sends reports while it waits.
 """

@@ -21,8 +21,9 @@ import structlog
 
 from keyfold.config.config_file import resolve
 from keyfold.errors import AccessDenied, ConfigError, StoreUnavailable
+from keyfold.runtime.buffers import Bytes
 from keyfold.runtime.clock import Clock
-from keyfold.store.api import Blob, Bytes, ObjectInfo, ObjectStore, PutMode, PutResult, Upload, UploadInfo
+from keyfold.store.api import Blob, ObjectInfo, ObjectStore, PutMode, PutResult, Upload, UploadInfo
 from keyfold.store.s3 import S3Location
 from keyfold_sink.config.options import SinkOptions
 

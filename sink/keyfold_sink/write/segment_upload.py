@@ -22,7 +22,8 @@ from keyfold.log.manifest import SegmentEntry
 from keyfold.log.names import ObjectName, Place
 from keyfold.log.segment import SegmentWriter
 from keyfold.runtime.backoff import Backoff
-from keyfold.store.api import Bytes, Create, ObjectStore, Upload
+from keyfold.runtime.buffers import Bytes
+from keyfold.store.api import Create, ObjectStore, Upload
 from keyfold_sink.write.serial_queue import Lane
 
 T = TypeVar("T")

@@ -73,7 +73,8 @@ def choose_topics(data: bytes) -> None:
 
 COMPACTOR_TARGETS: Final = (
     Target("compactor-look", manifest_seeds, decode_and_judge,
-           ("keyfold_compactor.decide.policy", "keyfold_compactor.report.log_state", "keyfold_compactor.decide.retention",
+           ("keyfold_compactor.decide.policy", "keyfold_compactor.report.log_state",
+            "keyfold_compactor.decide.retention",
             "keyfold_compactor.decide.horizon", "keyfold_compactor.report.cost"),
            (manifest_settings, manifest_settings, manifest_body)),
     Target("topic-pattern", lambda: [b"users", rb"(?:dev|prod)\.[a-z_]+", b"(a+)+b?!?"], choose_topics,

@@ -20,7 +20,6 @@ from keyfold.read.follow import Position
 from keyfold.read.position import Anchor
 from keyfold.replicas.documents import (
     CompactionEntry,
-    DocumentUnreadable,
     Enablement,
     Registration,
     enablement_document,
@@ -37,7 +36,7 @@ from keyfold.runtime.retry import Patience
 from keyfold.spark.source.offsets import StreamOffset
 from keyfold.store.api import Create
 from keyfold.store.cas_document import SwappedObject
-from keyfold.store.documents import load_json
+from keyfold.store.documents import DocumentUnreadable, load_json
 from keyfold.store.memory import MemoryStore
 from keyfold_replicator.state.states import PartitionState, State
 from keyfold_replicator.status.status_report import Reported, reported_document, reported_of

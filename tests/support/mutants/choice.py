@@ -25,7 +25,7 @@ from tests.support.tiers import Tier
 KINDS: Final = ("unit", "golden", "contract", "property", "model", "infra", "integration", "soak")
 """Folders of tests, the cheapest first."""
 
-NOT_FOR_MUTANTS: Final = frozenset({"tests/unit/test_mutants.py", "tests/unit/test_tidy.py"})
+NOT_FOR_MUTANTS: Final = frozenset({"tests/unit/support/test_mutants.py", "tests/unit/test_tidy.py"})
 """What looks at the source tree as text would notice any change."""
 
 _FAR: Final = 2

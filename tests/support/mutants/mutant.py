@@ -10,7 +10,7 @@
     the same lines with the mistake
 
 The lines are looked for as text, and must be in the module exactly once. So a mutant survives whatever changes around
-it, and a change of the lines themselves is noticed at once (`tests/unit/test_mutants.py`).
+it, and a change of the lines themselves is noticed at once (`tests/unit/support/test_mutants.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A Schema Registry over HTTP with Confluent's client; `keyfold_sink.validate.convert.registry_api` describes its errors.
+"""A Schema Registry over HTTP with Confluent's client; `registry_api` describes its errors.
 
 The client neither retries nor caches here: its caller does both.
 """

@@ -1,0 +1,205 @@
+"""The latest state in little memory: the fold of a read, however often the indexes have to be walked over."""
+
+from __future__ import annotations
+
+from random import Random
+from unittest.mock import patch
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keyfold.errors import SnapshotLost
+from keyfold.log.assembly import SegmentLimits
+from keyfold.log.record import CREATE_TIME, Record
+from keyfold.read.batches import Wish
+from keyfold.read.blocks import ReadLimits
+from keyfold.read.key_hash import HASHES, key_hashes
+from keyfold.read.latest import Chosen, choose, chosen_batches
+from keyfold.read.latest_keys import KEY_BYTES, RowBits, Walk
+from keyfold.read.log import Log
+from keyfold.read.records import records_of
+from keyfold.store.wrappers.counting import CountedStore
+from tests.support.logs import MadeLog, latest_of, record, records
+from tests.support.meddling import MeddlingStore
+from tests.unit.read.test_batches import random_log, taken
+
+BUDGETS = (1, 200, 400, 3 * KEY_BYTES, 10**9)
+
+
+def state_of(made: MadeLog, chosen: Chosen) -> list[Record]:
+    batches = chosen_batches(made.store, made.place, chosen, Wish.of(0, 2**63 - 1, None, None, 300))
+    return [r for batch in batches for r in records_of(batch)]
+
+
+@pytest.mark.sharded
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("memory_bytes", BUDGETS)
+def test_with_any_budget_the_state_is_the_fold_of_a_read(seed: int, memory_bytes: int) -> None:
+    made = random_log(Random(seed))
+    everything = list(Log(made.store, "topics", "users").read())
+    expected = sorted(latest_of(everything).values(), key=lambda r: r.offset)
+    chosen = choose(made.store, made.place, made.manifest, memory_bytes)
+    assert state_of(made, chosen) == expected
+    assert list(Log(made.store, "topics", "users").latest()) == expected
+    assert (chosen.walk_count > 1) == (memory_bytes < 10**9)
+
+
+def test_keys_that_do_not_fit_are_walked_over_about_as_often_as_they_are_too_many() -> None:
+    made = MadeLog(block_bytes=10**6)
+    for start in range(0, 20_000, 5_000):
+        made.append(
+            [record(o, f"key-{o * 7919 % 8000}", None if o % 11 == 0 else "v") for o in range(start, start + 5_000)]
+        )
+    held: list[int] = []
+    take = Walk.take
+
+    def watched(walk: Walk, keys: pa.Array, tombstones: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> object:
+        for rows in take(walk, keys, tombstones):
+            held.append(walk.held_bytes)
+            yield rows
+
+    most = 8000 * (KEY_BYTES + 8) // 5
+    with patch.object(Walk, "take", watched):
+        chosen = choose(made.store, made.place, made.manifest, most, keys_at_once=100)
+    assert 5 <= chosen.walk_count <= 8
+    assert max(held) <= most
+    expected = latest_of(Log(made.store, "topics", "users").read())
+    assert {r.key: r for r in state_of(made, chosen)} == expected
+
+
+def test_an_index_of_many_row_groups_is_judged_from_its_end() -> None:
+    made = random_log(Random(4), segments=5, limits=SegmentLimits(row_group_rows=7))
+    expected = sorted(latest_of(Log(made.store, "topics", "users").read()).values(), key=lambda r: r.offset)
+    for memory_bytes in BUDGETS:
+        assert state_of(made, choose(made.store, made.place, made.manifest, memory_bytes)) == expected
+
+
+def test_the_state_as_batches_with_the_columns_that_are_asked_for() -> None:
+    made = MadeLog()
+    made.append(records("a=1 b=1 a=2 c=1"))
+    made.append(records("=5 b= d=1", 4))
+    log = Log(made.store, "topics", "users")
+    assert taken(log.latest_batches()) == list(log.latest())
+    found = [b.to_pydict() for b in log.latest_batches(columns=["key", "value"])]
+    assert found == [{"key": [b"a", b"c"], "value": [b"2", b"1"]}, {"key": [b"d"], "value": [b"1"]}]
+    with pytest.raises(ValueError, match="unknown column 'x'"):
+        log.latest_batches(columns=["x"])
+    with pytest.raises(ValueError, match="must be at least 1048576"):
+        log.latest(memory_bytes=1)
+
+
+def test_keys_alone_are_read_off_the_indexes() -> None:
+    made = MadeLog()
+    made.append(records("a=1 b=1 a=2 c=1"))
+    counted = CountedStore(made.store)
+    (batch,) = Log(counted, "topics", "users").latest_batches(columns=["key"])
+    assert batch.column("key").to_pylist() == [b"b", b"a", b"c"]
+    assert counted.calls["get_range"] == 0
+
+
+def test_a_log_without_a_record_or_without_a_key_has_an_empty_state() -> None:
+    made = MadeLog()
+    assert made.sink
+    log = Log(made.store, "topics", "users")
+    assert list(log.latest()) == []
+    made.append(records("=1 =2"))
+    made.append(records("a=", 2))
+    assert list(log.latest_batches()) == []
+
+
+def test_long_values_and_blocks_of_one_record() -> None:
+    made = MadeLog(block_bytes=1)
+    batch = [Record(o, 0, CREATE_TIME, b"k%d" % (o % 7), bytes(1 << 20)) for o in range(20)]
+    made.append(batch)
+    log = Log(made.store, "topics", "users")
+    assert [r.offset for r in log.latest()] == list(range(13, 20))
+    assert [b.num_rows for b in log.latest_batches(batch_bytes=1)] == [1] * 7
+
+
+def test_a_snapshot_that_has_given_out_a_batch_does_not_mix_versions() -> None:
+    made = MadeLog()
+    made.append(records("a=1 b=1"))
+    made.append(records("c=1 d=1", 2))
+    found = Log(made.store, "topics", "users").latest_batches()
+    assert next(found).num_rows == 2
+    made.append(records("a=2 c=2", 4))
+    made.compact(merge=True)
+    made.collect()
+    with pytest.raises(SnapshotLost, match="read it again"):
+        list(found)
+
+
+@pytest.mark.sharded
+@pytest.mark.parametrize("seed", range(15))
+def test_whatever_happens_between_two_store_calls_the_state_is_one_that_existed(seed: int) -> None:
+    random = Random(seed)
+    store = MeddlingStore()
+    made = MadeLog(store=store, random=Random(seed))
+    history: list[Record] = []
+    states: list[dict[bytes, Record]] = [{}]
+
+    def append() -> None:
+        offset = len(history)
+        history.append(record(offset, f"k{random.randrange(6)}", random.choice((None, f"v{offset}"))))
+        states.append(latest_of(history))
+        made.append(history[-1:])
+
+    def compact() -> None:
+        made.compact(purge=random.random() < 0.5, merge=random.random() < 0.5)
+
+    def meddle() -> None:
+        random.choices((append, compact, made.collect, lambda: None), (10, 10, 10, 70))[0]()
+
+    for _ in range(6):
+        append()
+    store.meddle = meddle
+    outcomes = 0
+    log = Log(store, "topics", "users", limits=ReadLimits(memory_bytes_min=1))
+    for _ in range(10):
+        try:
+            found = list(log.latest(memory_bytes=random.choice((250, 500, 10**6))))
+        except SnapshotLost:
+            continue
+        outcomes += 1
+        assert {r.key: r for r in found} in states
+    assert outcomes
+
+
+@given(st.lists(st.none() | st.binary(max_size=40) | st.integers(100, 300).map(bytes), max_size=60), st.integers(0, 9))
+def test_equal_keys_have_equal_hashes_wherever_they_lie(keys: list[bytes | None], skipped: int) -> None:
+    array = pa.array([b"before"] * skipped + keys + [b"behind"], pa.binary())[skipped : skipped + len(keys)]
+    alone = [int(key_hashes(pa.array([key], pa.binary()))[0]) for key in keys if key is not None]
+    found = [h for h, key in zip(key_hashes(array).tolist(), keys, strict=True) if key is not None]
+    assert found == alone
+    assert all(0 <= h < HASHES for h in found)
+
+
+@pytest.mark.parametrize("text", ["user-{:08d}", "{:d}", "tenant-{:06d}-and-the-same-for-everybody-else", "{:0200d}"])
+def test_hashes_of_keys_that_are_alike_are_even(text: str) -> None:
+    keys = pa.array([text.format(n).encode() for n in range(20_000)], pa.binary())
+    counts = np.bincount(key_hashes(keys) * 64 // HASHES, minlength=64)
+    assert counts.min() > 200
+    assert counts.max() < 430
+
+
+def test_bits_of_rows() -> None:
+    bits = RowBits(1000)
+    assert not bits
+    chosen = np.array([0, 1, 8, 63, 500, 999, 63], np.int64)
+    bits.add(chosen)
+    for start, count in ((0, 1000), (1, 999), (7, 2), (60, 10), (999, 1), (64, 400)):
+        assert (np.flatnonzero(bits.flags(start, count)) + start).tolist() == [
+            n for n in sorted(set(chosen.tolist())) if start <= n < start + count
+        ]
+
+
+def test_a_walk_that_cannot_hold_its_first_slice_is_too_wide() -> None:
+    walk = Walk(0, HASHES, 1)
+    keys = pa.array([b"%d" % n for n in range(1000)], pa.binary())
+    for _ in walk.take(keys, np.zeros(1000, np.bool_)):
+        pass
+    assert walk.is_too_wide
+    assert walk.narrower().high == HASHES // 64

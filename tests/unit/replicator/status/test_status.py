@@ -1,0 +1,394 @@
+"""A replica's status over two stores in memory: from its registration on, with sides that go away, and what is said."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from keyfold.errors import AccessDenied, ConfigError, StoreUnavailable
+from keyfold.log.names import Place
+from keyfold.replicas.documents import Registration, registration_key, status_key
+from keyfold.replicas.registry import EnablementBook, Registry
+from keyfold.runtime.clock import ManualClock
+from keyfold.store.api import Blob, Create, ObjectStore
+from keyfold.store.memory import MemoryStore
+from keyfold.store.wrappers.counting import CountedStore
+from keyfold.store.wrappers.faults import Fault, FaultyStore, every_fault
+from keyfold_replicator.registry.link import Link, ReplicaSettings, Side
+from keyfold_replicator.registry.opening import RegisteredDesk
+from keyfold_replicator.rounds.runner import Runner
+from keyfold_replicator.state.figures import Lag, Pending
+from keyfold_replicator.state.states import PartitionState, State
+from keyfold_replicator.state.totals import Tally, Totals
+from keyfold_replicator.status.status import ReplicaStatus, gather
+from keyfold_replicator.status.status_report import HEARTBEAT_MS, Reported, StatusWriter, load_reported, reported_of
+from keyfold_replicator.status.status_text import LINES_MAX, status_document, status_lines
+from tests.support.cleaning import PLACE, Sink, clean, record
+from tests.support.root import ROOT
+
+CONFIG = {"s3.bucket.name": "second", "topics.dir": "dr/topics", "store.url": "http://s3.second"}
+
+
+class Scene:
+    """A registered replica of a source with one log."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.first, self.second = MemoryStore("first", self.clock), MemoryStore("second", self.clock)
+        self.registry = Registry(self.first, "topics", self.clock, Random(1))
+        self.registration = self.registry.add(Registration("dr", CONFIG))
+        self.source = Side(self.first, "topics", "s3://first/topics", "s3.first")
+        self.replica = Side(self.second, "dr/topics", "s3://second/dr/topics", "s3.second")
+        self.sink = Sink.open(self.first, clock=self.clock)
+        self.tally = Tally()
+        self.writer = StatusWriter(self.first, "topics", "dr", holder="host:7", clock=self.clock, tally=self.tally)
+
+    def append(self, *offsets: int) -> None:
+        self.clock.advance(10_000)
+        self.sink.append([record(o, f"k{o}", "v" * 50, timestamp=1_000 * o) for o in offsets])
+
+    def replicate(self) -> Runner:
+        desk = RegisteredDesk(self.registration, self.source, self.replica, self.clock, Random(2))
+        link = Link("dr", self.registration.hold_name, self.source, self.replica)
+        settings = ReplicaSettings(threads=1, patience_s=1.0)
+        runner = Runner(
+            link, desk, settings, clock=self.clock, random=Random(3), tally=self.tally, publish=self.writer.publish
+        )
+        with runner:
+            runner.once()
+        return runner
+
+    def status(self, **changes: Any) -> ReplicaStatus:
+        values: dict[str, Any] = {"source": self.source, "replica": self.replica, "now_ms": self.clock.now_ms()}
+        return gather(self.registry.load("dr"), **{**values, **changes})
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+class Refusing:
+    """A store in front of another that answers every GET with an error."""
+
+    def __init__(self, inner: ObjectStore, error: Exception) -> None:
+        self._inner, self._error = inner, error
+        self.asked = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def get(self, key: str, max_bytes: int | None = None) -> Blob:
+        self.asked += 1
+        raise self._error
+
+
+# Both sides
+
+
+def test_a_replica_from_nothing_to_in_sync_and_behind_again(scene: Scene) -> None:
+    scene.append(0, 1, 2)
+    before = scene.status()
+    assert before.summary.state is State.PENDING
+    assert (before.summary.pending.records, before.summary.pending.segments) == (3, 1)
+    assert (before.summary.pending.earliest_ms, before.summary.pending.latest_ms) == (0, 2_000)
+    assert before.reported is None
+    assert "keyfold replica run" in "\n".join(status_lines(before))
+
+    scene.replicate()
+    after = scene.status()
+    assert after.summary.state is State.IN_SYNC
+    assert after.summary.pending == Pending()
+    assert after.is_replicating
+    assert scene.tally.totals.sent_bytes == before.summary.pending.bytes
+
+    scene.append(3)
+    scene.clock.advance(5_000)
+    scene.sink.append([record(4, "k4", "v")])
+    behind = scene.status().summary
+    assert (behind.state, behind.pending.segments, behind.lag.records) == (State.PENDING, 2, 2)
+    assert 5_000 <= behind.lag.ms <= 7_000
+
+
+def test_the_story_of_the_rule_is_told_without_a_process(scene: Scene) -> None:
+    scene.append(0, 1)
+    scene.append(2, 3)
+    scene.replicate()
+    assert scene.status().summary.state is State.IN_SYNC
+    clean(scene.first, clock=scene.clock)
+    refused = scene.status()
+    assert refused.summary.state is State.WAITING
+    (failing,) = refused.summary.errors
+    assert (failing.trouble.code, failing.trouble.host) == ("CompactionNotEnabled", "s3.second")
+    assert any("keyfold replica enable-compaction" in line for line in status_lines(refused))
+    EnablementBook(scene.second, "dr/topics", scene.clock, Random(4)).enable(1)
+    assert scene.status().summary.state is State.PENDING
+
+
+def test_a_paused_replica_and_topics_that_it_does_not_take(scene: Scene) -> None:
+    scene.append(0)
+    scene.registry.pause("dr")
+    paused = scene.status()
+    assert (paused.summary.state, paused.summary.pending.segments) == (State.PAUSED, 1)
+    assert status_document(paused)["paused"] is True
+    scene.registry.edit("dr", {"topics": "others"})
+    assert scene.status().summary.partitions == 0
+    scene.registry.resume("dr")
+    none = scene.status()
+    assert none.summary.state is State.IN_SYNC
+    assert any("no partition" in line for line in status_lines(none))
+
+
+def test_it_takes_two_requests_a_partition_and_some_more(scene: Scene) -> None:
+    for topic in ("a", "b", "c"):
+        Sink.open(scene.first, Place("topics", topic, 0), clock=scene.clock).append([record(0, "k", "v")])
+    source, replica = CountedStore(scene.first), CountedStore(scene.second)
+    found = scene.status(source=replace(scene.source, store=source), replica=replace(scene.replica, store=replica))
+    assert found.summary.partitions == 4
+    assert replica.calls == {"get": 1 + 4}
+    assert source.calls == {"get": 1 + 4, "list_folders": 1 + 4}, "what the process says, and the manifests"
+
+
+# One side
+
+
+def test_a_replica_that_is_away_is_asked_once_and_judged_by_the_cursor(scene: Scene) -> None:
+    scene.append(0)
+    scene.replicate()
+    scene.append(1)
+    Sink.open(scene.first, Place("topics", "orders", 0), clock=scene.clock).append([record(0, "k", "v")])
+    away = Refusing(scene.second, StoreUnavailable("k", "timed out"))
+    found = scene.status(replica=replace(scene.replica, store=away))
+    assert away.asked == 1
+    assert (found.summary.state, found.summary.is_by_cursor) == (State.WAITING, True)
+    assert found.summary.pending.segments == 2
+    (failing,) = found.summary.errors
+    assert (failing.trouble.code, failing.trouble.host, len(failing.places)) == ("StoreUnavailable", "s3.second", 2)
+    assert any("the replica did not answer for every partition" in line for line in status_lines(found))
+
+
+def test_a_replica_whose_rights_are_missing_here_is_broken_for_who_asks(scene: Scene) -> None:
+    scene.append(0)
+    denied = Refusing(scene.second, AccessDenied("k", "403", code="AccessDenied"))
+    found = scene.status(replica=replace(scene.replica, store=denied))
+    assert found.summary.state is State.BROKEN
+    assert {f.trouble.code for f in found.summary.errors} == {"AccessDenied"}
+
+
+def test_a_replica_that_cannot_even_be_opened_is_an_error_with_its_reason(scene: Scene) -> None:
+    scene.append(0)
+    found = scene.status(replica=ConfigError("aws.access.key.id", "the variable DR_KEY is not set"))
+    (failing,) = found.summary.errors
+    assert (failing.trouble.code, failing.trouble.host) == ("ConfigError", "http://s3.second")
+    assert "DR_KEY" in failing.trouble.message
+
+
+def test_a_source_without_rights_to_one_manifest_shows_that_partition_as_broken(scene: Scene) -> None:
+    scene.append(0)
+    scene.first.delete(PLACE.manifest_key)
+    found = scene.status()
+    assert found.summary.partitions == 1
+    assert found.summary.errors[0].trouble.host == "s3.first"
+
+
+# What the process says
+
+
+def state(partition: int, kind: State = State.IN_SYNC, **changes: Any) -> PartitionState:
+    return PartitionState(Place("topics", "users", partition), kind, **changes)
+
+
+def test_what_was_written_down_is_read_back(scene: Scene) -> None:
+    waiting = state(
+        1, State.WAITING, code="SlowDown", host="h", message="m", hint="i", attempts=3, backoff_ms=400,
+        last_attempt_ms=5, next_attempt_ms=6, last_success_ms=4, pending=Pending(1, 2, 3, 4, 5), lag=Lag(6, 7),
+        source_version=8, source_next_offset=9, replica_version=7, replica_next_offset=3,
+    )  # fmt: skip
+    scene.tally.add(Totals(commits=3))
+    scene.writer.publish([state(0), waiting])
+    found = load_reported(scene.first, "topics", "dr")
+    assert found is not None
+    assert (found.holder, found.written_at_ms) == ("host:7", scene.clock.now_ms())
+    assert found.totals["commits"] == 3
+    assert found.partitions == {s.place: s for s in (state(0), waiting)}
+    data = scene.first.get(status_key("topics", "dr")).data
+    assert json.loads(data)["partitions"][0] == {"topic": "users", "partition": 0, "state": "in-sync"}, "few words"
+
+
+def test_a_process_is_alive_while_it_writes_now_and_then(scene: Scene) -> None:
+    scene.writer.publish([state(0)])
+    found = load_reported(scene.first, "topics", "dr")
+    assert found is not None
+    assert found.is_alive
+    scene.clock.advance(2 * HEARTBEAT_MS)
+    late = load_reported(scene.first, "topics", "dr")
+    assert late is not None
+    assert late.is_alive
+    scene.clock.advance(HEARTBEAT_MS + 2_000)
+    late = load_reported(scene.first, "topics", "dr")
+    assert late is not None
+    assert not late.is_alive
+    assert any("last reported 3 min ago" in line for line in status_lines(scene.status()))
+    scene.writer.ended("the bucket is gone")
+    ended = load_reported(scene.first, "topics", "dr")
+    assert ended is not None
+    assert not ended.is_alive
+    assert ended.partitions == found.partitions, "its last words on each partition stay"
+    assert any("the bucket is gone" in line for line in status_lines(scene.status()))
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"partitions": 3}', b"\xff"])
+def test_what_no_version_wrote_is_as_if_it_were_not_there(data: bytes, scene: Scene) -> None:
+    assert reported_of(data, "topics") is None
+    scene.first.put(status_key("topics", "dr"), data, Create())
+    scene.append(0)
+    assert scene.status().summary.state is State.PENDING
+    scene.writer.publish([state(0)])
+    assert load_reported(scene.first, "topics", "dr") is not None, "and is written over"
+
+
+def test_a_state_of_a_newer_version_is_pending() -> None:
+    document = {
+        "holder": "h",
+        "written_at_ms": 1,
+        "running": True,
+        "new": 1,
+        "partitions": [{"topic": "users", "partition": 0, "state": "dancing", "steps": 3}],
+    }
+    found = reported_of(json.dumps(document).encode(), "topics")
+    assert found == Reported("h", 1, is_running=True, partitions={state(0).place: state(0, State.PENDING)})
+
+
+def test_two_processes_write_over_each_other_and_none_fails(scene: Scene) -> None:
+    other = StatusWriter(scene.first, "topics", "dr", holder="host:8", clock=scene.clock, tally=Tally())
+    for writer, holder in ((scene.writer, "host:7"), (other, "host:8"), (scene.writer, "host:7")):
+        writer.publish([])
+        found = load_reported(scene.first, "topics", "dr")
+        assert found is not None
+        assert found.holder == holder
+
+
+def test_what_an_earlier_process_has_said_is_not_lost(scene: Scene) -> None:
+    scene.writer.publish([state(0, last_success_ms=5), state(1, State.BROKEN, code="Corrupt", last_success_ms=6)])
+    scene.writer.ended()
+
+    def next_one() -> StatusWriter:
+        return StatusWriter(scene.first, "topics", "dr", holder="host:8", clock=scene.clock, tally=Tally())
+
+    next_one().ended("the variable DR_KEY is not set")
+    found = load_reported(scene.first, "topics", "dr")
+    assert found is not None
+    assert found.error == "the variable DR_KEY is not set"
+    assert [s.code for s in found.partitions.values()] == ["", "Corrupt"], "it never came to know better"
+    next_one().publish([state(0), state(1, last_success_ms=9)])
+    found = load_reported(scene.first, "topics", "dr")
+    assert found is not None
+    assert [s.last_success_ms for s in found.partitions.values()] == [5, 9]
+
+
+def test_a_replica_that_was_removed_does_not_come_back_by_what_is_said_of_it(scene: Scene) -> None:
+    scene.writer.publish([state(0)])
+    scene.registry.remove("dr")
+    scene.writer.publish([state(0)])
+    scene.writer.ended()
+    keys = [info.key for info in scene.first.list("topics/_replicas/")]
+    assert keys == []
+
+
+def test_what_somebody_has_tidied_up_is_written_again(scene: Scene) -> None:
+    scene.writer.publish([state(0)])
+    scene.first.delete(status_key("topics", "dr"))
+    assert scene.first.head(registration_key("topics", "dr"))
+    scene.writer.publish([state(0)])
+    assert load_reported(scene.first, "topics", "dr") is not None
+
+
+def test_whatever_a_request_comes_to_the_status_is_written_by_the_next_ones(scene: Scene) -> None:
+    def published(faults: list[Fault]) -> FaultyStore:
+        scene.first.delete(status_key("topics", "dr"))
+        store = FaultyStore(scene.first, faults)
+        writer = StatusWriter(store, "topics", "dr", holder="h", clock=scene.clock, tally=Tally())
+        for partition in range(3):
+            writer.publish([state(partition)])
+            store.land()
+        writer.publish([state(7)])
+        found = load_reported(scene.first, "topics", "dr")
+        assert found is not None, faults
+        assert list(found.partitions) == [state(7).place], faults
+        return store
+
+    calls = published([]).calls[:4]
+    assert [call.operation for call in calls] == ["get", "head", "put", "put"]
+    for fault in every_fault(calls):
+        if not fault.kind.name.startswith("CRASH"):
+            published([fault])
+
+
+# How it is shown
+
+
+def test_the_document_has_what_there_is_and_no_more_than_json(scene: Scene) -> None:
+    scene.append(0, 1)
+    scene.replicate()
+    scene.append(2)
+    found = json.loads(json.dumps(status_document(scene.status())))
+    assert (found["name"], found["state"], found["is_up_to_date"]) == ("dr", "pending", False)
+    assert (found["source"], found["replica"]) == ("s3://first/topics", "s3://second/dr/topics")
+    assert found["process"]["holder"] == "host:7"
+    assert found["partitions_by_state"] == {"pending": 1}
+    (partition,) = found["partitions"]
+    assert (partition["topic"], partition["partition"], partition["state"]) == ("users", 0, "pending")
+    assert partition["pending_segments"] == 1
+    assert partition["errors"] == []
+    assert found["pending_bytes"] == partition["pending_bytes"] > 0
+
+
+def test_the_page_has_every_field_of_the_document_and_no_other(scene: Scene) -> None:
+    scene.append(0, 1)
+    scene.replicate()
+    found = status_document(scene.status(replica=AccessDenied("k", "403")))
+    partition, process, error = found["partitions"][0], found["process"], found["errors"][0]
+    assert listed_fields("## In the status") == sorted(found)
+    assert listed_fields("### Fields of `process`") == sorted(process)
+    assert listed_fields("### Fields of an error") == sorted(error)
+    assert listed_fields("### Fields of a partition") == sorted(set(partition) - set(found))
+
+
+def listed_fields(heading: str) -> list[str]:
+    """The fields that the table below a heading of the page lists."""
+    page = (ROOT / "docs" / "metrics-replica.md").read_text(encoding="utf-8")
+    section = page.partition(f"{heading}\n")[2].partition("\n##")[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    return sorted(name for row in rows for name in re.findall(r"`([a-z_]+)`", row))
+
+
+def test_the_lines_name_errors_once_and_the_worst_partitions(scene: Scene) -> None:
+    for topic in range(LINES_MAX + 3):
+        place = Place("topics", f"t{topic:02}", 0)
+        Sink.open(scene.first, place, clock=scene.clock).append([record(0, "k", "v")])
+    lines = list(status_lines(scene.status(replica=AccessDenied("k", "403"))))
+    assert sum("AccessDenied at" in line for line in lines) == 1
+    assert lines[-1].strip() == "... and 4 more that are not in sync (--json has all)"
+    everything = list(status_lines(scene.status(), all_partitions=True))
+    assert sum(": pending: " in line for line in everything) == LINES_MAX + 4 + 1
+
+
+@pytest.mark.parametrize("skew_ms", [0, -86_400_000, 86_400_000])
+def test_waits_are_told_whatever_the_clock_of_the_process_is(skew_ms: int, scene: Scene) -> None:
+    scene.append(0)
+    now_ms = scene.clock.now_ms() + skew_ms
+    clock = ManualClock(now_ms)
+    scene.writer = StatusWriter(scene.first, "topics", "dr", holder="host:7", clock=clock, tally=scene.tally)
+    scene.writer.publish(
+        [state(0, State.WAITING, code="SlowDown", host="h", message="m", hint="do", attempts=2, backoff_ms=30_000,
+               last_attempt_ms=now_ms, next_attempt_ms=now_ms + 25_000)]
+    )  # fmt: skip
+    text = "\n".join(status_lines(scene.status()))
+    assert "next attempt in 25 s, longest backoff 30 s" in text
+    assert "SlowDown at h (1 partition: users-0): m" in text
+    assert "try 3 in 25 s" in text

@@ -1,0 +1,194 @@
+"""Fetching ahead and sending from behind: the same requests and the same bytes, and errors that come out."""
+
+from __future__ import annotations
+
+import threading
+from random import Random
+
+import numpy as np
+import pytest
+
+from keyfold.errors import StoreUnavailable
+from keyfold.log.manifest import SegmentEntry
+from keyfold.runtime.clock import ManualClock
+from keyfold.runtime.overlap import FETCH_BYTES, FETCH_THREADS, SEND_BYTES, FetchAhead, SendBehind
+from keyfold.store.memory import MemoryStore
+from keyfold.store.wrappers.faults import Fault, FaultyStore, Kind, SimulatedCrash
+from keyfold_compactor.decide.settings import Encoding
+from keyfold_compactor.execute.mapping import packed
+from keyfold_compactor.execute.rewrite import rewrite_unit
+from keyfold_compactor.execute.work import MaskKey, UnitJob, UnitSource
+from tests.support.cleaning import PLACE, Sink, load, patience, record
+
+KIB = 1024
+
+
+def test_the_next_range_is_under_way_while_one_is_used() -> None:
+    begun = {number: threading.Event() for number in range(3)}
+
+    def fetch(start: int, length: int) -> bytes:
+        begun[start].set()
+        return bytes([start]) * length
+
+    with FetchAhead(fetch, [(number, FETCH_BYTES) for number in range(3)]) as ahead:
+        assert ahead(0, FETCH_BYTES) == bytes(FETCH_BYTES)
+        assert begun[1].wait(60), "nobody has asked for it yet"
+        assert not begun[2].wait(0.05), "more is held than one large range"
+        assert ahead(1, FETCH_BYTES) == bytes([1]) * FETCH_BYTES
+        assert ahead(2, FETCH_BYTES) == bytes([2]) * FETCH_BYTES
+
+
+def test_small_ranges_are_fetched_some_at_a_time() -> None:
+    together = threading.Barrier(FETCH_THREADS)
+
+    def fetch(start: int, length: int) -> bytes:
+        together.wait(60)
+        return bytes([start]) * length
+
+    ranges = [(number, 5) for number in range(3 * FETCH_THREADS)]
+    with FetchAhead(fetch, ranges) as ahead:
+        assert [ahead(*each) for each in ranges] == [bytes([start]) * 5 for start, _ in ranges]
+
+
+def test_nothing_is_fetched_before_the_first_range_is_asked_for() -> None:
+    asked: list[int] = []
+    with FetchAhead(lambda start, _: asked.append(start) or b"", [(0, 1)]):  # type: ignore[func-returns-value]
+        pass
+    assert asked == []
+
+
+def test_a_fetch_that_is_under_way_has_ended_when_the_task_goes_on() -> None:
+    ended: list[int] = []
+    begun, release = threading.Event(), threading.Event()
+
+    def fetch(start: int, length: int) -> bytes:
+        if start:
+            begun.set()
+            release.wait(60)
+        ended.append(start)
+        return b""
+
+    size = FETCH_BYTES
+    with FetchAhead(fetch, [(0, size), (1, size), (2, size)]) as ahead:
+        ahead(0, size)
+        assert begun.wait(60)
+        threading.Timer(0.05, release.set).start()
+    assert ended == [0, 1]
+
+
+def test_what_fails_ahead_comes_out_in_its_turn() -> None:
+    def fetch(start: int, length: int) -> bytes:
+        if start:
+            raise StoreUnavailable("key", "503")
+        return bytes(length)
+
+    with FetchAhead(fetch, [(0, 1), (1, 1)]) as ahead:
+        ahead(0, 1)
+        with pytest.raises(StoreUnavailable):
+            ahead(1, 1)
+
+
+def test_pieces_are_sent_in_order_and_in_batches() -> None:
+    batches: list[bytes] = []
+    with SendBehind(lambda pieces: batches.append(b"".join(pieces))) as sending:
+        for number in range(40):
+            sending.write([bytes([number]) * 50 * KIB, bytes([number]) * 50 * KIB])
+        sending.flush()
+    assert b"".join(batches) == b"".join(bytes([n]) * 100 * KIB for n in range(40))
+    assert len(batches) < 6
+    assert all(len(batch) >= SEND_BYTES for batch in batches[:-1])
+
+
+def test_what_fails_behind_comes_out_and_nothing_follows_it() -> None:
+    sent: list[int] = []
+
+    def send(pieces: list[bytes]) -> None:
+        sent.append(len(pieces))
+        raise StoreUnavailable("key", "503")
+
+    with SendBehind(send) as sending:  # type: ignore[arg-type]
+        sending.write([bytes(SEND_BYTES)])
+        with pytest.raises(StoreUnavailable):
+            sending.write([bytes(SEND_BYTES)])
+        with pytest.raises(StoreUnavailable):
+            sending.flush()
+    assert sent == [1]
+
+
+def job(store: MemoryStore) -> tuple[UnitJob, dict[MaskKey, bytes]]:
+    """Three segments of 6 MiB of which every third record goes."""
+    sink, random = Sink.open(store), Random(1)
+    for number in range(3):
+        batch = [record(number * 96 + i, f"key-{i}", random.randbytes(65_536)) for i in range(96)]
+        sink.append(batch, block_bytes=65_536)
+    manifest = load(store)
+    keep = np.arange(96) % 3 != 0
+    unit = UnitJob(
+        log=0,
+        group=0,
+        place=PLACE,
+        epoch=9,
+        sync_marker=manifest.sync_marker,
+        encoding=Encoding("null", 1, 65_536, part_bytes=1024 * KIB),
+        sources=tuple(UnitSource(at, e, int(keep.sum())) for at, e in enumerate(manifest.segments)),
+        base_offset=0,
+        next_offset=manifest.next_offset,
+        is_remark=False,
+    )
+    return unit, {(0, at): packed(keep) for at in range(3)}
+
+
+def rewritten(inner: MemoryStore, faults: list[Fault], overlap_bytes_min: int) -> tuple[FaultyStore, SegmentEntry]:
+    unit, masks = job(inner)
+    store = FaultyStore(inner, faults)
+    entry = rewrite_unit(unit, masks, store, patience(ManualClock(), Random(2)), overlap_bytes_min=overlap_bytes_min)
+    return store, entry
+
+
+def memory() -> MemoryStore:
+    return MemoryStore("test", ManualClock(), min_part_bytes=1)
+
+
+def test_a_unit_is_the_same_bytes_and_requests_with_and_without_overlap() -> None:
+    plain, entry = rewritten(memory(), [], 2**60)
+    beside, other = rewritten(memory(), [], 0)
+    assert other.checksum == entry.checksum
+    assert other.index_checksum == entry.index_checksum
+
+    def requests(store: FaultyStore) -> list[tuple[str, str]]:
+        return sorted((call.operation, call.key) for call in store.calls)
+
+    assert requests(beside) == requests(plain)
+    assert sum(call.operation == "get_range" for call in beside.calls) >= 6
+
+
+@pytest.mark.parametrize(
+    ("operation", "kind"),
+    [
+        ("get_range", Kind.UNAVAILABLE),
+        ("upload.write", Kind.UNAVAILABLE),
+        ("upload.write", Kind.LOST_ANSWER),
+        ("upload.complete", Kind.LOST_ANSWER),
+    ],
+)
+def test_a_request_beside_the_work_is_repeated_like_any_other(operation: str, kind: Kind) -> None:
+    _, entry = rewritten(memory(), [], 2**60)
+    _, other = rewritten(memory(), [Fault(lambda call: call.operation == operation, kind, times=2)], 0)
+    assert other.checksum == entry.checksum
+
+
+@pytest.mark.parametrize("operation", ["get_range", "upload.write"])
+def test_a_process_that_dies_beside_the_work_is_dead(operation: str) -> None:
+    before = set(threading.enumerate())
+    with pytest.raises(SimulatedCrash):
+        rewritten(memory(), [Fault(lambda call: call.operation == operation, Kind.CRASH_BEFORE)], 0)
+    assert not [t for t in set(threading.enumerate()) - before if t.name.startswith("keyfold-")]
+
+
+def test_an_upload_that_fails_for_good_is_given_up() -> None:
+    inner = memory()
+    unit, masks = job(inner)
+    store = FaultyStore(inner, [Fault(lambda c: c.operation == "upload.write", Kind.UNAVAILABLE, times=10**6)])
+    with pytest.raises(StoreUnavailable):
+        rewrite_unit(unit, masks, store, patience(ManualClock(), Random(2)), overlap_bytes_min=0)
+    assert list(inner.list_uploads("")) == []

@@ -1,0 +1,173 @@
+"""A worker that slept carries out nothing that was asked of it meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from random import Random
+
+import pytest
+import requests
+from starlette.testclient import TestClient
+
+from keyfold.errors import StoreUnavailable
+from keyfold.runtime.clock import ManualClock
+from keyfold.store.api import Blob
+from keyfold.store.memory import MemoryStore
+from keyfold_sink.rest.app import make_app
+from keyfold_sink.rest.wake_detector import ASLEEP_S, AWAKE_AFTER_S, Pulse
+from keyfold_sink.status import State
+from keyfold_sink.worker import desired_state
+from keyfold_sink.worker.desired_state import OrderBook, sink_folder
+from tests.support.fake_service import FakeService, make_backend, make_options
+from tests.support.root import ROOT
+
+FOLDER = sink_folder("topics", "users")
+
+CHILD = """
+import sys, threading
+from keyfold.runtime.clock import SystemClock
+from keyfold_sink.rest import pulse, server
+from keyfold_sink.rest.sockets import listening
+from tests.support.fake_service import FakeDefinitions, FakeService, make_options, metrics
+from functools import partial
+server.Pulse = partial(pulse.Pulse, asleep_s=1.0, awake_after_s=3.0)
+service = FakeService(make_options())
+with listening(service.options) as sockets, server.serve(
+    service, sockets, metrics=metrics, definitions=FakeDefinitions(), clock=SystemClock()
+) as running:
+    print(running.addresses[0], flush=True)
+    sys.stdin.readline()
+print([call[0] if isinstance(call, tuple) else call for call in service.calls], flush=True)
+"""
+
+
+class Suspended(ManualClock):
+    """A clock of a machine that was suspended: only the time of day has gone on."""
+
+    def monotonic_s(self) -> float:
+        return 100.0
+
+
+class Sleeper:
+    """A clock of two, as a process sees it that sleeps, or whose machine does."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.pulse = Pulse(self.clock)
+
+    def beats(self, seconds: float) -> None:
+        for _ in range(round(seconds * 4)):
+            self.clock.advance(250)
+            self.pulse._look()
+
+
+def test_a_pulse_that_goes_on_is_no_waking() -> None:
+    sleeper = Sleeper()
+    sleeper.beats(60)
+    sleeper.clock.advance(round(ASLEEP_S * 1000) - 1)
+    assert not sleeper.pulse.has_just_woken()
+
+
+def test_who_has_slept_has_just_woken_for_a_while() -> None:
+    sleeper = Sleeper()
+    sleeper.beats(1)
+    sleeper.clock.advance(60_000)
+    assert sleeper.pulse.has_just_woken()  # also before the first beat
+    sleeper.beats(AWAKE_AFTER_S - 0.25)
+    assert sleeper.pulse.has_just_woken()
+    sleeper.beats(0.25)
+    assert not sleeper.pulse.has_just_woken()
+
+
+def test_a_machine_that_slept_shows_in_the_time_of_day() -> None:
+    clock = Suspended()
+    pulse = Pulse(clock)
+    assert not pulse.has_just_woken()
+    clock.advance(60_000)
+    assert pulse.has_just_woken()
+
+
+def test_just_awake_nothing_is_changed_and_everything_is_told() -> None:
+    service, sleeper = FakeService(make_options()), Sleeper()
+    app = make_app(make_backend(service), token=None, pulse=sleeper.pulse)
+    client = TestClient(app, base_url="http://127.0.0.1:8083")
+    sleeper.clock.advance(60_000)
+    for method, path in (("PUT", "pause"), ("PUT", "stop"), ("POST", "restart?includeTasks=true"), ("POST", "flush")):
+        refused = client.request(method, f"/connectors/users/{path}")
+        assert refused.status_code == 503
+        assert refused.headers["Retry-After"] == "3"
+        assert refused.json()["message"] == "this worker was suspended and is resuming; retry the request"
+    assert client.get("/connectors/users/status").status_code == 200
+    assert client.get("/health/live").status_code == 200
+    assert service.calls == []
+    sleeper.beats(AWAKE_AFTER_S)
+    assert client.put("/connectors/users/pause").status_code == 202
+    assert service.calls == ["pause"]
+
+
+def test_a_frozen_process_does_not_carry_out_what_it_finds_in_its_socket() -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    process = subprocess.Popen(
+        [sys.executable, "-c", CHILD],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=environment,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process:
+        while not (url := process.stdout.readline().strip()).startswith("http"):
+            assert process.poll() is None
+        kept = requests.Session()
+        assert kept.get(f"{url}/connectors", timeout=60).ok
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)  # until its last thread stands still
+        for asked in (requests.Session(), kept):  # a connection that waits to be accepted, and one that is open
+            with contextlib.suppress(requests.RequestException):
+                asked.put(f"{url}/connectors/users/stop", timeout=0.6)
+        time.sleep(0.3)
+        process.send_signal(signal.SIGCONT)
+        while requests.put(f"{url}/connectors/users/pause", timeout=60).status_code != 202:
+            time.sleep(0.2)  # refused for a moment, as all is that would change something
+        process.stdin.write("\n")
+        process.stdin.flush()
+        last = process.stdout.read().splitlines()[-1]
+    assert last == "['pause']"
+
+
+# In the middle of writing an order down
+
+
+class Frozen(MemoryStore):
+    """Reads take as long as its process sleeps."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock=clock, content_etags=True)
+        self.clock = clock
+        self.sleeps_ms = 0
+
+    def get(self, key: str, max_bytes: int | None = None) -> Blob:
+        self.clock.advance(self.sleeps_ms)
+        return super().get(key, max_bytes)
+
+
+def test_an_order_that_comes_too_late_is_not_written_down() -> None:
+    clock = ManualClock()
+    store = Frozen(clock)
+    book = OrderBook(store, FOLDER, clock, Random(1))
+    other = OrderBook(store, FOLDER, clock, Random(2))
+    book.change(desired_state.target(State.PAUSED))
+    store.sleeps_ms = 600_000
+    with pytest.raises(StoreUnavailable, match=r"the request took .* s and was dropped; nothing was changed"):
+        book.change(desired_state.target(State.STOPPED))
+    store.sleeps_ms = 0
+    assert other.look().state is State.PAUSED
+    book.change(desired_state.target(State.STOPPED))  # asked for again
+    assert other.look().state is State.STOPPED

@@ -1,0 +1,351 @@
+"""The probe accepts stores that keep the promise and finds each kind of store that does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from random import Random
+from threading import Barrier, BrokenBarrierError
+from typing import Any
+
+import pytest
+
+from keyfold.errors import (
+    AccessDenied,
+    AlreadyExists,
+    BucketMissing,
+    ConditionsIgnored,
+    ConditionUndecided,
+    StoreError,
+    StoreUnavailable,
+)
+from keyfold.runtime.buffers import Bytes
+from keyfold.runtime.clock import Clock, ManualClock
+from keyfold.store import probe as probing
+from keyfold.store.api import Blob, Create, ObjectStore, PutMode, PutResult, Update
+from keyfold.store.memory import MemoryStore
+from keyfold.store.s3 import S3Store
+from keyfold.store.wrappers.faults import Chaos, Fault, FaultyStore, Kind, SimulatedCrash, every_fault
+from tests.support.moto import LocalS3Process
+from tests.support.versitygw import Versitygw
+
+
+def probe(store: ObjectStore, topics_dir: str, random: Random, clock: Clock | None = None, *, rounds: int = 2) -> None:
+    """The probe of a process whose waits take no time."""
+    probing.probe(store, topics_dir, clock or ManualClock(), random, rounds=rounds)
+
+
+class Broken(MemoryStore):
+    """A store with something wrong; `overwrite` is the write that nobody should have."""
+
+    def overwrite(self, key: str, data: Bytes) -> PutResult:
+        with self._lock:
+            return self._write(key, bytes(data))
+
+    def is_there(self, key: str) -> bool:
+        return key in self._objects
+
+
+class IgnoresAll(Broken):
+    def put(self, key: str, data: Bytes, mode: PutMode) -> PutResult:
+        return self.overwrite(key, data)
+
+
+class IgnoresIfNoneMatch(Broken):
+    def put(self, key: str, data: Bytes, mode: PutMode) -> PutResult:
+        return self.overwrite(key, data) if isinstance(mode, Create) else super().put(key, data, mode)
+
+
+class IgnoresIfMatch(Broken):
+    def put(self, key: str, data: Bytes, mode: PutMode) -> PutResult:
+        return self.overwrite(key, data) if isinstance(mode, Update) else super().put(key, data, mode)
+
+
+class IfMatchMeansExists(Broken):
+    """Any ETag will do."""
+
+    def put(self, key: str, data: Bytes, mode: PutMode) -> PutResult:
+        if isinstance(mode, Update) and self.is_there(key):
+            return self.overwrite(key, data)
+        return super().put(key, data, mode)
+
+
+class UpdateCreates(Broken):
+    """An update of what is not there makes it."""
+
+    def put(self, key: str, data: Bytes, mode: PutMode) -> PutResult:
+        if isinstance(mode, Update) and not self.is_there(key):
+            return self.overwrite(key, data)
+        return super().put(key, data, mode)
+
+
+class Inverted(Broken):
+    """`If-None-Match: *` the wrong way round, as one gateway had it."""
+
+    def put(self, key: str, data: Bytes, mode: PutMode) -> PutResult:
+        if isinstance(mode, Create) and not self.is_there(key):
+            raise AlreadyExists(key, "inverted")
+        return self.overwrite(key, data)
+
+
+class RefusesAndWrites(Broken):
+    """Answers 412 and writes all the same."""
+
+    def put(self, key: str, data: Bytes, mode: PutMode) -> PutResult:
+        try:
+            return super().put(key, data, mode)
+        except StoreError:
+            self.overwrite(key, data)
+            raise
+
+
+class NeverUpdates(Broken):
+    def put(self, key: str, data: Bytes, mode: PutMode) -> PutResult:
+        return super().put(key, data, Update("another") if isinstance(mode, Update) else mode)
+
+
+class OtherEtags(Broken):
+    """A read gives another ETag than the write did: no commit could ever follow a read."""
+
+    def get(self, key: str, max_bytes: int | None = None) -> Blob:
+        blob = super().get(key, max_bytes)
+        return Blob(blob.data, "W/" + blob.etag, blob.last_modified_ms, blob.date_ms)
+
+
+class ChecksFirstWritesLater(Broken):
+    """Judges the condition, then writes: two at once both win. The barrier makes sure that they meet."""
+
+    def __init__(self, mode: type[Create | Update]) -> None:
+        super().__init__()
+        self._mode = mode
+        self._meet = Barrier(2)
+
+    def put(self, key: str, data: Bytes, mode: PutMode) -> PutResult:
+        if not isinstance(mode, self._mode):
+            return super().put(key, data, mode)
+        with self._lock:
+            self._check(key, mode)
+        try:
+            self._meet.wait(0.2)
+        except BrokenBarrierError:
+            self._meet.reset()
+        return self.overwrite(key, data)
+
+
+BROKEN = [
+    IgnoresAll,
+    IgnoresIfNoneMatch,
+    IgnoresIfMatch,
+    IfMatchMeansExists,
+    UpdateCreates,
+    Inverted,
+    RefusesAndWrites,
+    NeverUpdates,
+    OtherEtags,
+]
+CRASHES = {Kind.CRASH_BEFORE, Kind.CRASH_AFTER, Kind.CRASH_LATE}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_store_that_breaks_the_promise_is_found(kind: type[Broken]) -> None:
+    store = kind()
+    with pytest.raises(ConditionsIgnored) as raised:
+        probe(store, "topics", Random(1), rounds=0)
+    assert raised.value.key.startswith("topics/_probe/")
+    assert raised.value.hint is not None
+    assert list(store.list("")) == []
+
+
+@pytest.mark.parametrize("mode", [Create, Update])
+def test_a_store_that_checks_first_and_writes_later_is_found(mode: type[Create | Update]) -> None:
+    store = ChecksFirstWritesLater(mode)
+    with pytest.raises(ConditionsIgnored, match="not atomic"):
+        probe(store, "", Random(1))
+    assert list(store.list("")) == []
+
+
+@pytest.mark.parametrize("topics_dir", ["topics", "", "a/b=c"])
+def test_a_good_store_passes_and_is_left_clean(topics_dir: str) -> None:
+    inner = MemoryStore()
+    store = FaultyStore(inner)
+    probe(store, topics_dir, Random(1))
+    assert list(inner.list("")) == []
+    folder = f"{topics_dir}/_probe/" if topics_dir else "_probe/"
+    assert all(call.key.startswith(folder) for call in store.calls)
+    assert all(call.operation in {"put", "get", "delete"} for call in store.calls)
+
+
+def test_probes_at_once_do_not_disturb_each_other() -> None:
+    inner = MemoryStore()
+    stores = [FaultyStore(inner) for _ in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: probe(stores[number], "t", Random(number), rounds=1), range(8)))
+    assert list(inner.list("")) == []
+
+
+def test_a_left_over_of_the_same_seed_is_stepped_over() -> None:
+    inner = MemoryStore()
+    store = FaultyStore(inner, [Fault(lambda call: call.operation == "put" and call.number > 1, Kind.CRASH_BEFORE)])
+    with pytest.raises(SimulatedCrash):
+        probe(store, "t", Random(1), rounds=0)
+    assert len(list(inner.list(""))) == 1
+    probe(inner, "t", Random(1), rounds=0)
+
+
+def test_a_right_to_delete_is_not_needed() -> None:
+    class NoDelete(MemoryStore):
+        def delete(self, key: str) -> None:
+            raise AccessDenied(key, "no")
+
+    probe(NoDelete(), "t", Random(1))
+
+
+@pytest.mark.parametrize("error", [AccessDenied, BucketMissing, StoreUnavailable])
+def test_what_is_wrong_with_the_bucket_is_said_as_it_is(error: type[StoreError]) -> None:
+    class Refusing(MemoryStore):
+        def put(self, key: str, data: Bytes, mode: PutMode) -> PutResult:
+            raise error(key, "refused")
+
+    with pytest.raises(error, match="refused"):
+        probe(Refusing(), "t", Random(1))
+
+
+def test_an_undecided_write_is_repeated() -> None:
+    inner = MemoryStore()
+    store = FaultyStore(inner, chaos=Chaos(Random(3), 0.3, (Kind.CONFLICT,)))
+    probe(store, "t", Random(1))
+    always = FaultyStore(inner, [Fault(lambda call: call.operation == "put", Kind.CONFLICT, times=1000)])
+    with pytest.raises(ConditionUndecided):
+        probe(always, "t", Random(1))
+
+
+def test_a_single_request_that_is_refused_or_not_answered_ends_no_probe() -> None:
+    clean = FaultyStore(MemoryStore())
+    probe(clean, "t", Random(1), rounds=1)
+    faults = [fault for fault in every_fault(clean.calls) if fault.kind not in CRASHES]
+    assert {fault.kind for fault in faults} == {Kind.UNAVAILABLE, Kind.LOST_ANSWER, Kind.LATE, Kind.CONFLICT}
+    for fault in faults:
+        inner = MemoryStore()
+        store = FaultyStore(inner, [fault])
+        probe(store, "t", Random(1), rounds=1)
+        failed = store.calls[int(str(fault.at)) - 1]
+        assert failed.operation == "delete" or fault.kind is Kind.LATE or list(inner.list("")) == []
+
+
+@pytest.mark.sharded
+@pytest.mark.parametrize("seed", range(20))
+def test_a_fifth_of_all_requests_may_fail(seed: int) -> None:
+    probe(FaultyStore(MemoryStore(), chaos=Chaos(Random(seed), 0.2)), "t", Random(seed))
+    for kind in BROKEN:
+        with pytest.raises(ConditionsIgnored):
+            probe(FaultyStore(kind(), chaos=Chaos(Random(seed), 0.2)), "t", Random(seed))
+
+
+def test_a_store_that_stays_away_is_reported_when_patience_ends() -> None:
+    clock = ManualClock()
+    begun_s = clock.monotonic_s()
+    store = FaultyStore(MemoryStore(), [Fault(lambda call: call.operation == "put", Kind.UNAVAILABLE, times=10**6)])
+    with pytest.raises(StoreUnavailable):
+        probing.probe(store, "t", clock, Random(1), patience_s=30)
+    assert 10 < clock.monotonic_s() - begun_s <= 30
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_no_fault_makes_a_bad_store_look_good(kind: type[Broken]) -> None:
+    """Each request of the probe that finds the mistake fails once, in each way: the mistake is found all the same."""
+    clean = FaultyStore(kind())
+    with pytest.raises(ConditionsIgnored):
+        probe(clean, "t", Random(1), rounds=0)
+    for fault in every_fault(clean.calls):
+        if fault.kind not in CRASHES:
+            with pytest.raises(ConditionsIgnored):
+                probe(FaultyStore(kind(), [fault]), "t", Random(1), rounds=0)
+
+
+@pytest.mark.parametrize("mode", [Create, Update])
+def test_two_that_won_a_race_are_proof_enough_although_a_third_was_not_answered(mode: type[Create | Update]) -> None:
+    """The store does it once: who would race again, as one answer is missing, would find nothing."""
+
+    class Once(Broken):
+        racing: str = ""
+
+        def put(self, key: str, data: Bytes, mode_of_this: PutMode) -> PutResult:
+            is_race = len(data) > 1000 and isinstance(mode_of_this, mode)
+            if not is_race or self.racing not in {"", key}:
+                return super().put(key, data, mode_of_this)
+            self.racing = key
+            if data[0] % 4 == 3:
+                raise StoreUnavailable(key, "503")
+            return self.overwrite(key, data)
+
+    with pytest.raises(ConditionsIgnored, match="not atomic"):
+        probe(Once(), "t", Random(1), rounds=1)
+
+
+def test_a_race_with_an_answer_that_is_missing_is_run_again() -> None:
+    """Of the two that may have won, one was not heard; nobody knows what the store did."""
+    lost = [Fault(lambda call: call.operation == "put" and call.number > 10, Kind.LOST_ANSWER)]
+    store = FaultyStore(MemoryStore(), lost)
+    probe(store, "t", Random(1), rounds=1)
+    clean = FaultyStore(MemoryStore())
+    probe(clean, "t", Random(1), rounds=1)
+    assert len(store.calls) > len(clean.calls)
+
+
+def test_a_crash_in_a_probe_is_a_crash() -> None:
+    clean = FaultyStore(MemoryStore())
+    probe(clean, "t", Random(1), rounds=0)
+    for fault in every_fault(clean.calls):
+        if fault.kind in CRASHES:
+            with pytest.raises(SimulatedCrash, match=fault.kind.value):
+                probe(FaultyStore(MemoryStore(), [fault]), "t", Random(1), rounds=0)
+
+
+@pytest.fixture
+def moto_store(local_s3: LocalS3Process, bucket: str) -> Iterator[S3Store]:
+    store = S3Store(bucket, endpoint_url=local_s3.url, access_key_id="k", secret_access_key="s")
+    yield store
+    store.close()
+
+
+def test_moto_behind_its_lock_passes(moto_store: S3Store) -> None:
+    probe(moto_store, "topics", Random(1))
+    assert list(moto_store.list("")) == []
+
+
+def test_a_missing_bucket_is_named(local_s3: LocalS3Process) -> None:
+    store = S3Store("nobody-made-this", endpoint_url=local_s3.url, access_key_id="k", secret_access_key="s")
+    with pytest.raises(BucketMissing, match="nobody-made-this"):
+        probe(store, "topics", Random(1))
+    store.close()
+
+
+@pytest.mark.real
+def test_versitygw_passes_and_refuses_a_wrong_secret(versitygw: Versitygw) -> None:
+    bucket = versitygw.create_bucket("probed")
+    for secret, passes in (("testsecret", True), ("wrong", False)):
+        store = S3Store(bucket, endpoint_url=versitygw.url, access_key_id="testkey", secret_access_key=secret)
+        if passes:
+            probe(store, "topics", Random(1))
+            assert list(store.list("")) == []
+        else:
+            with pytest.raises(AccessDenied, match="s3:PutObject"):
+                probe(store, "topics", Random(1))
+        store.close()
+
+
+@pytest.mark.timeout(20)
+def test_a_process_that_ends_in_the_middle_of_a_race_does_not_wait_for_racers_that_never_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    submit, calls = ThreadPoolExecutor.submit, count()
+
+    def ending(self: ThreadPoolExecutor, *arguments: Any) -> Any:
+        if next(calls) == 2:
+            raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+        return submit(self, *arguments)
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", ending)
+    with pytest.raises(RuntimeError, match="interpreter shutdown"):
+        probe(MemoryStore(), "topics", Random(1))
