@@ -31,11 +31,11 @@ FOLDER = sink_folder("topics", "users")
 CHILD = """
 import sys, threading
 from keyfold.runtime.clock import SystemClock
-from keyfold_sink.rest import pulse, server
+from keyfold_sink.rest import server, wake_detector
 from keyfold_sink.rest.sockets import listening
 from tests.support.fake_service import FakeDefinitions, FakeService, make_options, metrics
 from functools import partial
-server.Pulse = partial(pulse.Pulse, asleep_s=1.0, awake_after_s=3.0)
+server.Pulse = partial(wake_detector.Pulse, asleep_s=1.0, awake_after_s=3.0)
 service = FakeService(make_options())
 with listening(service.options) as sockets, server.serve(
     service, sockets, metrics=metrics, definitions=FakeDefinitions(), clock=SystemClock()

@@ -78,16 +78,16 @@ def offsets(reader: Any, tasks: list[Any]) -> list[int]:
 
 def test_spark_without_data_sources_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark 3.5 has no data sources; those of a newer Spark cannot be imported here."""
-    import keyfold.spark
+    import keyfold.spark.source
 
     if has_sources():
         monkeypatch.setitem(sys.modules, "pyspark.sql.datasource", None)
         monkeypatch.delitem(sys.modules, "keyfold.spark.source.data_source", raising=False)
-        monkeypatch.delattr(keyfold.spark, "source", raising=False)
+        monkeypatch.delattr(keyfold.spark.source, "data_source", raising=False)
     version = re.escape(pyspark.__version__)
     with pytest.raises(ConfigError, match=rf"version {version} has no Python data sources.*read_log"):
         _ = keyfold.spark.register
-    assert callable(keyfold.spark.dataframe.read_log)
+    assert callable(keyfold.spark.read_log)
 
 
 @needs_sources
