@@ -32,12 +32,14 @@ SPARK ?= 3.5.9
 SPARK_VENV := .cache/spark-$(SPARK)
 # What `pins` and `audit` run, in a venv of its own.
 TOOLS := .cache/tools
+# What `site` runs, in a venv of its own.
+SITE := .cache/site
 # pip takes no file whose hash is not in requirements/. The project itself has none, and neither has what it is built with
 # if pip fetches that: so what builds comes first, and nothing is built in an environment that pip makes.
 PIP_HASHED := -m pip --disable-pip-version-check install --quiet --require-hashes --no-build-isolation
 PIP_PROJECT := -m pip --disable-pip-version-check install --quiet --no-deps --no-build-isolation
 
-.PHONY: help venv java go go-programs jars demo test test-durations test-full test-rest mutants test-spark test-kube images-try compose-try soak lint lint-style lint-types lint-imports lint-tidy bench docs dist pins audit clean clean-all
+.PHONY: help venv java go go-programs jars demo test test-durations test-full test-rest mutants test-spark test-kube images-try compose-try soak lint lint-style lint-types lint-imports lint-tidy bench docs site pictures dist pins audit clean clean-all
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -144,6 +146,19 @@ docs: $(STAMP) ## Write docs/configuration.md, the tables of the metrics pages a
 	$(PY) -m tests.support.grafana_dashboard
 	$(PY) -m tests.support.chart_docs
 
+site: $(SITE)/.installed ## Build the documentation as a searchable site into site/; a broken link is an error
+	@$(SITE)/bin/python -m sphinx -q -W --keep-going -b html -c infra/site . site
+	@echo "open site/index.html"
+
+$(SITE)/.installed: requirements/site.txt
+	@if [ -z "$(PYTHON)" ]; then echo "Python 3.11 or newer is needed and was not found on PATH; install it, or say make PYTHON=/path/to/python" >&2; exit 2; fi
+	@$(PYTHON) -m venv $(SITE)
+	@$(SITE)/bin/python $(PIP_HASHED) --only-binary :all: -r $<
+	@touch $@
+
+pictures: java $(STAMP) ## Write docs/images/*.svg from docs/diagrams/*.puml and from a run of the demo
+	@$(PY) -m tests.support.pictures
+
 dist: $(STAMP) ## Build wheel, sdist and what spark-submit is given into dist/
 	@rm -rf dist
 	@$(PY) -m build --no-isolation
@@ -163,7 +178,7 @@ $(TOOLS)/.installed: requirements/tools.txt
 	@touch $@
 
 clean: ## Remove what was built, and the caches of the tools
-	rm -rf dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse metastore_db derby.log
+	rm -rf dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse metastore_db derby.log
 	find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +
 
 clean-all: clean ## Also remove .venv and .cache

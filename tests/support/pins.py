@@ -27,6 +27,8 @@ BUILD: Final = ("setuptools", "hatchling", "editables")
 """What builds keyfold and pyspark, the one library that comes as source alone."""
 TOOLS: Final = ("uv", "pip-audit")
 """What `make pins` and `make audit` run."""
+SITE: Final = ("sphinx", "myst-parser", "furo", "sphinx-copybutton")
+"""What `make site` runs."""
 EXTRAS: Final = ("sink", "spark", "dev")
 
 _REQUIREMENT: Final = re.compile(r"([a-z0-9-]+)==([a-z0-9.+!]+)( ; [^\\]+)? \\")
@@ -115,6 +117,7 @@ def main() -> int:
     texts = {
         "build": HEADER.format("constraints.txt") + compiled("-", given=BUILD),
         "tools": HEADER.format("constraints.txt") + compiled("-", given=TOOLS),
+        "site": HEADER.format("constraints.txt") + compiled("-", given=SITE),
     }
     for extra in EXTRAS:
         made = compiled("pyproject.toml", "--extra", extra)

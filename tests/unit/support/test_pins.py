@@ -11,10 +11,22 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.support.pins import BUILD, CONSTRAINTS, EXTRAS, FOLDER, ROOT, TOOLS, Pin, constraints, disagreements, parse
+from tests.support.pins import (
+    BUILD,
+    CONSTRAINTS,
+    EXTRAS,
+    FOLDER,
+    ROOT,
+    SITE,
+    TOOLS,
+    Pin,
+    constraints,
+    disagreements,
+    parse,
+)
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-NAMES = ("build", "tools", *EXTRAS)
+NAMES = ("build", "tools", "site", *EXTRAS)
 
 
 def pins_of(name: str) -> dict[Pin, int]:
@@ -42,6 +54,7 @@ def test_versions_are_those_of_constraints() -> None:
 def test_what_is_asked_for_is_there() -> None:
     assert set(BUILD) <= {pin.name for pin in pins_of("build")}
     assert set(TOOLS) <= {pin.name for pin in pins_of("tools")}
+    assert set(SITE) <= {pin.name for pin in pins_of("site")}
     assert set(pins_of("sink")) | set(pins_of("spark")) <= set(pins_of("dev"))
 
 
