@@ -169,8 +169,9 @@ def test_the_zip_has_the_code_and_the_commands_and_nothing_else(tmp_path: Path) 
     script, code = write_for_submit(tmp_path / "dist")
     with zipfile.ZipFile(code) as archive:
         names = archive.namelist()
-    assert {name.split("/")[0].split("-")[0] for name in names} == {"keyfold", "keyfold_compactor", "keyfold_schemas"}
-    assert {"keyfold/cli/app.py", "keyfold_compactor/spark_tasks.py"} <= set(names)
+    packages = {"keyfold", "keyfold_compactor", "keyfold_replicator", "keyfold_schemas"}
+    assert {name.split("/")[0].split("-")[0] for name in names} == packages
+    assert {"keyfold/cli/app.py", "keyfold_compactor/spark/tasks.py"} <= set(names)
     assert not [name for name in names if "__pycache__" in name]
     assert [name for name in names if name.endswith("entry_points.txt")]
     assert code.name.endswith("-spark.zip")
