@@ -13,9 +13,8 @@ from keyfold.cli.app import Surroundings
 from keyfold.runtime.terminal import echo, echo_json
 
 if TYPE_CHECKING:
-    from keyfold_compactor.job import Replicate
     from keyfold_compactor.options import CompactOptions
-    from keyfold_compactor.report.report import Watch
+    from keyfold_compactor.report.report import Replicate, Watch
 
 
 @click.group()

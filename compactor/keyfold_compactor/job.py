@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
@@ -30,21 +30,20 @@ from keyfold.store.api import ObjectStore
 from keyfold.store.probe import PATIENCE_IN_A_LOOP_S, PATIENCE_S, probe
 from keyfold_compactor.decide.batching import CleaningRate
 from keyfold_compactor.decide.min_garbage import Settled
+from keyfold_compactor.decide.policy import Look
 from keyfold_compactor.decide.settings import TopicSettings
+from keyfold_compactor.execute.executor import Executor
 from keyfold_compactor.execute.replica_holds import Followers, load_followers
-from keyfold_compactor.execute.run import Look, Run, RunSettings
-from keyfold_compactor.execute.work import Executor
+from keyfold_compactor.execute.run import Run, RunSettings
 from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.report.cost import Cost, cost
 from keyfold_compactor.report.log_state import Standing
 from keyfold_compactor.report.progress import Progress
-from keyfold_compactor.report.report import NoWatch, Replicated, RunReport, Watch
+from keyfold_compactor.report.report import NoWatch, Replicate, RunReport, Watch
 
 log = structlog.get_logger(__name__)
 
 ExecutorFactory = Callable[[], Executor]
-Replicate = Callable[[Callable[[], bool]], Sequence[Replicated]]
-"""Replicate what is new until asked to stop; return the result for each replica."""
 FAILED_BACKOFF = Backoff(first_ms=30_000, cap_ms=3_600_000)
 EXECUTOR_FAILURES_MAX = 3
 

@@ -20,9 +20,8 @@ from keyfold.runtime.clock import Clock
 from keyfold.runtime.throttle import BudgetPacer, TokenBucket
 from keyfold.store.api import ObjectStore
 from keyfold.store.pacing import Pacer
-from keyfold_compactor.job import Replicate
 from keyfold_compactor.options import CompactOptions
-from keyfold_compactor.report.report import Replicated, size_text
+from keyfold_compactor.report.report import Replicate, Replicated, size_text
 from keyfold_replicator.cli.show import run_json, run_lines
 from keyfold_replicator.registry.link import ReplicaSettings
 from keyfold_replicator.registry.opening import OpenLocation, close, open_location, side

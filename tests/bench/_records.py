@@ -26,7 +26,7 @@ from keyfold.log.segment import SegmentWriter
 from keyfold.runtime.clock import SystemClock
 from keyfold.runtime.retry import Patience
 from keyfold.store.api import ObjectStore
-from keyfold_compactor.execute.work import StoreSource
+from keyfold_compactor.spark.tasks import StoreSource
 
 KEY_BYTES: Final = 17
 VALUE_BYTES: Final = 1000

@@ -37,8 +37,8 @@ from keyfold.log.segment import SegmentWriter
 from keyfold.runtime.clock import SystemClock
 from keyfold.runtime.retry import Patience
 from keyfold_compactor.decide.settings import TopicSettings
+from keyfold_compactor.decide.work import Traffic
 from keyfold_compactor.execute.run import Run, RunSettings
-from keyfold_compactor.execute.work import Traffic
 from keyfold_compactor.report.report import RunReport
 from keyfold_compactor.spark.executor import SparkExecutor
 from keyfold_compactor.spark.session import spark_session

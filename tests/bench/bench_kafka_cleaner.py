@@ -33,9 +33,9 @@ from keyfold.log.partition_log import PartitionLog
 from keyfold.runtime.clock import SystemClock
 from keyfold.runtime.retry import Patience
 from keyfold_compactor.decide.settings import Encoding, TopicSettings
+from keyfold_compactor.execute.executor import Executor
 from keyfold_compactor.execute.local import LocalExecutor
 from keyfold_compactor.execute.run import Run, RunSettings
-from keyfold_compactor.execute.work import Executor
 from keyfold_compactor.spark.executor import SparkExecutor
 from keyfold_compactor.spark.session import spark_session
 from keyfold_compactor.spark.tasks import TaskEnvironment

@@ -27,8 +27,8 @@ from keyfold.log import catalog
 from keyfold.log.names import Place
 from keyfold.runtime.clock import SystemClock
 from keyfold_compactor.decide.settings import TopicSettings
+from keyfold_compactor.execute.executor import Executor
 from keyfold_compactor.execute.run import Run, RunSettings
-from keyfold_compactor.execute.work import Executor
 from keyfold_compactor.report.report import RunReport
 from tests.bench import _many
 from tests.bench._folder_store import FolderStore

@@ -20,8 +20,8 @@ from keyfold.store.api import Create, ObjectInfo
 from keyfold.store.memory import MemoryStore
 from keyfold.store.s3 import S3Location, S3Store
 from keyfold_compactor.decide.settings import Encoding
+from keyfold_compactor.execute.executor import Executor
 from keyfold_compactor.execute.run import Run, RunSettings
-from keyfold_compactor.execute.work import Executor
 from tests.support.cleaning import EAGER, Sink, load, read_all
 from tests.support.moto import LocalS3Process
 from tests.support.shapes import Batches, Expected, again, one_after_another, shapes

@@ -24,8 +24,9 @@ from keyfold.runtime.clock import SystemClock
 from keyfold.store.s3 import S3Location, S3Store
 from keyfold_compactor.decide.horizon import Purge
 from keyfold_compactor.decide.settings import Encoding
+from keyfold_compactor.decide.work import LogJob
+from keyfold_compactor.execute.executor import Executor
 from keyfold_compactor.execute.run import Run, RunSettings
-from keyfold_compactor.execute.work import Executor, LogJob
 from tests.support.cleaning import EAGER, Sink, last_per_key, load, read_all, record
 from tests.support.held import tell
 from tests.support.keyfold_here import here

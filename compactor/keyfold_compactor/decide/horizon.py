@@ -17,7 +17,7 @@ makes a log due. Otherwise every run would clean a log in vain, because a tombst
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -109,6 +109,11 @@ def held_by(manifest: Manifest, settings: TopicSettings, purge: Purge) -> Held |
         segments=len(held),
         until_ms=min(p.committed_at_ms for p in manifest.passes if p.epoch in epochs) + wait_ms,
     )
+
+
+def plain_names(hold_names: Sequence[str]) -> tuple[str, ...]:
+    """Return the registered names of replicas."""
+    return tuple(name.partition("@")[0] for name in hold_names)
 
 
 def _received(manifest: Manifest, replicas: Collection[str]) -> dict[str, int]:

@@ -30,7 +30,7 @@ from keyfold_compactor.decide.horizon import Purge, purge_of
 from keyfold_compactor.decide.plan import Group, SegmentStats, untouched
 from keyfold_compactor.decide.policy import Reason, Verdict
 from keyfold_compactor.decide.settings import TopicSettings
-from keyfold_compactor.execute.work import LogJob
+from keyfold_compactor.decide.work import LogJob
 
 
 @dataclass(frozen=True, slots=True)

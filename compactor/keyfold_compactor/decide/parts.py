@@ -17,10 +17,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from keyfold.log.edits import Replacement, Swap
 from keyfold.log.manifest import NO_EPOCH, NO_OFFSET, SegmentEntry
-from keyfold.log.partition_log import Replacement, Swap
 from keyfold_compactor.decide.min_garbage import Choice
-from keyfold_compactor.execute.work import LogJob, UnitJob, UnitSource
+from keyfold_compactor.decide.work import LogJob, UnitJob, UnitSource
 
 # The position of a segment that this pass has written: it keeps all its records, so it needs no mask.
 _NOT_OF_THE_JOB: Final = -1

@@ -22,12 +22,16 @@ the verdict is a forecast. After the claim the manifest that the claim read is j
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from keyfold.errors import KeyfoldError
+from keyfold.log.commit import Pinned
 from keyfold.log.edits import without_first
 from keyfold.log.gc import due_names
 from keyfold.log.manifest import UNSTAMPED, Manifest, SegmentEntry, is_over
+from keyfold.log.names import Place
 from keyfold_compactor.decide.horizon import Held, Purge, held_by, purge_of
 from keyfold_compactor.decide.merge import merges
 from keyfold_compactor.decide.retention import Expiry, expiry
@@ -232,3 +236,33 @@ def _why_not(manifest: Manifest, parts: CleanRange, settings: TopicSettings) -> 
         return f"all dirty segments are younger than min.compaction.lag.ms ({settings.min_compaction_lag_ms})"
     ratio = f"min.cleanable.dirty.ratio ({settings.min_cleanable_dirty_ratio:g})"
     return f"dirty ratio {parts.dirty_ratio:.3f} is not above {ratio}"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Result of the first look at a partition: a version and the verdict on it, or an error."""
+
+    place: Place
+    pinned: Pinned | None = None
+    verdict: Verdict | None = None
+    error: KeyfoldError | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Stored bytes of the log's clean and cleanable part."""
+        return self.verdict.range.clean_bytes + self.verdict.range.cleanable_bytes if self.verdict else 0
+
+
+def by_urgency(looks: Iterable[Look], batch_bytes: int) -> list[Look]:
+    """Sort logs that are due into the order in which they are claimed.
+
+    A log that fills a batch by itself comes after all others of the same urgency (forced, overdue, dirty, only merged).
+    Its pass may take hours, and the others need not wait for it. It waits for them no longer than one run takes.
+    """
+    return sorted(looks, key=lambda k: _rank(k, batch_bytes))
+
+
+def _rank(look: Look, batch_bytes: int) -> tuple[int, bool, bool, int, float]:
+    assert look.verdict is not None
+    first, overdue, dirtiest = look.verdict.rank
+    return (first, overdue == 0, look.size_bytes > batch_bytes, overdue, dirtiest)

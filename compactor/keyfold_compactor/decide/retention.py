@@ -1,4 +1,4 @@
-"""Decide which segments are past retention, and commit their removal from the log's start.
+"""Decide which segments are past retention and are removed from the log's start.
 
 The walk is Kafka's (UnifiedLog.deleteOldSegments): whole segments from the log start, up to the first that must stay. A
 segment is removed
@@ -29,7 +29,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from keyfold.log.manifest import UNSTAMPED, Manifest, SegmentEntry, is_over
-from keyfold.log.partition_log import CompactorSession
 from keyfold_compactor.decide.settings import TopicSettings
 
 
@@ -84,17 +83,6 @@ def born_ms(entry: SegmentEntry) -> int:
     if entry.appended_at_ms == UNSTAMPED or entry.max_timestamp < 0:
         return entry.appended_at_ms
     return min(entry.appended_at_ms, entry.max_timestamp)
-
-
-def expire(session: CompactorSession, settings: TopicSettings) -> Expiry:
-    """Commit the removal of expired segments in a claimed partition; without any, send nothing.
-
-    Raise `SegmentsMoved` or `Fenced` if the claim was lost, and `StoreError`.
-    """
-    found = expiry(session.manifest, settings, session.pinned.seen_ms)
-    if found.segments:
-        session.expire(found.segments)
-    return found
 
 
 def _is_old(entry: SegmentEntry, settings: TopicSettings, now_ms: int) -> bool:

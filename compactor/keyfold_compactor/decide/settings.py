@@ -11,18 +11,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from keyfold.log.objects import PART_BYTES
 from keyfold.runtime.clock import NEVER_MS
 
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """How outputs are written: Avro codec and level, block size before compression, part size of uploads."""
+    """How outputs are written: Avro codec and level, block size before compression.
+
+    `part_bytes` is the part size of uploads; None is that of `keyfold.log.objects`.
+    """
 
     codec: str = "zstandard"
     level: int = 1
     block_bytes: int = 65_536
-    part_bytes: int = PART_BYTES
+    part_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

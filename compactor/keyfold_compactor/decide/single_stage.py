@@ -8,12 +8,12 @@ would have asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 from keyfold_compactor.decide import parts, plan
 from keyfold_compactor.decide.min_garbage import Choice, choose
 from keyfold_compactor.decide.plan import Group, SegmentStats
-from keyfold_compactor.execute.work import Limits, LogJob, MapAnswer, MaskKey, UnitAnswer, UnitJob
+from keyfold_compactor.decide.work import Limits, LogJob, MapAnswer, UnitJob
 
 
 def choice_of(job: LogJob, stats: Sequence[SegmentStats], limits: Limits) -> Choice:
@@ -48,17 +48,3 @@ def units_at_once(job: LogJob, answer: MapAnswer) -> list[UnitJob] | None:
     choice = choice_of(job, answer.stats, job.at_once)
     cut = parts.cut(job, choice, job.at_once.max_bytes)
     return parts.units(job, choice, cut[0], {}) if len(cut) == 1 else None
-
-
-Mapped = tuple[MapAnswer, dict[MaskKey, bytes]]
-DoUnit = Callable[[UnitJob, Mapping[MaskKey, bytes]], UnitAnswer]
-
-
-def gone_on(job: LogJob, mapped: Mapped, do: DoUnit) -> Mapped:
-    """Return a log's map with the answers of its units, if `do` did them here; then no masks are needed."""
-    answer, masks = mapped
-    units = units_at_once(job, answer)
-    if units is None:
-        return mapped
-    made = tuple(do(unit, masks) for unit in units)
-    return MapAnswer(answer.number, answer.stats, answer.error, answer.traffic, made), {}

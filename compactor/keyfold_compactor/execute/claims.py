@@ -17,7 +17,7 @@ from keyfold.errors import KeyfoldError
 from keyfold.log.partition_log import CompactorSession
 from keyfold_compactor.decide.policy import Verdict
 from keyfold_compactor.decide.settings import TopicSettings
-from keyfold_compactor.execute.work import LogJob
+from keyfold_compactor.decide.work import LogJob
 
 # One renewal takes two requests: five hundred in sequence would take longer than a lease.
 RENEWALS_AT_ONCE: Final = 16

@@ -23,9 +23,9 @@ import pyarrow.compute as pc
 from keyfold.runtime.retry import Patience
 from keyfold.store.api import ObjectStore
 from keyfold_compactor.decide.plan import untouched
+from keyfold_compactor.decide.work import LogJob
 from keyfold_compactor.execute import offset_map
 from keyfold_compactor.execute.mapping import Mapped, decided, read_rows
-from keyfold_compactor.execute.work import LogJob
 
 Rows = npt.NDArray[np.int32]
 _CANDIDATES: Final = pa.schema([("key", pa.large_binary()), ("offset", pa.int64()), ("row", pa.int32())])

@@ -6,15 +6,17 @@ An error of one log becomes an answer here, so that it fails its own partition a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from keyfold.runtime.retry import Patience
 from keyfold.runtime.throttle import ThrottleLost
 from keyfold.store.api import ObjectStore
 from keyfold.store.wrappers.counting import CountedStore
-from keyfold_compactor.decide.single_stage import gone_on
+from keyfold_compactor.decide.single_stage import units_at_once
+from keyfold_compactor.decide.work import LogJob, MapAnswer, MaskKey, Traffic, UnitAnswer, UnitJob, reason
+from keyfold_compactor.execute.executor import Done
 from keyfold_compactor.execute.mapping import READ_THREADS, map_log
 from keyfold_compactor.execute.rewrite import rewrite_unit
-from keyfold_compactor.execute.work import Done, LogJob, MapAnswer, MaskKey, Traffic, UnitAnswer, UnitJob, reason
 
 
 def run_map(
@@ -52,9 +54,13 @@ def run_unit(unit: UnitJob, masks: Mapping[MaskKey, bytes], store: ObjectStore, 
 def run_log(
     job: LogJob, store: ObjectStore, patience: Patience, *, threads: int = READ_THREADS
 ) -> tuple[MapAnswer, dict[MaskKey, bytes]]:
-    """Map one log inside a task, and also do its units if the job allows that."""
-    mapped = run_map(job, store, patience, threads=threads)
-    return gone_on(job, mapped, lambda unit, masks: run_unit(unit, masks, store, patience))
+    """Map one log inside a task. If the job allows that, do its units too, and return no masks."""
+    answer, masks = run_map(job, store, patience, threads=threads)
+    units = units_at_once(job, answer)
+    if units is None:
+        return answer, masks
+    made = tuple(run_unit(unit, masks, store, patience) for unit in units)
+    return replace(answer, made=made), {}
 
 
 def _traffic(counted: CountedStore) -> Traffic:

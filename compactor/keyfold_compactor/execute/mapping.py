@@ -20,9 +20,9 @@ from keyfold.runtime.retry import Patience
 from keyfold.store.api import ObjectStore
 from keyfold_compactor.decide.plan import SegmentStats, untouched
 from keyfold_compactor.decide.retain import Bools, Retention, retain
+from keyfold_compactor.decide.work import LogJob
 from keyfold_compactor.execute import offset_map
 from keyfold_compactor.execute.offset_map import OffsetMap, Offsets
-from keyfold_compactor.execute.work import LogJob
 
 COLUMNS: Final = ("offset", "key", "is_tombstone", "cleaned_epoch", "length")
 READ_THREADS: Final = 4

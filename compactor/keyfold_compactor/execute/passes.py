@@ -25,8 +25,9 @@ from keyfold_compactor.decide.merge import merges
 from keyfold_compactor.decide.min_garbage import Choice, Settled, floor_of, only_merge
 from keyfold_compactor.decide.parts import Part
 from keyfold_compactor.decide.single_stage import choice_of
+from keyfold_compactor.decide.work import Limits, MapAnswer, Traffic, UnitAnswer, UnitJob, reason
 from keyfold_compactor.execute.claims import Claim
-from keyfold_compactor.execute.work import Executor, Limits, MapAnswer, Traffic, UnitAnswer, UnitJob, reason
+from keyfold_compactor.execute.executor import Executor
 from keyfold_compactor.report.progress import Progress
 from keyfold_compactor.report.report import LogSize, Outcome, PartitionReport, RunReport, log_size
 

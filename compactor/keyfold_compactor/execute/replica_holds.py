@@ -10,7 +10,7 @@ deleted key that it could keep.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from random import Random
 from typing import Final
@@ -36,11 +36,6 @@ class Followers:
     def of(self, topic: str) -> tuple[str, ...]:
         """Return the replicas that hold a topic's tombstones, by their names in manifests (`Hold.replica`)."""
         return (*(r.hold_name for r in self.registrations if r.covers(topic)), *self.unreadable)
-
-
-def plain_names(hold_names: Sequence[str]) -> tuple[str, ...]:
-    """Return the registered names of replicas."""
-    return tuple(name.partition("@")[0] for name in hold_names)
 
 
 def load_followers(

@@ -26,15 +26,15 @@ from keyfold.log.avro import SegmentDamaged
 from keyfold.log.index import Index, read_index, read_index_data, remark
 from keyfold.log.manifest import SegmentEntry
 from keyfold.log.names import Role, new_name
-from keyfold.log.objects import ObjectStream, create_object
+from keyfold.log.objects import PART_BYTES, ObjectStream, create_object
 from keyfold.log.rewrite import SegmentRewriter, fetch_ranges
 from keyfold.runtime.buffers import Fetch
 from keyfold.runtime.overlap import FetchAhead, SendBehind
 from keyfold.runtime.retry import Patience
 from keyfold.store.api import ObjectStore
 from keyfold_compactor.decide.retain import Bools, new_marks, old_marks
+from keyfold_compactor.decide.work import MaskKey, UnitJob, UnitSource
 from keyfold_compactor.execute.mapping import unpacked
-from keyfold_compactor.execute.work import MaskKey, UnitJob, UnitSource
 
 # Below this two more threads cost more than they save.
 OVERLAP_BYTES_MIN: Final = 16 * 1024 * 1024
@@ -78,7 +78,7 @@ def _rewritten(
     is_overlapped: bool,
 ) -> SegmentEntry:
     name = new_name(unit.base_offset, unit.epoch, Role.COMPACTOR, patience.random)
-    stream = ObjectStream(store, unit.place.key(str(name)), patience, part_bytes=unit.encoding.part_bytes)
+    stream = ObjectStream(store, unit.place.key(str(name)), patience, part_bytes=unit.encoding.part_bytes or PART_BYTES)
     try:
         if is_overlapped:
             with SendBehind(stream.write) as sending:

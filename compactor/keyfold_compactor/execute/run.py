@@ -18,7 +18,7 @@ reported and delays no other. Nothing here depends on Spark.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -32,15 +32,15 @@ from keyfold.log.partition_log import CompactorSession, PartitionLog, Pinned
 from keyfold.runtime.clock import Clock
 from keyfold.store.api import ObjectStore
 from keyfold_compactor.decide.batching import LOGS_MAX, SHARES, BatchLimits, CleaningRate, work_bytes
-from keyfold_compactor.decide.horizon import purge_of
 from keyfold_compactor.decide.min_garbage import Settled
 from keyfold_compactor.decide.plan import TASK_BYTES_MIN
-from keyfold_compactor.decide.policy import Chore, Verdict, forecast, judge
-from keyfold_compactor.decide.retention import expire
+from keyfold_compactor.decide.policy import Chore, Look, Verdict, by_urgency, forecast, judge
+from keyfold_compactor.decide.retention import Expiry, expiry
 from keyfold_compactor.decide.settings import TopicSettings
+from keyfold_compactor.decide.work import log_job, reason
 from keyfold_compactor.execute.claims import Claim, LeaseKeeper
+from keyfold_compactor.execute.executor import Executor
 from keyfold_compactor.execute.passes import UNIT_BYTES_MIN, Passes, release
-from keyfold_compactor.execute.work import Executor, LogJob, reason
 from keyfold_compactor.report.log_state import standing
 from keyfold_compactor.report.progress import FIRST_STAGE, NoProgress, Progress
 from keyfold_compactor.report.report import Expired, LogSize, Outcome, PartitionReport, RunReport, log_size
@@ -77,21 +77,6 @@ class RunSettings:
     patience_s: float = 60.0
     settled: Settled = field(default_factory=Settled)
     rate: CleaningRate = field(default_factory=CleaningRate)
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """Result of the first look at a partition: a version and the verdict on it, or an error."""
-
-    place: Place
-    pinned: Pinned | None = None
-    verdict: Verdict | None = None
-    error: KeyfoldError | None = None
-
-    @property
-    def size_bytes(self) -> int:
-        """Stored bytes of the log's clean and cleanable part."""
-        return self.verdict.range.clean_bytes + self.verdict.range.cleanable_bytes if self.verdict else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,40 +409,12 @@ class Run:
             return list(pool.map(one, items))
 
 
-def log_job(
-    number: int,
-    place: Place,
-    pinned: Pinned,
-    verdict: Verdict,
-    settings: TopicSettings,
-    epoch: int,
-) -> LogJob:
-    """Return what tasks need to know about one log."""
-    manifest = pinned.manifest
-    return LogJob(
-        number=number,
-        place=place,
-        entries=tuple(s for s in manifest.segments if s.next_offset <= verdict.end),
-        first_dirty=verdict.range.first_dirty,
-        end=verdict.end,
-        epoch=epoch,
-        sync_marker=manifest.sync_marker,
-        purge=purge_of(manifest, settings, pinned.seen_ms),
-        remove_keyless=settings.remove_keyless,
-        encoding=settings.encoding,
-    )
+def expire(session: CompactorSession, settings: TopicSettings) -> Expiry:
+    """Commit the removal of expired segments in a claimed partition; without any, send nothing.
 
-
-def by_urgency(looks: Iterable[Look], batch_bytes: int) -> list[Look]:
-    """Sort logs that are due into the order in which they are claimed.
-
-    A log that fills a batch by itself comes after all others of the same urgency (forced, overdue, dirty, only merged).
-    Its pass may take hours, and the others need not wait for it. It waits for them no longer than one run takes.
+    Raise `SegmentsMoved` or `Fenced` if the claim was lost, and `StoreError`.
     """
-    return sorted(looks, key=lambda k: _rank(k, batch_bytes))
-
-
-def _rank(look: Look, batch_bytes: int) -> tuple[int, bool, bool, int, float]:
-    assert look.verdict is not None
-    first, overdue, dirtiest = look.verdict.rank
-    return (first, overdue == 0, look.size_bytes > batch_bytes, overdue, dirtiest)
+    found = expiry(session.manifest, settings, session.pinned.seen_ms)
+    if found.segments:
+        session.expire(found.segments)
+    return found

@@ -1,1 +1,9 @@
-"""What a run tells: reports, metrics, costs and progress."""
+"""Reports of runs, and what is made of them: texts, JSON, metrics, costs, progress.
+
+report, log_state       the report of a run as values, and the cleaning state of each log
+progress                stages and steps of a run
+cost                    what cleaning a log would cost
+show                    what the command line prints
+metrics*                metrics computed from reports, and their export
+liveness                signs of life for the probes
+"""

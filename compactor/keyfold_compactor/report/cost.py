@@ -17,7 +17,7 @@ from keyfold.log.names import Place
 from keyfold_compactor.decide.merge import merges
 from keyfold_compactor.decide.policy import Verdict, judge
 from keyfold_compactor.decide.settings import TopicSettings
-from keyfold_compactor.execute.run import log_job
+from keyfold_compactor.decide.work import log_job
 
 
 @dataclass(frozen=True, slots=True)

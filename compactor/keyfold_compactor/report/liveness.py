@@ -10,10 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from keyfold.runtime.health import Vitals
-from keyfold_compactor.job import Replicate
 from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.report.progress import Progress
-from keyfold_compactor.report.report import Replicated, RunReport, Watch
+from keyfold_compactor.report.report import Replicate, Replicated, RunReport, Watch
 
 SLOWEST_BYTES_PER_SECOND: Final = 8 * 1024 * 1024
 """The minimum speed of a stage without a configured rate. A slower one counts as dead."""

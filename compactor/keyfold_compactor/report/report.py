@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any, Protocol
@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from keyfold.log.gc import Swept
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
-from keyfold_compactor.execute.work import Traffic
+from keyfold_compactor.decide.work import Traffic
 from keyfold_compactor.report.log_state import Standing
 
 
@@ -160,6 +160,10 @@ class Replicated:
     is_news: bool
     document: Mapping[str, Any]
     lines: tuple[str, ...]
+
+
+Replicate = Callable[[Callable[[], bool]], Sequence[Replicated]]
+"""Replicate what is new until asked to stop; return the result for each replica."""
 
 
 @dataclass(slots=True)

@@ -15,11 +15,9 @@ from rich.progress import Progress as Bar
 from keyfold.log.names import Place
 from keyfold.runtime.clock import Clock
 from keyfold.runtime.terminal import echo, echo_json
-from keyfold_compactor.decide.horizon import Held
-from keyfold_compactor.decide.policy import Chore
+from keyfold_compactor.decide.horizon import Held, plain_names
+from keyfold_compactor.decide.policy import Chore, Look
 from keyfold_compactor.decide.retention import Expiry
-from keyfold_compactor.execute.replica_holds import plain_names
-from keyfold_compactor.execute.run import Look
 from keyfold_compactor.report import metrics
 from keyfold_compactor.report.cost import Cost, total
 from keyfold_compactor.report.progress import LoggedProgress, Progress

@@ -22,7 +22,8 @@ from pyspark import RDD, Accumulator, Broadcast, SparkContext, StorageLevel
 from pyspark.sql import SparkSession
 
 from keyfold_compactor.decide import plan
-from keyfold_compactor.execute.work import Done, LogJob, MapAnswer, MaskKey, Traffic, UnitAnswer, UnitJob
+from keyfold_compactor.decide.work import LogJob, MapAnswer, MaskKey, Traffic, UnitAnswer, UnitJob
+from keyfold_compactor.execute.executor import Done
 from keyfold_compactor.spark.map import map_large
 from keyfold_compactor.spark.tasks import Hand, Mapped, Mask, SegmentFound, TaskEnvironment, map_task, unit_task
 
@@ -33,7 +34,7 @@ WATCH_S: Final = 0.5
 
 
 class SparkExecutor:
-    """See `keyfold_compactor.execute.work.Executor`."""
+    """See `keyfold_compactor.execute.executor.Executor`."""
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ import structlog
 
 from keyfold.errors import KeyfoldError
 from keyfold.store.s3 import S3Location
-from keyfold_compactor.execute.work import Executor
+from keyfold_compactor.execute.executor import Executor
 from keyfold_compactor.options import CompactOptions
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from pyspark import RDD, Broadcast, SparkContext, StorageLevel
 from keyfold.runtime.throttle import ThrottleLost
 from keyfold.store.wrappers.counting import CountedStore
 from keyfold_compactor.decide import plan
+from keyfold_compactor.decide.work import LogJob, Traffic, reason
 from keyfold_compactor.execute.large_map import Candidates, Superseded, decide, match, split
-from keyfold_compactor.execute.work import LogJob, Traffic, reason
 from keyfold_compactor.spark.tasks import Counter, Mask, SegmentFound, TaskEnvironment
 
 # With more tasks, Spark spends more time on them than they do on the work.

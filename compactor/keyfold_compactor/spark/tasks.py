@@ -14,7 +14,7 @@ import gc
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from random import SystemRandom
 from typing import Final, NamedTuple, Protocol, TypeVar
@@ -26,9 +26,10 @@ from keyfold.runtime.throttle import BudgetPacer, ThrottleAddress, ThrottleLost
 from keyfold.store.api import ObjectStore
 from keyfold.store.pacing import Pacer
 from keyfold_compactor.decide.plan import SegmentStats
+from keyfold_compactor.decide.work import LogJob, MapAnswer, MaskKey, Traffic, UnitAnswer, UnitJob
 from keyfold_compactor.execute.local import run_log, run_unit
-from keyfold_compactor.execute.work import LogJob, MapAnswer, MaskKey, StoreSource, Traffic, UnitAnswer, UnitJob, waited
 
+Answer = TypeVar("Answer", MapAnswer, UnitAnswer)
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -37,6 +38,13 @@ SMALL_INDEX_BYTES: Final = 1024 * 1024
 SMALL_UNIT_BYTES: Final = 4 * 1024 * 1024
 MAPS_AT_ONCE: Final = 4  # each reads with threads of its own
 UNITS_AT_ONCE: Final = 8
+
+
+class StoreSource(Protocol):
+    """A description of the bucket from which a task opens its own store (`keyfold.store.s3.S3Location`)."""
+
+    def open(self, pacer: Pacer | None = None) -> ObjectStore:
+        """Open a store whose bytes the pacer paces."""
 
 
 class Mask(NamedTuple):
@@ -148,7 +156,7 @@ def map_task(environment: TaskEnvironment, done: Counter, hands: Iterable[list[L
         work = partial(_mapped, store, environment)
         for answer, masks in some_at_once(work, jobs, _is_small, at_once):
             done.add(1)
-            yield waited(answer, waits.since_last_s())
+            yield _waited(answer, waits.since_last_s())
             for key, bits in masks.items():
                 yield Mask(key, bits)
 
@@ -172,7 +180,7 @@ def unit_task(
         work = partial(_done_unit, masks, store, environment)
         for answer in some_at_once(work, units, lambda unit: unit.source_bytes < SMALL_UNIT_BYTES, UNITS_AT_ONCE):
             done.add(1)
-            yield waited(answer, waits.since_last_s())
+            yield _waited(answer, waits.since_last_s())
 
 
 def some_at_once(
@@ -220,3 +228,8 @@ class _Waits:
         wait_s = self._pacer.wait_s if self._pacer else 0.0
         told_s, self._told_s = self._told_s, wait_s
         return wait_s - told_s
+
+
+def _waited(answer: Answer, wait_s: float) -> Answer:
+    """Return the answer with the time that its task waited for the throttle."""
+    return replace(answer, traffic=replace(answer.traffic, wait_s=wait_s))

@@ -12,8 +12,7 @@ from keyfold.errors import ConfigError, KeyfoldError
 from keyfold.log.manifest import Manifest
 from keyfold.log.manifest_codec import decode_manifest, encode_manifest
 from keyfold.log.partition_log import Pinned
-from keyfold_compactor.decide.policy import forecast, judge
-from keyfold_compactor.execute.run import Look
+from keyfold_compactor.decide.policy import Look, forecast, judge
 from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.report.cost import cost
 from keyfold_compactor.report.log_state import standing

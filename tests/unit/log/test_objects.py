@@ -19,9 +19,9 @@ from keyfold.store.api import MIN_PART_BYTES, Create, PutResult
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.faults import Call, Fault, FaultyStore, Kind
 from keyfold_compactor.decide.settings import Encoding
+from keyfold_compactor.decide.work import UnitJob, UnitSource
 from keyfold_compactor.execute.mapping import packed
 from keyfold_compactor.execute.rewrite import rewrite_unit
-from keyfold_compactor.execute.work import UnitJob, UnitSource
 from tests.support.cleaning import PLACE, Sink, load, patience, record
 
 MIB = 1 << 20

@@ -15,9 +15,9 @@ from keyfold.runtime.overlap import FETCH_BYTES, FETCH_THREADS, SEND_BYTES, Fetc
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.faults import Fault, FaultyStore, Kind, SimulatedCrash
 from keyfold_compactor.decide.settings import Encoding
+from keyfold_compactor.decide.work import MaskKey, UnitJob, UnitSource
 from keyfold_compactor.execute.mapping import packed
 from keyfold_compactor.execute.rewrite import rewrite_unit
-from keyfold_compactor.execute.work import MaskKey, UnitJob, UnitSource
 from tests.support.cleaning import PLACE, Sink, load, patience, record
 
 KIB = 1024

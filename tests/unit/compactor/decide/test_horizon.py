@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from keyfold.log.manifest import UNSTAMPED, Hold, Manifest, Pass, Replaced, ReplicaState, SegmentEntry
 from keyfold.store.api import STORE_TIME_RESOLUTION_MS
-from keyfold_compactor.decide.horizon import UNHELD, Held, Purge, held_from, purge_of
+from keyfold_compactor.decide.horizon import UNHELD, Held, Purge, held_from, plain_names, purge_of
 from keyfold_compactor.decide.min_garbage import _signature
 from keyfold_compactor.decide.policy import Reason, forecast, judge
 from keyfold_compactor.decide.retain import retain
 from keyfold_compactor.decide.settings import TopicSettings
-from keyfold_compactor.execute.replica_holds import UNKNOWN, plain_names
+from keyfold_compactor.execute.replica_holds import UNKNOWN
 from tests.support.manifests import empty_manifest, entry, sink_name
 
 NOW = 100_000_000

@@ -19,8 +19,9 @@ from keyfold_compactor.decide.min_garbage import Settled, choose, floor_of, garb
 from keyfold_compactor.decide.plan import Group, SegmentStats, group, untouched
 from keyfold_compactor.decide.policy import Reason, judge
 from keyfold_compactor.decide.settings import Encoding, TopicSettings
+from keyfold_compactor.decide.work import LogJob
+from keyfold_compactor.execute.executor import Executor
 from keyfold_compactor.execute.local import LocalExecutor
-from keyfold_compactor.execute.work import Executor, LogJob
 from keyfold_compactor.job import Job, Selection
 from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.report.report import Outcome, RunReport, text_lines

@@ -15,7 +15,7 @@ from keyfold_compactor.decide.min_garbage import Choice, only_merge
 from keyfold_compactor.decide.parts import Part, Remark, cut, positions, remarks, replacement, units
 from keyfold_compactor.decide.plan import Group, SegmentStats
 from keyfold_compactor.decide.settings import Encoding
-from keyfold_compactor.execute.work import LogJob
+from keyfold_compactor.decide.work import LogJob
 from tests.support.cleaning import PLACE
 from tests.support.manifests import compactor_name, entry, sink_name
 

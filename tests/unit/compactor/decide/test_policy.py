@@ -14,7 +14,7 @@ from keyfold.store.api import STORE_TIME_RESOLUTION_MS
 from keyfold_compactor.decide.horizon import due_epochs
 from keyfold_compactor.decide.policy import Chore, Reason, clean_range, judge
 from keyfold_compactor.decide.settings import TopicSettings
-from keyfold_compactor.execute.run import log_job
+from keyfold_compactor.decide.work import log_job
 from tests.support.cleaning import EAGER, PLACE, clean, load, memory_log, record
 from tests.support.manifests import empty_manifest, entry, sink_name
 

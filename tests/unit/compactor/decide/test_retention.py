@@ -18,10 +18,12 @@ from keyfold.store.api import STORE_TIME_RESOLUTION_MS, ObjectStore
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.faults import Fault, FaultyStore, Kind
 from keyfold_compactor.decide.policy import Chore, forecast, judge
-from keyfold_compactor.decide.retention import born_ms, expire, expiry
+from keyfold_compactor.decide.retention import born_ms, expiry
 from keyfold_compactor.decide.settings import TopicSettings
+from keyfold_compactor.decide.work import LogJob, MapAnswer, UnitAnswer, UnitJob
+from keyfold_compactor.execute.executor import Done, Executor
 from keyfold_compactor.execute.local import LocalExecutor
-from keyfold_compactor.execute.work import Done, Executor, LogJob, MapAnswer, UnitAnswer, UnitJob
+from keyfold_compactor.execute.run import expire
 from keyfold_compactor.job import Job, Selection
 from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.report.report import Outcome, text_lines

@@ -15,8 +15,8 @@ from keyfold.store.wrappers.faults import Call, Fault, FaultyStore, Kind
 from keyfold_compactor.decide import parts, plan
 from keyfold_compactor.decide.min_garbage import choose
 from keyfold_compactor.decide.policy import judge
+from keyfold_compactor.decide.work import log_job
 from keyfold_compactor.execute.local import run_map
-from keyfold_compactor.execute.run import log_job
 from keyfold_compactor.report.report import Outcome
 from tests.support.cleaning import (
     EAGER,

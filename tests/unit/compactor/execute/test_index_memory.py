@@ -11,9 +11,9 @@ import pyarrow as pa
 from keyfold.log.assembly import SegmentLimits
 from keyfold.runtime.clock import ManualClock
 from keyfold_compactor.decide.settings import Encoding
+from keyfold_compactor.decide.work import UnitJob, UnitSource
 from keyfold_compactor.execute.mapping import packed
 from keyfold_compactor.execute.rewrite import rewrite_unit
-from keyfold_compactor.execute.work import UnitJob, UnitSource
 from tests.support.cleaning import PLACE, load, memory_log, patience, read_all, record
 
 LIMITS = SegmentLimits(row_group_rows=1_000)

@@ -19,10 +19,11 @@ from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.counting import CountedStore
 from keyfold.store.wrappers.faults import Fault, FaultyStore, Kind, every_fault
 from keyfold_compactor.decide.policy import judge
+from keyfold_compactor.decide.work import LogJob, MapAnswer, UnitAnswer, UnitJob, log_job
 from keyfold_compactor.execute.claims import Claim, LeaseKeeper
+from keyfold_compactor.execute.executor import Done, Executor
 from keyfold_compactor.execute.local import LocalExecutor
-from keyfold_compactor.execute.run import Run, RunSettings, log_job
-from keyfold_compactor.execute.work import Done, Executor, LogJob, MapAnswer, UnitAnswer, UnitJob
+from keyfold_compactor.execute.run import Run, RunSettings
 from keyfold_compactor.job import Job, Selection
 from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.report.report import Outcome, RunReport, text_lines

@@ -16,9 +16,10 @@ from keyfold.runtime.throttle import ThrottleLost
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.counting import CountedStore
 from keyfold_compactor.decide.plan import deal
+from keyfold_compactor.decide.work import LogJob, MapAnswer, UnitAnswer, UnitJob
+from keyfold_compactor.execute.executor import Done
 from keyfold_compactor.execute.local import LocalExecutor
 from keyfold_compactor.execute.run import Run, RunSettings
-from keyfold_compactor.execute.work import Done, LogJob, MapAnswer, UnitAnswer, UnitJob
 from keyfold_compactor.report.report import Outcome, RunReport
 from keyfold_compactor.spark.tasks import some_at_once
 from tests.support.cleaning import EAGER, SMALL, Sink, last_per_key, load, patience, read_all, record

@@ -15,11 +15,11 @@ from keyfold.runtime.clock import ManualClock
 from keyfold_compactor.decide.horizon import UNHELD, Purge
 from keyfold_compactor.decide.retain import new_marks, retain
 from keyfold_compactor.decide.settings import Encoding
+from keyfold_compactor.decide.work import LogJob
 from keyfold_compactor.execute import offset_map
 from keyfold_compactor.execute.large_map import Candidates, Superseded, decide, match, split
 from keyfold_compactor.execute.local import run_map
 from keyfold_compactor.execute.mapping import packed, unpacked
-from keyfold_compactor.execute.work import LogJob
 from tests.support.cleaning import PLACE, clean, load, memory_log, patience, record
 
 Keys = list[bytes | None]

@@ -18,11 +18,12 @@ from keyfold.store.api import ObjectStore
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.faults import Call, Fault, FaultyStore, Kind
 from keyfold_compactor.decide.settings import TopicSettings
+from keyfold_compactor.decide.work import LogJob, MapAnswer, UnitAnswer, UnitJob
 from keyfold_compactor.execute.claims import Claim, LeaseKeeper
+from keyfold_compactor.execute.executor import Done
 from keyfold_compactor.execute.local import LocalExecutor
 from keyfold_compactor.execute.passes import STOPPED
 from keyfold_compactor.execute.run import Run, RunSettings
-from keyfold_compactor.execute.work import Done, LogJob, MapAnswer, UnitAnswer, UnitJob
 from keyfold_compactor.report.report import Outcome, RunReport, text_lines
 from tests.support.cleaning import (
     EAGER,

@@ -20,9 +20,10 @@ from keyfold.store.wrappers.counting import CountedStore
 from keyfold_compactor.decide.batching import SHARES, BatchLimits, CleaningRate
 from keyfold_compactor.decide.plan import LOG_COST_BYTES
 from keyfold_compactor.decide.settings import TopicSettings
+from keyfold_compactor.decide.work import LogJob, MapAnswer
+from keyfold_compactor.execute.executor import Done, Executor
 from keyfold_compactor.execute.local import LocalExecutor
 from keyfold_compactor.execute.run import Run, RunSettings
-from keyfold_compactor.execute.work import Done, Executor, LogJob, MapAnswer
 from keyfold_compactor.report.report import Outcome, RunReport
 from tests.support.cleaning import EAGER, FAST, SMALL, Sink, load, patience, record
 

@@ -10,9 +10,10 @@ from keyfold.log.names import Place
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.faults import FaultyStore
+from keyfold_compactor.decide.work import LogJob, MapAnswer, UnitAnswer, UnitJob
+from keyfold_compactor.execute.executor import Done
 from keyfold_compactor.execute.local import LocalExecutor
 from keyfold_compactor.execute.run import Run, RunSettings
-from keyfold_compactor.execute.work import Done, LogJob, MapAnswer, UnitAnswer, UnitJob
 from keyfold_compactor.report.report import Outcome, PartitionReport, RunReport
 from tests.support.cleaning import EAGER, SMALL, Sink, load, patience, read_all, record
 

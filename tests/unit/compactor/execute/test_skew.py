@@ -11,8 +11,8 @@ import pytest
 from keyfold.runtime.clock import ManualClock
 from keyfold_compactor.decide.horizon import Purge
 from keyfold_compactor.decide.settings import Encoding
+from keyfold_compactor.decide.work import LogJob
 from keyfold_compactor.execute.large_map import Candidates, Superseded, split
-from keyfold_compactor.execute.work import LogJob
 from tests.support.cleaning import PLACE, clean, load, memory_log, patience, record
 
 SEGMENTS, RECORDS, BUCKETS = 6, 600, 8

@@ -17,8 +17,8 @@ from keyfold.store.api import Create, ObjectStore, PutMode, PutResult
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.faults import Call, Fault, FaultyStore, Kind
 from keyfold.store.wrappers.observation import HeardStore
+from keyfold_compactor.execute.executor import Executor
 from keyfold_compactor.execute.local import LocalExecutor
-from keyfold_compactor.execute.work import Executor
 from keyfold_compactor.job import Job, Selection
 from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.report.liveness import BESIDE_S, VitalProgress, VitalWatch, quiet_max_s, vital

@@ -14,7 +14,7 @@ from keyfold.log.names import Place
 from keyfold.runtime.clock import ManualClock
 from keyfold_compactor.decide.policy import judge
 from keyfold_compactor.decide.settings import TopicSettings
-from keyfold_compactor.execute.work import Traffic
+from keyfold_compactor.decide.work import Traffic
 from keyfold_compactor.report import metric_names as names
 from keyfold_compactor.report.log_state import Standing, standing
 from keyfold_compactor.report.metric_names import METRICS, PARTITIONS_SHOWN

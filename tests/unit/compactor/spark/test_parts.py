@@ -23,8 +23,8 @@ from keyfold_compactor.decide.min_garbage import Choice
 from keyfold_compactor.decide.parts import cut, units
 from keyfold_compactor.decide.plan import Group, SegmentStats
 from keyfold_compactor.decide.settings import Encoding
+from keyfold_compactor.decide.work import LogJob
 from keyfold_compactor.execute.large_map import Candidates
-from keyfold_compactor.execute.work import LogJob
 from keyfold_compactor.spark.tasks import SegmentFound, TaskEnvironment
 from tests.support.cleaning import PLACE, load, memory_log, record
 

@@ -11,25 +11,16 @@ its units.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from dataclasses import dataclass
 
 from keyfold.errors import KeyfoldError
+from keyfold.log.commit import Pinned
 from keyfold.log.manifest import SegmentEntry
 from keyfold.log.names import Place
-from keyfold.store.api import ObjectStore
-from keyfold.store.pacing import Pacer
-from keyfold_compactor.decide.horizon import Purge
+from keyfold_compactor.decide.horizon import Purge, purge_of
 from keyfold_compactor.decide.plan import SegmentStats
-from keyfold_compactor.decide.settings import Encoding
-
-
-class StoreSource(Protocol):
-    """A description of the bucket from which a task opens its own store (`keyfold.store.s3.S3Location`)."""
-
-    def open(self, pacer: Pacer | None = None) -> ObjectStore:
-        """Open a store whose bytes the pacer paces."""
+from keyfold_compactor.decide.policy import Verdict
+from keyfold_compactor.decide.settings import Encoding, TopicSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +77,30 @@ class LogJob:
         return bool(
             entry.unmarked_tombstone_count or self.purge.of_some(entry) or (self.remove_keyless and entry.keyless_count)
         )
+
+
+def log_job(
+    number: int,
+    place: Place,
+    pinned: Pinned,
+    verdict: Verdict,
+    settings: TopicSettings,
+    epoch: int,
+) -> LogJob:
+    """Return what tasks need to know about one log."""
+    manifest = pinned.manifest
+    return LogJob(
+        number=number,
+        place=place,
+        entries=tuple(s for s in manifest.segments if s.next_offset <= verdict.end),
+        first_dirty=verdict.range.first_dirty,
+        end=verdict.end,
+        epoch=epoch,
+        sync_marker=manifest.sync_marker,
+        purge=purge_of(manifest, settings, pinned.seen_ms),
+        remove_keyless=settings.remove_keyless,
+        encoding=settings.encoding,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,38 +187,6 @@ class UnitAnswer:
     traffic: Traffic = Traffic()
 
 
-Done = Callable[[int], None]
-"""Called with the number of further finished logs or units, from any thread, but by one at a time."""
-
-
-class Executor(Protocol):
-    """Run the two steps of a batch. `slots` is how many tasks run at once."""
-
-    @property
-    def slots(self) -> int:
-        """Number of tasks that run at once."""
-
-    def map_logs(self, jobs: Sequence[LogJob], done: Done) -> list[MapAnswer]:
-        """Map every log; return answers in any order. A log that fails says so in its answer.
-
-        Units of jobs with `at_once` may be done in the same task.
-        """
-
-    def rewrite(self, hands: Sequence[Sequence[UnitJob]], done: Done) -> list[UnitAnswer]:
-        """Do all units, one task per hand; return answers in any order. A batch may call this for each of its parts."""
-
-    def forget(self) -> None:
-        """Drop the masks after the end of a batch."""
-
-
 def reason(error: BaseException) -> str:
     """Format an error for the report. Other errors than keyfold's own show their type."""
     return str(error) if isinstance(error, KeyfoldError) else f"{type(error).__name__}: {error}"
-
-
-Answer = TypeVar("Answer", MapAnswer, UnitAnswer)
-
-
-def waited(answer: Answer, wait_s: float) -> Answer:
-    """Return the answer with the time that its task waited for the throttle."""
-    return replace(answer, traffic=replace(answer.traffic, wait_s=wait_s))
