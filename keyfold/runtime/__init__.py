@@ -1,7 +1,7 @@
 """What every process needs around its work: time, retries, signals, logging, health and limits of bytes.
 
 clock, backoff, retry        time and retries, given as arguments so that tests decide both
-signals, stop_signals        stopping gracefully when asked to
+signals                      stopping gracefully when asked to
 event_log, terminal          log events, and text for people
 health, metrics_server       probes and `/metrics`
 rate_limit, throttle         byte rates

@@ -12,7 +12,7 @@ import click
 from keyfold.cli.app import Surroundings
 from keyfold.config.options import read_config
 from keyfold.runtime import event_log
-from keyfold.runtime.stop_signals import stop_on_signals
+from keyfold.runtime.signals import stop_on_signals
 
 # The brokers' default of `transaction.max.timeout.ms`, Kafka's limit for a transaction.
 _TRANSACTION_TIMEOUT_S = 900.0

@@ -65,7 +65,7 @@ def run(
     """
     from keyfold.runtime.event_log import configure
     from keyfold.runtime.health import Vitals
-    from keyfold.runtime.signals import stop_on_signals
+    from keyfold.runtime.signals import stop_or_end_on_signals
     from keyfold.store.wrappers.observation import HeardStore
     from keyfold_replicator.rounds.service import Narrowed, Replication, quiet_max_s
 
@@ -76,7 +76,7 @@ def run(
     pacer = _pacer(ctx, options)
     ours = _source(ctx, source, options, pacer)
     means = means_of(ctx, options.settings, pacer, options.allowed_credentials)
-    stop = stop_on_signals()
+    stop = stop_or_end_on_signals()
     vitals = Vitals(world_of(ctx).clock, quiet_max_s(options.settings), stop.is_set)
     ours = replace(ours, store=HeardStore(ours.store, vitals))
     registry = registry_of(ctx, ours)

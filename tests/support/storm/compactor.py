@@ -17,7 +17,7 @@ from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.clock import SystemClock
 from keyfold.runtime.event_log import configure
 from keyfold.runtime.retry import Patience
-from keyfold.runtime.signals import stop_on_signals
+from keyfold.runtime.signals import stop_or_end_on_signals
 from keyfold_compactor.execute.local import LocalExecutor
 from keyfold_compactor.job import Job, Selection
 from keyfold_compactor.options import CompactOptions
@@ -60,7 +60,7 @@ def main() -> int:
         return LocalExecutor(store, Patience(clock, random, Backoff(), PATIENCE_S), is_at_once=random.random() < 0.5)
 
     job = Job(options, Selection(force=is_forced), store, executor, clock=clock, random=random)
-    stop = stop_on_signals()
+    stop = stop_or_end_on_signals()
     if is_forced:
         report = job.once(stop.is_set)
         publish(report)
