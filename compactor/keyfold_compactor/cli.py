@@ -14,7 +14,7 @@ from keyfold.runtime.terminal import echo, echo_json
 
 if TYPE_CHECKING:
     from keyfold_compactor.options import CompactOptions
-    from keyfold_compactor.report.report import Replicate, Watch
+    from keyfold_compactor.report.report import Replicate, RunObserver
 
 
 @click.group()
@@ -63,9 +63,9 @@ def run(
     from keyfold.runtime.health import Vitals
     from keyfold.runtime.signals import stop_or_end_on_signals
     from keyfold.store.wrappers.observation import HeardStore
-    from keyfold_compactor.job import Job, Selection
+    from keyfold_compactor.job import Job, RunSelection
     from keyfold_compactor.options import CompactOptions
-    from keyfold_compactor.report.liveness import VitalProgress, VitalWatch, quiet_max_s, vital
+    from keyfold_compactor.report.liveness import LivenessObserver, LivenessProgress, quiet_max_s, with_liveness
     from keyfold_compactor.report.metrics_export import measuring
     from keyfold_compactor.report.show import print_report, progress
     from keyfold_compactor.spark.keeper import SparkKeeper
@@ -77,22 +77,22 @@ def run(
     stop = stop_or_end_on_signals()
     vitals = Vitals(world.clock, quiet_max_s(options), stop.is_set)
     with (
-        measuring(options, world.clock, is_once=once, checked=vitals) as watch,
+        measuring(options, world.clock, is_once=once, checked=vitals) as observer,
         SparkKeeper(options) as keeper,
-        _replicas(world, options, topic, partition, watch) as replicate,
+        _replicas(world, options, topic, partition, observer) as replicate,
         progress(world.clock, as_json=as_json) as shown,
     ):
         job = Job(
             options,
-            Selection(topic, partition, force, collect_orphans),
+            RunSelection(topic, partition, force, collect_orphans),
             HeardStore(options.location().open(), vitals),
             keeper,
             clock=world.clock,
             random=Random(world.random.getrandbits(64)),
-            progress=VitalProgress(shown, vitals),
-            look_after=keeper.look_after,
-            watch=VitalWatch(watch, vitals),
-            replicate=vital(replicate, vitals),
+            progress=LivenessProgress(shown, vitals),
+            check_executor=keeper.check_alive,
+            observer=LivenessObserver(observer, vitals),
+            replicate=with_liveness(replicate, vitals),
         )
         if once:
             job.prove_store()
@@ -117,7 +117,7 @@ def plan(
     The command changes nothing and does not start Spark.
     """
     from keyfold.runtime.event_log import configure
-    from keyfold_compactor.job import Job, Selection
+    from keyfold_compactor.job import Job, RunSelection
     from keyfold_compactor.options import CompactOptions
     from keyfold_compactor.report.show import plan_document, plan_lines
 
@@ -128,25 +128,25 @@ def plan(
     configure(json=as_json, level=options.log_level)
     job = Job(
         options,
-        Selection(topic, partition, force),
+        RunSelection(topic, partition, force),
         options.location().open(),
         no_executor,
         clock=world.clock,
         random=world.random,
     )
-    looks = job.look()
-    costs, rate = job.costs(looks), options.io_max_bytes_per_second
+    reviews = job.review()
+    costs, rate = job.costs(reviews), options.io_max_bytes_per_second
     if as_json:
-        echo_json(plan_document(looks, costs, rate), indent=2)
+        echo_json(plan_document(reviews, costs, rate), indent=2)
     else:
-        for line in plan_lines(looks, costs, rate):
+        for line in plan_lines(reviews, costs, rate):
             echo(line)
-    raise click.exceptions.Exit(1 if any(look.error for look in looks) else 0)
+    raise click.exceptions.Exit(1 if any(review.error for review in reviews) else 0)
 
 
 @contextlib.contextmanager
 def _replicas(
-    world: Surroundings, options: CompactOptions, topic: str | None, partition: int | None, watch: Watch
+    world: Surroundings, options: CompactOptions, topic: str | None, partition: int | None, observer: RunObserver
 ) -> Iterator[Replicate]:
     """Return the function that replicates after a run; it does nothing if `replicas.run` is not set."""
     if not options.replicas_run:
@@ -161,7 +161,7 @@ def _replicas(
         Narrowed(topic, partition),
         clock=world.clock,
         random=Random(world.random.getrandbits(64)),
-        watch=replicas_watch(watch),
+        watch=replicas_watch(observer),
         opener=world.open_location,
     ) as replicate:
         yield replicate

@@ -29,17 +29,17 @@ from keyfold.runtime.retry import Patience
 from keyfold.store.api import ObjectStore
 from keyfold.store.probe import PATIENCE_IN_A_LOOP_S, PATIENCE_S, probe
 from keyfold_compactor.decide.batching import CleaningRate
-from keyfold_compactor.decide.min_garbage import Settled
-from keyfold_compactor.decide.policy import Look
+from keyfold_compactor.decide.min_garbage import LogsBelowMinGarbage
+from keyfold_compactor.decide.policy import PartitionReview
 from keyfold_compactor.decide.settings import TopicSettings
 from keyfold_compactor.execute.executor import Executor
-from keyfold_compactor.execute.replica_holds import Followers, load_followers
+from keyfold_compactor.execute.replica_holds import ReplicaHolds, load_replica_holds
 from keyfold_compactor.execute.run import Run, RunSettings
 from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.report.cost import Cost, cost
-from keyfold_compactor.report.log_state import Standing
-from keyfold_compactor.report.progress import Progress
-from keyfold_compactor.report.report import NoWatch, Replicate, RunReport, Watch
+from keyfold_compactor.report.log_state import LogState
+from keyfold_compactor.report.progress import RunProgress
+from keyfold_compactor.report.report import NoRunObserver, Replicate, RunObserver, RunReport
 
 log = structlog.get_logger(__name__)
 
@@ -49,7 +49,7 @@ EXECUTOR_FAILURES_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class RunSelection:
     """What the command line limits a run to."""
 
     topic: str | None = None
@@ -59,7 +59,7 @@ class Selection:
 
 
 @dataclass(slots=True)
-class Penalties:
+class PartitionBackoff:
     """Partitions that failed, and until when they are skipped (local monotonic seconds)."""
 
     clock: Clock
@@ -92,18 +92,18 @@ class Job:
     def __init__(
         self,
         options: CompactOptions,
-        selection: Selection,
+        selection: RunSelection,
         store: ObjectStore,
         executor: ExecutorFactory,
         *,
         clock: Clock,
         random: Random,
-        progress: Progress | None = None,
-        look_after: Callable[[], None] = lambda: None,
-        watch: Watch | None = None,
+        progress: RunProgress | None = None,
+        check_executor: Callable[[], None] = lambda: None,
+        observer: RunObserver | None = None,
         replicate: Replicate = lambda _: (),
     ) -> None:
-        """Call `look_after` between runs to check the executor; an error that it raises ends the loop.
+        """Call `check_executor` between runs to check the executor; an error that it raises ends the loop.
 
         `replicate` is called after a run, and returns what it copied to replicas.
         """
@@ -114,15 +114,15 @@ class Job:
         self._clock = clock
         self._random = random
         self._progress = progress
-        self._look_after = look_after
-        self._watch: Watch = watch or NoWatch()
+        self._check_executor = check_executor
+        self._observer: RunObserver = observer or NoRunObserver()
         self._replicate = replicate
-        self._penalties = Penalties(clock, random)
+        self._penalties = PartitionBackoff(clock, random)
         self._holder = f"{options.name}-{random.getrandbits(32):08x}"
-        self._settled = Settled()
+        self._below_min_garbage = LogsBelowMinGarbage()
         self._rate = CleaningRate()
-        self._failed_standings: dict[Place, Standing] = {}
-        self._followers = Followers()
+        self._failed_states: dict[Place, LogState] = {}
+        self._replica_holds = ReplicaHolds()
         self._runs = 0
 
     def places(self) -> list[Place]:
@@ -151,32 +151,32 @@ class Job:
             raise KeyfoldError(f"{what} not found under `{url}`", hint=f"`keyfold log list {url}` lists what is there")
         return found
 
-    def look(self) -> list[Look]:
+    def review(self) -> list[PartitionReview]:
         """Return what the next run would do, and why. Changes nothing and starts no Spark."""
         places = self.places()
-        self._load_followers(places)
-        return self._run().look(places)
+        self._load_replica_holds(places)
+        return self._run().review(places)
 
-    def costs(self, looks: Iterable[Look]) -> dict[Place, Cost]:
+    def costs(self, reviews: Iterable[PartitionReview]) -> dict[Place, Cost]:
         """Return the cost of cleaning for each partition that has something to clean."""
         found: dict[Place, Cost] = {}
-        for look in looks:
-            if look.pinned is None or look.verdict is None:
+        for review in reviews:
+            if review.pinned is None or review.decision is None:
                 continue
-            settings = self._settings_of(look.place.topic, look.pinned.manifest)
-            would = cost(look.place, look.pinned, look.verdict, settings, self._options.pass_max_bytes)
+            settings = self._settings_of(review.place.topic, review.pinned.manifest)
+            would = cost(review.place, review.pinned, review.decision, settings, self._options.pass_max_bytes)
             if would is not None:
-                found[look.place] = would
+                found[review.place] = would
         return found
 
     def once(self, should_stop: Callable[[], bool] = lambda: False) -> RunReport:
         """Do one run."""
         self._runs += 1
         run = self._run()
-        self._watch.begin(run.report)
+        self._observer.run_started(run.report)
         with self._watched():
             report = self._clean(run, should_stop)
-        self._watch.end(report)
+        self._observer.run_ended(report)
         report.replicas = tuple(self._replicate(should_stop))
         return report
 
@@ -185,15 +185,15 @@ class Job:
         try:
             yield
         except Exception:
-            self._watch.fail()
+            self._observer.run_failed()
             raise
 
     def _clean(self, run: Run, should_stop: Callable[[], bool]) -> RunReport:
         # Skipped partitions are not read; they keep the state in which they failed.
         run.report.uncleanable = self._penalties.failing
-        run.report.standings.update(self._failed_standings)
+        run.report.log_states.update(self._failed_states)
         covered = self.places()
-        self._load_followers(covered)
+        self._load_replica_holds(covered)
         resting = frozenset(place for place in covered if self._penalties.is_out(place))
         places = [place for place in covered if place not in resting]
         expiring = [place for place in covered if place in resting and self._options.has_retention(place.topic)]
@@ -201,8 +201,8 @@ class Job:
         self._penalties.learn(report, resting)
         report.uncleanable = self._penalties.failing
         known = frozenset(covered)
-        report.standings = {place: found for place, found in report.standings.items() if place in known}
-        self._failed_standings = {p: s for p, s in report.standings.items() if p in report.uncleanable}
+        report.log_states = {place: found for place, found in report.log_states.items() if place in known}
+        self._failed_states = {p: s for p, s in report.log_states.items() if p in report.uncleanable}
         return report
 
     def prove_store(self, patience_s: float = PATIENCE_S) -> None:
@@ -239,7 +239,7 @@ class Job:
                 publish(report)
                 delays = self._delays()
                 failures = _executor_failures(failures, report)
-                self._look_after()
+                self._check_executor()
             except KeyfoldError as error:
                 if not error.retriable:
                     raise
@@ -262,7 +262,7 @@ class Job:
             threads=self._options.threads,
             force=self._selection.force,
             collect_orphans=collect,
-            settled=self._settled,
+            below_min_garbage=self._below_min_garbage,
             rate=self._rate,
             io_bytes_per_second=self._options.io_max_bytes_per_second,
         )
@@ -270,15 +270,17 @@ class Job:
             self._store, settings, self._executor, clock=self._clock, random=self._random, progress=self._progress
         )
 
-    def _load_followers(self, places: Iterable[Place]) -> None:
+    def _load_replica_holds(self, places: Iterable[Place]) -> None:
         topics = {place.topic for place in places}
-        self._followers = load_followers(self._store, self._options.topics_dir, self._clock, self._random, topics)
-        for problem in self._followers.problems:
+        self._replica_holds = load_replica_holds(
+            self._store, self._options.topics_dir, self._clock, self._random, topics
+        )
+        for problem in self._replica_holds.problems:
             log.warning("holding tombstones for an unreadable replica", why=problem)
 
     def _settings_of(self, topic: str, manifest: Manifest) -> TopicSettings:
         settings = self._options.settings_of(topic, manifest.settings)
-        return replace(settings, replicas=self._followers.of(topic))
+        return replace(settings, replicas=self._replica_holds.of(topic))
 
 
 def _executor_failures(before: int, report: RunReport) -> int:

@@ -1,4 +1,4 @@
-"""Garbage collection: pure decisions about which objects may be deleted, then `sweep`, which deletes them safely.
+"""Garbage collection: pure decisions about which objects may be deleted, and `collect_garbage`, which deletes them.
 
 Two kinds of objects are deleted:
 
@@ -28,8 +28,8 @@ from keyfold.store.api import ObjectStore, UploadInfo
 
 
 @dataclass(frozen=True, slots=True)
-class Swept:
-    """What a sweep deleted: names relative to the partition's folder."""
+class CollectedGarbage:
+    """What `collect_garbage` deleted: names relative to the partition's folder."""
 
     replaced: tuple[str, ...] = ()
     orphans: tuple[str, ...] = ()
@@ -90,7 +90,9 @@ def delete_names(store: ObjectStore, place: Place, names: Iterable[str]) -> int:
     return len(ordered)
 
 
-def sweep(store: ObjectStore, session: CompactorSession, delay_ms: int, hold_max_ms: int = NEVER_MS) -> Swept:
+def collect_garbage(
+    store: ObjectStore, session: CompactorSession, delay_ms: int, hold_max_ms: int = NEVER_MS
+) -> CollectedGarbage:
     """Delete garbage in a claimed partition. Raise `Fenced` if the claim was lost, `IsReplica`, `StoreError`.
 
     With a `file.delete.delay.ms` of 0 the objects that this run replaced are deleted too, after one more commit that
@@ -109,4 +111,4 @@ def sweep(store: ObjectStore, session: CompactorSession, delay_ms: int, hold_max
         store.abort_upload(upload.key, upload.upload_id)
     if due:
         session.forget(due)
-    return Swept(due, tuple(orphans), tuple(u.key.removeprefix(place.folder) for u in stale))
+    return CollectedGarbage(due, tuple(orphans), tuple(u.key.removeprefix(place.folder) for u in stale))

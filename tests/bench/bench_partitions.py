@@ -91,15 +91,15 @@ def _print_requests(requests: Counter[str], count: int) -> None:
 
 
 def idle(root: str, tally: str) -> None:
-    """In a process of its own: a run for the chores that are left, a plan and a run with nothing to do."""
+    """In a process of its own: a run for the maintenance that is left, a plan and a run with nothing to do."""
     source = TalliedFolder(root, tally)
-    for name in ("chores", "idle plan", "idle run"):
+    for name in ("maintenance", "idle plan", "idle run"):
         requests = source.requests()
         begun_s, begun_cpu_s = time.monotonic(), time.process_time()
         places = [p for p in catalog.places(source.open(), "topics") if p.topic == _many.TOPIC]
         if name == "idle plan":
-            looks = new_run(source, None).look(places)
-            assert not any(k.error or k.verdict is None or k.verdict.is_due or k.verdict.chores for k in looks)
+            looks = new_run(source, None).review(places)
+            assert not any(k.error or k.decision is None or k.decision.is_due or k.decision.maintenance for k in looks)
         else:
             report = new_run(source, None).clean(places)
             assert report.exit_code == 0

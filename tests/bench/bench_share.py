@@ -27,7 +27,7 @@ from keyfold.log.names import Place
 from keyfold.runtime.clock import SystemClock
 from keyfold_compactor.decide.settings import TopicSettings
 from keyfold_compactor.execute.run import Run, RunSettings
-from keyfold_compactor.report.report import Outcome, RunReport
+from keyfold_compactor.report.report import PartitionOutcome, RunReport
 from tests.bench import _many
 from tests.bench._folder_store import FolderStore
 from tests.bench._many import TalliedFolder
@@ -73,7 +73,7 @@ def compactor(source: TalliedFolder, number: int, orders: Connection) -> None:
             time.sleep(max(0.0, begins_s - time.monotonic()))
             begun_cpu_s = cpu_s()
             report = clean(places)
-            cleaned = sum(p.outcome is Outcome.CLEANED for p in report.partitions)
+            cleaned = sum(p.outcome is PartitionOutcome.CLEANED for p in report.partitions)
             orders.send(Ended(cleaned, time.monotonic(), cpu_s() - begun_cpu_s))
 
 

@@ -21,9 +21,9 @@ from keyfold.runtime.clock import ManualClock
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.counting import CountedStore
 from keyfold_compactor.execute.local import LocalExecutor
-from keyfold_compactor.job import Job, Selection
+from keyfold_compactor.job import Job, RunSelection
 from keyfold_compactor.options import CompactOptions
-from keyfold_compactor.report.report import Outcome
+from keyfold_compactor.report.report import PartitionOutcome
 from keyfold_replicator.rounds import runner
 from keyfold_sink.kafka.source import SourceFacts
 from keyfold_sink.status import PartitionStatus, State, TaskStatus, WorkerStatus
@@ -145,7 +145,7 @@ def job(store: CountedStore, clock: ManualClock) -> Job:
     }
     return Job(
         CompactOptions.parse(config),
-        Selection(),
+        RunSelection(),
         store,
         lambda: LocalExecutor(store, patience(clock, Random(1))),
         clock=clock,
@@ -172,7 +172,7 @@ def test_a_run_that_finds_nothing_and_a_pass_with_what_comes_after_it() -> None:
         runs += 1
         clock.advance(100_000)
         if runs == 1:
-            assert [part.outcome for part in report.partitions] == [Outcome.CLEANED] * 6
+            assert [part.outcome for part in report.partitions] == [PartitionOutcome.CLEANED] * 6
     near(counted(store.calls), looking)
     passes = Asked(total.writes - runs * looking.writes, total.reads - runs * looking.reads)
     most = bill.cleaning(4, 1, ranges=1) * 6

@@ -209,11 +209,11 @@ class Watcher:
         self.steps: Counter[str] = Counter()
         self.totals: Counter[str] = Counter()
 
-    def begin(self, stage: str, total: int) -> None:
+    def begin_stage(self, stage: str, total: int) -> None:
         self.stage = stage
         self.totals[stage] += total
 
-    def step(self, count: int = 1) -> None:
+    def advance(self, count: int = 1) -> None:
         with self._lock:
             self.steps[self.stage] += count
 

@@ -250,4 +250,4 @@ def test_the_cases_really_purge_and_delete() -> None:
         store = prepared(passes, settings)
         (done[name],) = clean(store, settings, clock=store.clock).partitions
     assert all(report.purged_tombstones == 3 for report in done.values())
-    assert len(done["delete"].swept.replaced) > 0
+    assert len(done["delete"].garbage.replaced) > 0

@@ -20,7 +20,7 @@ from keyfold.read.log import Log
 from keyfold.runtime.clock import Clock, ManualClock
 from keyfold.store.wrappers.faults import Fault, FaultyStore, Kind, SimulatedCrash
 from keyfold_compactor.decide.settings import TopicSettings
-from keyfold_compactor.report.report import Outcome
+from keyfold_compactor.report.report import PartitionOutcome
 from tests.property.test_replica_faults import CASES, SIDES, calls_of
 from tests.support.cleaning import (
     PLACE,
@@ -210,8 +210,8 @@ def test_a_lease_of_a_compactor_that_died_before_the_clock_went_back_says_until_
         clean(dying, NO_WAITS, clock=life.process, seed=2)
     life.store.shown.jump(-HOUR_MS)
     (part,) = clean(life.store, NO_WAITS, clock=life.process, seed=3).partitions
-    assert part.outcome is Outcome.SKIPPED
+    assert part.outcome is PartitionOutcome.SKIPPED
     assert "holds the lease for the next 36" in part.why
     life.true.advance(HOUR_MS + 70_000)
     (part,) = clean(life.store, NO_WAITS, clock=life.process, seed=4).partitions
-    assert part.outcome is Outcome.CLEANED
+    assert part.outcome is PartitionOutcome.CLEANED

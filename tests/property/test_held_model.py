@@ -21,7 +21,7 @@ from keyfold.log.record import Record
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.faults import Fault, FaultyStore, Kind, SimulatedCrash, kinds_of
-from keyfold_compactor.decide.min_garbage import Settled
+from keyfold_compactor.decide.min_garbage import LogsBelowMinGarbage
 from keyfold_compactor.decide.settings import TopicSettings
 from tests.support.cleaning import PLACE, clean, latest, load, memory_log, new_run, read_all, record
 from tests.support.held import tell
@@ -98,7 +98,7 @@ class World:
         self.appended: list[Record] = []
         self.replicas = [Replica(name) for name in ("r", "s")[: self.random.randrange(1, 3)]]
         self.topic = topic(self.random)
-        self.settled = Settled()
+        self.settled = LogsBelowMinGarbage()
         self.dead: list[FaultyStore] = []
 
     @property
@@ -117,7 +117,7 @@ class World:
         marks = tombstone_marks(self.store, before)
         whole = replace(self.topic, replicas=self.names)
         pass_bytes = self.random.choice([1, 1 << 40])
-        values = {"settled": self.settled, "pass_bytes": pass_bytes, "unit_bytes_min": 1, "lease_ms": 1_000}
+        values = {"below_min_garbage": self.settled, "pass_bytes": pass_bytes, "unit_bytes_min": 1, "lease_ms": 1_000}
         if may_die and self.random.random() < 0.3:
             self.die(whole, values)
             self.check(before, load(self.store), marks, held_from)

@@ -18,8 +18,8 @@ from keyfold.runtime.clock import ManualClock
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.faults import Call, Fault, FaultyStore, Kind, SimulatedCrash
 from keyfold_compactor.decide.settings import TopicSettings
-from keyfold_compactor.report.report import Outcome
-from tests.property.test_floor_model import check
+from keyfold_compactor.report.report import PartitionOutcome
+from tests.property.test_min_garbage_model import check
 from tests.support.cleaning import EAGER, PLACE, clean, last_per_key, load, memory_log, new_run, read_all, record
 from tests.support.slow_reader import Reader, read_on
 
@@ -95,7 +95,7 @@ def crash(random: Random) -> Fault:
 def some_pass(store: MemoryStore, clock: ManualClock, random: Random) -> bool:
     """A pass in parts, which may be stopped between two of them, or end with the process at any store call.
 
-    Gives whether it had a floor.
+    Gives whether it had a minimum of garbage.
     """
     topic = TopicSettings(
         min_cleanable_dirty_ratio=0.0,
@@ -138,7 +138,7 @@ def test_parts_leave_what_a_whole_pass_leaves(seed: int) -> None:
         for number in range(3):
             report = clean(store, topic, clock=clock, seed=number, pass_bytes=pass_bytes)
             assert report.exit_code == 0
-            assert all(p.outcome is not Outcome.FAILED for p in report.partitions)
+            assert all(p.outcome is not PartitionOutcome.FAILED for p in report.partitions)
             clock.advance(2_000)
         manifest = load(store)
         assert not any(s.unmarked_tombstone_count for s in manifest.segments)
@@ -161,6 +161,6 @@ def test_a_fenced_part_reports_a_lost_claim_and_keeps_what_was_committed() -> No
 
     report = new_run(store, apart, clock=clock, pass_bytes=1).clean([PLACE], overtake)
     (part,) = report.partitions
-    assert part.outcome is Outcome.LOST
+    assert part.outcome is PartitionOutcome.LOST
     assert (part.parts, part.parts_committed) == (5, 2)
     assert [r.key for r in read_all(store)] == [b"k0", b"k1", b"k2", b"k3", b"k4", b"a", b"k5"]

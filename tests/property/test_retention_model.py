@@ -13,7 +13,7 @@ from keyfold.log.record import Record
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import STORE_TIME_RESOLUTION_MS
 from keyfold.store.memory import MemoryStore
-from keyfold_compactor.decide.policy import Chore, forecast
+from keyfold_compactor.decide.policy import MaintenanceTask, forecast
 from keyfold_compactor.decide.retention import born_ms
 from keyfold_compactor.decide.settings import TopicSettings
 from tests.support.cleaning import clean, latest, load, memory_log, read_all, record
@@ -93,7 +93,7 @@ def check(before: Manifest, after: Manifest, topic: TopicSettings, now_ms: int) 
         assert now_ms < latest_ms or not was_known, "no timestamp keeps a segment beyond its time"
     if not topic.compact:
         settled = forecast(after, topic, now_ms)
-        assert Chore.EXPIRE not in settled.chores or any(s.appended_at_ms < 0 for s in before.segments)
+        assert MaintenanceTask.EXPIRE not in settled.maintenance or any(s.appended_at_ms < 0 for s in before.segments)
 
 
 def check_records(store: MemoryStore, appended: list[Record]) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from keyfold.log.record import Record
 from keyfold.runtime.clock import NEVER_MS, ManualClock
-from keyfold_compactor.decide.min_garbage import Settled
+from keyfold_compactor.decide.min_garbage import LogsBelowMinGarbage
 from keyfold_compactor.decide.settings import TopicSettings
 from tests.support.cleaning import PLACE, clean, latest, load, memory_log, new_run, read_all, record
 
@@ -79,7 +79,11 @@ def test_a_log_to_which_nothing_comes_is_left_alone_after_a_few_runs(seed: int) 
         clock.advance(random.choice([10, 3_000]))
     last = topic(random)
     pass_bytes = random.choice([1, 1 << 40])
-    limits: dict[str, object] = {"settled": Settled(), "pass_bytes": pass_bytes, "unit_bytes_min": UNIT_BYTES_MIN}
+    limits: dict[str, object] = {
+        "below_min_garbage": LogsBelowMinGarbage(),
+        "pass_bytes": pass_bytes,
+        "unit_bytes_min": UNIT_BYTES_MIN,
+    }
     for run in range(RUNS_MAX):
         clock.advance(20_000 if run == 0 else 2_500)  # every wait is over
         report = clean(store, last, clock=clock, seed=run, **limits)

@@ -19,7 +19,7 @@ from keyfold.store.wrappers.faults import Call, Fault, FaultyStore, Kind, Simula
 from keyfold_compactor.decide.settings import Encoding
 from keyfold_compactor.execute import local
 from keyfold_compactor.execute.rewrite import OVERLAP_BYTES_MIN, rewrite_unit
-from keyfold_compactor.report.report import Outcome, RunReport
+from keyfold_compactor.report.report import PartitionOutcome, RunReport
 from tests.support.cleaning import (
     EAGER,
     PLACE,
@@ -130,7 +130,7 @@ def test_a_store_that_stays_away_fails_the_partition_and_leaves_what_can_be_coll
     before = read_all(store)
     faulty = FaultyStore(store, [Fault(lambda call: call.operation == operation, kind, times=10**6)])
     (report,) = run(faulty, clock).partitions
-    assert report.outcome is Outcome.FAILED
+    assert report.outcome is PartitionOutcome.FAILED
     assert read_all(store) == before
     aborts = sum(call.operation == "upload.abort" for call in faulty.calls)
     assert aborts == (UNITS if operation == "upload.write" else 0), (
@@ -161,7 +161,7 @@ def test_a_store_that_loses_every_upload_is_not_asked_for_ever() -> None:
     store, clock = prepared()
     faulty = FaultyStore(store, [Fault(lambda call: call.operation == "upload.complete", Kind.CONFLICT, times=10**6)])
     (report,) = run(faulty, clock).partitions
-    assert report.outcome is Outcome.FAILED
+    assert report.outcome is PartitionOutcome.FAILED
     assert sum(call.operation == "start_upload" for call in faulty.calls) == 2 * UNITS
     finish(store, clock)
 
@@ -174,7 +174,7 @@ def test_a_killed_compactors_parts_go_with_the_next_claim() -> None:
     (left,) = store.list_uploads(PLACE.folder)
     clock.advance(120_000)
     (report,) = run(store, clock, seed=2).partitions
-    assert report.swept.uploads == (left.key.removeprefix(PLACE.folder),)
+    assert report.garbage.uploads == (left.key.removeprefix(PLACE.folder),)
     assert list(store.list_uploads("")) == []
 
 
@@ -190,5 +190,5 @@ def test_a_paused_compactor_whose_parts_were_collected_cannot_commit() -> None:
 
     overtaken: list[Call] = []
     (report,) = run(FaultyStore(store, on_call=overtake), clock).partitions
-    assert report.outcome is Outcome.LOST
+    assert report.outcome is PartitionOutcome.LOST
     finish(store, clock)

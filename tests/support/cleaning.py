@@ -135,7 +135,7 @@ def new_run(
     run_settings = RunSettings(**values)  # type: ignore[arg-type]
 
     def executor() -> LocalExecutor:
-        return LocalExecutor(store, patience(clock, random), is_at_once=seed % 2 == 0)
+        return LocalExecutor(store, patience(clock, random), is_single_stage=seed % 2 == 0)
 
     return Run(store, run_settings, executor, clock=clock, random=random)
 

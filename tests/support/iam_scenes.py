@@ -26,7 +26,7 @@ from keyfold.store.pacing import Pacer
 from keyfold.store.probe import probe
 from keyfold.store.s3 import S3Location, S3Store
 from keyfold_compactor.execute.local import LocalExecutor
-from keyfold_compactor.job import Job, Selection
+from keyfold_compactor.job import Job, RunSelection
 from keyfold_compactor.options import CompactOptions
 from keyfold_demo.faults import DROP, Fault
 from keyfold_sink.status import State, TaskStatus, WorkerStatus
@@ -233,7 +233,7 @@ def job(store: S3Store) -> Job:
     }
     return Job(
         CompactOptions.parse(config),
-        Selection(),
+        RunSelection(),
         store,
         lambda: LocalExecutor(store, patience(clock, Random(1))),
         clock=clock,

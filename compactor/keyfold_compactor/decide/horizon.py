@@ -62,7 +62,7 @@ class Purge:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldTombstones:
     """Tombstones that are due and held, for reports: `segments` may have some at `from_offset` or above.
 
     `replicas` are those that have received nothing beyond that offset. `until_ms` is the store time at which the first
@@ -95,7 +95,7 @@ def held_from(manifest: Manifest, replicas: Collection[str]) -> int:
     return min(_received(manifest, replicas).values(), default=UNHELD)
 
 
-def held_by(manifest: Manifest, settings: TopicSettings, purge: Purge) -> Held | None:
+def held_by(manifest: Manifest, settings: TopicSettings, purge: Purge) -> HeldTombstones | None:
     """Return the tombstones of a log that replicas hold; None if there are none."""
     held = [epochs for epochs in map(purge.held, manifest.segments) if epochs]
     if not held:
@@ -103,7 +103,7 @@ def held_by(manifest: Manifest, settings: TopicSettings, purge: Purge) -> Held |
     epochs = frozenset[int]().union(*held)
     wait_ms = settings.delete_retention_ms + settings.replica_hold_max_ms
     slowest = [n for n, to in _received(manifest, settings.replicas).items() if to <= purge.held_from]
-    return Held(
+    return HeldTombstones(
         from_offset=purge.held_from,
         replicas=tuple(sorted(slowest)),
         segments=len(held),

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from keyfold.log.manifest import UNSTAMPED, SegmentEntry
-from keyfold_compactor.decide.plan import Group, group, shifted, untouched
+from keyfold_compactor.decide.plan import SegmentGroup, group, shifted, untouched
 from keyfold_compactor.decide.retention import born_ms
 from keyfold_compactor.decide.settings import TopicSettings
 
@@ -26,11 +26,11 @@ SEGMENTS_MIN: Final = 12
 """This many segments are worth a merge, however small the result is."""
 
 
-def merges(segments: Sequence[SegmentEntry], first_dirty: int, settings: TopicSettings) -> list[Group]:
+def merges(segments: Sequence[SegmentEntry], first_dirty: int, settings: TopicSettings) -> list[SegmentGroup]:
     """Return the segments that are worth merging. The same result makes a log due and defines its pass."""
     if settings.merge_span_ms <= 0:
         return []
-    found: list[Group] = []
+    found: list[SegmentGroup] = []
     for first, entries in _runs(segments, first_dirty, settings.merge_span_ms):
         stats = [untouched(e) for e in entries]
         limit = settings.segment_bytes

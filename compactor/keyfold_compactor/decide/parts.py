@@ -19,7 +19,7 @@ from typing import Final
 
 from keyfold.log.edits import Replacement, Swap
 from keyfold.log.manifest import NO_EPOCH, NO_OFFSET, SegmentEntry
-from keyfold_compactor.decide.min_garbage import Choice
+from keyfold_compactor.decide.min_garbage import PassPlan
 from keyfold_compactor.decide.work import LogJob, UnitJob, UnitSource
 
 # The position of a segment that this pass has written: it keeps all its records, so it needs no mask.
@@ -27,8 +27,8 @@ _NOT_OF_THE_JOB: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """One commit of a pass: positions in `Choice.groups`, and whether it is the last one.
+class PassPart:
+    """One commit of a pass: positions in `PassPlan.groups`, and whether it is the last one.
 
     `first_dirty` is the offset below which nothing superseded is left after it.
     """
@@ -46,19 +46,19 @@ class Remark:
     entry: SegmentEntry
 
 
-def cut(job: LogJob, choice: Choice, max_bytes: int) -> tuple[Part, ...]:
+def cut(job: LogJob, pass_plan: PassPlan, max_bytes: int) -> tuple[PassPart, ...]:
     """Return the parts of a pass, oldest first. Each moves at most `max_bytes` stored bytes, or is one group.
 
     There is always at least one. New indexes for segments that stay are part of the last one.
     """
-    everything = tuple(range(len(choice.groups)))
-    if sum(g.moved_bytes for g in choice.groups) <= max_bytes:
-        return (Part(everything, choice.first_dirty, is_last=True),)
-    marking = tuple(n for n in everything if choice.groups[n].is_remark)
+    everything = tuple(range(len(pass_plan.groups)))
+    if sum(g.moved_bytes for g in pass_plan.groups) <= max_bytes:
+        return (PassPart(everything, pass_plan.first_dirty, is_last=True),)
+    marking = tuple(n for n in everything if pass_plan.groups[n].is_remark)
     parts: list[list[int]] = []
     moved_bytes = max_bytes + 1
     for number in everything:
-        group = choice.groups[number]
+        group = pass_plan.groups[number]
         if group.is_remark:
             continue
         if moved_bytes + group.moved_bytes > max_bytes:
@@ -67,46 +67,50 @@ def cut(job: LogJob, choice: Choice, max_bytes: int) -> tuple[Part, ...]:
         parts[-1].append(number)
         moved_bytes += group.moved_bytes
     if not parts:
-        return (Part(everything, choice.first_dirty, is_last=True),)
-    begins = [job.entries[choice.groups[p[0]].first].base_offset for p in parts[1:]]
+        return (PassPart(everything, pass_plan.first_dirty, is_last=True),)
+    begins = [job.entries[pass_plan.groups[p[0]].first].base_offset for p in parts[1:]]
     earlier = [
-        Part(tuple(p), min(choice.first_dirty, begin), is_last=False)
+        PassPart(tuple(p), min(pass_plan.first_dirty, begin), is_last=False)
         for p, begin in zip(parts[:-1], begins, strict=True)
     ]
-    return (*earlier, Part(tuple(sorted((*parts[-1], *marking))), choice.first_dirty, is_last=True))
+    return (*earlier, PassPart(tuple(sorted((*parts[-1], *marking))), pass_plan.first_dirty, is_last=True))
 
 
-def units(job: LogJob, choice: Choice, part: Part, written: Mapping[int, SegmentEntry]) -> list[UnitJob]:
+def units(job: LogJob, pass_plan: PassPlan, part: PassPart, written: Mapping[int, SegmentEntry]) -> list[UnitJob]:
     """Return the tasks' work for one part. Unlinking needs no task. `written` is what earlier parts made."""
     found = [
         _unit(
             job,
             number,
-            [UnitSource(at, job.entries[at], choice.stats[at].kept_count) for at in group.kept],
+            [UnitSource(at, job.entries[at], pass_plan.stats[at].kept_count) for at in group.kept],
             base_offset=job.entries[group.first].base_offset,
             next_offset=job.entries[group.last].next_offset,
             is_remark=group.is_remark,
-            is_marking=part.is_last and group.first < choice.unmarked_from,
+            is_marking=part.is_last and group.first < pass_plan.unmarked_from,
         )
-        for number, group in ((n, choice.groups[n]) for n in part.groups)
+        for number, group in ((n, pass_plan.groups[n]) for n in part.groups)
         if not group.is_unlink
     ]
-    return found + [_remark_unit(job, remark) for remark in remarks(choice, part, written)]
+    return found + [_remark_unit(job, remark) for remark in remarks(pass_plan, part, written)]
 
 
-def remarks(choice: Choice, part: Part, written: Mapping[int, SegmentEntry]) -> list[Remark]:
+def remarks(pass_plan: PassPlan, part: PassPart, written: Mapping[int, SegmentEntry]) -> list[Remark]:
     """Return what the last part marks in the segments that earlier parts have written."""
     if not part.is_last:
         return []
     return [
-        Remark(len(choice.groups) + number, entry)
+        Remark(len(pass_plan.groups) + number, entry)
         for number, entry in sorted(written.items())
-        if entry.unmarked_tombstone_count and choice.groups[number].first < choice.unmarked_from
+        if entry.unmarked_tombstone_count and pass_plan.groups[number].first < pass_plan.unmarked_from
     ]
 
 
 def replacement(
-    job: LogJob, choice: Choice, part: Part, made: Mapping[int, SegmentEntry], written: Mapping[int, SegmentEntry]
+    job: LogJob,
+    pass_plan: PassPlan,
+    part: PassPart,
+    made: Mapping[int, SegmentEntry],
+    written: Mapping[int, SegmentEntry],
 ) -> Replacement:
     """Return the commit of one part. `made` has the new segments of its units, `written` those of earlier parts."""
     swaps = [
@@ -114,24 +118,24 @@ def replacement(
             old=job.entries[group.first : group.last + 1],
             new=() if group.is_unlink else (made[number],),
         )
-        for number, group in ((n, choice.groups[n]) for n in part.groups)
+        for number, group in ((n, pass_plan.groups[n]) for n in part.groups)
     ]
-    swaps += [Swap(old=(r.entry,), new=(made[r.group],)) for r in remarks(choice, part, written)]
-    stats = [choice.stats[at] for at in positions(choice, part)]
+    swaps += [Swap(old=(r.entry,), new=(made[r.group],)) for r in remarks(pass_plan, part, written)]
+    stats = [pass_plan.stats[at] for at in positions(pass_plan, part)]
     return Replacement(
         swaps=tuple(swaps),
         first_dirty_offset=part.first_dirty,
-        whole=part.is_last and not choice.is_merge,
+        whole=part.is_last and not pass_plan.is_merge,
         purged_to=max((s.purged_to for s in stats), default=NO_OFFSET),
         purged_epoch=max((s.purged_epoch for s in stats), default=NO_EPOCH),
-        mapped_to=NO_OFFSET if choice.is_merge else job.end,
+        mapped_to=NO_OFFSET if pass_plan.is_merge else job.end,
         release_lease=part.is_last,
     )
 
 
-def positions(choice: Choice, part: Part) -> list[int]:
+def positions(pass_plan: PassPlan, part: PassPart) -> list[int]:
     """Return the positions of the segments in a part."""
-    groups = (choice.groups[n] for n in part.groups)
+    groups = (pass_plan.groups[n] for n in part.groups)
     return [at for group in groups for at in range(group.first, group.last + 1)]
 
 

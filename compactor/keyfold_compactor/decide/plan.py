@@ -71,7 +71,7 @@ def untouched(entry: SegmentEntry) -> SegmentStats:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class SegmentGroup:
     """Neighbouring segments `[first, last]` (positions in the log's list) and what happens to them.
 
     `kept` are the positions that still have records. Without any, the group is unlinked. With one that keeps all its
@@ -98,13 +98,13 @@ class Group:
 
 def group(
     entries: Sequence[SegmentEntry], stats: Sequence[SegmentStats], *, segment_bytes: int, unit_bytes: int
-) -> list[Group]:
+) -> list[SegmentGroup]:
     """Group a log's cleaned segments, in order. Segments that do not change are in no group.
 
     `unit_bytes` limits the stored bytes that one output is made from, so that a log of few segments still keeps all
     tasks busy. A single segment may exceed it.
     """
-    groups: list[Group] = []
+    groups: list[SegmentGroup] = []
     run: list[int] = []
     kept_bytes = source_bytes = 0
     is_timeless: bool | None = None
@@ -122,14 +122,14 @@ def group(
     return groups
 
 
-def shifted(made: Group, by: int) -> Group:
+def shifted(made: SegmentGroup, by: int) -> SegmentGroup:
     """Return a group of a part of the log as a group of the whole log, which has `by` segments before that part."""
     return replace(made, first=made.first + by, last=made.last + by, kept=tuple(at + by for at in made.kept))
 
 
-def _split(run: list[int], entries: Sequence[SegmentEntry], stats: Sequence[SegmentStats]) -> list[Group]:
+def _split(run: list[int], entries: Sequence[SegmentEntry], stats: Sequence[SegmentStats]) -> list[SegmentGroup]:
     """Merge a run that fits into one output, or split off its largest member if the result would be too small."""
-    groups: list[Group] = []
+    groups: list[SegmentGroup] = []
     pending = [run]
     while pending:
         part = pending.pop()
@@ -148,7 +148,7 @@ def _split(run: list[int], entries: Sequence[SegmentEntry], stats: Sequence[Segm
 
 def _alone(
     part: list[int], kept: list[int], entries: Sequence[SegmentEntry], stats: Sequence[SegmentStats]
-) -> list[Group]:
+) -> list[SegmentGroup]:
     """Handle a run in which at most one segment has records: it is not merged, and empty segments are unlinked."""
     singles = [[at] for at in part]
     return [
@@ -158,14 +158,16 @@ def _alone(
     ]
 
 
-def _made(part: list[int], kept: list[int], entries: Sequence[SegmentEntry], stats: Sequence[SegmentStats]) -> Group:
+def _made(
+    part: list[int], kept: list[int], entries: Sequence[SegmentEntry], stats: Sequence[SegmentStats]
+) -> SegmentGroup:
     is_remark = len(part) == 1 and not stats[part[0]].has_mask
     read_bytes = sum(entries[at].index_size_bytes for at in kept)
     write_bytes = read_bytes
     if not is_remark:
         read_bytes += sum(entries[at].size_bytes for at in kept)
         write_bytes += sum(stats[at].kept_bytes for at in kept)
-    return Group(part[0], part[-1], tuple(kept), is_remark, read_bytes, write_bytes)
+    return SegmentGroup(part[0], part[-1], tuple(kept), is_remark, read_bytes, write_bytes)
 
 
 def deal(costs: Sequence[int], task_count: int) -> list[list[int]]:

@@ -16,8 +16,8 @@ Three rules differ from Kafka:
   (`decide.horizon`). A log that is due only for its tombstones is cleaned up to its first dirty offset.
   Cleaning its dirty part would not be worth the bytes yet.
 
-The functions here are pure: they take a manifest, settings and a store time, and return a `Verdict`. Before the claim
-the verdict is a forecast. After the claim the manifest that the claim read is judged again.
+The functions here are pure: they take a manifest, settings and a store time, and return a `CleaningDecision`. Before
+the claim it is a forecast. After the claim it is made again, from the manifest that the claim read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from keyfold.log.edits import without_first
 from keyfold.log.gc import due_names
 from keyfold.log.manifest import UNSTAMPED, Manifest, SegmentEntry, is_over
 from keyfold.log.names import Place
-from keyfold_compactor.decide.horizon import Held, Purge, held_by, purge_of
+from keyfold_compactor.decide.horizon import HeldTombstones, Purge, held_by, purge_of
 from keyfold_compactor.decide.merge import merges
 from keyfold_compactor.decide.retention import Expiry, expiry
 from keyfold_compactor.decide.settings import TopicSettings
@@ -49,13 +49,12 @@ class Reason(Enum):
     MERGE = "small segments are worth a merge"
 
 
-class Chore(Enum):
-    """What a log needs besides cleaning: a commit without any data."""
+class MaintenanceTask(Enum):
+    """What a log needs besides cleaning. It takes a commit without any data."""
 
     EXPIRE = "segments are past retention"
     STAMP = "times of an earlier commit are to be written down"
     DELETE = "replaced objects are due for deletion"
-    COLLECT = "orphans are to be looked for"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,24 +75,25 @@ class CleanRange:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CleaningDecision:
     """The decision about one log. `why_not` says why no cleaning is due, if `reasons` is empty.
 
     A pass would clean up to `end`: the first uncleanable offset, or the first dirty one if only tombstones are due.
     `overdue_ms` is by how much the oldest dirty segment exceeds max.compaction.lag.ms. `expiry` is what retention
-    removes, whether the log is cleaned or not. `held` are the tombstones that replicas hold. `follows` is the source of
-    a log that is itself a replica; nothing is done with such a log here.
+    removes, whether the log is cleaned or not. `maintenance` is what the log needs besides cleaning. `held` are the
+    tombstones that replicas hold. `replica_of` is the source of a log that is itself a replica; nothing is done with
+    such a log here.
     """
 
     range: CleanRange
     end: int
     reasons: tuple[Reason, ...]
-    chores: tuple[Chore, ...]
+    maintenance: tuple[MaintenanceTask, ...]
     overdue_ms: int
     why_not: str
     expiry: Expiry
-    held: Held | None = None
-    follows: str = ""
+    held: HeldTombstones | None = None
+    replica_of: str = ""
 
     @property
     def is_due(self) -> bool:
@@ -132,30 +132,32 @@ def dirty_segments(manifest: Manifest, first_dirty: int, end: int) -> list[Segme
     return [s for s in manifest.segments if first_dirty < s.next_offset <= end]
 
 
-def forecast(manifest: Manifest, settings: TopicSettings, now_ms: int, *, force: bool = False) -> Verdict:
-    """Decide about one log in the order of a run: retention first, then cleaning of the rest. See `judge`."""
+def forecast(manifest: Manifest, settings: TopicSettings, now_ms: int, *, force: bool = False) -> CleaningDecision:
+    """Decide about one log in the order of a run: retention first, then cleaning of the rest. See `decide_cleaning`."""
     if manifest.replica is not None:
-        return judge(manifest, settings, now_ms)
+        return decide_cleaning(manifest, settings, now_ms)
     found = expiry(manifest, settings, now_ms)
-    verdict = judge(without_first(manifest, len(found.segments)), settings, now_ms, force=force)
-    return replace(verdict, chores=_chores(manifest, settings, now_ms), expiry=found)
+    decision = decide_cleaning(without_first(manifest, len(found.segments)), settings, now_ms, force=force)
+    return replace(decision, maintenance=_maintenance(manifest, settings, now_ms), expiry=found)
 
 
-def judge(manifest: Manifest, settings: TopicSettings, now_ms: int, *, force: bool = False) -> Verdict:
+def decide_cleaning(
+    manifest: Manifest, settings: TopicSettings, now_ms: int, *, force: bool = False
+) -> CleaningDecision:
     """Decide about the cleaning of a log as it is. `now_ms` is a store time after `manifest` was written.
 
     Times that are not stamped yet count as `now_ms`, because that is what the claim would write.
     """
     parts = clean_range(manifest, settings, now_ms)
     if manifest.replica is not None:
-        return _followers_verdict(manifest, parts, manifest.replica.source or manifest.replica.name)
+        return _replica_decision(manifest, parts, manifest.replica.source or manifest.replica.name)
     overdue_ms = _overdue_ms(manifest, parts, settings, now_ms)
-    chores = _chores(manifest, settings, now_ms)
+    maintenance = _maintenance(manifest, settings, now_ms)
     expires = expiry(manifest, settings, now_ms)
     if not settings.compact:
         merging = (Reason.MERGE,) if merges(manifest.segments, parts.first_dirty, settings) else ()
         why_not = "" if merging else "cleanup.policy does not include `compact`"
-        return Verdict(parts, manifest.next_offset, merging, chores, 0, why_not, expires)
+        return CleaningDecision(parts, manifest.next_offset, merging, maintenance, 0, why_not, expires)
     reasons: list[Reason] = []
     if force:
         reasons.append(Reason.FORCED)
@@ -169,13 +171,13 @@ def judge(manifest: Manifest, settings: TopicSettings, now_ms: int, *, force: bo
     reasons.extend(_tombstone_reasons(manifest, parts, purge))
     why_not = "" if reasons else _why_not(manifest, parts, settings)
     held = held_by(claimed, settings, purge)
-    return Verdict(parts, end, tuple(reasons), chores, overdue_ms, why_not, expires, held)
+    return CleaningDecision(parts, end, tuple(reasons), maintenance, overdue_ms, why_not, expires, held)
 
 
-def _followers_verdict(manifest: Manifest, parts: CleanRange, source: str) -> Verdict:
+def _replica_decision(manifest: Manifest, parts: CleanRange, source: str) -> CleaningDecision:
     why_not = f"this log is a replica of {source}, which is cleaned and expired in its place"
     nothing = Expiry((), 0, 0, manifest.log_start_offset, why_not, is_asked=False)
-    return Verdict(parts, manifest.next_offset, (), (), 0, why_not, nothing, follows=source)
+    return CleaningDecision(parts, manifest.next_offset, (), (), 0, why_not, nothing, replica_of=source)
 
 
 def _first_uncleanable(manifest: Manifest, first_dirty: int, lag_ms: int, now_ms: int) -> int:
@@ -213,18 +215,18 @@ def _as_claimed(manifest: Manifest, now_ms: int) -> Manifest:
     return replace(manifest, passes=passes)
 
 
-def _chores(manifest: Manifest, settings: TopicSettings, now_ms: int) -> tuple[Chore, ...]:
-    chores: list[Chore] = [Chore.EXPIRE] if expiry(manifest, settings, now_ms).segments else []
+def _maintenance(manifest: Manifest, settings: TopicSettings, now_ms: int) -> tuple[MaintenanceTask, ...]:
+    maintenance: list[MaintenanceTask] = [MaintenanceTask.EXPIRE] if expiry(manifest, settings, now_ms).segments else []
     unstamped = any(p.committed_at_ms == UNSTAMPED for p in manifest.passes) or any(
         r.unlinked_at_ms == UNSTAMPED for r in manifest.replaced
     )
     if settings.needs_append_times:
         unstamped |= any(s.appended_at_ms == UNSTAMPED for s in manifest.segments)
     if unstamped:
-        chores.append(Chore.STAMP)
+        maintenance.append(MaintenanceTask.STAMP)
     if due_names(manifest, now_ms, settings.file_delete_delay_ms, settings.replica_hold_max_ms):
-        chores.append(Chore.DELETE)
-    return tuple(chores)
+        maintenance.append(MaintenanceTask.DELETE)
+    return tuple(maintenance)
 
 
 def _why_not(manifest: Manifest, parts: CleanRange, settings: TopicSettings) -> str:
@@ -239,30 +241,30 @@ def _why_not(manifest: Manifest, parts: CleanRange, settings: TopicSettings) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """Result of the first look at a partition: a version and the verdict on it, or an error."""
+class PartitionReview:
+    """What a run has read of a partition, and decided about it: a version and a decision, or an error."""
 
     place: Place
     pinned: Pinned | None = None
-    verdict: Verdict | None = None
+    decision: CleaningDecision | None = None
     error: KeyfoldError | None = None
 
     @property
     def size_bytes(self) -> int:
         """Stored bytes of the log's clean and cleanable part."""
-        return self.verdict.range.clean_bytes + self.verdict.range.cleanable_bytes if self.verdict else 0
+        return self.decision.range.clean_bytes + self.decision.range.cleanable_bytes if self.decision else 0
 
 
-def by_urgency(looks: Iterable[Look], batch_bytes: int) -> list[Look]:
+def by_urgency(reviews: Iterable[PartitionReview], batch_bytes: int) -> list[PartitionReview]:
     """Sort logs that are due into the order in which they are claimed.
 
     A log that fills a batch by itself comes after all others of the same urgency (forced, overdue, dirty, only merged).
     Its pass may take hours, and the others need not wait for it. It waits for them no longer than one run takes.
     """
-    return sorted(looks, key=lambda k: _rank(k, batch_bytes))
+    return sorted(reviews, key=lambda review: _rank(review, batch_bytes))
 
 
-def _rank(look: Look, batch_bytes: int) -> tuple[int, bool, bool, int, float]:
-    assert look.verdict is not None
-    first, overdue, dirtiest = look.verdict.rank
-    return (first, overdue == 0, look.size_bytes > batch_bytes, overdue, dirtiest)
+def _rank(review: PartitionReview, batch_bytes: int) -> tuple[int, bool, bool, int, float]:
+    assert review.decision is not None
+    first, overdue, dirtiest = review.decision.rank
+    return (first, overdue == 0, review.size_bytes > batch_bytes, overdue, dirtiest)

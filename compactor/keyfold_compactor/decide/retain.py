@@ -26,7 +26,7 @@ Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Retention:
+class KeepDecision:
     """The decision for one segment: `keep` per row, counts, and what a purge must write into the manifest.
 
     `held_count` are tombstones kept only for replicas.
@@ -50,7 +50,7 @@ class Retention:
         return int(np.count_nonzero(self.keep))
 
 
-def retain(rows: pa.Table, superseded: Bools, *, purge: Purge, remove_keyless: bool) -> Retention:
+def retain(rows: pa.Table, superseded: Bools, *, purge: Purge, remove_keyless: bool) -> KeepDecision:
     """Decide about all rows of one index (see `keyfold.log.index`).
 
     `superseded` says per row whether the offset map has a later offset of its key.
@@ -70,7 +70,7 @@ def retain(rows: pa.Table, superseded: Bools, *, purge: Purge, remove_keyless: b
         keyless_count = int(np.count_nonzero(keyless))
         keep &= ~keyless
     kept_tombstone = tombstone & keep
-    return Retention(
+    return KeepDecision(
         keep=keep,
         superseded_count=int(np.count_nonzero(superseded)),
         purged_count=int(np.count_nonzero(purged)),

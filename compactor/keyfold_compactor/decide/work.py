@@ -5,8 +5,8 @@ that say which records are removed stay where they were made. `UnitJob` asks for
 segments from there. The driver never receives a key or a record. An answer with an `error` fails only its own
 partition.
 
-A log that is small beside its batch may be cleaned in one stage (`LogJob.at_once`): the task that mapped it also does
-its units.
+A log that is small beside its batch may be cleaned in one stage (`LogJob.single_stage`): the task that mapped it also
+does its units.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from keyfold.log.manifest import SegmentEntry
 from keyfold.log.names import Place
 from keyfold_compactor.decide.horizon import Purge, purge_of
 from keyfold_compactor.decide.plan import SegmentStats
-from keyfold_compactor.decide.policy import Verdict
+from keyfold_compactor.decide.policy import CleaningDecision
 from keyfold_compactor.decide.settings import Encoding, TopicSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits for choosing a log's units after its map (`at_once.choice_of`), in stored bytes.
+class UnitLimits:
+    """Limits for choosing a log's units after its map (`single_stage.plan_pass`), in stored bytes.
 
     An output has at most `segment_bytes` and is made from at most `unit_bytes`. A part of the pass moves at most
-    `max_bytes`. `floor` is the share of garbage that makes a segment worth rewriting. With `keeps_ages`, segments that
-    stay dirty are not merged, because `max.compaction.lag.ms` counts from the oldest of them.
+    `max_bytes`. `min_garbage_ratio` is the share of garbage that makes a segment worth rewriting. With `keeps_ages`,
+    segments that stay dirty are not merged, because `max.compaction.lag.ms` counts from the oldest of them.
     """
 
     segment_bytes: int
     unit_bytes: int
-    floor: float
+    min_garbage_ratio: float
     max_bytes: int
     keeps_ages: bool = False
 
@@ -43,7 +43,7 @@ class Limits:
 class LogJob:
     """One log of a run. `entries` are its segments below `end`; the map is made of `[first_dirty, end)`.
 
-    With `at_once` the task that maps the log may also do its units.
+    With `single_stage` the task that maps the log may also do its units.
     """
 
     number: int
@@ -56,7 +56,7 @@ class LogJob:
     purge: Purge
     remove_keyless: bool
     encoding: Encoding
-    at_once: Limits | None = None
+    single_stage: UnitLimits | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -83,7 +83,7 @@ def log_job(
     number: int,
     place: Place,
     pinned: Pinned,
-    verdict: Verdict,
+    decision: CleaningDecision,
     settings: TopicSettings,
     epoch: int,
 ) -> LogJob:
@@ -92,9 +92,9 @@ def log_job(
     return LogJob(
         number=number,
         place=place,
-        entries=tuple(s for s in manifest.segments if s.next_offset <= verdict.end),
-        first_dirty=verdict.range.first_dirty,
-        end=verdict.end,
+        entries=tuple(s for s in manifest.segments if s.next_offset <= decision.end),
+        first_dirty=decision.range.first_dirty,
+        end=decision.end,
         epoch=epoch,
         sync_marker=manifest.sync_marker,
         purge=purge_of(manifest, settings, pinned.seen_ms),

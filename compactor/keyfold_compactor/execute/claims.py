@@ -2,7 +2,7 @@
 
 The epoch ensures safety. The lease only prevents two runs from fencing each other forever. Threads of the driver renew
 the leases of a pass every third of their length. A session is used by one thread at a time: a thread that commits first
-takes the claim's lock, so that the keeper does not use the session (`Claim.lock`).
+takes the claim's lock, so that the keeper does not use the session (`PartitionClaim.lock`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, Self
 
 from keyfold.errors import KeyfoldError
 from keyfold.log.partition_log import CompactorSession
-from keyfold_compactor.decide.policy import Verdict
+from keyfold_compactor.decide.policy import CleaningDecision
 from keyfold_compactor.decide.settings import TopicSettings
 from keyfold_compactor.decide.work import LogJob
 
@@ -24,12 +24,12 @@ RENEWALS_AT_ONCE: Final = 16
 
 
 @dataclass(slots=True)
-class Claim:
+class PartitionClaim:
     """One claimed partition: the session, the job and the settings; `size_bytes` as the run saw it."""
 
     session: CompactorSession
     job: LogJob
-    verdict: Verdict
+    decision: CleaningDecision
     settings: TopicSettings
     lock: threading.Lock = field(default_factory=threading.Lock)
     keep: bool = True
@@ -43,7 +43,7 @@ class LeaseKeeper:
     retried) does not delay the next renewals of other claims.
     """
 
-    def __init__(self, claims: Sequence[Claim], lease_ms: int) -> None:
+    def __init__(self, claims: Sequence[PartitionClaim], lease_ms: int) -> None:
         self._claims = claims
         self._lease_ms = lease_ms
         self._over = threading.Event()
@@ -62,9 +62,9 @@ class LeaseKeeper:
 
     def renew(self) -> None:
         """Renew every lease once, and wait for it."""
-        wait(self.begin())
+        wait(self.start_renewals())
 
-    def begin(self) -> list[Future[None]]:
+    def start_renewals(self) -> list[Future[None]]:
         """Start to renew every lease, many at a time, except where the last renewal is still in progress."""
         for number, claim in enumerate(self._claims):
             before = self._under_way.get(number)
@@ -72,17 +72,17 @@ class LeaseKeeper:
                 self._under_way[number] = self._pool.submit(self._renew, claim)
         return list(self._under_way.values())
 
-    def _renew(self, claim: Claim) -> None:
+    def _renew(self, claim: PartitionClaim) -> None:
         with claim.lock:
             if claim.keep and not self._over.is_set():
                 _renew(claim, self._lease_ms)
 
     def _run(self) -> None:
         while not self._over.wait(self._lease_ms / 3000):
-            self.begin()
+            self.start_renewals()
 
 
-def _renew(claim: Claim, lease_ms: int) -> None:
+def _renew(claim: PartitionClaim, lease_ms: int) -> None:
     try:
         claim.session.renew(lease_ms)
     except KeyfoldError as error:

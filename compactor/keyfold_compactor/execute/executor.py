@@ -21,7 +21,7 @@ class Executor(Protocol):
     def map_logs(self, jobs: Sequence[LogJob], done: Done) -> list[MapAnswer]:
         """Map every log; return answers in any order. A log that fails says so in its answer.
 
-        Units of jobs with `at_once` may be done in the same task.
+        Units of jobs with `single_stage` may be done in the same task.
         """
 
     def rewrite(self, hands: Sequence[Sequence[UnitJob]], done: Done) -> list[UnitAnswer]:

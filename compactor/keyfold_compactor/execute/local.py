@@ -12,7 +12,7 @@ from keyfold.runtime.retry import Patience
 from keyfold.runtime.throttle import ThrottleLost
 from keyfold.store.api import ObjectStore
 from keyfold.store.wrappers.counting import CountedStore
-from keyfold_compactor.decide.single_stage import units_at_once
+from keyfold_compactor.decide.single_stage import single_stage_units
 from keyfold_compactor.decide.work import LogJob, MapAnswer, MaskKey, Traffic, UnitAnswer, UnitJob, reason
 from keyfold_compactor.execute.executor import Done
 from keyfold_compactor.execute.mapping import READ_THREADS, map_log
@@ -56,7 +56,7 @@ def run_log(
 ) -> tuple[MapAnswer, dict[MaskKey, bytes]]:
     """Map one log inside a task. If the job allows that, do its units too, and return no masks."""
     answer, masks = run_map(job, store, patience, threads=threads)
-    units = units_at_once(job, answer)
+    units = single_stage_units(job, answer)
     if units is None:
         return answer, masks
     made = tuple(run_unit(unit, masks, store, patience) for unit in units)
@@ -74,15 +74,15 @@ def _nobody(_count: int) -> None:
 class LocalExecutor:
     """Do everything in this process, one log and one unit after another, for tests and as the reference.
 
-    `is_at_once`: clean logs in one stage if their jobs allow it.
+    `is_single_stage`: clean logs in one stage if their jobs allow it.
     """
 
     slots = 1
 
-    def __init__(self, store: ObjectStore, patience: Patience, *, is_at_once: bool = False) -> None:
+    def __init__(self, store: ObjectStore, patience: Patience, *, is_single_stage: bool = False) -> None:
         self._store = store
         self._patience = patience
-        self._run = run_log if is_at_once else run_map
+        self._run = run_log if is_single_stage else run_map
         self._masks: dict[MaskKey, bytes] = {}
 
     def map_logs(self, jobs: Iterable[LogJob], done: Done = _nobody) -> list[MapAnswer]:

@@ -19,7 +19,7 @@ from keyfold.log.manifest import SegmentEntry
 from keyfold.runtime.retry import Patience
 from keyfold.store.api import ObjectStore
 from keyfold_compactor.decide.plan import SegmentStats, untouched
-from keyfold_compactor.decide.retain import Bools, Retention, retain
+from keyfold_compactor.decide.retain import Bools, KeepDecision, retain
 from keyfold_compactor.decide.work import LogJob
 from keyfold_compactor.execute import offset_map
 from keyfold_compactor.execute.offset_map import OffsetMap, Offsets
@@ -65,7 +65,7 @@ def decided(job: LogJob, at: int, rows: pa.Table, superseded: Bools) -> Mapped:
     return at, stats, packed(found.keep) if stats.has_mask and stats.kept_count else None
 
 
-def stats_of(entry: SegmentEntry, found: Retention) -> SegmentStats:
+def stats_of(entry: SegmentEntry, found: KeepDecision) -> SegmentStats:
     """Return the stats of one segment. Kept stored bytes are estimated by the share of kept plain bytes."""
     share = found.kept_payload_bytes / found.payload_bytes if found.payload_bytes else 1.0
     return SegmentStats(

@@ -26,7 +26,7 @@ UNKNOWN: Final = "(unknown)"
 
 
 @dataclass(frozen=True, slots=True)
-class Followers:
+class ReplicaHolds:
     """The replicas of a log directory. `unreadable` are names; `problems` say what could not be read, and why."""
 
     registrations: tuple[Registration, ...] = ()
@@ -38,9 +38,9 @@ class Followers:
         return (*(r.hold_name for r in self.registrations if r.covers(topic)), *self.unreadable)
 
 
-def load_followers(
+def load_replica_holds(
     store: ObjectStore, topics_dir: str, clock: Clock, random: Random, topics: Collection[str] = ()
-) -> Followers:
+) -> ReplicaHolds:
     """List the registrations and GET each of them. Raise errors that a retry may cure, and `BucketMissing`.
 
     A replica holds the tombstones of all topics if it cannot be determined in time whether it takes one of `topics`.
@@ -53,7 +53,7 @@ def load_followers(
     except KeyfoldError as error:
         if error.retriable:
             raise
-        return Followers(unreadable=(UNKNOWN,), problems=(f"the list of replicas cannot be read: {error}",))
+        return ReplicaHolds(unreadable=(UNKNOWN,), problems=(f"the list of replicas cannot be read: {error}",))
     found: list[Registration] = []
     unreadable: list[str] = []
     problems: list[str] = []
@@ -74,4 +74,4 @@ def load_followers(
         except ConfigError as error:
             unreadable.append(registration.hold_name)
             problems.append(f"the topics of replica {name} cannot be determined: {error}")
-    return Followers(tuple(found), tuple(unreadable), tuple(problems))
+    return ReplicaHolds(tuple(found), tuple(unreadable), tuple(problems))

@@ -15,7 +15,7 @@ from keyfold.log.commit import Pinned
 from keyfold.log.manifest import SegmentEntry
 from keyfold.log.names import Place
 from keyfold_compactor.decide.merge import merges
-from keyfold_compactor.decide.policy import Verdict, judge
+from keyfold_compactor.decide.policy import CleaningDecision, decide_cleaning
 from keyfold_compactor.decide.settings import TopicSettings
 from keyfold_compactor.decide.work import log_job
 
@@ -47,22 +47,24 @@ class Cost:
         return None if rate is None else self.moved_bytes / rate
 
 
-def cost(place: Place, pinned: Pinned, verdict: Verdict, settings: TopicSettings, pass_bytes: int) -> Cost | None:
-    """Return the cost of the pass that `verdict` asks for; of a log that is not due, the cost of cleaning it now.
+def cost(
+    place: Place, pinned: Pinned, decision: CleaningDecision, settings: TopicSettings, pass_bytes: int
+) -> Cost | None:
+    """Return the cost of the pass that `decision` asks for; of a log that is not due, the cost of cleaning it now.
 
     Return None if there is nothing to clean even then.
     """
-    if verdict.is_merge:
-        groups = merges(pinned.manifest.segments, verdict.range.first_dirty, settings)
+    if decision.is_merge:
+        groups = merges(pinned.manifest.segments, decision.range.first_dirty, settings)
         return _moved([pinned.manifest.segments[at] for g in groups for at in g.kept], pass_bytes, index_reads=1)
-    if verdict.follows or not settings.compact:
+    if decision.replica_of or not settings.compact:
         return None
-    asked = verdict if verdict.is_due else judge(pinned.manifest, settings, pinned.seen_ms, force=True)
+    asked = decision if decision.is_due else decide_cleaning(pinned.manifest, settings, pinned.seen_ms, force=True)
     job = log_job(0, place, pinned, asked, settings, 0)
     # Segments that retention removes are not cleaned.
-    entries = [entry for entry in job.entries if entry.base_offset >= verdict.range.log_start]
+    entries = [entry for entry in job.entries if entry.base_offset >= decision.range.log_start]
     is_dirty = any(job.is_dirty(entry) for entry in entries)
-    if not is_dirty and not verdict.is_due:
+    if not is_dirty and not decision.is_due:
         return None
     # The map looks for the dirty part's keys in the whole clean part; without a dirty part only for due tombstones.
     looked_at = [entry for entry in entries if is_dirty or job.needs_index(entry)]

@@ -11,8 +11,8 @@ from typing import Final
 
 from keyfold.runtime.health import Vitals
 from keyfold_compactor.options import CompactOptions
-from keyfold_compactor.report.progress import Progress
-from keyfold_compactor.report.report import Replicate, Replicated, RunReport, Watch
+from keyfold_compactor.report.progress import RunProgress
+from keyfold_compactor.report.report import Replicate, Replicated, RunObserver, RunReport
 
 SLOWEST_BYTES_PER_SECOND: Final = 8 * 1024 * 1024
 """The minimum speed of a stage without a configured rate. A slower one counts as dead."""
@@ -27,49 +27,49 @@ def quiet_max_s(options: CompactOptions) -> float:
     return BESIDE_S + options.backoff_ms / 1000 + stage_bytes / rate
 
 
-class VitalProgress:
-    """A `Progress` that reports each step as a sign of life."""
+class LivenessProgress:
+    """A `RunProgress` that reports each step as a sign of life."""
 
-    def __init__(self, inner: Progress, vitals: Vitals) -> None:
+    def __init__(self, inner: RunProgress, vitals: Vitals) -> None:
         self._inner = inner
         self._vitals = vitals
 
-    def begin(self, stage: str, total: int) -> None:
-        """See `Progress.begin`."""
+    def begin_stage(self, stage: str, total: int) -> None:
+        """See `RunProgress.begin_stage`."""
         self._vitals.moved()
-        self._inner.begin(stage, total)
+        self._inner.begin_stage(stage, total)
 
-    def step(self, count: int = 1) -> None:
-        """See `Progress.step`."""
+    def advance(self, count: int = 1) -> None:
+        """See `RunProgress.advance`."""
         self._vitals.moved()
         if count:
-            self._inner.step(count)
+            self._inner.advance(count)
 
 
-class VitalWatch:
-    """A `Watch` that reports how runs end. Failed partitions do not count: the report covers them."""
+class LivenessObserver:
+    """A `RunObserver` that reports how runs end. Failed partitions do not count: the report covers them."""
 
-    def __init__(self, inner: Watch, vitals: Vitals) -> None:
+    def __init__(self, inner: RunObserver, vitals: Vitals) -> None:
         self._inner = inner
         self._vitals = vitals
 
-    def begin(self, report: RunReport) -> None:
-        """See `Watch.begin`."""
+    def run_started(self, report: RunReport) -> None:
+        """See `RunObserver.run_started`."""
         self._vitals.begun()
-        self._inner.begin(report)
+        self._inner.run_started(report)
 
-    def end(self, report: RunReport) -> None:
-        """See `Watch.end`."""
+    def run_ended(self, report: RunReport) -> None:
+        """See `RunObserver.run_ended`."""
         self._vitals.turned(f"Spark: {report.executor_error}" if report.executor_error else "")
-        self._inner.end(report)
+        self._inner.run_ended(report)
 
-    def fail(self) -> None:
-        """See `Watch.fail`."""
+    def run_failed(self) -> None:
+        """See `RunObserver.run_failed`."""
         self._vitals.turned("see the compactor's log")
-        self._inner.fail()
+        self._inner.run_failed()
 
 
-def vital(replicate: Replicate, vitals: Vitals) -> Replicate:
+def with_liveness(replicate: Replicate, vitals: Vitals) -> Replicate:
     """Wrap replication so that it reports a sign of life whenever it asks whether to stop, several times a second."""
 
     def replicating(should_stop: Callable[[], bool]) -> Sequence[Replicated]:

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from keyfold.log.commit import Pinned
 from keyfold.log.manifest import UNSTAMPED, SegmentEntry
 from keyfold.log.names import Place
-from keyfold_compactor.decide.policy import Verdict
+from keyfold_compactor.decide.policy import CleaningDecision
 from keyfold_compactor.decide.settings import TopicSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class LogState:
     """The state of one log. Bytes are stored bytes of segments; times are ms of store time, never negative.
 
     `overdue_ms` is by how much the oldest dirty segment exceeds `max.compaction.lag.ms`. `uncleaned_age_ms` is how long
@@ -41,24 +41,24 @@ class Standing:
         return 100 * self.cleanable_bytes / total_bytes if total_bytes else 0.0
 
 
-def standing(place: Place, pinned: Pinned, verdict: Verdict, settings: TopicSettings) -> Standing:
-    """Return the state of a log whose version `pinned` was judged as `verdict`, at the time it was read."""
+def log_state(place: Place, pinned: Pinned, decision: CleaningDecision, settings: TopicSettings) -> LogState:
+    """Return the state of a log whose version `pinned` was judged as `decision`, at the time it was read."""
     lease_until_ms = pinned.manifest.compactor.lease_until_ms
     is_in_progress = lease_until_ms > pinned.seen_ms
-    if verdict.follows or not settings.compact:
-        return Standing(place, is_compacted=False, is_in_progress=is_in_progress)
+    if decision.replica_of or not settings.compact:
+        return LogState(place, is_compacted=False, is_in_progress=is_in_progress)
     # Segments that retention may remove count as removed.
-    left = [s for s in pinned.manifest.segments if s.base_offset >= verdict.range.log_start]
-    dirty = [s for s in left if s.next_offset > verdict.range.first_dirty]
+    left = [s for s in pinned.manifest.segments if s.base_offset >= decision.range.log_start]
+    dirty = [s for s in left if s.next_offset > decision.range.first_dirty]
     born_ms = min((_appended_ms(s, pinned) for s in dirty), default=pinned.seen_ms)
-    return Standing(
+    return LogState(
         place,
         is_in_progress=is_in_progress,
-        clean_bytes=verdict.range.clean_bytes,
-        cleanable_bytes=verdict.range.cleanable_bytes,
-        overdue_ms=verdict.overdue_ms,
+        clean_bytes=decision.range.clean_bytes,
+        cleanable_bytes=decision.range.cleanable_bytes,
+        overdue_ms=decision.overdue_ms,
         uncleaned_age_ms=max(0, pinned.seen_ms - born_ms),
-        is_held=verdict.held is not None,
+        is_held=decision.held is not None,
     )
 
 

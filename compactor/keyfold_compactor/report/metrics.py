@@ -17,9 +17,9 @@ from typing import Any, Final
 
 from keyfold.log.names import Place
 from keyfold_compactor.report import metric_names as names
-from keyfold_compactor.report.log_state import Standing
+from keyfold_compactor.report.log_state import LogState
 from keyfold_compactor.report.metric_names import FAILURES, METRICS, PARTITIONS_SHOWN, Metric
-from keyfold_compactor.report.report import Outcome, PartitionReport, RunReport, size_text
+from keyfold_compactor.report.report import PartitionOutcome, PartitionReport, RunReport, size_text
 
 Labelled = Mapping[tuple[str, ...], float]
 """Samples of one metric by the values of its labels."""
@@ -81,13 +81,13 @@ def _totals_of(part: PartitionReport) -> Totals:
         segments_expired=part.expired.segments,
         records_expired=part.expired.records,
         expired_bytes=part.expired.bytes,
-        objects_deleted=len(part.swept.replaced),
-        orphans_deleted=len(part.swept.orphans) + len(part.swept.uploads),
-        leases_lost=int(part.outcome is Outcome.LOST),
-        leases_held=int(part.outcome is Outcome.SKIPPED),
-        failed_cleaning=int(part.outcome is Outcome.FAILED and bool(part.why)),
+        objects_deleted=len(part.garbage.replaced),
+        orphans_deleted=len(part.garbage.orphans) + len(part.garbage.uploads),
+        leases_lost=int(part.outcome is PartitionOutcome.LOST),
+        leases_held=int(part.outcome is PartitionOutcome.SKIPPED),
+        failed_cleaning=int(part.outcome is PartitionOutcome.FAILED and bool(part.why)),
         failed_retention=int(bool(part.expired.error)),
-        failed_deletion=int(bool(part.sweep_error)),
+        failed_deletion=int(bool(part.gc_error)),
     )
 
 
@@ -141,12 +141,12 @@ class Backlog:
     uncleanable: Labelled = field(default_factory=dict)
 
 
-def backlog(standings: Iterable[Standing], uncleanable: Collection[Place]) -> Backlog:
+def backlog(log_states: Iterable[LogState], uncleanable: Collection[Place]) -> Backlog:
     """Return what is left to clean, by the states of logs. `uncleanable` are partitions whose last attempt failed.
 
     As in Kafka these do not count for the dirty ratio, and neither do logs that another compactor is cleaning.
     """
-    all_logs = {s.place: s for s in standings}
+    all_logs = {s.place: s for s in log_states}
     logs = [s for s in all_logs.values() if s.is_compacted]
     idle = [s for s in logs if s.place not in uncleanable and not s.is_in_progress]
     return Backlog(
@@ -166,7 +166,7 @@ def backlog(standings: Iterable[Standing], uncleanable: Collection[Place]) -> Ba
     )
 
 
-def _worst(logs: Iterable[Standing], figure: Callable[[Standing], float]) -> Labelled:
+def _worst(logs: Iterable[LogState], figure: Callable[[LogState], float]) -> Labelled:
     above = [s for s in logs if figure(s) > 0]
     return {_labels(s.place): figure(s) for s in heapq.nlargest(PARTITIONS_SHOWN, above, key=figure)}
 
@@ -182,7 +182,7 @@ class History:
     totals: Totals = Totals()
     passes: Passes | None = None
     moved_per_freed: float | None = None
-    standings: Mapping[Place, Standing] = field(default_factory=dict)
+    log_states: Mapping[Place, LogState] = field(default_factory=dict)
     uncleanable: frozenset[Place] = frozenset()
     begun_s: float | None = None
     ended_ms: int | None = None
@@ -202,7 +202,7 @@ class History:
             totals=self.totals + totals(report),
             passes=found or self.passes,
             moved_per_freed=per_byte,
-            standings={**self.standings, **report.standings},
+            log_states={**self.log_states, **report.log_states},
             uncleanable=uncleanable(report),
         )
 
@@ -212,7 +212,7 @@ class History:
         return replace(
             done,
             totals=done.totals + Totals(runs=1),
-            standings=dict(report.standings),
+            log_states=dict(report.log_states),
             ended_ms=now_ms,
             run_seconds=max(0.0, report.seconds),
             is_running=False,
@@ -225,7 +225,7 @@ class History:
 
     def values(self, now_s: float) -> Values:
         """Return all metrics at the local monotonic time `now_s`."""
-        left = backlog(self.standings.values(), self.uncleanable)
+        left = backlog(self.log_states.values(), self.uncleanable)
         found: dict[Metric, float | Labelled | None] = {
             names.SINCE_LAST_RUN: None if self.begun_s is None else max(0, round(1000 * (now_s - self.begun_s))),
             names.MAX_CLEAN_TIME: self.passes.clean_time_s if self.passes else 0.0,
@@ -310,7 +310,7 @@ def _plain(metric: Metric, value: float | Labelled | None) -> Any:
 
 def text_lines(report: RunReport) -> Iterable[str]:
     """Yield the most important figures of a run as text."""
-    left = backlog(report.standings.values(), uncleanable(report))
+    left = backlog(report.log_states.values(), uncleanable(report))
     yield (
         f"max dirty {left.max_dirty_percent:.1f} %, {size_text(left.cleanable_bytes)} cleanable, "
         f"{left.uncleanable_count} partitions uncleanable ({size_text(left.uncleanable_bytes)}), "

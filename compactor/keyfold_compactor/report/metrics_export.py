@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from keyfold.runtime.clock import Clock
 from keyfold.runtime.health import Checked
 from keyfold_compactor.options import CompactOptions
-from keyfold_compactor.report.report import NoWatch, Watch
+from keyfold_compactor.report.report import NoRunObserver, RunObserver
 
 if TYPE_CHECKING:
     from keyfold_replicator.rounds.service import Watch as ReplicasWatch
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 @contextlib.contextmanager
 def measuring(
     options: CompactOptions, clock: Clock, *, is_once: bool, checked: Checked | None = None
-) -> Iterator[Watch]:
+) -> Iterator[RunObserver]:
     """Yield the observer of runs. Raise `ConfigError` if metrics cannot be served as configured.
 
     `checked` answers the probes, if metrics are served. Metrics are also pushed after a run that failed as a whole.
     """
     is_pushed = is_once and bool(options.metrics_push_url)
     if not options.metrics_port and not is_pushed:
-        yield NoWatch()
+        yield NoRunObserver()
         return
     from keyfold.runtime.metrics_server import serving
     from keyfold_compactor.report.metrics_push import push
@@ -45,9 +45,9 @@ def measuring(
                 push(meter.registry, options.metrics_push_url, options.name)
 
 
-def replicas_watch(watch: Watch) -> ReplicasWatch | None:
+def replicas_watch(watch: RunObserver) -> ReplicasWatch | None:
     """Return the observer of replicas, which exports like the observer of runs; None if nothing is exported."""
-    if isinstance(watch, NoWatch):
+    if isinstance(watch, NoRunObserver):
         return None
     from keyfold_compactor.report.metrics_registry import Meter
     from keyfold_replicator.status.metrics import ReplicaMeter

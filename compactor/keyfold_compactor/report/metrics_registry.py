@@ -1,9 +1,9 @@
 """The metrics of this process as a Prometheus collector.
 
 `Served` turns declared metrics and a function that returns their values into a collector. `Meter` is the compactor's.
-It observes the runs of a job (`report.Watch`) and can be asked at any moment, from any thread. Its values cover the
-runs that have ended, and the current one as far as it got. It keeps a few numbers and the log states of the last run,
-however many runs there were.
+It observes the runs of a job (`report.RunObserver`) and can be asked at any moment, from any thread. Its values cover
+the runs that have ended, and the current one as far as it got. It keeps a few numbers and the log states of the last
+run, however many runs there were.
 """
 
 from __future__ import annotations
@@ -54,20 +54,20 @@ class Meter(Served):
         self._under_way: RunReport | None = None
         super().__init__(METRICS)
 
-    def begin(self, report: RunReport) -> None:
-        """See `Watch.begin`."""
+    def run_started(self, report: RunReport) -> None:
+        """See `RunObserver.run_started`."""
         with self._lock:
             self._history = self._history.begun(self._clock.monotonic_s())
             self._under_way = report
 
-    def end(self, report: RunReport) -> None:
-        """See `Watch.end`."""
+    def run_ended(self, report: RunReport) -> None:
+        """See `RunObserver.run_ended`."""
         with self._lock:
             self._under_way = None
             self._history = self._history.ended(report.so_far(), self._clock.now_ms())
 
-    def fail(self) -> None:
-        """See `Watch.fail`."""
+    def run_failed(self) -> None:
+        """See `RunObserver.run_failed`."""
         with self._lock:
             report, self._under_way = self._under_way, None
             self._history = self._history.failed(None if report is None else report.so_far())

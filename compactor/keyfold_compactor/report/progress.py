@@ -17,13 +17,13 @@ LOG_EVERY_S: Final = 10.0
 log = structlog.get_logger(__name__)
 
 
-class Progress(Protocol):
+class RunProgress(Protocol):
     """An observer of a run's progress."""
 
-    def begin(self, stage: str, total: int) -> None:
+    def begin_stage(self, stage: str, total: int) -> None:
         """A stage with `total` steps starts."""
 
-    def step(self, count: int = 1) -> None:
+    def advance(self, count: int = 1) -> None:
         """`count` steps of the stage are done."""
 
 
@@ -37,16 +37,16 @@ class LoggedProgress:
         self._stage = ""
         self._total = self._done = 0
 
-    def begin(self, stage: str, total: int) -> None:
-        """See `Progress.begin`."""
+    def begin_stage(self, stage: str, total: int) -> None:
+        """See `RunProgress.begin_stage`."""
         with self._lock:
             self._stage, self._total, self._done = stage, total, 0
             if stage == FIRST_STAGE:  # the pause between two runs does not count as work
                 self._said_s = self._clock.monotonic_s()
             self._say()
 
-    def step(self, count: int = 1) -> None:
-        """See `Progress.step`. May be called by many threads."""
+    def advance(self, count: int = 1) -> None:
+        """See `RunProgress.advance`. May be called by many threads."""
         with self._lock:
             self._done += count
             self._say()
@@ -61,8 +61,8 @@ class LoggedProgress:
 class NoProgress:
     """An observer that does nothing."""
 
-    def begin(self, stage: str, total: int) -> None:
-        """See `Progress.begin`."""
+    def begin_stage(self, stage: str, total: int) -> None:
+        """See `RunProgress.begin_stage`."""
 
-    def step(self, count: int = 1) -> None:
-        """See `Progress.step`."""
+    def advance(self, count: int = 1) -> None:
+        """See `RunProgress.advance`."""

@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any, Protocol
 
-from keyfold.log.gc import Swept
+from keyfold.log.gc import CollectedGarbage
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
 from keyfold_compactor.decide.work import Traffic
-from keyfold_compactor.report.log_state import Standing
+from keyfold_compactor.report.log_state import LogState
 
 
-class Outcome(Enum):
+class PartitionOutcome(Enum):
     """How a run ended for a partition."""
 
     CLEANED = "cleaned"
@@ -75,7 +75,7 @@ class PartitionReport:
     """
 
     place: Place
-    outcome: Outcome
+    outcome: PartitionOutcome
     reasons: tuple[str, ...] = ()
     why: str = ""
     before: LogSize = LogSize()
@@ -97,8 +97,8 @@ class PartitionReport:
     seconds: float = 0.0
     traffic: Traffic = field(default_factory=Traffic)
     expired: Expired = Expired()
-    swept: Swept = field(default_factory=Swept)
-    sweep_error: str = ""
+    garbage: CollectedGarbage = field(default_factory=CollectedGarbage)
+    gc_error: str = ""
 
     @property
     def removed(self) -> int:
@@ -108,7 +108,7 @@ class PartitionReport:
     @property
     def is_failure(self) -> bool:
         """Whether the run must end with exit code 1."""
-        return self.outcome is Outcome.FAILED or bool(self.sweep_error or self.expired.error)
+        return self.outcome is PartitionOutcome.FAILED or bool(self.gc_error or self.expired.error)
 
     def document(self) -> dict[str, Any]:
         """Return the partition's object in the JSON report."""
@@ -142,9 +142,9 @@ class PartitionReport:
             "bytes_written": self.traffic.written_bytes,
             "bytes_freed": self.before.bytes - self.after.bytes,
             "throttle_wait_s": round(self.traffic.wait_s, 3),
-            "objects_deleted": len(self.swept.replaced),
-            "orphans_deleted": len(self.swept.orphans) + len(self.swept.uploads),
-            "sweep_error": self.sweep_error,
+            "objects_deleted": len(self.garbage.replaced),
+            "orphans_deleted": len(self.garbage.orphans) + len(self.garbage.uploads),
+            "sweep_error": self.gc_error,
         }
 
 
@@ -172,7 +172,7 @@ class RunReport:
 
     `by_retention` is what retention did before the rest of the run; `partitions` includes it. `executor_error` is why
     Spark failed for a whole batch; the batch's partitions repeat it. `under_way` are passes with committed parts that
-    have more parts to come. `standings` has the state of every log when it was last read. `uncleanable` are partitions
+    have more parts to come. `log_states` has the state of every log when it was last read. `uncleanable` are partitions
     whose last attempt failed, in this run or an earlier one. `replicas` has the results of the round after the run, if
     one is configured.
     """
@@ -183,7 +183,7 @@ class RunReport:
     seconds: float = 0.0
     executor_error: str = ""
     under_way: dict[Place, PartitionReport] = field(default_factory=dict)
-    standings: dict[Place, Standing] = field(default_factory=dict)
+    log_states: dict[Place, LogState] = field(default_factory=dict)
     uncleanable: frozenset[Place] = frozenset()
     replicas: tuple[Replicated, ...] = ()
 
@@ -204,7 +204,7 @@ class RunReport:
         if first is None:
             return part
         after = first.after if part.after == LogSize() else part.after
-        outcome = first.outcome if part.outcome is Outcome.UNCHANGED and not part.why else part.outcome
+        outcome = first.outcome if part.outcome is PartitionOutcome.UNCHANGED and not part.why else part.outcome
         return replace(part, outcome=outcome, expired=first.expired, before=first.before, after=after)
 
     def add(self, partition: PartitionReport) -> None:
@@ -217,12 +217,16 @@ class RunReport:
         # The interpreter copies a dict in one step, but does not iterate over it in one.
         by_place = {**self.under_way, **self.by_place}
         return replace(
-            self, by_place=by_place, by_retention=dict(self.by_retention), standings=dict(self.standings), under_way={}
+            self,
+            by_place=by_place,
+            by_retention=dict(self.by_retention),
+            log_states=dict(self.log_states),
+            under_way={},
         )
 
-    def expired(self, place: Place, expired: Expired, before: LogSize, after: LogSize) -> None:
+    def add_expired(self, place: Place, expired: Expired, before: LogSize, after: LogSize) -> None:
         """Report what retention did to a partition. May be called by many threads."""
-        outcome = Outcome.FAILED if expired.error else Outcome.EXPIRED
+        outcome = PartitionOutcome.FAILED if expired.error else PartitionOutcome.EXPIRED
         self.by_retention[place] = PartitionReport(place, outcome, expired=expired, before=before, after=after)
 
     @property
@@ -240,10 +244,10 @@ class RunReport:
         """Whether there is nothing to report."""
         return not self.partitions and not any(r.is_news for r in self.replicas)
 
-    def swept(self, place: Place, swept: Swept, error: str) -> None:
+    def add_garbage(self, place: Place, garbage: CollectedGarbage, error: str) -> None:
         """Add the objects that were deleted in a partition."""
-        known = self.by_place.get(place, PartitionReport(place, Outcome.UNCHANGED))
-        self.by_place[place] = replace(known, swept=swept, sweep_error=error)
+        known = self.by_place.get(place, PartitionReport(place, PartitionOutcome.UNCHANGED))
+        self.by_place[place] = replace(known, garbage=garbage, gc_error=error)
 
     def document(self) -> dict[str, Any]:
         """Return the JSON report."""
@@ -270,7 +274,7 @@ class RunReport:
         return {
             "seconds": round(self.seconds, 3),
             "partitions_looked_at": len(parts) + self.quiet_partitions,
-            "partitions_cleaned": sum(p.outcome is Outcome.CLEANED for p in parts),
+            "partitions_cleaned": sum(p.outcome is PartitionOutcome.CLEANED for p in parts),
             "partitions_failed": len(self.failed),
             "totals": {name: round(sum(d[name] for d in documents), 3) for name in summed},
             "replicas": [dict(r.document) for r in self.replicas],
@@ -278,30 +282,30 @@ class RunReport:
         }
 
 
-class Watch(Protocol):
+class RunObserver(Protocol):
     """An observer of all runs of a process, such as the metrics."""
 
-    def begin(self, report: RunReport) -> None:
+    def run_started(self, report: RunReport) -> None:
         """A run starts; it fills this report from its own threads."""
 
-    def end(self, report: RunReport) -> None:
+    def run_ended(self, report: RunReport) -> None:
         """The run has ended."""
 
-    def fail(self) -> None:
+    def run_failed(self) -> None:
         """The run failed as a whole; its report has what it did until then."""
 
 
-class NoWatch:
+class NoRunObserver:
     """An observer that does nothing."""
 
-    def begin(self, report: RunReport) -> None:
-        """See `Watch.begin`."""
+    def run_started(self, report: RunReport) -> None:
+        """See `RunObserver.run_started`."""
 
-    def end(self, report: RunReport) -> None:
-        """See `Watch.end`."""
+    def run_ended(self, report: RunReport) -> None:
+        """See `RunObserver.run_ended`."""
 
-    def fail(self) -> None:
-        """See `Watch.fail`."""
+    def run_failed(self) -> None:
+        """See `RunObserver.run_failed`."""
 
 
 def size_text(n_bytes: float) -> str:
@@ -320,7 +324,7 @@ def text_lines(report: RunReport) -> Iterable[str]:
         yield from _partition_lines(part)
     total = report.document()["totals"]
     looked_at = len(parts) + report.quiet_partitions
-    cleaned = sum(p.outcome is Outcome.CLEANED for p in parts)
+    cleaned = sum(p.outcome is PartitionOutcome.CLEANED for p in parts)
     yield (
         f"{looked_at} partitions looked at, {cleaned} cleaned, {len(report.failed)} failed; "
         f"{total['records_removed']} records removed, {total['records_expired']} expired, "
@@ -348,7 +352,7 @@ def _partition_lines(part: PartitionReport) -> Sequence[str]:
         )
     if expired.error:
         lines.append(f"{part.place}: retention failed: {expired.error}")
-    if part.outcome is Outcome.CLEANED:
+    if part.outcome is PartitionOutcome.CLEANED:
         lines.append(
             f"{part.place}: {part.before.records} -> {part.after.records} records "
             f"({part.superseded} superseded, {part.purged_tombstones} tombstones purged, "
@@ -369,11 +373,11 @@ def _partition_lines(part: PartitionReport) -> Sequence[str]:
                 f"{part.place}: {part.parts_committed} of {part.parts} parts were committed before that and remain "
                 f"in effect: {part.removed} records removed"
             )
-    if part.swept.object_count:
+    if part.garbage.object_count:
         lines.append(
-            f"{part.place}: deleted {len(part.swept.replaced)} replaced objects, "
-            f"{len(part.swept.orphans) + len(part.swept.uploads)} orphans"
+            f"{part.place}: deleted {len(part.garbage.replaced)} replaced objects, "
+            f"{len(part.garbage.orphans) + len(part.garbage.uploads)} orphans"
         )
-    if part.sweep_error:
-        lines.append(f"{part.place}: deletion failed: {part.sweep_error}")
+    if part.gc_error:
+        lines.append(f"{part.place}: deletion failed: {part.gc_error}")
     return lines

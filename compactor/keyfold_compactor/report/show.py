@@ -15,12 +15,12 @@ from rich.progress import Progress as Bar
 from keyfold.log.names import Place
 from keyfold.runtime.clock import Clock
 from keyfold.runtime.terminal import echo, echo_json
-from keyfold_compactor.decide.horizon import Held, plain_names
-from keyfold_compactor.decide.policy import Chore, Look
+from keyfold_compactor.decide.horizon import HeldTombstones, plain_names
+from keyfold_compactor.decide.policy import MaintenanceTask, PartitionReview
 from keyfold_compactor.decide.retention import Expiry
 from keyfold_compactor.report import metrics
 from keyfold_compactor.report.cost import Cost, total
-from keyfold_compactor.report.progress import LoggedProgress, Progress
+from keyfold_compactor.report.progress import LoggedProgress, RunProgress
 from keyfold_compactor.report.report import RunReport, size_text, text_lines
 
 Costs = Mapping[Place, Cost]
@@ -34,17 +34,17 @@ class TerminalProgress:
         self._bar = bar
         self._task = bar.add_task("starting", total=None)
 
-    def begin(self, stage: str, total: int) -> None:
-        """See `Progress.begin`."""
+    def begin_stage(self, stage: str, total: int) -> None:
+        """See `RunProgress.begin_stage`."""
         self._bar.reset(self._task, total=total, description=stage)
 
-    def step(self, count: int = 1) -> None:
-        """See `Progress.step`."""
+    def advance(self, count: int = 1) -> None:
+        """See `RunProgress.advance`."""
         self._bar.advance(self._task, count)
 
 
 @contextlib.contextmanager
-def progress(clock: Clock, *, as_json: bool) -> Iterator[Progress]:
+def progress(clock: Clock, *, as_json: bool) -> Iterator[RunProgress]:
     """Show a bar on standard error if that is a terminal, else log an event now and then."""
     if as_json or not sys.stderr.isatty():
         yield LoggedProgress(clock)
@@ -77,54 +77,59 @@ def report_document(report: RunReport) -> dict[str, Any]:
     return {**found, "metrics": metrics.document(report), "partitions": partitions}
 
 
-def plan_document(looks: Sequence[Look], costs: Costs | None = None, rate: float | None = None) -> dict[str, Any]:
+def plan_document(
+    reviews: Sequence[PartitionReview], costs: Costs | None = None, rate: float | None = None
+) -> dict[str, Any]:
     """Return a plan as JSON; `rate` is the limit in bytes per second."""
     costs = costs or {}
-    due, whole = _in_all(looks, costs)
+    due, whole = _in_all(reviews, costs)
     return {
-        "partitions_looked_at": len(looks),
+        "partitions_looked_at": len(reviews),
         "partitions_to_clean": due,
         "cost_at_most": _cost_document(whole, rate),
         "partitions": [
-            {**_document(k), "cost_at_most": _cost_document(costs.get(k.place), rate)} for k in _ordered(looks)
+            {**_document(review), "cost_at_most": _cost_document(costs.get(review.place), rate)}
+            for review in _ordered(reviews)
         ],
     }
 
 
-def plan_lines(looks: Sequence[Look], costs: Costs | None = None, rate: float | None = None) -> Iterable[str]:
+def plan_lines(
+    reviews: Sequence[PartitionReview], costs: Costs | None = None, rate: float | None = None
+) -> Iterable[str]:
     """Yield a plan as text: each partition, then a total. `rate` is the limit in bytes per second."""
     costs = costs or {}
-    for look in _ordered(looks):
-        found = _document(look)
+    for review in _ordered(reviews):
+        found = _document(review)
         name = f"{found['topic']}-{found['partition']}"
-        if look.error is not None:
+        if review.error is not None:
             yield f"{name}: error: {found['error']}"
         elif found["will_clean"]:
-            verb = "merge" if look.verdict is not None and look.verdict.is_merge else "clean"
+            verb = "merge" if review.decision is not None and review.decision.is_merge else "clean"
             yield (
                 f"{name}: {verb} [{found['log_start_offset']}, {found['end_offset']}): "
                 f"{'; '.join(found['reasons'])} (dirty ratio {found['dirty_ratio']:.3f}, "
                 f"{size_text(found['clean_bytes'])} clean, {size_text(found['cleanable_bytes'])} cleanable)"
             )
-            if look.place in costs:
-                yield f"{name}: cost: {_cost_text(costs[look.place], rate)}"
+            if review.place in costs:
+                yield f"{name}: cost: {_cost_text(costs[review.place], rate)}"
         else:
-            forced = f" (--force: {_cost_text(costs[look.place], rate)})" if look.place in costs else ""
+            forced = f" (--force: {_cost_text(costs[review.place], rate)})" if review.place in costs else ""
             yield f"{name}: skip: {found['why_not']}{forced}"
-        if look.verdict is not None and look.verdict.held is not None:
-            yield f"{name}: {_held_text(look.verdict.held)}"
-        yield from (f"{name}: {chore}" for chore in found.get("chores", ()) if chore != Chore.EXPIRE.value)
-        if look.verdict is not None and look.verdict.expiry.is_asked:
-            yield f"{name}: retention: {_retention_text(look.verdict.expiry)}"
-    if not looks:
+        if review.decision is not None and review.decision.held is not None:
+            yield f"{name}: {_held_text(review.decision.held)}"
+        yield from (f"{name}: {task}" for task in found.get("chores", ()) if task != MaintenanceTask.EXPIRE.value)
+        if review.decision is not None and review.decision.expiry.is_asked:
+            yield f"{name}: retention: {_retention_text(review.decision.expiry)}"
+    if not reviews:
         yield "no log found for the configured topics; `keyfold log list <url>` lists what is there"
         return
-    due, whole = _in_all(looks, costs)
-    yield f"{len(looks)} partitions looked at, {due} to clean" + (f": {_cost_text(whole, rate)}" if due else "")
+    due, whole = _in_all(reviews, costs)
+    yield f"{len(reviews)} partitions looked at, {due} to clean" + (f": {_cost_text(whole, rate)}" if due else "")
 
 
-def _in_all(looks: Sequence[Look], costs: Costs) -> tuple[int, Cost]:
-    due = [k.place for k in looks if k.verdict is not None and k.verdict.is_due]
+def _in_all(reviews: Sequence[PartitionReview], costs: Costs) -> tuple[int, Cost]:
+    due = [review.place for review in reviews if review.decision is not None and review.decision.is_due]
     return len(due), total(costs[place] for place in due if place in costs)
 
 
@@ -150,31 +155,31 @@ def _cost_document(found: Cost | None, rate: float | None) -> dict[str, Any] | N
     }
 
 
-def _document(look: Look) -> dict[str, Any]:
-    found: dict[str, Any] = {"topic": look.place.topic, "partition": look.place.partition}
-    if look.verdict is None:
-        return {**found, "error": str(look.error)}
-    parts = look.verdict.range
+def _document(review: PartitionReview) -> dict[str, Any]:
+    found: dict[str, Any] = {"topic": review.place.topic, "partition": review.place.partition}
+    if review.decision is None:
+        return {**found, "error": str(review.error)}
+    parts = review.decision.range
     return {
         **found,
-        "will_clean": look.verdict.is_due,
-        "reasons": [r.value for r in look.verdict.reasons],
-        "why_not": look.verdict.why_not,
-        "chores": [c.value for c in look.verdict.chores],
+        "will_clean": review.decision.is_due,
+        "reasons": [r.value for r in review.decision.reasons],
+        "why_not": review.decision.why_not,
+        "chores": [c.value for c in review.decision.maintenance],
         "log_start_offset": parts.log_start,
         "first_dirty_offset": parts.first_dirty,
         "first_uncleanable_offset": parts.end,
-        "end_offset": look.verdict.end,
+        "end_offset": review.decision.end,
         "clean_bytes": parts.clean_bytes,
         "cleanable_bytes": parts.cleanable_bytes,
         "dirty_ratio": parts.dirty_ratio,
-        "overdue_ms": look.verdict.overdue_ms,
-        "held_tombstones": _held_document(look.verdict.held),
-        "retention": _retention_document(look.verdict.expiry),
+        "overdue_ms": review.decision.overdue_ms,
+        "held_tombstones": _held_document(review.decision.held),
+        "retention": _retention_document(review.decision.expiry),
     }
 
 
-def _held_document(found: Held | None) -> dict[str, Any] | None:
+def _held_document(found: HeldTombstones | None) -> dict[str, Any] | None:
     if found is None:
         return None
     return {
@@ -185,7 +190,7 @@ def _held_document(found: Held | None) -> dict[str, Any] | None:
     }
 
 
-def _held_text(found: Held) -> str:
+def _held_text(found: HeldTombstones) -> str:
     who = " and ".join(plain_names(found.replicas))
     until = datetime.fromtimestamp(found.until_ms / 1000, UTC).isoformat(timespec="seconds")
     return (
@@ -221,14 +226,14 @@ def _retention_text(found: Expiry) -> str:
     return f"{text}; {found.why_not}" if found.why_not else text
 
 
-def _ordered(looks: Sequence[Look]) -> list[Look]:
+def _ordered(reviews: Sequence[PartitionReview]) -> list[PartitionReview]:
     """Sort partitions in the order in which a run cleans them."""
     return sorted(
-        looks,
-        key=lambda k: (
-            k.verdict is not None and not k.verdict.is_due,
-            k.verdict.rank if k.verdict else (0, 0, 0.0),
-            k.place.topic,
-            k.place.partition,
+        reviews,
+        key=lambda review: (
+            review.decision is not None and not review.decision.is_due,
+            review.decision.rank if review.decision else (0, 0, 0.0),
+            review.place.topic,
+            review.place.partition,
         ),
     )

@@ -149,8 +149,8 @@ class SparkExecutor:
         done(total - told)
 
     def _map_small(self, jobs: list[LogJob]) -> RDD[Any]:
-        whole = [job for job in jobs if job.at_once is not None]
-        only_map = [job for job in jobs if job.at_once is None]
+        whole = [job for job in jobs if job.single_stage is not None]
+        only_map = [job for job in jobs if job.single_stage is None]
         hands = [
             *self._hands(
                 whole, [j.size_bytes + j.index_bytes + plan.LOG_COST_BYTES for j in whole], plan.TASK_BYTES_MIN

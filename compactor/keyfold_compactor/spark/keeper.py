@@ -49,12 +49,12 @@ class SparkKeeper:
 
     def __call__(self) -> Executor:
         """Return the executor. Raise `ConfigError` for an unsupported Spark, and whatever Spark raises."""
-        self.look_after()
+        self.check_alive()
         if self._executor is None:
             self._executor = self._start()
         return self._executor
 
-    def look_after(self) -> None:
+    def check_alive(self) -> None:
         """Discard a Spark session of ours that has died. Raise `SparkLost` for one that was given."""
         if self._session is None:
             return

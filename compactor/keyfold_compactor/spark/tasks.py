@@ -150,7 +150,7 @@ class Counter(Protocol):
 def map_task(environment: TaskEnvironment, done: Counter, hands: Iterable[list[LogJob]]) -> Iterator[Mapped]:
     """Map whole logs, or clean them in one stage if allowed: large ones in sequence, small ones in parallel."""
     jobs = [job for hand in hands for job in hand]
-    at_once = UNITS_AT_ONCE if any(job.at_once for job in jobs) else MAPS_AT_ONCE
+    at_once = UNITS_AT_ONCE if any(job.single_stage for job in jobs) else MAPS_AT_ONCE
     with environment.open() as (store, pacer):
         waits = _Waits(pacer)
         work = partial(_mapped, store, environment)
@@ -204,7 +204,7 @@ def some_at_once(
 
 
 def _is_small(job: LogJob) -> bool:
-    return job.index_bytes < SMALL_INDEX_BYTES and (job.at_once is None or job.size_bytes < SMALL_UNIT_BYTES)
+    return job.index_bytes < SMALL_INDEX_BYTES and (job.single_stage is None or job.size_bytes < SMALL_UNIT_BYTES)
 
 
 def _mapped(store: ObjectStore, environment: TaskEnvironment, job: LogJob) -> tuple[MapAnswer, dict[MaskKey, bytes]]:

@@ -14,7 +14,7 @@ a replicator that we have fenced could have. By the same rule, unfinished upload
 from __future__ import annotations
 
 from keyfold.log.commit import Pinned
-from keyfold.log.gc import Swept, delete_names, due_names
+from keyfold.log.gc import CollectedGarbage, delete_names, due_names
 from keyfold.log.manifest import UNSTAMPED
 from keyfold.log.names import FIRST_COPY_NAME, Place, parse_name
 from keyfold.log.partition_log import PartitionLog
@@ -22,7 +22,7 @@ from keyfold.log.replica_log import ReplicaLog, ReplicaSession
 from keyfold.store.api import STORE_TIME_RESOLUTION_MS, ObjectStore
 
 
-def collect_replaced(store: ObjectStore, session: ReplicaSession, delay_ms: int) -> Swept:
+def collect_replaced(store: ObjectStore, session: ReplicaSession, delay_ms: int) -> CollectedGarbage:
     """Delete what was replaced long enough ago. Raise `Fenced` if the claim was lost, and `StoreError`."""
     # A commit that only writes times, also that of the last commit; or the store's time is asked for.
     manifest = session.stamp() if _has_unstamped(session) else session.refresh()
@@ -32,10 +32,10 @@ def collect_replaced(store: ObjectStore, session: ReplicaSession, delay_ms: int)
     if due:
         delete_names(store, session.place, due)
         session.forget(due)
-    return Swept(replaced=due)
+    return CollectedGarbage(replaced=due)
 
 
-def collect_orphans(store: ObjectStore, session: ReplicaSession, source: PartitionLog) -> Swept:
+def collect_orphans(store: ObjectStore, session: ReplicaSession, source: PartitionLog) -> CollectedGarbage:
     """Delete what no version of the source will name again. Raise `Fenced` if the claim was lost, and `StoreError`.
 
     No round of this session may be in progress.
@@ -47,7 +47,7 @@ def collect_orphans(store: ObjectStore, session: ReplicaSession, source: Partiti
     if manifest is not None and FIRST_COPY_NAME in listed:
         store.delete(place.key(FIRST_COPY_NAME))
     if manifest is None or wanted.log_id != manifest.log_id:
-        return Swept()  # another log is at the source now: the next round says what to do about it
+        return CollectedGarbage()  # another log is at the source now: the next round says what to do about it
     kept = wanted.object_names() | manifest.object_names() | {r.name for r in manifest.replaced}
     names = [name for name in listed if parse_name(name) is not None]
     orphans = tuple(name for name in names if name not in kept)
@@ -56,7 +56,7 @@ def collect_orphans(store: ObjectStore, session: ReplicaSession, source: Partiti
     stale = [u for u in uploads if _name(u.key, place) not in kept.difference(names)]
     for upload in stale:
         store.abort_upload(upload.key, upload.upload_id)
-    return Swept(orphans=orphans, uploads=tuple(_name(u.key, place) for u in stale))
+    return CollectedGarbage(orphans=orphans, uploads=tuple(_name(u.key, place) for u in stale))
 
 
 def has_strays(store: ObjectStore, replica: ReplicaLog) -> bool:

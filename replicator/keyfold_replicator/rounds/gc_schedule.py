@@ -12,7 +12,7 @@ from typing import Final
 
 from keyfold.errors import CommitRefused, KeyfoldError
 from keyfold.log.commit import Pinned
-from keyfold.log.gc import Swept
+from keyfold.log.gc import CollectedGarbage
 from keyfold.log.partition_log import PartitionLog
 from keyfold.log.replica_log import ReplicaSession
 from keyfold.runtime.clock import Clock
@@ -92,6 +92,6 @@ class Chores:
         self.claimed()
         return session
 
-    def _count(self, swept: Swept) -> None:
+    def _count(self, swept: CollectedGarbage) -> None:
         orphans = len(swept.orphans) + len(swept.uploads)
         self._tally.add(Totals(objects_deleted=len(swept.replaced), orphans_deleted=orphans))

@@ -12,10 +12,10 @@ from keyfold.errors import ConfigError, KeyfoldError
 from keyfold.log.manifest import Manifest
 from keyfold.log.manifest_codec import decode_manifest, encode_manifest
 from keyfold.log.partition_log import Pinned
-from keyfold_compactor.decide.policy import Look, forecast, judge
+from keyfold_compactor.decide.policy import PartitionReview, decide_cleaning, forecast
 from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.report.cost import cost
-from keyfold_compactor.report.log_state import standing
+from keyfold_compactor.report.log_state import log_state
 from keyfold_compactor.report.show import plan_document, plan_lines
 from tests.support.fuzz.log_targets import PLACE, manifest_body, manifest_seeds
 from tests.support.fuzz.mutate import any_bytes, other_text, text_line
@@ -56,11 +56,11 @@ def decode_and_judge(data: bytes) -> None:
 def _judge(options: CompactOptions, manifest: Manifest, pinned: Pinned) -> None:
     settings = replace(options.settings_of(manifest.topic, manifest.settings), replicas=("far@1", "(unknown)"))
     for is_forced in (False, True):
-        judge(manifest, settings, _NOW_MS, force=is_forced)
-        verdict = forecast(manifest, settings, _NOW_MS, force=is_forced)
-        standing(PLACE, pinned, verdict, settings)
-        found = cost(PLACE, pinned, verdict, settings, 1 << 34)
-        looks, costs = [Look(PLACE, pinned, verdict)], {} if found is None else {PLACE: found}
+        decide_cleaning(manifest, settings, _NOW_MS, force=is_forced)
+        decision = forecast(manifest, settings, _NOW_MS, force=is_forced)
+        log_state(PLACE, pinned, decision, settings)
+        found = cost(PLACE, pinned, decision, settings, 1 << 34)
+        looks, costs = [PartitionReview(PLACE, pinned, decision)], {} if found is None else {PLACE: found}
         list(plan_lines(looks, costs, 1e6))
         plan_document(looks, costs, 1e6)
 

@@ -19,9 +19,9 @@ from keyfold.runtime.event_log import configure
 from keyfold.runtime.retry import Patience
 from keyfold.runtime.signals import stop_or_end_on_signals
 from keyfold_compactor.execute.local import LocalExecutor
-from keyfold_compactor.job import Job, Selection
+from keyfold_compactor.job import Job, RunSelection
 from keyfold_compactor.options import CompactOptions
-from keyfold_compactor.report.report import Outcome, RunReport
+from keyfold_compactor.report.report import PartitionOutcome, RunReport
 
 PATIENCE_S = 30.0
 
@@ -31,8 +31,10 @@ def figures(report: RunReport) -> dict[str, int]:
     parts = report.partitions
     return {
         "runs": 1,
-        "passes": sum(part.outcome is Outcome.CLEANED for part in parts),
-        "passes failed or lost": sum(part.outcome in {Outcome.FAILED, Outcome.LOST} for part in parts),
+        "passes": sum(part.outcome is PartitionOutcome.CLEANED for part in parts),
+        "passes failed or lost": sum(
+            part.outcome in {PartitionOutcome.FAILED, PartitionOutcome.LOST} for part in parts
+        ),
         "superseded records removed": sum(part.superseded for part in parts),
         "tombstones purged": sum(part.purged_tombstones for part in parts),
         "tombstones held for replicas": sum(part.held_tombstones for part in parts),
@@ -44,7 +46,7 @@ def publish(report: RunReport) -> None:
     """Print what a run has done."""
     print(json.dumps({"figures": figures(report)}), flush=True)
     for part in report.partitions:
-        if part.outcome in {Outcome.FAILED, Outcome.LOST}:
+        if part.outcome in {PartitionOutcome.FAILED, PartitionOutcome.LOST}:
             print(f"{part.place}: {part.outcome.value}: {part.why}", flush=True)
 
 
@@ -57,9 +59,11 @@ def main() -> int:
     store = options.location().open()
 
     def executor() -> LocalExecutor:
-        return LocalExecutor(store, Patience(clock, random, Backoff(), PATIENCE_S), is_at_once=random.random() < 0.5)
+        return LocalExecutor(
+            store, Patience(clock, random, Backoff(), PATIENCE_S), is_single_stage=random.random() < 0.5
+        )
 
-    job = Job(options, Selection(force=is_forced), store, executor, clock=clock, random=random)
+    job = Job(options, RunSelection(force=is_forced), store, executor, clock=clock, random=random)
     stop = stop_or_end_on_signals()
     if is_forced:
         report = job.once(stop.is_set)

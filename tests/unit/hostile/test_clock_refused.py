@@ -15,7 +15,7 @@ from keyfold.store.memory import MemoryStore
 from keyfold.store.s3 import S3Location
 from keyfold.store.s3_errors import translate
 from keyfold.store.wrappers.faults import Call, FaultyStore
-from keyfold_compactor.report.report import Outcome
+from keyfold_compactor.report.report import PartitionOutcome
 from keyfold_sink.status import State
 from keyfold_sink.task.timings import TaskTimings
 from keyfold_sink.write.credential_renewal import RenewingStore
@@ -66,12 +66,12 @@ def test_a_pass_fails_says_why_and_the_next_run_cleans() -> None:
     store, _ = memory_log(*BATCHES)
     strict = Strict(store)
     (part,) = clean(strict, EAGER).partitions
-    assert part.outcome is Outcome.FAILED
+    assert part.outcome is PartitionOutcome.FAILED
     assert WORDS in part.why
     assert read_all(store) == [r for batch in BATCHES for r in batch]
     strict.is_off = False
     (part,) = clean(strict, EAGER, seed=2).partitions
-    assert part.outcome is Outcome.CLEANED
+    assert part.outcome is PartitionOutcome.CLEANED
     assert read_all(store) == last_per_key([r for batch in BATCHES for r in batch])
 
 

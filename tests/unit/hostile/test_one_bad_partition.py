@@ -22,9 +22,9 @@ from keyfold.store.memory import MemoryStore
 from keyfold.verify.findings import VerifyReport
 from keyfold.verify.round import Round
 from keyfold_compactor.execute.local import LocalExecutor
-from keyfold_compactor.job import Job, Selection
+from keyfold_compactor.job import Job, RunSelection
 from keyfold_compactor.options import CompactOptions
-from keyfold_compactor.report.report import Outcome
+from keyfold_compactor.report.report import PartitionOutcome
 from keyfold_replicator.state.states import State
 from keyfold_schemas import schema_text
 from tests.support.cleaning import patience
@@ -141,7 +141,7 @@ class Bad:
             return LocalExecutor(self.store, patience(clock, Random(1)))
 
         made = CompactOptions.parse({**options, **config})
-        return Job(made, Selection(), self.store, executor, clock=clock, random=Random(3))
+        return Job(made, RunSelection(), self.store, executor, clock=clock, random=Random(3))
 
 
 @pytest.fixture
@@ -251,10 +251,10 @@ def test_verify_on_spark_begins_with_a_report_of_the_bad_one(bad: Bad) -> None:
 
 @on_manifests
 def test_a_plan_of_the_compactor_says_what_is_wrong_with_one_and_plans_the_others(bad: Bad) -> None:
-    looks = {str(look.place): look for look in bad.job().look()}
+    looks = {str(look.place): look for look in bad.job().review()}
     is_empty = "users-1" not in looks  # an empty folder is no log: the compactor has nothing to do there
     assert {name for name, look in looks.items() if look.error} == (set() if is_empty else {"users-1"})
-    assert {name for name, look in looks.items() if look.verdict and look.verdict.is_due} == {
+    assert {name for name, look in looks.items() if look.decision and look.decision.is_due} == {
         "users-0", "users-2", "orders-0",
     }  # fmt: skip
     assert is_empty or "users-1" in str(looks["users-1"].error)
@@ -264,13 +264,13 @@ def test_a_plan_of_the_compactor_says_what_is_wrong_with_one_and_plans_the_other
 def test_a_run_of_the_compactor_fails_one_and_cleans_the_others(bad: Bad, attack: Attack) -> None:
     report = bad.job().once()
     outcomes = {str(place): one.outcome for place, one in report.by_place.items()}
-    cleaned = {name for name, outcome in outcomes.items() if outcome is Outcome.CLEANED}
+    cleaned = {name for name, outcome in outcomes.items() if outcome is PartitionOutcome.CLEANED}
     # A block whose records all stay moves as it is: the compactor unpacks no bomb in it.
     assert cleaned - ({"users-1"} if attack is bomb_segment else set()) == {"users-0", "users-2", "orders-0"}
     if attack is bomb_segment:
         return
     if BAD in report.by_place:
-        assert outcomes["users-1"] is Outcome.FAILED
+        assert outcomes["users-1"] is PartitionOutcome.FAILED
         assert "users-1" in report.by_place[BAD].why
         assert report.exit_code == 1
     else:

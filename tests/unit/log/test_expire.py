@@ -9,7 +9,7 @@ import pytest
 
 from keyfold.errors import CommitUnknown, Fenced, OffsetOutOfRange, SegmentsMoved
 from keyfold.log.edits import without_first
-from keyfold.log.gc import sweep
+from keyfold.log.gc import collect_garbage
 from keyfold.log.manifest import UNSTAMPED, Pass, faults
 from keyfold.log.names import Place
 from keyfold.log.partition_log import Replacement, Swap
@@ -41,7 +41,7 @@ def test_the_log_start_moves_to_the_next_segment_and_the_objects_wait_for_their_
     assert {r.name for r in after.replaced} == gone
     assert all(r.unlinked_at_ms == UNSTAMPED and r.version == after.version for r in after.replaced)
     assert gone <= bucket.names(), "only the collector deletes"
-    sweep(bucket.store, session, 0)
+    collect_garbage(bucket.store, session, 0)
     assert bucket.names() == bucket.manifest.object_names()
 
 
@@ -170,7 +170,7 @@ def test_what_a_fenced_sink_uploaded_below_the_new_start_is_an_orphan_and_nothin
     bucket.compactor().expire([first])
     bucket.sink()
     session = bucket.compactor()
-    swept = sweep(bucket.store, session, 0)
+    swept = collect_garbage(bucket.store, session, 0)
     assert {lost.name, lost.index_name} <= set(swept.orphans)
     assert bucket.names() == set()
 

@@ -17,7 +17,7 @@ from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import Create
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.faults import FaultyStore
-from keyfold_compactor.report.report import Outcome
+from keyfold_compactor.report.report import PartitionOutcome
 from keyfold_replicator.copy.jobs import CopyJob
 from keyfold_replicator.state.states import State
 from tests.support.cleaning import EAGER, memory_log, new_run, record
@@ -99,7 +99,7 @@ def test_the_compactor_deletes_nothing_that_a_forged_manifest_calls_replaced() -
     plant_manifest(store, PLACE, manifest)
     watched = FaultyStore(store)
     report = new_run(watched, EAGER).clean([PLACE])
-    assert report.by_place[PLACE].outcome is Outcome.FAILED
+    assert report.by_place[PLACE].outcome is PartitionOutcome.FAILED
     assert [call.key for call in watched.calls if call.operation in {"delete", "put"}] == []
     assert {info.key for info in store.list("")} == before
 

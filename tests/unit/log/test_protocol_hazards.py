@@ -17,7 +17,7 @@ from keyfold.errors import (
     PreconditionFailed,
     StoreError,
 )
-from keyfold.log.gc import due_names, sweep
+from keyfold.log.gc import collect_garbage, due_names
 from keyfold.log.manifest import UNSTAMPED, Pass
 from keyfold.log.names import MANIFEST_NAME
 from keyfold.log.objects import create_object
@@ -40,7 +40,7 @@ def test_w1_a_sinks_upload_is_no_orphan_to_a_newer_compactor(bucket: Bucket) -> 
     waiting = uploaded(sink, 0, 2)
     compactor = bucket.compactor()
     assert compactor.epoch > sink.epoch
-    assert sweep(bucket.store, compactor, 0).object_count == 0
+    assert collect_garbage(bucket.store, compactor, 0).object_count == 0
     sink.append(waiting)
     assert bucket.named_are_there()
 
@@ -48,7 +48,7 @@ def test_w1_a_sinks_upload_is_no_orphan_to_a_newer_compactor(bucket: Bucket) -> 
 def test_w1_the_upload_goes_once_its_own_role_has_claimed_anew(bucket: Bucket) -> None:
     left = uploaded(bucket.sink(), 0, 2)
     bucket.sink()
-    assert set(sweep(bucket.store, bucket.compactor(), 0).orphans) == {left.name, left.index_name}
+    assert set(collect_garbage(bucket.store, bucket.compactor(), 0).orphans) == {left.name, left.index_name}
 
 
 @pytest.mark.parametrize("crashes", [False, True])
@@ -122,7 +122,7 @@ def test_w6_a_lost_manifest_is_never_replaced_by_an_empty_one(bucket: Bucket) ->
         lambda: sink.advance(9),
         lambda: compactor.replace(replacement),
         lambda: compactor.renew(1000),
-        lambda: sweep(bucket.store, compactor, 0),
+        lambda: collect_garbage(bucket.store, compactor, 0),
     ):
         with pytest.raises(ManifestLost, match="keyfold log repair"):
             attempt()

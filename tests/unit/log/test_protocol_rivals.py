@@ -14,7 +14,7 @@ from keyfold.errors import (
     SegmentsMoved,
     StoreError,
 )
-from keyfold.log.gc import orphan_names, sweep
+from keyfold.log.gc import collect_garbage, orphan_names
 from keyfold.log.names import MANIFEST_NAME
 from keyfold.log.partition_log import Replacement, Swap
 from keyfold.store.wrappers.faults import Fault, Kind, SimulatedCrash
@@ -174,9 +174,9 @@ def test_a_deletion_that_crashes_is_finished_by_the_next_and_forgotten_then(buck
     process = bucket.process(Fault(lambda call: call.operation == "delete", Kind.CRASH_AFTER))
     session = process.log.claim_compactor(lease_ms=0, holder="c")
     with pytest.raises(SimulatedCrash):
-        sweep(process.store, session, 0)
+        collect_garbage(process.store, session, 0)
     assert {r.name for r in bucket.manifest.replaced} == {old.name, old.index_name}
-    sweep(bucket.store, bucket.compactor(), 0)
+    collect_garbage(bucket.store, bucket.compactor(), 0)
     assert not bucket.manifest.replaced
     assert bucket.names() == bucket.manifest.object_names()
 
@@ -189,8 +189,8 @@ def test_a_delete_that_lands_again_much_later_hits_nothing(bucket: Bucket) -> No
     process = bucket.process(Fault(lambda call: call.operation == "delete", Kind.LATE))
     session = process.log.claim_compactor(lease_ms=0, holder="c")
     with pytest.raises(StoreError):
-        sweep(process.store, session, 0)
-    sweep(bucket.store, bucket.compactor(), 0)
+        collect_garbage(process.store, session, 0)
+    collect_garbage(bucket.store, bucket.compactor(), 0)
     appended(sink, 3)
     process.store.land()
     assert bucket.named_are_there()
@@ -207,7 +207,7 @@ def test_what_is_committed_between_the_listing_and_the_manifest_stays(bucket: Bu
         bucket.sink()  # now its epoch is old, and only the manifest says that the upload is not
 
     process.before("get", commits_and_loses_the_partition)
-    swept = sweep(process.store, session, 0)
+    swept = collect_garbage(process.store, session, 0)
     assert swept.object_count == 0
     assert bucket.named_are_there()
 
@@ -216,9 +216,9 @@ def test_unfinished_uploads_are_judged_by_the_role_in_their_name(bucket: Bucket)
     sink = bucket.sink()
     upload = bucket.store.start_upload(PLACE.key(str(sink.new_name(0))))
     upload.write(b"part")
-    assert sweep(bucket.store, bucket.compactor(), 0).uploads == ()
+    assert collect_garbage(bucket.store, bucket.compactor(), 0).uploads == ()
     bucket.sink()
-    assert len(sweep(bucket.store, bucket.compactor(), 0).uploads) == 1
+    assert len(collect_garbage(bucket.store, bucket.compactor(), 0).uploads) == 1
 
 
 def test_a_foreign_object_is_nobodys_orphan(bucket: Bucket) -> None:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from keyfold.log.manifest import UNSTAMPED, Hold, Manifest, Pass, Replaced, ReplicaState, SegmentEntry
 from keyfold.store.api import STORE_TIME_RESOLUTION_MS
-from keyfold_compactor.decide.horizon import UNHELD, Held, Purge, held_from, plain_names, purge_of
+from keyfold_compactor.decide.horizon import UNHELD, HeldTombstones, Purge, held_from, plain_names, purge_of
 from keyfold_compactor.decide.min_garbage import _signature
-from keyfold_compactor.decide.policy import Reason, forecast, judge
+from keyfold_compactor.decide.policy import Reason, decide_cleaning, forecast
 from keyfold_compactor.decide.retain import retain
 from keyfold_compactor.decide.settings import TopicSettings
 from keyfold_compactor.execute.replica_holds import UNKNOWN
@@ -139,31 +139,31 @@ def test_a_log_is_due_for_its_tombstones_when_a_segment_was_received_to_its_end_
     committed_at_ms: int, received_to: int, is_due: bool
 ) -> None:
     manifest = marked((0, 8), (10, 19), committed_at_ms=committed_at_ms, received_to=received_to)
-    assert judge(manifest, HELD, NOW).reasons == ((Reason.HORIZON,) if is_due else ())
+    assert decide_cleaning(manifest, HELD, NOW).reasons == ((Reason.HORIZON,) if is_due else ())
     # Nobody is registered: what the manifest says of a replica that was removed holds nothing.
-    assert judge(manifest, SETTINGS, NOW).is_due == (committed_at_ms <= DUE)
+    assert decide_cleaning(manifest, SETTINGS, NOW).is_due == (committed_at_ms <= DUE)
 
 
 def test_a_plan_says_who_holds_what_and_how_long() -> None:
     manifest = marked((0, 8), (10, 19), committed_at_ms=DUE, received_to=9)
-    assert judge(manifest, HELD, NOW).held == Held(9, ("r",), 1, DUE + RETENTION + HOLD)
+    assert decide_cleaning(manifest, HELD, NOW).held == HeldTombstones(9, ("r",), 1, DUE + RETENTION + HOLD)
     both = replace(HELD, replicas=("r", "s", "t"))
     ahead = replace(manifest, holds=(*manifest.holds, Hold("s", -1, 0, 20), Hold("t", -1, 0, 9)))
-    assert judge(ahead, both, NOW).held == Held(9, ("r", "t"), 1, DUE + RETENTION + HOLD)
-    assert judge(manifest, both, NOW).held == Held(0, ("s", "t"), 2, DUE + RETENTION + HOLD)
+    assert decide_cleaning(ahead, both, NOW).held == HeldTombstones(9, ("r", "t"), 1, DUE + RETENTION + HOLD)
+    assert decide_cleaning(manifest, both, NOW).held == HeldTombstones(0, ("s", "t"), 2, DUE + RETENTION + HOLD)
     received = marked((0, 8), (10, 19), committed_at_ms=DUE, received_to=20)
-    assert judge(received, HELD, NOW).held is None
+    assert decide_cleaning(received, HELD, NOW).held is None
     young = marked((0, 8), (10, 19), committed_at_ms=DUE + 1, received_to=-1)
-    assert judge(young, HELD, NOW).held is None, "readers still need them: no replica is to blame"
-    assert judge(manifest, SETTINGS, NOW).held is None
+    assert decide_cleaning(young, HELD, NOW).held is None, "readers still need them: no replica is to blame"
+    assert decide_cleaning(manifest, SETTINGS, NOW).held is None
 
 
 def test_without_any_hold_or_retention_the_claims_own_stamp_is_enough() -> None:
     manifest = marked((0, 8), (10, 19), committed_at_ms=UNSTAMPED)
     at_once = replace(HELD, delete_retention_ms=0)
-    assert not judge(manifest, at_once, NOW).is_due
-    assert judge(manifest, at_once, NOW).held == Held(0, ("r",), 2, NOW + HOLD)
-    assert judge(manifest, replace(at_once, replica_hold_max_ms=0), NOW).reasons == (Reason.HORIZON,)
+    assert not decide_cleaning(manifest, at_once, NOW).is_due
+    assert decide_cleaning(manifest, at_once, NOW).held == HeldTombstones(0, ("r",), 2, NOW + HOLD)
+    assert decide_cleaning(manifest, replace(at_once, replica_hold_max_ms=0), NOW).reasons == (Reason.HORIZON,)
 
 
 def test_what_a_pass_has_left_is_looked_at_again_when_a_replica_has_received_it_and_not_before() -> None:
@@ -183,10 +183,13 @@ def test_a_replica_is_left_alone_whatever_its_manifest_and_the_command_say() -> 
     manifest = replace(marked((0, 8), (10, 19), committed_at_ms=OVERDUE, received_to=20), replica=source)
     manifest = replace(manifest, replaced=(Replaced("old", 1, UNSTAMPED), Replaced("older", 1, 0)))
     expiring = replace(SETTINGS, delete=True, retention_ms=1, retention_bytes=1, min_cleanable_dirty_ratio=0.0)
-    for verdict in (judge(manifest, expiring, NOW, force=True), forecast(manifest, expiring, NOW, force=True)):
-        assert (verdict.reasons, verdict.chores, verdict.expiry.segments) == ((), (), ())
-        assert verdict.follows == "s3://source/topics"
-        assert verdict.follows in verdict.why_not
+    for decision in (
+        decide_cleaning(manifest, expiring, NOW, force=True),
+        forecast(manifest, expiring, NOW, force=True),
+    ):
+        assert (decision.reasons, decision.maintenance, decision.expiry.segments) == ((), (), ())
+        assert decision.replica_of == "s3://source/topics"
+        assert decision.replica_of in decision.why_not
 
 
 def test_people_see_a_replicas_name_without_what_tells_its_places_apart() -> None:

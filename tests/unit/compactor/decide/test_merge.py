@@ -17,11 +17,11 @@ from keyfold.runtime.clock import ManualClock
 from keyfold.store.memory import MemoryStore
 from keyfold.verify.partition import verify_partition
 from keyfold_compactor.decide.merge import SEGMENTS_MIN, merges
-from keyfold_compactor.decide.policy import Reason, judge
+from keyfold_compactor.decide.policy import Reason, decide_cleaning
 from keyfold_compactor.decide.retention import born_ms
 from keyfold_compactor.decide.settings import TopicSettings
 from keyfold_compactor.options import CompactOptions
-from keyfold_compactor.report.report import Outcome
+from keyfold_compactor.report.report import PartitionOutcome
 from tests.support.cleaning import EAGER, PLACE, clean, load, memory_log, read_all, record
 from tests.support.manifests import compactor_name, empty_manifest, entry, sink_name
 
@@ -91,7 +91,7 @@ def test_a_merge_leaves_the_first_dirty_offset_where_cleaning_has_put_it() -> No
     sink.append([record(SEGMENTS_MIN, "k0", "new")])
     assert load(store).first_dirty_offset == SEGMENTS_MIN
     (part,) = clean(store, replace(DELETE, segment_bytes=10**6, merge_span_ms=86_400_000), seed=2).partitions
-    assert part.outcome is Outcome.CLEANED
+    assert part.outcome is PartitionOutcome.CLEANED
     assert [s.record_count for s in load(store).segments] == [SEGMENTS_MIN, 1]
     assert load(store).first_dirty_offset == SEGMENTS_MIN
 
@@ -112,12 +112,12 @@ def test_first_dirty_is_not_merged_across_and_a_span_of_nothing_merges_nothing()
 
 
 def test_a_log_that_is_only_deleted_is_due_for_its_merges_after_all_that_is_cleaned() -> None:
-    small = judge(log(*[(10, 5, 5)] * SEGMENTS_MIN), DELETE, 0)
+    small = decide_cleaning(log(*[(10, 5, 5)] * SEGMENTS_MIN), DELETE, 0)
     assert small.reasons == (Reason.MERGE,)
     assert small.is_merge
-    dirty = judge(log((10, 5, 5)), TopicSettings(), 0)
+    dirty = decide_cleaning(log((10, 5, 5)), TopicSettings(), 0)
     assert sorted([small, dirty], key=lambda v: v.rank) == [dirty, small]
-    assert not judge(log((10, 5, 5)), DELETE, 0).is_due
+    assert not decide_cleaning(log((10, 5, 5)), DELETE, 0).is_due
 
 
 def test_only_a_policy_of_delete_merges() -> None:
@@ -138,7 +138,7 @@ def test_a_merge_changes_no_record_no_mark_and_no_offset() -> None:
     before = read_all(store)
     topic = replace(DELETE, segment_bytes=10**6)
     (part,) = clean(store, topic).partitions
-    assert (part.outcome, part.reasons, part.removed) == (Outcome.CLEANED, (Reason.MERGE.value,), 0)
+    assert (part.outcome, part.reasons, part.removed) == (PartitionOutcome.CLEANED, (Reason.MERGE.value,), 0)
     manifest = load(store)
     assert read_all(store) == before
     assert len(manifest.segments) == 1
@@ -158,7 +158,7 @@ def test_what_is_due_for_a_merge_is_merged_however_small_the_tasks_are() -> None
     store, _ = memory_log(*[[record(i, f"k{i}", "v" * 500)] for i in range(3)])
     topic = replace(DELETE, segment_bytes=load(store).size_bytes + 100)
     (part,) = clean(store, topic, unit_bytes_min=1).partitions
-    assert part.outcome is Outcome.CLEANED
+    assert part.outcome is PartitionOutcome.CLEANED
     assert len(load(store).segments) == 1
     assert clean(store, topic, seed=2, unit_bytes_min=1).partitions == []
 

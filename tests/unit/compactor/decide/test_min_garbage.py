@@ -15,16 +15,21 @@ from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.counting import CountedStore
 from keyfold.verify.partition import verify_partition
 from keyfold_compactor.decide.horizon import Purge
-from keyfold_compactor.decide.min_garbage import Settled, choose, floor_of, garbage_ratio
-from keyfold_compactor.decide.plan import Group, SegmentStats, group, untouched
-from keyfold_compactor.decide.policy import Reason, judge
+from keyfold_compactor.decide.min_garbage import (
+    LogsBelowMinGarbage,
+    apply_min_garbage,
+    garbage_ratio,
+    min_garbage_ratio_of,
+)
+from keyfold_compactor.decide.plan import SegmentGroup, SegmentStats, group, untouched
+from keyfold_compactor.decide.policy import Reason, decide_cleaning
 from keyfold_compactor.decide.settings import Encoding, TopicSettings
 from keyfold_compactor.decide.work import LogJob
 from keyfold_compactor.execute.executor import Executor
 from keyfold_compactor.execute.local import LocalExecutor
-from keyfold_compactor.job import Job, Selection
+from keyfold_compactor.job import Job, RunSelection
 from keyfold_compactor.options import CompactOptions
-from keyfold_compactor.report.report import Outcome, RunReport, text_lines
+from keyfold_compactor.report.report import PartitionOutcome, RunReport, text_lines
 from tests.support.cleaning import (
     EAGER,
     PLACE,
@@ -40,7 +45,7 @@ from tests.support.cleaning import (
 )
 from tests.support.manifests import entry, sink_name
 
-FLOOR = replace(EAGER, segment_min_garbage_ratio=0.3, segment_bytes=1)  # a segment is never merged with another
+MIN_GARBAGE = replace(EAGER, segment_min_garbage_ratio=0.3, segment_bytes=1)  # a segment is never merged with another
 
 
 def big(offset: int, *firsts: Record) -> list[Record]:
@@ -74,7 +79,7 @@ def deleted_key() -> tuple[MemoryStore, Sink]:
 def test_a_tombstone_never_goes_before_its_value_however_often_the_log_is_cleaned() -> None:
     store, _ = deleted_key()
     for seed in range(5):
-        clean(store, FLOOR, seed=seed)
+        clean(store, MIN_GARBAGE, seed=seed)
         offsets = {r.offset for r in read_all(store)}
         assert {0, 13, 14} <= offsets
         assert marks(store) == {13: None, 14: None}
@@ -91,11 +96,11 @@ def test_a_tombstone_never_goes_before_its_value_however_often_the_log_is_cleane
 
 def test_a_segment_in_the_clean_part_that_is_left_holds_first_dirty_where_it_is() -> None:
     store, sink = memory_log(big(0, record(0, "k", "old")))
-    clean(store, FLOOR)
+    clean(store, MIN_GARBAGE)
     assert load(store).first_dirty_offset == 11
     sink.append([record(11, "k", None), record(12, "z", "1")])
     sink.append([record(13, "z", "2")])
-    clean(store, FLOOR, seed=2)
+    clean(store, MIN_GARBAGE, seed=2)
     assert load(store).first_dirty_offset == 11
     assert [r.offset for r in read_all(store)] == [*range(12), 13]
     assert marks(store) == {11: None}
@@ -108,7 +113,7 @@ def test_what_is_before_the_left_segment_is_clean_and_marked() -> None:
     store, sink = memory_log([record(0, "t", "v"), record(1, "t", None), record(2, "k", "v")])
     sink.append(big(3, record(3, "k", "newer")))
     sink.append([record(14, "k", None)])
-    clean(store, FLOOR)
+    clean(store, MIN_GARBAGE)
     manifest = load(store)
     assert manifest.first_dirty_offset == 3
     assert marks(store) == {1: manifest.last_pass_epoch, 14: None}
@@ -117,14 +122,14 @@ def test_what_is_before_the_left_segment_is_clean_and_marked() -> None:
 
 def test_tombstones_that_are_due_alone_hold_nothing_back_and_go_with_the_next_rewrite() -> None:
     store, sink = memory_log(big(0, record(0, "t", None)))
-    clean(store, FLOOR)
-    report = clean(store, FLOOR, seed=2)
+    clean(store, MIN_GARBAGE)
+    report = clean(store, MIN_GARBAGE, seed=2)
     assert report.partitions[0].segments_left == 1
     assert report.partitions[0].purged_tombstones == 0
     assert load(store).purged_to == -1
     assert load(store).first_dirty_offset == 11
     sink.append([record(11 + i, f"only-{1 + i}", "y") for i in range(6)])
-    clean(store, FLOOR, seed=3)
+    clean(store, MIN_GARBAGE, seed=3)
     assert 0 not in {r.offset for r in read_all(store)}
     assert load(store).purged_to == 0
 
@@ -132,16 +137,16 @@ def test_tombstones_that_are_due_alone_hold_nothing_back_and_go_with_the_next_re
 def test_tombstones_of_a_segment_that_is_left_for_its_keyless_records_are_marked_and_go() -> None:
     """Nothing superseded is in it: without the mark they would stay for ever, and make the log due in every run."""
     store, _ = memory_log(big(0, record(0, None, "no key"), record(1, "t", None)))
-    topic = replace(FLOOR, remove_keyless=True)
+    topic = replace(MIN_GARBAGE, remove_keyless=True)
     report = clean(store, topic)
     assert (report.partitions[0].segments_left, report.partitions[0].marked_tombstones) == (1, 1)
     assert report.partitions[0].indexes_written == 1
     assert report.partitions[0].segments_written == 0
     assert marks(store) == {1: load(store).last_pass_epoch}
-    assert judge(load(store), topic, 0).reasons == (Reason.HORIZON,)
-    settled = Settled()
-    clean(store, topic, seed=2, settled=settled)
-    assert clean(store, topic, seed=3, settled=settled).quiet_partitions == 1
+    assert decide_cleaning(load(store), topic, 0).reasons == (Reason.HORIZON,)
+    settled = LogsBelowMinGarbage()
+    clean(store, topic, seed=2, below_min_garbage=settled)
+    assert clean(store, topic, seed=3, below_min_garbage=settled).quiet_partitions == 1
     clean(store, replace(topic, segment_min_garbage_ratio=0.0), seed=4)
     assert marks(store) == {}
     assert is_sound(store)
@@ -166,36 +171,36 @@ def stopped_pass() -> tuple[MemoryStore, Sink]:
 
 def test_a_clean_tombstone_is_marked_although_a_clean_segment_before_it_is_left() -> None:
     store, _ = stopped_pass()
-    settled = Settled()
-    (part,) = clean(store, FLOOR, seed=2, settled=settled).partitions
+    settled = LogsBelowMinGarbage()
+    (part,) = clean(store, MIN_GARBAGE, seed=2, below_min_garbage=settled).partitions
     assert (part.segments_left, part.marked_tombstones) == (1, 1)
     assert marks(store) == {12: load(store).last_pass_epoch}
-    (part,) = clean(store, FLOOR, seed=3, settled=settled).partitions
+    (part,) = clean(store, MIN_GARBAGE, seed=3, below_min_garbage=settled).partitions
     assert part.purged_tombstones == 1
-    assert clean(store, FLOOR, seed=4, settled=settled).quiet_partitions == 1
+    assert clean(store, MIN_GARBAGE, seed=4, below_min_garbage=settled).quiet_partitions == 1
     assert is_sound(store)
 
 
 def test_what_is_appended_behind_the_end_of_a_pass_does_not_make_it_worth_while() -> None:
     """Tombstones that are due by themselves are settled as far as their pass would go."""
     store, sink = memory_log(big(0, record(0, "t", None)))
-    settled = Settled()
+    settled = LogsBelowMinGarbage()
     for seed in (1, 2):
-        clean(store, FLOOR, seed=seed, settled=settled)
-    half = replace(FLOOR, min_cleanable_dirty_ratio=0.9)
-    assert judge(load(store), half, 0).reasons == (Reason.HORIZON,)
+        clean(store, MIN_GARBAGE, seed=seed, below_min_garbage=settled)
+    half = replace(MIN_GARBAGE, min_cleanable_dirty_ratio=0.9)
+    assert decide_cleaning(load(store), half, 0).reasons == (Reason.HORIZON,)
     sink.session.refresh()
     for offset in (11, 12):
         sink.append([record(offset, f"more-{offset}", "v")])
-        assert judge(load(store), half, 0).reasons == (Reason.HORIZON,)
-        assert clean(store, half, seed=offset, settled=settled).quiet_partitions == 1
+        assert decide_cleaning(load(store), half, 0).reasons == (Reason.HORIZON,)
+        assert clean(store, half, seed=offset, below_min_garbage=settled).quiet_partitions == 1
 
 
 def test_merging_takes_the_garbage_along() -> None:
     store, sink = memory_log(big(0, record(0, "k", "old")))
     sink.append(big(11, record(11, "k", "new")))
     sink.append(big(22))
-    clean(store, replace(FLOOR, segment_bytes=10**6))
+    clean(store, replace(MIN_GARBAGE, segment_bytes=10**6))
     assert len(load(store).segments) == 1
     assert 0 not in {r.offset for r in read_all(store)}
     assert load(store).first_dirty_offset == 32
@@ -222,12 +227,12 @@ def test_what_supersedes_a_record_that_is_left_grows_overdue_however_often_small
 
 def test_force_and_an_overdue_record_know_no_floor() -> None:
     for changes, settings in (
-        ({"force": True}, FLOOR),
-        ({}, replace(FLOOR, max_compaction_lag_ms=1_000)),
+        ({"force": True}, MIN_GARBAGE),
+        ({}, replace(MIN_GARBAGE, max_compaction_lag_ms=1_000)),
     ):
         clock = ManualClock()
         store, _ = memory_log(big(0, record(0, "k", "old")), [record(11, "k", "new")], clock=clock)
-        clean(store, replace(FLOOR, min_cleanable_dirty_ratio=0.99), clock=clock)
+        clean(store, replace(MIN_GARBAGE, min_cleanable_dirty_ratio=0.99), clock=clock)
         clock.advance(60_000)
         clean(store, settings, clock=clock, seed=2, **changes)
         assert 0 not in {r.offset for r in read_all(store)}
@@ -249,7 +254,7 @@ def job(store: MemoryStore | CountedStore, clock: ManualClock) -> Job:
     def executor() -> Executor:
         return LocalExecutor(store, patience(clock, Random(1)))
 
-    return Job(options, Selection(), store, executor, clock=clock, random=Random(2))
+    return Job(options, RunSelection(), store, executor, clock=clock, random=Random(2))
 
 
 def test_a_log_whose_garbage_is_not_worth_it_is_left_alone_until_something_changes() -> None:
@@ -258,24 +263,24 @@ def test_a_log_whose_garbage_is_not_worth_it_is_left_alone_until_something_chang
     counted = CountedStore(store)
     runs = job(counted, clock)
     (part,) = runs.once().partitions
-    assert (part.outcome, part.segments_left) == (Outcome.UNCHANGED, 1)
+    assert (part.outcome, part.segments_left) == (PartitionOutcome.UNCHANGED, 1)
     runs.once()
     before = dict(counted.calls)
     assert runs.once().quiet_partitions == 1
     calls = {name: count - before[name] for name, count in counted.calls.items() if count != before[name]}
     del calls["list_folders"], calls["list"]  # which partitions there are, and which replicas
     assert set(calls) == {"get"}, "one manifest, and nothing else"
-    assert "below segment.min.garbage.ratio" in runs.look()[0].verdict.why_not  # type: ignore[union-attr]
+    assert "below segment.min.garbage.ratio" in runs.review()[0].decision.why_not  # type: ignore[union-attr]
     sink.session.refresh()
     sink.append([record(12 + i, f"only-{1 + i}", "y") for i in range(6)])
     (part,) = runs.once().partitions
-    assert (part.outcome, part.segments_left) == (Outcome.CLEANED, 0)
+    assert (part.outcome, part.segments_left) == (PartitionOutcome.CLEANED, 0)
     assert load(store).first_dirty_offset == load(store).next_offset
 
 
 def test_the_report_says_how_many_segments_were_left() -> None:
     store, _ = deleted_key()
-    report = clean(store, FLOOR)
+    report = clean(store, MIN_GARBAGE)
     assert "1 segments not rewritten, garbage below segment.min.garbage.ratio" in "\n".join(text_lines(report))
     assert report.document()["partitions"][0]["segments_left"] == 1
     assert report.partitions[0].marked_tombstones == 0
@@ -301,12 +306,12 @@ KEPT = SegmentStats(10, 10, 100)
 
 
 @pytest.mark.parametrize(
-    ("floor", "left"), [(0.0, ()), (0.1, ()), (0.2, (0,)), (0.21, (0,)), (0.5, (0, 2)), (1.0, (0, 2))]
+    ("least_ratio", "left"), [(0.0, ()), (0.1, ()), (0.2, (0,)), (0.21, (0,)), (0.5, (0, 2)), (1.0, (0, 2))]
 )
-def test_only_less_than_the_floor_is_left(floor: float, left: tuple[int, ...]) -> None:
+def test_only_less_than_the_least_ratio_is_left(least_ratio: float, left: tuple[int, ...]) -> None:
     stats = (loses(0.1), KEPT, loses(0.4))
     work = log(*stats)
-    found = choose(work, group(work.entries, stats, segment_bytes=1, unit_bytes=10**9), stats, floor)
+    found = apply_min_garbage(work, group(work.entries, stats, segment_bytes=1, unit_bytes=10**9), stats, least_ratio)
     assert found.left == left
     assert garbage_ratio(work.entries[0], stats[0]) == pytest.approx(0.1)
     assert all(g.first not in left for g in found.groups)
@@ -316,7 +321,7 @@ def test_without_a_floor_the_pass_is_kafkas() -> None:
     stats = (loses(0.001), replace(KEPT, mark_count=1), SegmentStats(10, 0, 0, superseded_count=10))
     work = log(*stats)
     groups = group(work.entries, stats, segment_bytes=1, unit_bytes=10**9)
-    found = choose(work, groups, stats, 0.0)
+    found = apply_min_garbage(work, groups, stats, 0.0)
     assert (list(found.groups), found.stats, found.first_dirty) == (groups, stats, 30)
 
 
@@ -324,7 +329,7 @@ def test_from_the_left_segment_on_nothing_is_marked_and_what_is_emptied_still_go
     marking = replace(KEPT, mark_count=1)
     stats = (marking, loses(0.1, marks=2), marking, SegmentStats(10, 0, 0, superseded_count=10), loses(0.9, marks=1))
     work = log(*stats)
-    found = choose(work, group(work.entries, stats, segment_bytes=1, unit_bytes=10**9), stats, 0.5)
+    found = apply_min_garbage(work, group(work.entries, stats, segment_bytes=1, unit_bytes=10**9), stats, 0.5)
     assert [(g.first, g.is_remark, g.is_unlink) for g in found.groups] == [
         (0, True, False),
         (3, False, True),
@@ -342,11 +347,11 @@ def test_clean_tombstones_are_marked_behind_a_left_segment_unless_they_go_into_t
     entries = (replace(work.entries[0], tombstone_count=2, unmarked_tombstone_count=2), *work.entries[1:])
     work = replace(work, entries=entries)
 
-    def made(first: int, last: int, *, is_remark: bool = False) -> Group:
-        return Group(first, last, tuple(range(first, last + 1)), is_remark, 1_000, 1_000)
+    def made(first: int, last: int, *, is_remark: bool = False) -> SegmentGroup:
+        return SegmentGroup(first, last, tuple(range(first, last + 1)), is_remark, 1_000, 1_000)
 
     singles = [made(0, 0), *(made(at, at, is_remark=True) for at in (1, 2, 3)), made(4, 4)]
-    found = choose(work, singles, stats, 0.5)
+    found = apply_min_garbage(work, singles, stats, 0.5)
     assert (found.left, found.unmarked_from, found.first_dirty) == ((0,), 3, 30)
     assert [(g.first, g.is_remark, g.moved_bytes) for g in found.groups] == [
         (0, True, 100),
@@ -357,7 +362,7 @@ def test_clean_tombstones_are_marked_behind_a_left_segment_unless_they_go_into_t
     assert [s.mark_count for s in found.stats] == [2, 1, 1, 0, 0]
     assert [s.has_mask for s in found.stats] == [False, False, False, False, True]
     crossing = [made(0, 0), made(1, 1, is_remark=True), made(2, 3), made(4, 4)]
-    found = choose(work, crossing, stats, 0.5)
+    found = apply_min_garbage(work, crossing, stats, 0.5)
     assert (found.unmarked_from, [s.mark_count for s in found.stats]) == (2, [2, 1, 0, 0, 0])
     assert [g.first for g in found.groups] == [0, 1, 2, 4]
 
@@ -366,20 +371,20 @@ def test_a_left_segment_behind_the_first_one_gets_no_marks_for_an_older_record_m
     stats = (KEPT, loses(0.1, marks=1), loses(0.1, marks=1), loses(0.9, marks=1))
     work = log(*stats)
     entries = tuple(replace(e, tombstone_count=1, unmarked_tombstone_count=1) for e in work.entries)
-    found = choose(replace(work, entries=entries), [_single(at) for at in (1, 2, 3)], stats, 0.5)
+    found = apply_min_garbage(replace(work, entries=entries), [_single(at) for at in (1, 2, 3)], stats, 0.5)
     assert (found.left, found.unmarked_from, found.first_dirty) == ((1, 2), 1, 10)
     assert [g.first for g in found.groups] == [3]
     assert [s.mark_count for s in found.stats] == [0, 0, 0, 0]
 
 
-def _single(at: int) -> Group:
-    return Group(at, at, (at,), False, 1_000, 1_000)
+def _single(at: int) -> SegmentGroup:
+    return SegmentGroup(at, at, (at,), False, 1_000, 1_000)
 
 
 def test_first_dirty_never_goes_back() -> None:
     stats = (loses(0.1), KEPT, loses(0.9))
     work = log(*stats, first_dirty=15)
-    found = choose(work, group(work.entries, stats, segment_bytes=1, unit_bytes=10**9), stats, 0.5)
+    found = apply_min_garbage(work, group(work.entries, stats, segment_bytes=1, unit_bytes=10**9), stats, 0.5)
     assert (found.first_dirty, found.unmarked_from) == (15, 1)
 
 
@@ -396,19 +401,19 @@ def test_the_floor_is_set_for_all_topics_or_one_and_never_followed() -> None:
 
 def test_what_is_settled_is_not_settled_for_another_floor() -> None:
     store, _ = memory_log(big(0, record(0, "k", "old")), [record(11, "k", "new")])
-    settled = Settled()
-    report: RunReport = clean(store, FLOOR, settled=settled)
+    settled = LogsBelowMinGarbage()
+    report: RunReport = clean(store, MIN_GARBAGE, below_min_garbage=settled)
     assert report.partitions[0].segments_left == 1
     clock = ManualClock()
     manifest = load(store)
     for settings, is_known in (
-        (FLOOR, True),
-        (replace(FLOOR, segment_min_garbage_ratio=0.01), False),
+        (MIN_GARBAGE, True),
+        (replace(MIN_GARBAGE, segment_min_garbage_ratio=0.01), False),
         (EAGER, False),
     ):
-        verdict = judge(manifest, settings, clock.now_ms())
-        assert settled.knows(PLACE, manifest, verdict, settings, clock.now_ms()) is is_known
-    forced = judge(manifest, FLOOR, clock.now_ms(), force=True)
-    assert floor_of(forced, FLOOR) == 0.0
-    assert not settled.knows(PLACE, manifest, forced, FLOOR, clock.now_ms())
+        decision = decide_cleaning(manifest, settings, clock.now_ms())
+        assert settled.knows(PLACE, manifest, decision, settings, clock.now_ms()) is is_known
+    forced = decide_cleaning(manifest, MIN_GARBAGE, clock.now_ms(), force=True)
+    assert min_garbage_ratio_of(forced, MIN_GARBAGE) == 0.0
+    assert not settled.knows(PLACE, manifest, forced, MIN_GARBAGE, clock.now_ms())
     assert latest(read_all(store))[b"k"].value == b"new"

@@ -11,9 +11,9 @@ import pytest
 from keyfold.log.edits import Replacement, Swap
 from keyfold.log.manifest import NO_OFFSET, SegmentEntry
 from keyfold_compactor.decide.horizon import Purge
-from keyfold_compactor.decide.min_garbage import Choice, only_merge
-from keyfold_compactor.decide.parts import Part, Remark, cut, positions, remarks, replacement, units
-from keyfold_compactor.decide.plan import Group, SegmentStats
+from keyfold_compactor.decide.min_garbage import PassPlan, only_merge
+from keyfold_compactor.decide.parts import PassPart, Remark, cut, positions, remarks, replacement, units
+from keyfold_compactor.decide.plan import SegmentGroup, SegmentStats
 from keyfold_compactor.decide.settings import Encoding
 from keyfold_compactor.decide.work import LogJob
 from tests.support.cleaning import PLACE
@@ -33,25 +33,27 @@ def log(count: int, *, first_dirty: int = 0, end: int | None = None) -> LogJob:
     return LogJob(3, PLACE, entries, first_dirty, end, EPOCH, b"s" * 16, Purge(), False, Encoding())
 
 
-def group(first: int, last: int | None = None, *, kept: tuple[int, ...] | None = None, moved: int = 100) -> Group:
+def group(
+    first: int, last: int | None = None, *, kept: tuple[int, ...] | None = None, moved: int = 100
+) -> SegmentGroup:
     last = first if last is None else last
     kept = tuple(range(first, last + 1)) if kept is None else kept
-    return Group(first, last, kept, False, moved if kept else 0, 0)
+    return SegmentGroup(first, last, kept, False, moved if kept else 0, 0)
 
 
-def remark(at: int, moved: int = 20) -> Group:
-    return Group(at, at, (at,), True, moved, 0)
+def remark(at: int, moved: int = 20) -> SegmentGroup:
+    return SegmentGroup(at, at, (at,), True, moved, 0)
 
 
-def choice(
+def pass_plan(
     job: LogJob,
-    *groups: Group,
+    *groups: SegmentGroup,
     stats: dict[int, SegmentStats] | None = None,
     first_dirty: int | None = None,
     unmarked_from: int | None = None,
-) -> Choice:
+) -> PassPlan:
     found = tuple((stats or {}).get(at, DIRTY) for at in range(len(job.entries)))
-    return Choice(
+    return PassPlan(
         groups,
         found,
         (),
@@ -65,7 +67,7 @@ def made(number: int, base: int, end: int, *, unmarked: int = 0) -> SegmentEntry
     return entry(compactor_name(base, EPOCH, number), base, end, tombstones=unmarked, record_count=end - base)
 
 
-def cuts(parts: tuple[Part, ...]) -> list[tuple[int, ...]]:
+def cuts(parts: tuple[PassPart, ...]) -> list[tuple[int, ...]]:
     return [p.groups for p in parts]
 
 
@@ -74,19 +76,19 @@ def cuts(parts: tuple[Part, ...]) -> list[tuple[int, ...]]:
 
 def test_what_fits_is_one_part_and_the_pass_to_its_end() -> None:
     job = log(3)
-    chosen = choice(job, group(0), group(1), group(2))
-    assert cut(job, chosen, 300) == (Part((0, 1, 2), 30, is_last=True),)
+    chosen = pass_plan(job, group(0), group(1), group(2))
+    assert cut(job, chosen, 300) == (PassPart((0, 1, 2), 30, is_last=True),)
 
 
 def test_one_byte_less_is_two_parts_and_the_first_ends_where_the_second_begins() -> None:
     job = log(3)
-    chosen = choice(job, group(0), group(1), group(2))
-    assert cut(job, chosen, 299) == (Part((0, 1), 20, is_last=False), Part((2,), 30, is_last=True))
+    chosen = pass_plan(job, group(0), group(1), group(2))
+    assert cut(job, chosen, 299) == (PassPart((0, 1), 20, is_last=False), PassPart((2,), 30, is_last=True))
 
 
 def test_a_group_above_the_limit_is_a_part_by_itself() -> None:
     job = log(4)
-    chosen = choice(job, group(0, moved=10), group(1, moved=10_000), group(2, moved=10), group(3, moved=10))
+    chosen = pass_plan(job, group(0, moved=10), group(1, moved=10_000), group(2, moved=10), group(3, moved=10))
     assert cuts(cut(job, chosen, 50)) == [(0,), (1,), (2, 3)]
     assert [p.first_dirty for p in cut(job, chosen, 50)] == [10, 20, 40]
 
@@ -94,52 +96,52 @@ def test_a_group_above_the_limit_is_a_part_by_itself() -> None:
 @pytest.mark.parametrize("limit", [1, 99, 100])
 def test_every_group_by_itself_is_still_every_group_once(limit: int) -> None:
     job = log(4)
-    chosen = choice(job, *(group(at) for at in range(4)))
+    chosen = pass_plan(job, *(group(at) for at in range(4)))
     assert cuts(cut(job, chosen, limit)) == [(0,), (1,), (2,), (3,)]
 
 
 def test_a_pass_without_anything_to_do_has_one_part() -> None:
     job = log(2)
-    assert cut(job, choice(job), 1) == (Part((), 20, is_last=True),)
+    assert cut(job, pass_plan(job), 1) == (PassPart((), 20, is_last=True),)
 
 
 def test_what_only_unlinks_costs_nothing_and_goes_with_its_neighbours() -> None:
     job = log(4)
-    chosen = choice(job, group(0), group(1, kept=()), group(2, kept=()), group(3))
+    chosen = pass_plan(job, group(0), group(1, kept=()), group(2, kept=()), group(3))
     assert cuts(cut(job, chosen, 100)) == [(0, 1, 2), (3,)]
-    assert cuts(cut(job, choice(job, group(0, kept=()), group(1), group(2)), 100)) == [(0, 1), (2,)]
+    assert cuts(cut(job, pass_plan(job, group(0, kept=()), group(1), group(2)), 100)) == [(0, 1), (2,)]
 
 
 def test_new_indexes_wait_for_the_last_part_whatever_their_place() -> None:
     job = log(5)
-    chosen = choice(job, remark(0), group(1), remark(2), group(3), remark(4))
+    chosen = pass_plan(job, remark(0), group(1), remark(2), group(3), remark(4))
     parts = cut(job, chosen, 100)
-    assert parts == (Part((1,), 30, is_last=False), Part((0, 2, 3, 4), 50, is_last=True))
+    assert parts == (PassPart((1,), 30, is_last=False), PassPart((0, 2, 3, 4), 50, is_last=True))
 
 
 def test_where_only_indexes_are_new_there_is_one_part_however_many_they_are() -> None:
     job = log(3)
-    chosen = choice(job, remark(0), remark(1), remark(2))
-    assert cut(job, chosen, 1) == (Part((0, 1, 2), 30, is_last=True),)
+    chosen = pass_plan(job, remark(0), remark(1), remark(2))
+    assert cut(job, chosen, 1) == (PassPart((0, 1, 2), 30, is_last=True),)
 
 
 def test_a_part_never_says_more_is_clean_than_the_pass_does_in_the_end() -> None:
-    """The floor has left the segment at 10: from there on nothing is clean, whatever the parts rewrite behind it."""
+    """The minimum has left the segment at 10: from there on nothing is clean, whatever the parts rewrite behind it."""
     job = log(4)
-    chosen = choice(job, group(0), group(2), group(3), first_dirty=10)
+    chosen = pass_plan(job, group(0), group(2), group(3), first_dirty=10)
     assert [p.first_dirty for p in cut(job, chosen, 100)] == [10, 10, 10]
 
 
 def test_the_next_part_begins_with_the_first_segment_of_its_group_also_of_an_emptied_one() -> None:
     job = log(6)
     merged = group(2, 4, kept=(3, 4))
-    chosen = choice(job, group(0), merged, group(5), stats={2: EMPTIED})
+    chosen = pass_plan(job, group(0), merged, group(5), stats={2: EMPTIED})
     assert [p.first_dirty for p in cut(job, chosen, 100)] == [20, 50, 60]
 
 
 def test_a_merge_that_goes_across_the_first_dirty_offset_is_in_one_part() -> None:
     job = log(4, first_dirty=20)
-    chosen = choice(job, group(0), group(1, 2), group(3))
+    chosen = pass_plan(job, group(0), group(1, 2), group(3))
     parts = cut(job, chosen, 100)
     assert (cuts(parts), [p.first_dirty for p in parts]) == ([(0,), (1,), (2,)], [10, 30, 40])
 
@@ -168,7 +170,7 @@ def test_any_cut_has_each_group_once_in_order_and_keeps_to_the_limit(seed: int) 
         at += size
     job = log(16)
     limit = random.choice([1, 100, 250, 600])
-    parts = cut(job, choice(job, *groups), limit)
+    parts = cut(job, pass_plan(job, *groups), limit)
     assert sorted(n for p in parts for n in p.groups) == list(range(len(groups)))
     assert [p.is_last for p in parts] == [False] * (len(parts) - 1) + [True]
     assert [p.first_dirty for p in parts] == sorted(p.first_dirty for p in parts)
@@ -186,7 +188,7 @@ def test_any_cut_has_each_group_once_in_order_and_keeps_to_the_limit(seed: int) 
 
 def test_a_unit_has_the_segments_that_keep_records_and_the_range_of_all_of_its_group() -> None:
     job = log(4)
-    chosen = choice(job, group(0, 2, kept=(0, 2)), stats={1: EMPTIED})
+    chosen = pass_plan(job, group(0, 2, kept=(0, 2)), stats={1: EMPTIED})
     (part,) = cut(job, chosen, WHOLE)
     (unit,) = units(job, chosen, part, {})
     assert [(s.position, s.entry, s.kept_count) for s in unit.sources] == [
@@ -200,14 +202,14 @@ def test_a_unit_has_the_segments_that_keep_records_and_the_range_of_all_of_its_g
 
 def test_what_is_only_unlinked_needs_no_unit_and_keeps_the_numbers_of_the_others() -> None:
     job = log(3)
-    chosen = choice(job, group(0, kept=()), group(1), group(2, kept=()), stats={0: EMPTIED, 2: EMPTIED})
+    chosen = pass_plan(job, group(0, kept=()), group(1), group(2, kept=()), stats={0: EMPTIED, 2: EMPTIED})
     (part,) = cut(job, chosen, WHOLE)
     assert [u.group for u in units(job, chosen, part, {})] == [1]
 
 
 def test_a_pass_in_one_part_marks_in_what_it_writes() -> None:
     job = log(2)
-    chosen = choice(job, group(0), remark(1), stats={1: KEPT})
+    chosen = pass_plan(job, group(0), remark(1), stats={1: KEPT})
     (part,) = cut(job, chosen, WHOLE)
     found = units(job, chosen, part, {})
     assert [(u.is_marking, u.is_remark) for u in found] == [(True, False), (True, True)]
@@ -216,7 +218,7 @@ def test_a_pass_in_one_part_marks_in_what_it_writes() -> None:
 
 def test_only_the_last_part_marks_and_then_also_what_the_earlier_ones_have_written() -> None:
     job = log(3)
-    chosen = choice(job, group(0), group(1), group(2))
+    chosen = pass_plan(job, group(0), group(1), group(2))
     first, second, last = cut(job, chosen, 100)
     written = {0: made(0, 0, 10, unmarked=2), 1: made(1, 10, 20)}
     assert [u.is_marking for u in units(job, chosen, first, {})] == [False]
@@ -230,7 +232,7 @@ def test_only_the_last_part_marks_and_then_also_what_the_earlier_ones_have_writt
 
 def test_behind_a_left_segment_nothing_is_marked_in_any_part() -> None:
     job = log(4)
-    chosen = choice(job, group(0), group(2), group(3), first_dirty=10, unmarked_from=1)
+    chosen = pass_plan(job, group(0), group(2), group(3), first_dirty=10, unmarked_from=1)
     _, _, last = cut(job, chosen, 100)
     written = {0: made(0, 0, 10, unmarked=1), 1: made(1, 20, 30, unmarked=1)}
     assert remarks(chosen, last, written) == [Remark(3, written[0])]
@@ -250,7 +252,7 @@ def test_a_merge_marks_nothing_in_any_part() -> None:
 # replacement
 
 
-def commits(job: LogJob, chosen: Choice, limit: int) -> list[Replacement]:
+def commits(job: LogJob, chosen: PassPlan, limit: int) -> list[Replacement]:
     """All commits of a pass, each of whose units has left two tombstones without a mark, or none."""
     written: dict[int, SegmentEntry] = {}
     found = []
@@ -267,7 +269,7 @@ def commits(job: LogJob, chosen: Choice, limit: int) -> list[Replacement]:
 
 def test_a_part_is_not_whole_and_keeps_the_lease_and_the_last_one_is_and_gives_it_back() -> None:
     job = log(3)
-    found = commits(job, choice(job, group(0), group(1), group(2)), 100)
+    found = commits(job, pass_plan(job, group(0), group(1), group(2)), 100)
     assert [(r.whole, r.release_lease, r.first_dirty_offset) for r in found] == [
         (False, False, 10),
         (False, False, 20),
@@ -277,7 +279,7 @@ def test_a_part_is_not_whole_and_keeps_the_lease_and_the_last_one_is_and_gives_i
 
 def test_the_swaps_of_all_parts_are_each_segment_once_and_then_the_new_indexes() -> None:
     job = log(4)
-    chosen = choice(job, group(0, 1), group(2, kept=()), group(3), stats={2: EMPTIED})
+    chosen = pass_plan(job, group(0, 1), group(2, kept=()), group(3), stats={2: EMPTIED})
     first, last = commits(job, chosen, 100)
     assert [s.old for s in first.swaps] == [job.entries[0:2], job.entries[2:3]]
     assert [len(s.new) for s in first.swaps] == [1, 0]
@@ -293,15 +295,15 @@ def test_what_was_removed_is_told_by_the_part_that_removes_it() -> None:
         1: replace(DIRTY, purged_to=12, purged_epoch=3),
         2: DIRTY,
     }
-    found = commits(job, choice(job, group(0), group(1), group(2), stats=stats), 100)
+    found = commits(job, pass_plan(job, group(0), group(1), group(2), stats=stats), 100)
     assert [(r.purged_to, r.purged_epoch) for r in found] == [(5, 4), (12, 3), (-1, 0)]
-    (whole,) = commits(job, choice(job, group(0), group(1), group(2), stats=stats), WHOLE)
+    (whole,) = commits(job, pass_plan(job, group(0), group(1), group(2), stats=stats), WHOLE)
     assert (whole.purged_to, whole.purged_epoch) == (12, 4)
 
 
 def test_every_part_tells_how_far_the_map_went_by_which_it_removes() -> None:
     job = log(3)
-    chosen = choice(job, group(0), group(1), group(2), first_dirty=10, unmarked_from=1)
+    chosen = pass_plan(job, group(0), group(1), group(2), first_dirty=10, unmarked_from=1)
     for limit in (100, WHOLE):
         assert {r.mapped_to for r in commits(job, chosen, limit)} == {job.end}
 
@@ -309,9 +311,9 @@ def test_every_part_tells_how_far_the_map_went_by_which_it_removes() -> None:
 def test_an_emptied_segment_inside_a_group_tells_its_purges_too() -> None:
     job = log(3)
     stats = {1: SegmentStats(10, 0, 0, purged_count=10, purged_to=19, purged_epoch=7)}
-    (whole,) = commits(job, choice(job, group(0, 2, kept=(0, 2)), stats=stats), WHOLE)
+    (whole,) = commits(job, pass_plan(job, group(0, 2, kept=(0, 2)), stats=stats), WHOLE)
     assert (whole.purged_to, whole.purged_epoch) == (19, 7)
-    (unlinked,) = commits(job, choice(job, group(1, kept=()), stats=stats), WHOLE)
+    (unlinked,) = commits(job, pass_plan(job, group(1, kept=()), stats=stats), WHOLE)
     assert (unlinked.purged_to, unlinked.swaps) == (19, (Swap(job.entries[1:2], ()),))
 
 
@@ -326,6 +328,6 @@ def test_a_merge_is_never_a_whole_pass() -> None:
 
 def test_the_positions_of_a_part_are_those_of_its_groups() -> None:
     job = log(6)
-    chosen = choice(job, group(0, 1), group(3), remark(4), stats={4: KEPT})
+    chosen = pass_plan(job, group(0, 1), group(3), remark(4), stats={4: KEPT})
     first, last = cut(job, chosen, 100)
     assert (positions(chosen, first), positions(chosen, last)) == ([0, 1], [3, 4])

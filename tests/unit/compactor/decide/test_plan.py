@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from keyfold_compactor.decide.plan import Group, SegmentStats, deal, group, tasks_for
+from keyfold_compactor.decide.plan import SegmentGroup, SegmentStats, deal, group, tasks_for
 from tests.support.manifests import entry, sink_name
 
 
@@ -14,12 +14,12 @@ def stats(kept_bytes: int, *, kept: int = 5, removed: int = 1, marks: int = 0) -
     return SegmentStats(kept + removed, kept, kept_bytes, superseded_count=removed, mark_count=marks)
 
 
-def groups(*segments: SegmentStats, segment_bytes: int = 1_000, unit_bytes: int = 10**9) -> list[Group]:
+def groups(*segments: SegmentStats, segment_bytes: int = 1_000, unit_bytes: int = 10**9) -> list[SegmentGroup]:
     entries = [entry(sink_name(10 * i), 10 * i, 10 * i + 10, size_bytes=100) for i in range(len(segments))]
     return group(entries, segments, segment_bytes=segment_bytes, unit_bytes=unit_bytes)
 
 
-def spans(found: list[Group]) -> list[tuple[int, int]]:
+def spans(found: list[SegmentGroup]) -> list[tuple[int, int]]:
     return [(g.first, g.last) for g in found]
 
 

@@ -12,7 +12,7 @@ from keyfold.log.partition_log import Pinned
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import STORE_TIME_RESOLUTION_MS
 from keyfold_compactor.decide.horizon import due_epochs
-from keyfold_compactor.decide.policy import Chore, Reason, clean_range, judge
+from keyfold_compactor.decide.policy import MaintenanceTask, Reason, clean_range, decide_cleaning
 from keyfold_compactor.decide.settings import TopicSettings
 from keyfold_compactor.decide.work import log_job
 from tests.support.cleaning import EAGER, PLACE, clean, load, memory_log, record
@@ -50,14 +50,14 @@ def test_two_clean_two_cleanable_and_two_young_segments_give_kafkas_ratio() -> N
 
 @pytest.mark.parametrize(("ratio", "is_due"), [(0.0, True), (0.49, True), (0.5, False), (0.51, False), (1.0, False)])
 def test_the_ratio_must_be_strictly_above_the_setting(ratio: float, is_due: bool) -> None:
-    verdict = judge(log(50, 50, first_dirty=10), replace(HALF, min_cleanable_dirty_ratio=ratio), SEEN)
-    assert verdict.is_due == is_due
-    assert bool(verdict.why_not) != is_due
+    decision = decide_cleaning(log(50, 50, first_dirty=10), replace(HALF, min_cleanable_dirty_ratio=ratio), SEEN)
+    assert decision.is_due == is_due
+    assert bool(decision.why_not) != is_due
 
 
 def test_a_ratio_of_one_never_triggers_and_an_empty_log_neither() -> None:
-    assert not judge(log(100), replace(HALF, min_cleanable_dirty_ratio=1.0), SEEN).is_due
-    assert not judge(empty_manifest(), replace(HALF, min_cleanable_dirty_ratio=0.0), SEEN).is_due
+    assert not decide_cleaning(log(100), replace(HALF, min_cleanable_dirty_ratio=1.0), SEEN).is_due
+    assert not decide_cleaning(empty_manifest(), replace(HALF, min_cleanable_dirty_ratio=0.0), SEEN).is_due
 
 
 @pytest.mark.parametrize(("age", "end"), [(10, 10), (9, 0), (11, 10)])
@@ -81,8 +81,8 @@ def test_a_clean_segment_is_never_too_young() -> None:
 
 def test_the_oldest_dirty_record_says_how_long_a_log_is_overdue() -> None:
     manifest = log(10, 20, 30, first_dirty=10, appended=(NOW - 900, NOW - 150, NOW - 120))
-    verdict = judge(manifest, replace(HALF, max_compaction_lag_ms=100, min_cleanable_dirty_ratio=1.0), NOW)
-    assert (verdict.reasons, verdict.overdue_ms, verdict.end) == ((Reason.OVERDUE,), 50, 30)
+    decision = decide_cleaning(manifest, replace(HALF, max_compaction_lag_ms=100, min_cleanable_dirty_ratio=1.0), NOW)
+    assert (decision.reasons, decision.overdue_ms, decision.end) == ((Reason.OVERDUE,), 50, 30)
 
 
 def test_future_record_timestamps_block_nothing() -> None:
@@ -105,10 +105,10 @@ def test_a_segment_that_first_dirty_cuts_is_cleanable_once_and_not_clean_too() -
 
 def test_overdue_logs_come_before_dirtier_ones_and_the_longest_overdue_first() -> None:
     lagged = replace(HALF, max_compaction_lag_ms=100)
-    overdue = judge(log(90, 10, first_dirty=10, appended=(0, NOW - 150)), lagged, NOW)
-    longer = judge(log(90, 10, first_dirty=10, appended=(0, NOW - 160)), lagged, NOW)
-    dirty = judge(log(100, appended=(NOW,)), lagged, NOW)
-    forced = judge(log(100, first_dirty=10), HALF, NOW, force=True)
+    overdue = decide_cleaning(log(90, 10, first_dirty=10, appended=(0, NOW - 150)), lagged, NOW)
+    longer = decide_cleaning(log(90, 10, first_dirty=10, appended=(0, NOW - 160)), lagged, NOW)
+    dirty = decide_cleaning(log(100, appended=(NOW,)), lagged, NOW)
+    forced = decide_cleaning(log(100, first_dirty=10), HALF, NOW, force=True)
     assert overdue.reasons == (Reason.OVERDUE,)
     assert (overdue.overdue_ms, longer.overdue_ms) == (50, 60)
     assert sorted([dirty, overdue, longer, forced], key=lambda v: v.rank) == [forced, longer, overdue, dirty]
@@ -116,8 +116,8 @@ def test_overdue_logs_come_before_dirtier_ones_and_the_longest_overdue_first() -
 
 def test_max_lag_does_not_clean_what_min_lag_protects() -> None:
     settings = replace(HALF, max_compaction_lag_ms=100, min_compaction_lag_ms=100)
-    assert not judge(log(10, appended=(NOW - 99,)), settings, SEEN).is_due
-    assert judge(log(10, appended=(NOW - 101,)), settings, SEEN).is_due
+    assert not decide_cleaning(log(10, appended=(NOW - 99,)), settings, SEEN).is_due
+    assert decide_cleaning(log(10, appended=(NOW - 101,)), settings, SEEN).is_due
 
 
 def marked(committed_at_ms: int, *, unmarked: int = 0, dirty: bool = False) -> Manifest:
@@ -129,21 +129,21 @@ def marked(committed_at_ms: int, *, unmarked: int = 0, dirty: bool = False) -> M
 
 def test_a_passed_delete_horizon_makes_a_clean_log_due_by_itself() -> None:
     settings = replace(HALF, delete_retention_ms=1_000)
-    assert not judge(marked(NOW - 999), settings, SEEN).is_due
-    verdict = judge(marked(NOW - 1_000), settings, SEEN)
-    assert verdict.reasons == (Reason.HORIZON,)
-    assert verdict.end == 20
+    assert not decide_cleaning(marked(NOW - 999), settings, SEEN).is_due
+    decision = decide_cleaning(marked(NOW - 1_000), settings, SEEN)
+    assert decision.reasons == (Reason.HORIZON,)
+    assert decision.end == 20
 
 
 def test_due_tombstones_do_not_drag_the_dirty_part_along() -> None:
     settings = replace(HALF, delete_retention_ms=1_000)
-    verdict = judge(marked(NOW - 1_000, dirty=True), settings, SEEN)
-    assert verdict.reasons == (Reason.HORIZON,)
-    assert verdict.end == 10, "the dirty half is not above the ratio yet"
+    decision = decide_cleaning(marked(NOW - 1_000, dirty=True), settings, SEEN)
+    assert decision.reasons == (Reason.HORIZON,)
+    assert decision.end == 10, "the dirty half is not above the ratio yet"
 
 
 def test_clean_tombstones_without_a_mark_make_a_log_due() -> None:
-    assert judge(marked(NOW, unmarked=1), HALF, SEEN).reasons == (Reason.UNMARKED,)
+    assert decide_cleaning(marked(NOW, unmarked=1), HALF, SEEN).reasons == (Reason.UNMARKED,)
 
 
 def test_tombstones_of_the_dirty_part_make_no_log_due() -> None:
@@ -151,24 +151,24 @@ def test_tombstones_of_the_dirty_part_make_no_log_due() -> None:
     manifest = log(50, 50, first_dirty=10)
     dirty = replace(manifest.segments[1], tombstone_count=2, unmarked_tombstone_count=1, cleaned_epochs=(3,))
     manifest = replace(manifest, segments=(manifest.segments[0], dirty), passes=(Pass(3, 0),), last_epoch=3)
-    assert not judge(manifest, replace(HALF, delete_retention_ms=1_000), SEEN).is_due
+    assert not decide_cleaning(manifest, replace(HALF, delete_retention_ms=1_000), SEEN).is_due
     cut = replace(manifest, first_dirty_offset=15)
-    assert not judge(cut, replace(HALF, delete_retention_ms=1_000), SEEN).is_due
+    assert not decide_cleaning(cut, replace(HALF, delete_retention_ms=1_000), SEEN).is_due
 
 
 def test_a_pass_for_tombstones_has_no_segment_that_the_first_dirty_offset_cuts() -> None:
     manifest = replace(marked(NOW - 1_000), first_dirty_offset=15)
-    verdict = judge(manifest, replace(HALF, delete_retention_ms=1_000), SEEN)
-    assert (verdict.reasons, verdict.end) == ((Reason.HORIZON,), 15)
-    job = log_job(0, PLACE, Pinned(manifest, "etag", SEEN), verdict, HALF, 4)
+    decision = decide_cleaning(manifest, replace(HALF, delete_retention_ms=1_000), SEEN)
+    assert (decision.reasons, decision.end) == ((Reason.HORIZON,), 15)
+    job = log_job(0, PLACE, Pinned(manifest, "etag", SEEN), decision, HALF, 4)
     assert job.entries == manifest.segments[:1]
     assert not job.is_dirty(manifest.segments[1])
 
 
 def test_a_segment_that_the_first_dirty_offset_cuts_is_dirty() -> None:
     manifest = log(10, 10, 10, first_dirty=15)
-    verdict = judge(manifest, replace(HALF, min_cleanable_dirty_ratio=0.0), SEEN)
-    job = log_job(0, PLACE, Pinned(manifest, "etag", SEEN), verdict, HALF, 4)
+    decision = decide_cleaning(manifest, replace(HALF, min_cleanable_dirty_ratio=0.0), SEEN)
+    job = log_job(0, PLACE, Pinned(manifest, "etag", SEEN), decision, HALF, 4)
     assert [job.is_dirty(e) for e in job.entries] == [False, True, True]
 
 
@@ -188,44 +188,48 @@ def test_a_clean_segment_is_read_for_what_is_to_be_done_with_it_alone(
 ) -> None:
     manifest = log(50, 50, first_dirty=20, passes=(Pass(3, 0), Pass(4, NOW)), last_epoch=4)
     settings = replace(HALF, delete_retention_ms=1_000, remove_keyless=remove_keyless)
-    verdict = judge(manifest, settings, SEEN, force=True)
-    job = log_job(0, PLACE, Pinned(manifest, "etag", SEEN), verdict, settings, 5)
+    decision = decide_cleaning(manifest, settings, SEEN, force=True)
+    job = log_job(0, PLACE, Pinned(manifest, "etag", SEEN), decision, settings, 5)
     assert job.needs_index(replace(manifest.segments[0], **changes)) == is_read
 
 
 def test_a_pass_that_is_not_stamped_is_never_due_but_wants_its_stamp() -> None:
     manifest = marked(UNSTAMPED)
     assert due_epochs(manifest, 0, SEEN) == frozenset()
-    verdict = judge(manifest, replace(HALF, delete_retention_ms=1_000), SEEN)
-    assert not verdict.is_due
-    assert verdict.chores == (Chore.STAMP,)
+    decision = decide_cleaning(manifest, replace(HALF, delete_retention_ms=1_000), SEEN)
+    assert not decision.is_due
+    assert decision.maintenance == (MaintenanceTask.STAMP,)
     # Without retention the claim's own stamp is enough.
-    assert judge(manifest, replace(HALF, delete_retention_ms=0), SEEN).reasons == (Reason.HORIZON,)
+    assert decide_cleaning(manifest, replace(HALF, delete_retention_ms=0), SEEN).reasons == (Reason.HORIZON,)
 
 
 def test_append_times_want_their_stamp_only_where_a_lag_needs_them() -> None:
     manifest = log(100, appended=(UNSTAMPED,), first_dirty=10)
-    assert judge(manifest, HALF, SEEN).chores == ()
-    assert judge(manifest, replace(HALF, min_compaction_lag_ms=5), SEEN).chores == (Chore.STAMP,)
-    assert judge(manifest, replace(HALF, max_compaction_lag_ms=5), SEEN).chores == (Chore.STAMP,)
+    assert decide_cleaning(manifest, HALF, SEEN).maintenance == ()
+    assert decide_cleaning(manifest, replace(HALF, min_compaction_lag_ms=5), SEEN).maintenance == (
+        MaintenanceTask.STAMP,
+    )
+    assert decide_cleaning(manifest, replace(HALF, max_compaction_lag_ms=5), SEEN).maintenance == (
+        MaintenanceTask.STAMP,
+    )
 
 
 def test_replaced_objects_want_a_stamp_and_then_deletion() -> None:
     settings = replace(HALF, file_delete_delay_ms=100)
     fresh = log(100, first_dirty=10, replaced=(Replaced("x", 1, UNSTAMPED),))
-    assert judge(fresh, settings, SEEN).chores == (Chore.STAMP,)
+    assert decide_cleaning(fresh, settings, SEEN).maintenance == (MaintenanceTask.STAMP,)
     waiting = replace(fresh, replaced=(Replaced("x", 1, NOW - 99),))
-    assert judge(waiting, settings, SEEN).chores == ()
+    assert decide_cleaning(waiting, settings, SEEN).maintenance == ()
     due = replace(fresh, replaced=(Replaced("x", 1, NOW - 100),))
-    assert judge(due, settings, SEEN).chores == (Chore.DELETE,)
+    assert decide_cleaning(due, settings, SEEN).maintenance == (MaintenanceTask.DELETE,)
 
 
 def test_a_topic_that_is_not_compacted_is_left_alone_but_for_its_chores() -> None:
     manifest = log(100, replaced=(Replaced("x", 1, UNSTAMPED),))
-    verdict = judge(manifest, replace(HALF, compact=False), SEEN, force=True)
-    assert not verdict.is_due
-    assert "cleanup.policy" in verdict.why_not
-    assert verdict.chores == (Chore.STAMP,)
+    decision = decide_cleaning(manifest, replace(HALF, compact=False), SEEN, force=True)
+    assert not decision.is_due
+    assert "cleanup.policy" in decision.why_not
+    assert decision.maintenance == (MaintenanceTask.STAMP,)
 
 
 def test_a_young_segment_that_takes_an_emptied_logs_range_is_not_cleanable() -> None:
@@ -238,6 +242,6 @@ def test_a_young_segment_that_takes_an_emptied_logs_range_is_not_cleanable() -> 
     sink.append([record(2, "a", "2")])
     (entry,) = load(store).segments
     assert (entry.base_offset, load(store).first_dirty_offset) == (0, 2)
-    verdict = judge(load(store), replace(EAGER, min_compaction_lag_ms=3_600_000), clock.now_ms())
-    assert (verdict.is_due, verdict.range.cleanable_bytes) == (False, 0)
-    assert judge(load(store), EAGER, clock.now_ms()).is_due
+    decision = decide_cleaning(load(store), replace(EAGER, min_compaction_lag_ms=3_600_000), clock.now_ms())
+    assert (decision.is_due, decision.range.cleanable_bytes) == (False, 0)
+    assert decide_cleaning(load(store), EAGER, clock.now_ms()).is_due

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from keyfold_compactor.decide.horizon import Purge
-from keyfold_compactor.decide.retain import Retention, new_marks, old_marks, retain
+from keyfold_compactor.decide.retain import KeepDecision, new_marks, old_marks, retain
 
 Row = tuple[str | None, bool, int | None, bool]
 """Key, whether it is a tombstone, its mark, whether the map knows a later offset. Each row is ten offsets further."""
@@ -37,7 +37,7 @@ def table(*rows: Row) -> pa.Table:
     )
 
 
-def decided(*rows: Row, due: Collection[int] = (), remove_keyless: bool = False) -> Retention:
+def decided(*rows: Row, due: Collection[int] = (), remove_keyless: bool = False) -> KeepDecision:
     superseded = np.array([is_superseded for *_, is_superseded in rows])
     return retain(table(*rows), superseded, purge=Purge(frozenset(due)), remove_keyless=remove_keyless)
 

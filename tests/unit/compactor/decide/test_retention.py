@@ -17,16 +17,16 @@ from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import STORE_TIME_RESOLUTION_MS, ObjectStore
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.faults import Fault, FaultyStore, Kind
-from keyfold_compactor.decide.policy import Chore, forecast, judge
+from keyfold_compactor.decide.policy import MaintenanceTask, decide_cleaning, forecast
 from keyfold_compactor.decide.retention import born_ms, expiry
 from keyfold_compactor.decide.settings import TopicSettings
 from keyfold_compactor.decide.work import LogJob, MapAnswer, UnitAnswer, UnitJob
 from keyfold_compactor.execute.executor import Done, Executor
 from keyfold_compactor.execute.local import LocalExecutor
 from keyfold_compactor.execute.run import expire
-from keyfold_compactor.job import Job, Selection
+from keyfold_compactor.job import Job, RunSelection
 from keyfold_compactor.options import CompactOptions
-from keyfold_compactor.report.report import Outcome, text_lines
+from keyfold_compactor.report.report import PartitionOutcome, text_lines
 from keyfold_compactor.report.show import plan_document, plan_lines
 from tests.support.cleaning import (
     PLACE,
@@ -143,19 +143,19 @@ def test_every_log_without_both_policy_and_limit_keeps_everything() -> None:
 
 def test_an_unstamped_append_wants_its_stamp_where_time_decides_and_nowhere_else() -> None:
     manifest = log((50, UNSTAMPED, 1))
-    assert judge(manifest, DELETE, SEEN).chores == (Chore.STAMP,)
-    assert judge(manifest, SIZED, SEEN).chores == ()
+    assert decide_cleaning(manifest, DELETE, SEEN).maintenance == (MaintenanceTask.STAMP,)
+    assert decide_cleaning(manifest, SIZED, SEEN).maintenance == ()
     assert born_ms(manifest.segments[0]) == UNSTAMPED
 
 
 def test_a_forecast_judges_the_cleaning_of_what_retention_leaves() -> None:
     manifest = log((90, 1, 1), (10, NOW, NOW), first_dirty_offset=10)
     both = TopicSettings(min_cleanable_dirty_ratio=0.5, delete=True, retention_ms=1_000)
-    assert not judge(manifest, both, SEEN).is_due
+    assert not decide_cleaning(manifest, both, SEEN).is_due
     found = forecast(manifest, both, SEEN)
     assert found.is_due
     assert found.range.log_start == 10
-    assert Chore.EXPIRE in found.chores
+    assert MaintenanceTask.EXPIRE in found.maintenance
 
 
 # Who decides it
@@ -243,7 +243,7 @@ def no_executor() -> Executor:
 
 def job(store: ObjectStore, clock: ManualClock, executor: Any = no_executor, **config: str) -> Job:
     values = {**CONFIG, **{key.replace("_", "."): value for key, value in config.items()}}
-    return Job(CompactOptions.parse(values), Selection(), store, executor, clock=clock, random=Random(2))
+    return Job(CompactOptions.parse(values), RunSelection(), store, executor, clock=clock, random=Random(2))
 
 
 def hourly_log(clock: ManualClock, count: int = 3) -> tuple[MemoryStore, Sink]:
@@ -262,7 +262,7 @@ def test_a_log_that_is_only_deleted_expires_without_spark_and_leaves_no_object_b
     clock.advance(2_000)
     report = job(store, clock, retention_ms=str(2 * HOUR_MS)).once()
     (part,) = report.partitions
-    assert (part.outcome, part.expired.segments, part.expired.records) == (Outcome.EXPIRED, 2, 4)
+    assert (part.outcome, part.expired.segments, part.expired.records) == (PartitionOutcome.EXPIRED, 2, 4)
     assert part.expired.bytes == part.before.bytes - part.after.bytes > 0
     assert report.document()["totals"]["records_expired"] == 4
     assert "users-0: retention removed 2 segments, 4 records" in "\n".join(text_lines(report))
@@ -289,7 +289,7 @@ def test_a_compacted_log_expires_and_is_cleaned_in_one_run() -> None:
     both = job(store, clock, executor, cleanup_policy="compact,delete", retention_ms=str(2 * HOUR_MS + HOUR_MS // 2))
     report = both.once()
     (part,) = report.partitions
-    assert (part.outcome, part.expired.segments, part.superseded) == (Outcome.CLEANED, 1, 1)
+    assert (part.outcome, part.expired.segments, part.superseded) == (PartitionOutcome.CLEANED, 1, 1)
     assert (part.before.records, part.after.records) == (6, 3)
     assert [r.offset for r in read_all(store)] == [3, 4, 5]
     assert report.document()["partitions"][0]["bytes_freed"] == part.before.bytes - part.after.bytes
@@ -300,7 +300,7 @@ def test_a_record_without_a_timestamp_does_not_expire_by_the_one_of_another_that
     long_ago = clock.now_ms() - 100 * HOUR_MS
     store, _ = memory_log(*([record(n, f"k{n}", "v", at)] for n, at in enumerate([long_ago, -1, -1])), clock=clock)
     both = TopicSettings(min_cleanable_dirty_ratio=0.0, file_delete_delay_ms=0)
-    assert clean(store, both, clock=clock).partitions[0].outcome is Outcome.CLEANED
+    assert clean(store, both, clock=clock).partitions[0].outcome is PartitionOutcome.CLEANED
     clock.advance(2_000)
     clean(store, replace(both, delete=True, retention_ms=HOUR_MS), clock=clock, seed=2)
     assert [r.offset for r in read_all(store)] == [1, 2], "appended two seconds ago"
@@ -338,14 +338,14 @@ def test_segments_expire_where_cleaning_fails_and_while_it_backs_off() -> None:
     store, _ = hourly_log(clock)
     runs = job(store, clock, Dying, cleanup_policy="compact,delete", retention_ms=str(2 * HOUR_MS + HOUR_MS // 2))
     (part,) = runs.once().partitions
-    assert (part.outcome, part.expired.segments) == (Outcome.FAILED, 1)
+    assert (part.outcome, part.expired.segments) == (PartitionOutcome.FAILED, 1)
     assert "lost its executors" in part.why
     assert load(store).log_start_offset == 2
     runs._penalties._until_s[PLACE] = clock.monotonic_s() + 10**9  # resting for long
     assert runs.once().partitions == []
     clock.advance(HOUR_MS)
     (part,) = runs.once().partitions
-    assert (part.outcome, part.expired.segments) == (Outcome.EXPIRED, 1)
+    assert (part.outcome, part.expired.segments) == (PartitionOutcome.EXPIRED, 1)
     assert runs.once().partitions == [], "a partition whose segments expired goes on resting"
     assert [r.offset for r in read_all(store)] == [4, 5]
 
@@ -376,7 +376,7 @@ def test_another_compactors_lease_is_respected() -> None:
 def test_the_plan_says_what_expires_and_why_not_more() -> None:
     clock = ManualClock()
     store, _ = hourly_log(clock)
-    looks = job(store, clock).look()
+    looks = job(store, clock).review()
     (text,) = [line for line in plan_lines(looks) if "retention" in line]
     assert "2 segments expire (2 by retention.ms), 4 records" in text
     assert "the log will start at 4" in text
@@ -384,7 +384,7 @@ def test_the_plan_says_what_expires_and_why_not_more() -> None:
     found = plan_document(looks)["partitions"][0]["retention"]
     assert (found["segments"], found["records"], found["log_start_offset"]) == (2, 4, 4)
     json.dumps(found)
-    kept = job(store, clock, cleanup_policy="compact", retention_ms="-1").look()
+    kept = job(store, clock, cleanup_policy="compact", retention_ms="-1").review()
     assert "does not include `delete`" in plan_document(kept)["partitions"][0]["retention"]["why_not_more"]
     assert not [line for line in plan_lines(kept) if "retention" in line]
     assert len(read_all(store)) == 6, "a plan changes nothing"

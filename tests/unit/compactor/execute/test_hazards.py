@@ -13,11 +13,11 @@ from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import STORE_TIME_RESOLUTION_MS, Create
 from keyfold.store.wrappers.faults import Call, Fault, FaultyStore, Kind
 from keyfold_compactor.decide import parts, plan
-from keyfold_compactor.decide.min_garbage import choose
-from keyfold_compactor.decide.policy import judge
+from keyfold_compactor.decide.min_garbage import apply_min_garbage
+from keyfold_compactor.decide.policy import decide_cleaning
 from keyfold_compactor.decide.work import log_job
 from keyfold_compactor.execute.local import run_map
-from keyfold_compactor.report.report import Outcome
+from keyfold_compactor.report.report import PartitionOutcome
 from tests.support.cleaning import (
     EAGER,
     FAST,
@@ -111,7 +111,7 @@ def test_w4_w5_a_pass_in_which_one_segment_fails_marks_nothing_and_moves_nothing
     before = load(store)
     report = clean(store)
     # Nothing survives in the first segment, so it is not even read; the second one cannot hide behind that.
-    assert report.partitions[0].outcome is Outcome.CLEANED
+    assert report.partitions[0].outcome is PartitionOutcome.CLEANED
     assert load(store).first_dirty_offset == before.next_offset
 
     store, _ = memory_log([record(0, "a", "1"), record(1, "keep", "2")], [record(2, "b", "3"), record(3, "a", None)])
@@ -121,7 +121,7 @@ def test_w4_w5_a_pass_in_which_one_segment_fails_marks_nothing_and_moves_nothing
     store.put(PLACE.key(damaged), good[:-20] + bytes(20), Create())
     report = clean(store)
     after = load(store)
-    assert report.partitions[0].outcome is Outcome.FAILED
+    assert report.partitions[0].outcome is PartitionOutcome.FAILED
     assert damaged in report.partitions[0].why
     assert after.first_dirty_offset == 0
     assert after.passes == ()
@@ -184,7 +184,7 @@ def test_w9_a_commit_whose_answer_is_lost_is_not_cleaned_up_after() -> None:
         return False
 
     report = clean(FaultyStore(store, [Fault(is_commit, Kind.LOST_ANSWER)]))
-    assert report.partitions[0].outcome is Outcome.CLEANED
+    assert report.partitions[0].outcome is PartitionOutcome.CLEANED
     assert load(store).object_names() <= object_names(store)
     assert [r.offset for r in read_all(store)] == [1, 2]
 
@@ -195,11 +195,11 @@ def test_a_second_compactor_respects_the_lease_and_says_so() -> None:
     log = PartitionLog(store, PLACE, clock=clock, random=Random(9), backoff=FAST)
     log.claim_compactor(lease_ms=60_000, holder="the first")
     report = clean(store, clock=clock)
-    assert report.partitions[0].outcome is Outcome.SKIPPED
+    assert report.partitions[0].outcome is PartitionOutcome.SKIPPED
     assert "the first" in report.partitions[0].why
     assert report.exit_code == 0
     clock.advance(60_001)
-    assert clean(store, clock=clock, seed=2).partitions[0].outcome is Outcome.CLEANED
+    assert clean(store, clock=clock, seed=2).partitions[0].outcome is PartitionOutcome.CLEANED
 
 
 def test_a_hold_keeps_what_its_version_names_until_it_expires() -> None:
@@ -233,13 +233,13 @@ def test_what_was_judged_before_the_claim_is_judged_again_after_it() -> None:
     """Another run cleans the log between look and claim: nothing is done twice."""
     store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")])
     run = new_run(store, KEEP)
-    look = run.look([PLACE])[0]
+    look = run.review([PLACE])[0]
     clean(store, KEEP, seed=2)
     segments = load(store).segments
     assert run._claim(0, look) is None
     assert load(store).segments == segments
     assert load(store).compactor.lease_until_ms == 0
-    assert run._report.partitions[0].outcome is Outcome.UNCHANGED
+    assert run._report.partitions[0].outcome is PartitionOutcome.UNCHANGED
 
 
 def test_a_pass_that_was_overtaken_is_reported_as_lost() -> None:
@@ -253,7 +253,7 @@ def test_a_pass_that_was_overtaken_is_reported_as_lost() -> None:
             clean(store, clock=clock, seed=7)
 
     report = clean(FaultyStore(store, on_call=overtake), clock=clock)
-    assert report.partitions[0].outcome is Outcome.LOST
+    assert report.partitions[0].outcome is PartitionOutcome.LOST
     assert [r.offset for r in read_all(store)] == [1]
 
 
@@ -263,15 +263,15 @@ def test_the_pass_reads_what_it_claimed_and_not_what_came_later() -> None:
     log = PartitionLog(store, PLACE, clock=clock, random=Random(9), backoff=FAST)
     session = log.claim_compactor(lease_ms=0, holder="x")
     pinned = session.pinned
-    verdict = judge(pinned.manifest, EAGER, pinned.seen_ms)
-    job = log_job(0, PLACE, pinned, verdict, EAGER, session.epoch)
+    decision = decide_cleaning(pinned.manifest, EAGER, pinned.seen_ms)
+    job = log_job(0, PLACE, pinned, decision, EAGER, session.epoch)
     sink.append([record(1, "a", "2")])
     answer, masks = run_map(job, store, patience(clock, Random(0)))
     assert not masks
     groups = plan.group(job.entries, answer.stats, segment_bytes=10**9, unit_bytes=10**9)
-    choice = choose(job, groups, answer.stats, 0.0)
-    (part,) = parts.cut(job, choice, 1 << 40)
-    session.replace(parts.replacement(job, choice, part, {}, {}))
+    pass_plan = apply_min_garbage(job, groups, answer.stats, 0.0)
+    (part,) = parts.cut(job, pass_plan, 1 << 40)
+    session.replace(parts.replacement(job, pass_plan, part, {}, {}))
     manifest = load(store)
     assert (manifest.first_dirty_offset, manifest.next_offset) == (1, 2)
     clean(store, clock=clock, seed=4)

@@ -18,15 +18,15 @@ from keyfold.store.api import ObjectStore
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.counting import CountedStore
 from keyfold.store.wrappers.faults import Fault, FaultyStore, Kind, every_fault
-from keyfold_compactor.decide.policy import judge
+from keyfold_compactor.decide.policy import decide_cleaning
 from keyfold_compactor.decide.work import LogJob, MapAnswer, UnitAnswer, UnitJob, log_job
-from keyfold_compactor.execute.claims import Claim, LeaseKeeper
+from keyfold_compactor.execute.claims import LeaseKeeper, PartitionClaim
 from keyfold_compactor.execute.executor import Done, Executor
 from keyfold_compactor.execute.local import LocalExecutor
 from keyfold_compactor.execute.run import Run, RunSettings
-from keyfold_compactor.job import Job, Selection
+from keyfold_compactor.job import Job, RunSelection
 from keyfold_compactor.options import CompactOptions
-from keyfold_compactor.report.report import Outcome, RunReport, text_lines
+from keyfold_compactor.report.report import PartitionOutcome, RunReport, text_lines
 from tests.support.cleaning import EAGER, FAST, PLACE, Sink, load, memory_log, patience, read_all, record
 
 CONFIG = {
@@ -38,19 +38,19 @@ CONFIG = {
 }
 
 
-def job(store: ObjectStore, clock: ManualClock, selection: Selection | None = None, **config: str) -> Job:
+def job(store: ObjectStore, clock: ManualClock, selection: RunSelection | None = None, **config: str) -> Job:
     def executor() -> Executor:
         return LocalExecutor(store, patience(clock, Random(1)))
 
     options = CompactOptions.parse({**CONFIG, **{key.replace("_", "."): value for key, value in config.items()}})
-    return Job(options, selection or Selection(), store, executor, clock=clock, random=Random(2))
+    return Job(options, selection or RunSelection(), store, executor, clock=clock, random=Random(2))
 
 
-def claimed(store: MemoryStore, clock: ManualClock) -> Claim:
+def claimed(store: MemoryStore, clock: ManualClock) -> PartitionClaim:
     log = PartitionLog(store, PLACE, clock=clock, random=Random(3), backoff=FAST, patience_s=1.0)
     session = log.claim_compactor(lease_ms=60_000, holder="me")
-    verdict = judge(session.manifest, EAGER, session.pinned.seen_ms)
-    return Claim(session, log_job(0, PLACE, session.pinned, verdict, EAGER, session.epoch), verdict, EAGER)
+    decision = decide_cleaning(session.manifest, EAGER, session.pinned.seen_ms)
+    return PartitionClaim(session, log_job(0, PLACE, session.pinned, decision, EAGER, session.epoch), decision, EAGER)
 
 
 def test_a_long_pass_has_its_lease_renewed_until_it_commits() -> None:
@@ -124,16 +124,16 @@ def test_a_partition_that_fails_backs_off_and_is_tried_again() -> None:
     data = store.get(PLACE.key(entry.index_name)).data
     store.delete(PLACE.key(entry.index_name))
     runs = job(store, clock)
-    assert runs.once().partitions[0].outcome is Outcome.FAILED
+    assert runs.once().partitions[0].outcome is PartitionOutcome.FAILED
     assert runs.once().partitions == [], "left alone for now"
     clock.advance(31_000)
-    assert runs.once().partitions[0].outcome is Outcome.FAILED
+    assert runs.once().partitions[0].outcome is PartitionOutcome.FAILED
     from keyfold.store.api import Create
 
     store.put(PLACE.key(entry.index_name), data, Create())
     clock.advance(31_000)
     clock.advance(31_000)
-    assert runs.once().partitions[0].outcome is Outcome.CLEANED
+    assert runs.once().partitions[0].outcome is PartitionOutcome.CLEANED
     assert [r.offset for r in read_all(store)] == [1]
 
 
@@ -181,11 +181,11 @@ def test_topics_are_chosen_by_name_by_expression_or_all() -> None:
     assert len(job(store, clock).places()) == 4
     assert [p.topic for p in job(store, clock, topics="orders").places()] == ["orders"]
     assert [p.topic for p in job(store, clock, topics_regex="_s.*").places()] == ["_schemas"]
-    assert [str(p) for p in job(store, clock, Selection("users", 1)).places()] == ["users-1"]
+    assert [str(p) for p in job(store, clock, RunSelection("users", 1)).places()] == ["users-1"]
     with pytest.raises(KeyfoldError, match="partition 7 of topic `users` not found under `s3://b/topics`"):
-        job(store, clock, Selection("users", 7)).places()
+        job(store, clock, RunSelection("users", 7)).places()
     with pytest.raises(ConfigError):
-        job(store, clock, Selection("users"), topics="orders").places()
+        job(store, clock, RunSelection("users"), topics="orders").places()
 
 
 def test_the_report_as_text_says_what_happened() -> None:
@@ -211,7 +211,7 @@ def test_a_partition_whose_pass_meets_a_mistake_of_ours_is_reported_and_gives_it
     settings = RunSettings(settings_of=lambda *_: EAGER, threads=1)
     executor = Forgetful(store, patience(clock, Random(1)))
     report = Run(store, settings, lambda: executor, clock=clock, random=Random(1)).clean([PLACE])
-    assert [p.outcome for p in report.partitions] == [Outcome.FAILED]
+    assert [p.outcome for p in report.partitions] == [PartitionOutcome.FAILED]
     assert (report.exit_code, load(store).compactor.lease_until_ms) == (1, 0)
     assert [r.offset for r in read_all(store)] == [0, 1]
 
@@ -228,7 +228,7 @@ def test_a_claim_that_was_lost_before_the_executor_died_is_reported_as_lost() ->
 
     settings = RunSettings(settings_of=lambda *_: EAGER, threads=1)
     report = Run(store, settings, Overtaken, clock=clock, random=Random(1)).clean([PLACE])
-    assert [p.outcome for p in report.partitions] == [Outcome.LOST]
+    assert [p.outcome for p in report.partitions] == [PartitionOutcome.LOST]
 
 
 def test_masks_of_a_batch_that_failed_are_not_seen_by_the_next() -> None:
@@ -245,7 +245,7 @@ def test_spark_that_fails_run_after_run_ends_the_loop() -> None:
     clock = ManualClock()
     store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")], clock=clock)
     options = CompactOptions.parse({**CONFIG, "cleanup.policy": "compact"})
-    found = Job(options, Selection(), store, Dying, clock=clock, random=Random(2))
+    found = Job(options, RunSelection(), store, Dying, clock=clock, random=Random(2))
     reports: list[RunReport] = []
 
     def publish(report: RunReport) -> None:
@@ -261,9 +261,9 @@ def test_a_topic_or_partition_that_is_asked_for_and_not_there_is_an_error() -> N
     clock = ManualClock()
     store, _ = memory_log([record(0, "a", "1")], clock=clock)
     with pytest.raises(KeyfoldError, match="topic `orders` not found under `s3://b/topics`"):
-        job(store, clock, Selection(topic="orders")).places()
+        job(store, clock, RunSelection(topic="orders")).places()
     with pytest.raises(KeyfoldError, match="partition 7 of topic `users` not found under `s3://b/topics`"):
-        job(store, clock, Selection(topic="users", partition=7)).places()
+        job(store, clock, RunSelection(topic="users", partition=7)).places()
     assert job(store, clock, topics="orders").places() == [], "a configured topic may come later"
 
 
@@ -291,7 +291,7 @@ def test_no_single_request_that_fails_ends_a_run(kind: Kind) -> None:
         return store, runs.once()
 
     clean, expected = run()
-    assert (expected.exit_code, expected.partitions[0].outcome) == (0, Outcome.CLEANED)
+    assert (expected.exit_code, expected.partitions[0].outcome) == (0, PartitionOutcome.CLEANED)
     probing_ends = max(call.number for call in clean.calls if "/_probe/" in call.key)
     deleting = next(c.number for c in clean.calls[probing_ends:] if (c.operation, c.key) == ("list", PLACE.folder))
     assert deleting > probing_ends + 10
@@ -299,7 +299,7 @@ def test_no_single_request_that_fails_ends_a_run(kind: Kind) -> None:
         if fault.kind is kind:
             store, report = run(fault)
             failed = str(store.calls[int(str(fault.at)) - 1])
-            assert (report.exit_code, [p.outcome for p in report.partitions]) == (0, [Outcome.CLEANED]), failed
+            assert (report.exit_code, [p.outcome for p in report.partitions]) == (0, [PartitionOutcome.CLEANED]), failed
             assert [r.offset for r in read_all(store)] == [1], failed
 
 
@@ -307,7 +307,7 @@ def test_a_plan_is_not_ended_by_one_request_that_is_refused() -> None:
     clock = ManualClock()
     inner, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")], clock=clock)
     clean = FaultyStore(inner)
-    assert job(clean, clock).look()[0].error is None
+    assert job(clean, clock).review()[0].error is None
     for call in clean.calls:
-        (look,) = job(FaultyStore(inner, [Fault(call.number, Kind.UNAVAILABLE)]), clock).look()
+        (look,) = job(FaultyStore(inner, [Fault(call.number, Kind.UNAVAILABLE)]), clock).review()
         assert look.error is None, str(call)

@@ -20,7 +20,7 @@ from keyfold_compactor.decide.work import LogJob, MapAnswer, UnitAnswer, UnitJob
 from keyfold_compactor.execute.executor import Done
 from keyfold_compactor.execute.local import LocalExecutor
 from keyfold_compactor.execute.run import Run, RunSettings
-from keyfold_compactor.report.report import Outcome, RunReport
+from keyfold_compactor.report.report import PartitionOutcome, RunReport
 from keyfold_compactor.spark.tasks import some_at_once
 from tests.support.cleaning import EAGER, SMALL, Sink, last_per_key, load, patience, read_all, record
 
@@ -218,7 +218,7 @@ def test_runs_at_once_share_a_hundred_logs_and_clean_none_twice(batch_logs: int)
     rivals = at_once(store, found, 4, batch_logs=batch_logs)
     reports = [r.report for r in rivals if r.report is not None]
     assert [r.exit_code for r in reports] == [0] * 4
-    cleaned = Counter(p.place for r in reports for p in r.partitions if p.outcome is Outcome.CLEANED)
+    cleaned = Counter(p.place for r in reports for p in r.partitions if p.outcome is PartitionOutcome.CLEANED)
     assert cleaned == Counter(found)
     for place in found:
         manifest = load(store, place)

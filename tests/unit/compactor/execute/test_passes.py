@@ -19,12 +19,12 @@ from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.faults import Call, Fault, FaultyStore, Kind
 from keyfold_compactor.decide.settings import TopicSettings
 from keyfold_compactor.decide.work import LogJob, MapAnswer, UnitAnswer, UnitJob
-from keyfold_compactor.execute.claims import Claim, LeaseKeeper
+from keyfold_compactor.execute.claims import LeaseKeeper, PartitionClaim
 from keyfold_compactor.execute.executor import Done
 from keyfold_compactor.execute.local import LocalExecutor
 from keyfold_compactor.execute.passes import STOPPED
 from keyfold_compactor.execute.run import Run, RunSettings
-from keyfold_compactor.report.report import Outcome, RunReport, text_lines
+from keyfold_compactor.report.report import PartitionOutcome, RunReport, text_lines
 from tests.support.cleaning import (
     EAGER,
     PLACE,
@@ -77,7 +77,7 @@ def test_what_parts_have_committed_is_reported_when_the_executor_dies() -> None:
     before = load(store)
     report = run(store, DiesLater(store, patience(clock, Random(1))), clock)
     (part,) = report.partitions
-    assert part.outcome is Outcome.FAILED
+    assert part.outcome is PartitionOutcome.FAILED
     assert part.why == "RuntimeError: the driver lost its executors"
     assert (part.parts_committed, part.segments_written) == (1, 1)
     assert part.superseded == before.record_count - load(store).record_count > 0
@@ -100,7 +100,7 @@ def test_who_was_overtaken_when_the_executor_died_is_reported_as_lost() -> None:
             PartitionLog(store, PLACE, clock=clock, random=Random(4)).claim_compactor(lease_ms=1, holder="another")
 
     report = run(store, Overtaken(store, patience(clock, Random(1))), clock)
-    assert [(p.outcome, p.parts_committed) for p in report.partitions] == [(Outcome.LOST, 1)]
+    assert [(p.outcome, p.parts_committed) for p in report.partitions] == [(PartitionOutcome.LOST, 1)]
     clock.advance(60_001)
     clean(store, clock=clock, seed=3)
     assert read_all(store) == last_per_key(appended)
@@ -123,7 +123,7 @@ def test_a_part_whose_commit_is_refused_is_a_lost_claim_and_no_failure() -> None
 
     report = run(store, Overtaken(store, patience(clock, Random(1))), clock)
     (part,) = report.partitions
-    assert (part.outcome, part.parts_committed, report.exit_code) == (Outcome.LOST, 1, 0)
+    assert (part.outcome, part.parts_committed, report.exit_code) == (PartitionOutcome.LOST, 1, 0)
     assert "another compactor has claimed" in part.why
     assert part.superseded > 0, "what the first part has removed"
 
@@ -154,7 +154,7 @@ def test_a_commit_whose_result_stays_unknown_ends_the_pass_and_the_next_run_goes
     report = run(store, Watching(store, patience(clock, Random(1))), clock)
     is_away = False
     (found,) = report.partitions
-    assert found.outcome is Outcome.FAILED
+    assert found.outcome is PartitionOutcome.FAILED
     assert (found.parts_committed, rounds) == (part - 1, part)
     assert load(inner).version == versions + 1 + part, "the claim, and each part, the last of them unheard"
     clock.advance(60_001)
@@ -194,7 +194,7 @@ def test_a_pass_in_parts_ends_where_its_topic_is_not_to_be_compacted_any_more(po
     executor = Changed(store, patience(clock, Random(1)))
     settings = RunSettings(settings_of=followed, threads=1, pass_bytes=1)
     (part,) = Run(store, settings, lambda: executor, clock=clock, random=Random(1)).clean([PLACE]).partitions
-    assert (part.outcome, part.parts, part.parts_committed, part.why) == (Outcome.CLEANED, 3, 2, why)
+    assert (part.outcome, part.parts, part.parts_committed, part.why) == (PartitionOutcome.CLEANED, 3, 2, why)
     assert load(store).compactor.lease_until_ms == 0
     here = {r.offset for r in read_all(store)}
     assert here >= {r.offset for r in appended if r.offset >= load(store).first_dirty_offset}
@@ -226,7 +226,7 @@ def test_the_marks_that_a_stopped_pass_has_left_to_others_are_made_without_anyth
     assert [s.unmarked_tombstone_count for s in load(store).segments] == [1, 1, 1]
     (part,) = clean(store, replace(UNMERGED, min_cleanable_dirty_ratio=1.0), clock=clock, seed=2).partitions
     manifest = load(store)
-    assert (part.outcome, part.marked_tombstones, part.removed) == (Outcome.CLEANED, 1, 0)
+    assert (part.outcome, part.marked_tombstones, part.removed) == (PartitionOutcome.CLEANED, 1, 0)
     assert [s.cleaned_epochs for s in manifest.segments] == [(manifest.last_pass_epoch,), (), ()]
 
 
@@ -234,10 +234,10 @@ def test_the_lease_is_kept_while_parts_are_left_and_no_longer(monkeypatch: pytes
     clock = ManualClock()
     store, _ = parted_log(clock)
     kept: list[bool] = []
-    batches: list[Sequence[Claim]] = []
+    batches: list[Sequence[PartitionClaim]] = []
 
     class Keeper(LeaseKeeper):
-        def __init__(self, batch: Sequence[Claim], lease_ms: int) -> None:
+        def __init__(self, batch: Sequence[PartitionClaim], lease_ms: int) -> None:
             batches.append(batch)  # which grows while its logs are claimed
             super().__init__(batch, lease_ms)
 
@@ -252,7 +252,7 @@ def test_the_lease_is_kept_while_parts_are_left_and_no_longer(monkeypatch: pytes
 
     monkeypatch.setattr("keyfold_compactor.execute.run.LeaseKeeper", Keeper)
     (part,) = run(store, Watching(store, patience(clock, Random(1))), clock).partitions
-    assert (part.outcome, part.parts_committed, kept) == (Outcome.CLEANED, 3, [True, True, True])
+    assert (part.outcome, part.parts_committed, kept) == (PartitionOutcome.CLEANED, 3, [True, True, True])
     assert [c.keep for claims in batches for c in claims] == [False]
 
 
@@ -263,7 +263,7 @@ def test_a_run_that_is_told_to_stop_says_so_of_each_pass_that_has_parts_left() -
     run = Run(store, settings, lambda: LocalExecutor(store, patience(clock, Random(1))), clock=clock, random=Random(1))
     answers = iter([False, True, True])
     (part,) = run.clean([PLACE], lambda: next(answers)).partitions
-    assert (part.outcome, part.parts_committed, part.why) == (Outcome.CLEANED, 1, STOPPED)
+    assert (part.outcome, part.parts_committed, part.why) == (PartitionOutcome.CLEANED, 1, STOPPED)
 
 
 def test_a_pass_that_is_stopped_after_its_claim_was_lost_says_so() -> None:
@@ -280,7 +280,7 @@ def test_a_pass_that_is_stopped_after_its_claim_was_lost_says_so() -> None:
     settings = RunSettings(settings_of=lambda *_: UNMERGED, threads=1, pass_bytes=1)
     executor = LocalExecutor(store, patience(clock, Random(1)))
     report = Run(store, settings, lambda: executor, clock=clock, random=Random(1)).clean([PLACE], stop_overtaken)
-    assert [(p.outcome, p.parts_committed) for p in report.partitions] == [(Outcome.LOST, 1)]
+    assert [(p.outcome, p.parts_committed) for p in report.partitions] == [(PartitionOutcome.LOST, 1)]
 
 
 def test_merges_in_parts_go_on_to_their_end_and_map_nothing() -> None:
@@ -299,7 +299,7 @@ def test_merges_in_parts_go_on_to_their_end_and_map_nothing() -> None:
     settings = RunSettings(settings_of=lambda *_: topic, threads=1, pass_bytes=1)
     executor = Watching(store, patience(clock, Random(1)))
     (part,) = Run(store, settings, lambda: executor, clock=clock, random=Random(1)).clean([PLACE]).partitions
-    assert part.outcome is Outcome.CLEANED
+    assert part.outcome is PartitionOutcome.CLEANED
     assert part.parts == part.parts_committed > 1
     assert mapped == [0]
     assert read_all(store) == before
@@ -324,7 +324,7 @@ def test_settings_that_contradict_each_other_since_the_look_fail_their_own_parti
     executor = LocalExecutor(store, patience(clock, Random(1)))
     report = Run(store, settings, lambda: executor, clock=clock, random=Random(1)).clean([PLACE])
     (part,) = report.partitions
-    assert (part.outcome, report.exit_code) == (Outcome.FAILED, 1)
+    assert (part.outcome, report.exit_code) == (PartitionOutcome.FAILED, 1)
     assert "must not exceed" in part.why
     assert load(store).compactor.lease_until_ms == 0
 
@@ -347,7 +347,7 @@ def test_chores_of_a_log_whose_settings_contradict_each_other_fail_alone() -> No
     settings = RunSettings(settings_of=settings_of, threads=1)
     report = Run(store, settings, LocalExecutor, clock=clock, random=Random(1)).clean([PLACE])  # type: ignore[arg-type]
     (part,) = report.partitions
-    assert "must not exceed" in part.sweep_error
+    assert "must not exceed" in part.gc_error
 
 
 def test_a_renewal_that_hangs_lets_no_other_lease_run_out() -> None:
@@ -363,10 +363,10 @@ def test_a_renewal_that_hangs_lets_no_other_lease_run_out() -> None:
                 goes_on.wait(60)
             renewed.append(self.name)
 
-    keeper = LeaseKeeper([Claim(Session(n), None, None, None) for n in ("slow", "fine")], 60_000)  # type: ignore[arg-type]
+    keeper = LeaseKeeper([PartitionClaim(Session(n), None, None, None) for n in ("slow", "fine")], 60_000)  # type: ignore[arg-type]
     try:
         for turn in (1, 2, 3):
-            slow, fine = keeper.begin()
+            slow, fine = keeper.start_renewals()
             fine.result(60)
             assert (renewed, slow.done()) == (["fine"] * turn, False)
     finally:
@@ -393,7 +393,7 @@ def test_a_renewal_that_fails_in_a_way_nobody_knows_ends_neither_the_others_nor_
 
     lost = Fenced("users", 0, "another compactor")
     errors = {"odd": RuntimeError("who knows"), "away": StoreUnavailable("k", "503"), "lost": lost, "fine": None}
-    claims = [Claim(Session(n, e), None, None, None) for n, e in errors.items()]  # type: ignore[arg-type]
+    claims = [PartitionClaim(Session(n, e), None, None, None) for n, e in errors.items()]  # type: ignore[arg-type]
     keeper = LeaseKeeper(claims, 60_000)
     keeper.renew()
     assert sorted(renewed) == ["away 60000", "fine 60000", "lost 60000", "odd 60000"]

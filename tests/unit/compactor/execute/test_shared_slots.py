@@ -24,7 +24,7 @@ from keyfold_compactor.decide.work import LogJob, MapAnswer
 from keyfold_compactor.execute.executor import Done, Executor
 from keyfold_compactor.execute.local import LocalExecutor
 from keyfold_compactor.execute.run import Run, RunSettings
-from keyfold_compactor.report.report import Outcome, RunReport
+from keyfold_compactor.report.report import PartitionOutcome, RunReport
 from tests.support.cleaning import EAGER, FAST, SMALL, Sink, load, patience, record
 
 SETTINGS = replace(EAGER, encoding=SMALL)
@@ -113,7 +113,9 @@ def test_two_runs_started_together_share_64_logs_at_the_default_settings() -> No
         thread.start()
     for thread in threads:
         thread.join()
-    cleaned = [{p.place for p in reports[me].partitions if p.outcome is Outcome.CLEANED} for me in sorted(reports)]
+    cleaned = [
+        {p.place for p in reports[me].partitions if p.outcome is PartitionOutcome.CLEANED} for me in sorted(reports)
+    ]
     assert sorted(p.partition for each in cleaned for p in each) == list(range(64))
     assert min(map(len, cleaned)) * 3 >= 64, "each cleans at least a third"
     assert all(load(store, place).compactor.lease_until_ms == 0 for place in places)
@@ -125,7 +127,7 @@ def test_a_log_whose_compactor_died_is_cleaned_in_the_same_run_when_its_lease_is
     claim(store, places[0], clock)
     executor = Watched(store, clock, lambda: clock.advance(20_000))
     report = new_run(store, lambda: executor, clock).clean(places)
-    assert {p.outcome for p in report.partitions} == {Outcome.CLEANED}
+    assert {p.outcome for p in report.partitions} == {PartitionOutcome.CLEANED}
     assert len(report.partitions) == 16
     assert sum(places[0] in batch for batch in executor.mapped) == 1
     assert executor.mapped[0] != [places[0]]
@@ -138,7 +140,7 @@ def test_a_log_that_stays_held_is_reported_once_and_holds_nothing_up() -> None:
     executor = Watched(store, clock)
     report = new_run(store, lambda: executor, clock).clean(places)
     outcomes = {p.place: p.outcome for p in report.partitions}
-    assert outcomes == {places[0]: Outcome.SKIPPED, **dict.fromkeys(places[1:], Outcome.CLEANED)}
+    assert outcomes == {places[0]: PartitionOutcome.SKIPPED, **dict.fromkeys(places[1:], PartitionOutcome.CLEANED)}
     assert report.exit_code == 0
 
 
@@ -179,7 +181,7 @@ def test_a_claim_that_another_compactor_was_faster_with_is_no_lost_lease() -> No
     clock = ManualClock()
     store, places = filled(1, clock)
     report = new_run(Overtaken(store, clock), lambda: Watched(store, clock), clock).clean(places)
-    assert [p.outcome for p in report.partitions] == [Outcome.SKIPPED]
+    assert [p.outcome for p in report.partitions] == [PartitionOutcome.SKIPPED]
     assert load(store, places[0]).compactor.lease_holder == "another"
 
 
@@ -194,7 +196,7 @@ def test_nothing_is_claimed_while_spark_starts() -> None:
 
     report = new_run(store, start, clock).clean(places)
     assert leases == [0] * 8
-    assert {p.outcome for p in report.partitions} == {Outcome.CLEANED}
+    assert {p.outcome for p in report.partitions} == {PartitionOutcome.CLEANED}
 
 
 def test_no_spark_is_started_where_others_hold_all_that_is_due() -> None:
@@ -207,7 +209,7 @@ def test_no_spark_is_started_where_others_hold_all_that_is_due() -> None:
         raise AssertionError("there is nothing to do")
 
     report = new_run(store, start, clock).clean(places)
-    assert {p.outcome for p in report.partitions} == {Outcome.SKIPPED}
+    assert {p.outcome for p in report.partitions} == {PartitionOutcome.SKIPPED}
 
 
 def test_a_spark_that_cannot_start_fails_what_is_due_and_is_asked_once() -> None:
@@ -222,7 +224,7 @@ def test_a_spark_that_cannot_start_fails_what_is_due_and_is_asked_once() -> None
 
     report = new_run(store, start, clock).clean(places)
     assert len(asked) == 1
-    assert [p.outcome for p in report.partitions] == [Outcome.FAILED] * 64
+    assert [p.outcome for p in report.partitions] == [PartitionOutcome.FAILED] * 64
     assert "no master" in report.executor_error
     assert [load(store, place).version for place in places] == versions, "nothing was claimed"
 
@@ -240,7 +242,7 @@ def test_a_log_that_another_run_has_cleaned_meanwhile_costs_one_request() -> Non
         return Watched(store, clock)
 
     report = new_run(counted, other, clock).clean(places)
-    assert [p.outcome for p in report.partitions] == [Outcome.UNCHANGED] * 2
+    assert [p.outcome for p in report.partitions] == [PartitionOutcome.UNCHANGED] * 2
     assert sum(counted.calls.values()) - calls[0] == 2
 
 

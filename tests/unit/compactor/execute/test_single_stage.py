@@ -14,7 +14,7 @@ from keyfold_compactor.decide.work import LogJob, MapAnswer, UnitAnswer, UnitJob
 from keyfold_compactor.execute.executor import Done
 from keyfold_compactor.execute.local import LocalExecutor
 from keyfold_compactor.execute.run import Run, RunSettings
-from keyfold_compactor.report.report import Outcome, PartitionReport, RunReport
+from keyfold_compactor.report.report import PartitionOutcome, PartitionReport, RunReport
 from tests.support.cleaning import EAGER, SMALL, Sink, load, patience, read_all, record
 
 PLACES = [Place("topics", "users", number) for number in range(3)]
@@ -23,14 +23,14 @@ PLACES = [Place("topics", "users", number) for number in range(3)]
 class Stages:
     """An executor that says what it was asked for."""
 
-    def __init__(self, store: MemoryStore | FaultyStore, *, is_at_once: bool, slots: int = 1) -> None:
-        self._inner = LocalExecutor(store, patience(ManualClock(), Random(7)), is_at_once=is_at_once)
+    def __init__(self, store: MemoryStore | FaultyStore, *, is_single_stage: bool, slots: int = 1) -> None:
+        self._inner = LocalExecutor(store, patience(ManualClock(), Random(7)), is_single_stage=is_single_stage)
         self.slots = slots
         self.allowed: list[bool] = []
         self.dealt: list[UnitJob] = []
 
     def map_logs(self, jobs: Sequence[LogJob], done: Done) -> list[MapAnswer]:
-        self.allowed += [job.at_once is not None for job in jobs]
+        self.allowed += [job.single_stage is not None for job in jobs]
         return self._inner.map_logs(jobs, done)
 
     def rewrite(self, hands: Sequence[Sequence[UnitJob]], done: Done) -> list[UnitAnswer]:
@@ -71,7 +71,7 @@ def counted(report: PartitionReport) -> dict[str, object]:
 
 def test_one_go_leaves_what_two_stages_leave() -> None:
     store, other = filled(), filled()
-    two, one = Stages(store, is_at_once=False), Stages(other, is_at_once=True)
+    two, one = Stages(store, is_single_stage=False), Stages(other, is_single_stage=True)
     first, second = run(store, two), run(other, one)
     assert [counted(p) for p in first.partitions] == [counted(p) for p in second.partitions]
     assert one.allowed == [True] * 3
@@ -86,7 +86,7 @@ def test_one_go_leaves_what_two_stages_leave() -> None:
 
 def test_a_log_that_is_large_beside_its_batch_is_dealt_in_units() -> None:
     store = filled((4_000, 40, 40))
-    executor = Stages(store, is_at_once=True, slots=2)
+    executor = Stages(store, is_single_stage=True, slots=2)
     assert run(store, executor, shares=1, unit_bytes_min=1).exit_code == 0
     assert executor.allowed == [False, True, True]
     assert {unit.place for unit in executor.dealt} == {PLACES[0]}
@@ -94,7 +94,7 @@ def test_a_log_that_is_large_beside_its_batch_is_dealt_in_units() -> None:
 
 def test_a_pass_in_parts_is_dealt_by_the_driver() -> None:
     store = filled()
-    executor = Stages(store, is_at_once=True)
+    executor = Stages(store, is_single_stage=True)
     report = run(store, executor, segment_bytes=1, pass_bytes=1)
     assert report.exit_code == 0
     assert executor.allowed == [True] * 3
@@ -108,9 +108,13 @@ def test_a_unit_that_fails_in_one_go_fails_its_partition_alone() -> None:
     victim = load(store, PLACES[1]).segments[-1]
     store.delete(PLACES[1].key(victim.name))
     before = read_all(store, place=PLACES[0])
-    report = run(store, Stages(store, is_at_once=True))
+    report = run(store, Stages(store, is_single_stage=True))
     found = {p.place: p for p in report.partitions}
-    assert [found[place].outcome for place in PLACES] == [Outcome.CLEANED, Outcome.FAILED, Outcome.CLEANED]
+    assert [found[place].outcome for place in PLACES] == [
+        PartitionOutcome.CLEANED,
+        PartitionOutcome.FAILED,
+        PartitionOutcome.CLEANED,
+    ]
     assert victim.name in found[PLACES[1]].why
     assert load(store, PLACES[1]).segments[-1].name == victim.name
     assert len(read_all(store, place=PLACES[0])) < len(before)

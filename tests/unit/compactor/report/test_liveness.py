@@ -19,11 +19,11 @@ from keyfold.store.wrappers.faults import Call, Fault, FaultyStore, Kind
 from keyfold.store.wrappers.observation import HeardStore
 from keyfold_compactor.execute.executor import Executor
 from keyfold_compactor.execute.local import LocalExecutor
-from keyfold_compactor.job import Job, Selection
+from keyfold_compactor.job import Job, RunSelection
 from keyfold_compactor.options import CompactOptions
-from keyfold_compactor.report.liveness import BESIDE_S, VitalProgress, VitalWatch, quiet_max_s, vital
+from keyfold_compactor.report.liveness import BESIDE_S, LivenessObserver, LivenessProgress, quiet_max_s, with_liveness
 from keyfold_compactor.report.progress import NoProgress
-from keyfold_compactor.report.report import NoWatch, Replicated, RunReport
+from keyfold_compactor.report.report import NoRunObserver, Replicated, RunReport
 from tests.support.cleaning import memory_log, patience, record
 
 CONFIG = {"s3.bucket.name": "b", "min.cleanable.dirty.ratio": "0", "log.cleaner.backoff.ms": "0"}
@@ -59,14 +59,18 @@ def test_stages_and_steps_and_signs_of_spark_are_signs_of_life(vitals: Vitals, c
     told: list[tuple[str, int]] = []
 
     class Shown:
-        def begin(self, stage: str, total: int) -> None:
+        def begin_stage(self, stage: str, total: int) -> None:
             told.append((stage, total))
 
-        def step(self, count: int = 1) -> None:
+        def advance(self, count: int = 1) -> None:
             told.append(("step", count))
 
-    progress = VitalProgress(Shown(), vitals)
-    moves: list[Callable[[], None]] = [lambda: progress.begin("mapping", 3), progress.step, lambda: progress.step(0)]
+    progress = LivenessProgress(Shown(), vitals)
+    moves: list[Callable[[], None]] = [
+        lambda: progress.begin_stage("mapping", 3),
+        progress.advance,
+        lambda: progress.advance(0),
+    ]
     for move in moves:
         clock.sleep(101)
         assert not vitals.live().is_good
@@ -87,21 +91,21 @@ def test_a_round_of_the_replicas_gives_signs_while_it_waits(vitals: Vitals, cloc
         answers.append(should_stop())
         return ()
 
-    assert vital(replicate, vitals)(stop.is_set) == ()
+    assert with_liveness(replicate, vitals)(stop.is_set) == ()
     assert answers == [False, True]
 
 
 def test_a_run_in_which_spark_failed_is_said_until_one_succeeds(vitals: Vitals) -> None:
     vitals.answered()
-    watch = VitalWatch(NoWatch(), vitals)
+    observer = LivenessObserver(NoRunObserver(), vitals)
     report = RunReport()
-    watch.begin(report)
+    observer.run_started(report)
     report.executor_error = "there is no such master"
-    watch.end(report)
+    observer.run_ended(report)
     assert vitals.ready().why == "the last run failed: Spark: there is no such master"
-    watch.begin(RunReport())
+    observer.run_started(RunReport())
     assert not vitals.ready().is_good, "it has only begun"
-    watch.end(RunReport())
+    observer.run_ended(RunReport())
     assert vitals.ready().is_good
 
 
@@ -117,13 +121,13 @@ class World:
         self.store: ObjectStore = HeardStore(faulty, self.vitals)
         self.job = Job(
             options(),
-            Selection(),
+            RunSelection(),
             self.store,
             self._executor,
             clock=clock,
             random=Random(2),
-            progress=VitalProgress(NoProgress(), self.vitals),
-            watch=VitalWatch(NoWatch(), self.vitals),
+            progress=LivenessProgress(NoProgress(), self.vitals),
+            observer=LivenessObserver(NoRunObserver(), self.vitals),
         )
 
     def _is_away(self, _call: Call) -> bool:
@@ -189,7 +193,7 @@ def test_a_store_that_ignores_conditions_is_not_waited_for(clock: ManualClock) -
     store = Careless(clock=clock)
     job = Job(
         options(),
-        Selection(),
+        RunSelection(),
         store,
         lambda: LocalExecutor(store, patience(clock, Random(1))),
         clock=clock,

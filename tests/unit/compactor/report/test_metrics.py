@@ -8,18 +8,18 @@ from dataclasses import replace
 import pytest
 
 from keyfold.log.commit import Pinned
-from keyfold.log.gc import Swept
+from keyfold.log.gc import CollectedGarbage
 from keyfold.log.manifest import UNSTAMPED, RoleState
 from keyfold.log.names import Place
 from keyfold.runtime.clock import ManualClock
-from keyfold_compactor.decide.policy import judge
+from keyfold_compactor.decide.policy import decide_cleaning
 from keyfold_compactor.decide.settings import TopicSettings
 from keyfold_compactor.decide.work import Traffic
 from keyfold_compactor.report import metric_names as names
-from keyfold_compactor.report.log_state import Standing, standing
+from keyfold_compactor.report.log_state import LogState, log_state
 from keyfold_compactor.report.metric_names import METRICS, PARTITIONS_SHOWN
 from keyfold_compactor.report.metrics import History, backlog, document, passes, run_values, text_lines, totals
-from keyfold_compactor.report.report import Expired, LogSize, Outcome, PartitionReport, RunReport
+from keyfold_compactor.report.report import Expired, LogSize, PartitionOutcome, PartitionReport, RunReport
 from tests.support import metrics_docs
 from tests.support.cleaning import EAGER, PLACE, clean, load, memory_log, new_run, record
 from tests.support.manifests import empty_manifest, entry, sink_name
@@ -47,7 +47,7 @@ def passed(partition: int, **changes: object) -> PartitionReport:
         "traffic": Traffic(1_100, 400, 0.5),
         **changes,
     }
-    return PartitionReport(place(partition), Outcome.CLEANED, **values)  # type: ignore[arg-type]
+    return PartitionReport(place(partition), PartitionOutcome.CLEANED, **values)  # type: ignore[arg-type]
 
 
 def reported(*partitions: PartitionReport, **changes: object) -> RunReport:
@@ -61,8 +61,10 @@ def reported(*partitions: PartitionReport, **changes: object) -> RunReport:
 
 
 def test_totals_are_sums_over_partitions() -> None:
-    expired = PartitionReport(place(7), Outcome.EXPIRED, expired=Expired(2, 30, 400))
-    swept = PartitionReport(place(8), Outcome.UNCHANGED, swept=Swept(("a", "b"), ("c",), ("d", "e")))
+    expired = PartitionReport(place(7), PartitionOutcome.EXPIRED, expired=Expired(2, 30, 400))
+    swept = PartitionReport(
+        place(8), PartitionOutcome.UNCHANGED, garbage=CollectedGarbage(("a", "b"), ("c",), ("d", "e"))
+    )
     found = totals(reported(passed(0), passed(1, parts=3, parts_committed=3), expired, swept))
     assert (found.passes, found.parts) == (2, 4)
     assert (found.read_bytes, found.written_bytes, found.freed_bytes) == (2_200, 800, 1_500)
@@ -76,13 +78,13 @@ def test_totals_are_sums_over_partitions() -> None:
 
 def test_failures_have_kinds_and_a_partition_may_fail_in_several_ways() -> None:
     report = reported(
-        PartitionReport(place(0), Outcome.FAILED, why="corrupt"),
-        PartitionReport(place(1), Outcome.LOST, why="fenced"),
-        PartitionReport(place(2), Outcome.SKIPPED, why="leased"),
-        replace(passed(3), sweep_error="503"),
+        PartitionReport(place(0), PartitionOutcome.FAILED, why="corrupt"),
+        PartitionReport(place(1), PartitionOutcome.LOST, why="fenced"),
+        PartitionReport(place(2), PartitionOutcome.SKIPPED, why="leased"),
+        replace(passed(3), gc_error="503"),
         executor_error="the driver lost its executors",
     )
-    report.expired(place(4), Expired(error="503"), LogSize(), LogSize())
+    report.add_expired(place(4), Expired(error="503"), LogSize(), LogSize())
     found = totals(report)
     assert (found.failed_cleaning, found.failed_retention, found.failed_deletion) == (1, 1, 1)
     assert (found.failed_executor, found.leases_lost, found.leases_held) == (1, 1, 1)
@@ -105,7 +107,7 @@ def test_recopy_is_what_was_made_of_what_was_replaced_and_the_longest_pass_count
 
 def test_without_a_pass_there_is_no_figure_of_passes() -> None:
     assert passes(reported()) is None
-    assert passes(reported(PartitionReport(place(0), Outcome.FAILED, why="x", traffic=Traffic(10, 0)))) is None
+    assert passes(reported(PartitionReport(place(0), PartitionOutcome.FAILED, why="x", traffic=Traffic(10, 0)))) is None
 
 
 def test_without_garbage_nothing_is_moved_per_freed_byte_and_nothing_is_divided_by_zero() -> None:
@@ -118,8 +120,8 @@ def test_without_garbage_nothing_is_moved_per_freed_byte_and_nothing_is_divided_
 # What is left to clean
 
 
-def stands(partition: int, clean_bytes: int, cleanable_bytes: int, **changes: object) -> Standing:
-    return Standing(place(partition), clean_bytes=clean_bytes, cleanable_bytes=cleanable_bytes, **changes)  # type: ignore[arg-type]
+def stands(partition: int, clean_bytes: int, cleanable_bytes: int, **changes: object) -> LogState:
+    return LogState(place(partition), clean_bytes=clean_bytes, cleanable_bytes=cleanable_bytes, **changes)  # type: ignore[arg-type]
 
 
 def test_the_dirtiest_log_is_neither_failing_nor_in_progress_nor_empty() -> None:
@@ -129,7 +131,7 @@ def test_the_dirtiest_log_is_neither_failing_nor_in_progress_nor_empty() -> None
         stands(2, 10, 90),
         stands(3, 0, 100, is_in_progress=True),
         stands(4, 0, 0),
-        Standing(place(5), is_compacted=False, cleanable_bytes=1_000),
+        LogState(place(5), is_compacted=False, cleanable_bytes=1_000),
     ]
     found = backlog(logs, {place(2)})
     assert found.max_dirty_percent == 40.0
@@ -170,13 +172,13 @@ def test_thousands_of_partitions_have_ten_samples_a_metric_and_they_are_the_wors
 # How a log stands
 
 
-def stood(first_dirty: int, appended: tuple[int, ...], settings: TopicSettings = EAGER, **pinned: object) -> Standing:
+def stood(first_dirty: int, appended: tuple[int, ...], settings: TopicSettings = EAGER, **pinned: object) -> LogState:
     """Segments of ten offsets and 100 bytes each, seen now."""
     segments = tuple(entry(sink_name(10 * i), 10 * i, 10 * i + 10, appended_at_ms=at) for i, at in enumerate(appended))
     manifest = empty_manifest(segments=segments, next_offset=10 * len(appended), first_dirty_offset=first_dirty)
     values: dict[str, object] = {"modified_ms": NOW_MS - 7_000, **pinned}
     seen = Pinned(manifest, "etag", NOW_MS, **values)  # type: ignore[arg-type]
-    return standing(PLACE, seen, judge(manifest, settings, NOW_MS), settings)
+    return log_state(PLACE, seen, decide_cleaning(manifest, settings, NOW_MS), settings)
 
 
 def test_age_is_that_of_the_oldest_append_above_first_dirty_also_where_it_is_too_young_to_clean() -> None:
@@ -209,8 +211,8 @@ def test_how_late_the_most_overdue_is_counts_beyond_the_lag() -> None:
 def test_a_log_with_anothers_lease_is_in_progress_until_that_runs_out() -> None:
     manifest = empty_manifest(compactor=RoleState(1, "", NOW_MS + 1, "another"))
     for seen_ms, is_busy in ((NOW_MS, True), (NOW_MS + 1, False)):
-        verdict = judge(manifest, EAGER, seen_ms)
-        assert standing(PLACE, Pinned(manifest, "etag", seen_ms), verdict, EAGER).is_in_progress is is_busy
+        decision = decide_cleaning(manifest, EAGER, seen_ms)
+        assert log_state(PLACE, Pinned(manifest, "etag", seen_ms), decision, EAGER).is_in_progress is is_busy
 
 
 # Over the runs of a process
@@ -244,7 +246,7 @@ def test_a_clock_that_jumps_back_gives_no_negative_time_since_the_last_run() -> 
 
 def test_a_run_that_fails_as_a_whole_counts_and_keeps_what_is_known() -> None:
     first = reported(passed(0))
-    first.standings[place(0)] = stands(0, 60, 40)
+    first.log_states[place(0)] = stands(0, 60, 40)
     history = History().begun(0.0).ended(first, NOW_MS).begun(5.0).failed(reported(passed(1)))
     found = history.values(6.0)
     assert (found[names.RUNS], found[names.PASSES], found[names.IN_PROGRESS]) == (1, 2, 0)
@@ -254,11 +256,11 @@ def test_a_run_that_fails_as_a_whole_counts_and_keeps_what_is_known() -> None:
 
 def test_a_run_under_way_shows_how_far_it_got_and_what_it_has_not_looked_at_stands_as_before() -> None:
     first = reported()
-    first.standings.update({place(0): stands(0, 60, 40), place(1): stands(1, 50, 50)})
+    first.log_states.update({place(0): stands(0, 60, 40), place(1): stands(1, 50, 50)})
     history = History().begun(0.0).ended(first, NOW_MS).begun(5.0)
     now = RunReport()
     now.under_way[place(1)] = passed(1, parts=9, parts_committed=2)
-    now.standings[place(1)] = stands(1, 100, 0)
+    now.log_states[place(1)] = stands(1, 100, 0)
     found = history.with_run(now.so_far()).values(6.0)
     assert (found[names.PARTS], found[names.IN_PROGRESS], found[names.MAX_DIRTY]) == (2, 1, 40.0)
     assert history.values(6.0)[names.PARTS] == 0, "values are not kept between two looks"

@@ -19,13 +19,13 @@ from keyfold.runtime.metrics_server import serving
 from keyfold.store.api import ObjectStore
 from keyfold.store.wrappers.counting import CountedStore
 from keyfold_compactor.execute.local import LocalExecutor
-from keyfold_compactor.job import Job, Selection
+from keyfold_compactor.job import Job, RunSelection
 from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.report.metric_names import IN_PROGRESS, METRICS, PARTS
 from keyfold_compactor.report.metrics_export import measuring
 from keyfold_compactor.report.metrics_push import push
 from keyfold_compactor.report.metrics_registry import Meter
-from keyfold_compactor.report.report import NoWatch, Outcome, PartitionReport, RunReport
+from keyfold_compactor.report.report import NoRunObserver, PartitionOutcome, PartitionReport, RunReport
 from tests.support.cleaning import PLACE, load, memory_log, patience, record
 
 CONFIG = {"s3.bucket.name": "b", "min.cleanable.dirty.ratio": "0", "log.cleaner.backoff.ms": "0"}
@@ -36,12 +36,12 @@ def job(store: ObjectStore, clock: ManualClock, meter: Meter, **config: str) -> 
     options = CompactOptions.parse({**CONFIG, **{key.replace("_", "."): value for key, value in config.items()}})
     return Job(
         options,
-        Selection(),
+        RunSelection(),
         store,
         lambda: LocalExecutor(store, patience(clock, Random(1))),
         clock=clock,
         random=Random(2),
-        watch=meter,
+        observer=meter,
     )
 
 
@@ -160,19 +160,19 @@ def test_who_rests_is_not_read_and_stands_as_when_he_failed(clock: ManualClock) 
     before = counted.calls["get"]
     report = runs.once()
     assert counted.calls["get"] == before
-    assert report.standings[PLACE].cleanable_bytes == manifest.size_bytes
+    assert report.log_states[PLACE].cleanable_bytes == manifest.size_bytes
     runs.places = list  # type: ignore[method-assign]
     report = runs.once()
-    assert (report.standings, report.uncleanable) == ({}, frozenset()), "who is gone fails no more"
+    assert (report.log_states, report.uncleanable) == ({}, frozenset()), "who is gone fails no more"
 
 
 def test_counters_never_go_back_when_a_run_fails_with_parts_committed(clock: ManualClock) -> None:
     meter = Meter(clock)
     report = RunReport()
-    meter.begin(report)
-    report.under_way[PLACE] = PartitionReport(PLACE, Outcome.CLEANED, parts=3, parts_committed=2)
+    meter.run_started(report)
+    report.under_way[PLACE] = PartitionReport(PLACE, PartitionOutcome.CLEANED, parts=3, parts_committed=2)
     assert (meter.values()[PARTS], meter.values()[IN_PROGRESS]) == (2, 1)
-    meter.fail()
+    meter.run_failed()
     assert (meter.values()[PARTS], meter.values()[IN_PROGRESS]) == (2, 0)
 
 
@@ -272,10 +272,10 @@ def test_the_port_is_free_again_when_the_context_ends() -> None:
 
 def test_without_a_port_and_a_gateway_nothing_is_measured() -> None:
     with measuring(CompactOptions.parse(CONFIG), ManualClock(), is_once=True) as watch:
-        assert isinstance(watch, NoWatch)
+        assert isinstance(watch, NoRunObserver)
     loop = CompactOptions.parse({**CONFIG, "metrics.push.url": "http://127.0.0.1:9"})
     with measuring(loop, ManualClock(), is_once=False) as watch:
-        assert isinstance(watch, NoWatch), "a loop is scraped, not pushed"
+        assert isinstance(watch, NoRunObserver), "a loop is scraped, not pushed"
 
 
 # Pushes

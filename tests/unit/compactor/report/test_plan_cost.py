@@ -15,7 +15,7 @@ from keyfold.store.memory import MemoryStore
 from keyfold_compactor.decide.policy import forecast
 from keyfold_compactor.decide.settings import TopicSettings
 from keyfold_compactor.execute.local import LocalExecutor
-from keyfold_compactor.job import Job, Selection
+from keyfold_compactor.job import Job, RunSelection
 from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.report.cost import Cost, cost, total
 from keyfold_compactor.report.progress import FIRST_STAGE, LoggedProgress
@@ -112,13 +112,13 @@ def test_a_plan_shows_cost_per_partition_and_in_all_as_text_and_json() -> None:
         options = CompactOptions.parse({**config, "min.cleanable.dirty.ratio": ratio})
         job = Job(
             options,
-            Selection(),
+            RunSelection(),
             store,
             lambda: LocalExecutor(store, patience(clock, Random(1))),
             clock=clock,
             random=Random(2),
         )
-        looks = job.look()
+        looks = job.review()
         costs, rate = job.costs(looks), options.io_max_bytes_per_second
         text = "\n".join(plan_lines(looks, costs, rate))
         assert f"{verb}at most" in text
@@ -137,16 +137,16 @@ def test_progress_without_a_terminal_is_an_event_every_ten_seconds(capsys: pytes
     clock = ManualClock()
     progress = LoggedProgress(clock)
     clock.advance(60_000)
-    progress.begin(FIRST_STAGE, 5)
-    progress.step(5)
-    progress.begin("rewriting", 40)
+    progress.begin_stage(FIRST_STAGE, 5)
+    progress.advance(5)
+    progress.begin_stage("rewriting", 40)
     for _ in range(25):
         clock.advance(1_000)
-        progress.step()
+        progress.advance()
     events = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert [(e["stage"], e["done"], e["total"]) for e in events] == [("rewriting", 10, 40), ("rewriting", 20, 40)]
     clock.advance(-3_600_000)
-    progress.step()
+    progress.advance()
     clock.advance(3_610_000)
-    progress.begin("committing", 3)
+    progress.begin_stage("committing", 3)
     assert '"done": 0' in capsys.readouterr().err, "a clock that jumps back delays an event and breaks nothing"

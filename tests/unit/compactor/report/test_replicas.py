@@ -20,14 +20,14 @@ from keyfold.store.pacing import Pacer
 from keyfold.store.s3 import S3Location
 from keyfold_compactor.decide.policy import Reason
 from keyfold_compactor.execute.local import LocalExecutor
-from keyfold_compactor.execute.replica_holds import UNKNOWN, Followers, load_followers
-from keyfold_compactor.job import Job, Selection
+from keyfold_compactor.execute.replica_holds import UNKNOWN, ReplicaHolds, load_replica_holds
+from keyfold_compactor.job import Job, RunSelection
 from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.replicating import replicating
 from keyfold_compactor.report import metric_names as names
 from keyfold_compactor.report.metrics import run_values
 from keyfold_compactor.report.metrics_registry import Meter
-from keyfold_compactor.report.report import Outcome, RunReport, text_lines
+from keyfold_compactor.report.report import PartitionOutcome, RunReport, text_lines
 from keyfold_compactor.report.show import plan_document, plan_lines, report_document
 from keyfold_replicator.rounds.service import Narrowed
 from keyfold_replicator.status.metrics import ReplicaMeter
@@ -43,11 +43,11 @@ CONFIG = {
 }
 
 
-def job(store: ObjectStore, clock: ManualClock, selection: Selection | None = None, **others: object) -> Job:
+def job(store: ObjectStore, clock: ManualClock, selection: RunSelection | None = None, **others: object) -> Job:
     options = CompactOptions.parse(CONFIG)
     return Job(
         options,
-        selection or Selection(),
+        selection or RunSelection(),
         store,
         lambda: LocalExecutor(store, patience(clock, Random(1))),
         clock=clock,
@@ -139,7 +139,7 @@ def test_a_plan_says_what_is_held_and_for_whom() -> None:
     clock = ManualClock()
     store, _ = deleted_log(clock)
     tell(store, register(store).hold_name, received_to=2)
-    looks = job(store, clock).look()
+    looks = job(store, clock).review()
     (line,) = [line for line in plan_lines(looks) if "held" in line]
     assert "from offset 2 on" in line
     assert "until they reach replica eu" in line
@@ -148,7 +148,7 @@ def test_a_plan_says_what_is_held_and_for_whom() -> None:
     until_ms = stamp.committed_at_ms + 61_000
     assert found["held_tombstones"] == {"from_offset": 2, "replicas": ["eu"], "segments": 1, "until_ms": until_ms}
     tell(store, register(store, "us", topics="orders").hold_name, received_to=0)
-    assert plan_document(job(store, clock).look())["partitions"] == [found], "it takes another topic"
+    assert plan_document(job(store, clock).review())["partitions"] == [found], "it takes another topic"
 
 
 @pytest.mark.parametrize("command", ["pause", "resume"])
@@ -178,18 +178,18 @@ def test_a_registration_that_cannot_be_read_holds_the_tombstones_of_all_topics()
     tell(store, register(store).hold_name, received_to=5)
     key = registration_key("topics", "eu")
     store.put(key, b"{", Update(store.get(key).etag))
-    found = load_followers(store, "topics", clock, Random(0))
+    found = load_replica_holds(store, "topics", clock, Random(0))
     assert (found.of("any"), found.unreadable) == (("eu",), ("eu",))
     assert "the registration of replica eu cannot be read" in found.problems[0]
     assert job(store, clock).once().quiet_partitions == 1
-    assert "until they reach replica eu" in " ".join(plan_lines(job(store, clock).look()))
+    assert "until they reach replica eu" in " ".join(plan_lines(job(store, clock).review()))
 
 
 def test_a_pattern_without_an_end_holds_the_tombstones_of_all_topics_and_no_run_up() -> None:
     clock = ManualClock()
     store, _ = deleted_log(clock)
     hold_name = register(store, topics_regex="(a+)+$|users").hold_name
-    found = load_followers(store, "topics", clock, Random(0), {"users", "a" * 100 + "!"})
+    found = load_replica_holds(store, "topics", clock, Random(0), {"users", "a" * 100 + "!"})
     assert found.of("users") == found.of("b") == (hold_name,)
     assert "the topics of replica eu cannot be determined" in found.problems[0]
     assert "topics.regex" in found.problems[0]
@@ -214,7 +214,7 @@ def test_replicas_that_cannot_be_listed_hold_everything_and_stop_no_run() -> Non
     for _ in range(2):
         assert job(store, clock).once().exit_code == 0
         clock.advance(5_000)
-    assert load_followers(store, "topics", clock, Random(0)).of("any") == (UNKNOWN,)
+    assert load_replica_holds(store, "topics", clock, Random(0)).of("any") == (UNKNOWN,)
     assert tombstones(store) == [1]
     clock.advance(60_000)
     job(store, clock).once()
@@ -227,15 +227,15 @@ def test_a_store_that_is_away_fails_the_run_as_it_always_does() -> None:
     away = Unlistable("test", clock)
     away.error = StoreUnavailable("s3://b/topics/_replicas/", "503")
     with pytest.raises(StoreUnavailable):
-        load_followers(away, "topics", clock, Random(0))
-    assert load_followers(store, "topics", clock, Random(0)) == Followers()
+        load_replica_holds(away, "topics", clock, Random(0))
+    assert load_replica_holds(store, "topics", clock, Random(0)) == ReplicaHolds()
 
 
 def test_a_bucket_that_is_missing_is_no_question_of_replicas() -> None:
     missing = Unlistable("test", ManualClock())
     missing.error = BucketMissing("topics/_replicas/", "404 NoSuchBucket")
     with pytest.raises(BucketMissing):
-        load_followers(missing, "topics", ManualClock(), Random(0))
+        load_replica_holds(missing, "topics", ManualClock(), Random(0))
 
 
 # Replicas in the compactor's hands
@@ -280,7 +280,7 @@ def test_what_a_run_has_cleaned_is_at_the_replica_when_it_is_over() -> None:
     buckets = Buckets(clock, b=store)
     register(store)
     report = run_with_replicas(buckets)
-    assert (report.partitions[0].outcome, report.exit_code) == (Outcome.CLEANED, 1)
+    assert (report.partitions[0].outcome, report.exit_code) == (PartitionOutcome.CLEANED, 1)
     (replica,) = report_document(report)["replicas"]
     assert replica["partitions"][0]["code"] == "CompactionNotEnabled"
     EnablementBook(buckets.stores["bucket-eu"], "topics", clock, Random(0)).enable(1)
@@ -316,7 +316,7 @@ def test_a_replica_that_is_away_fails_the_run_and_not_the_cleaning() -> None:
         aws_secret_access_key="${env:KEYFOLD_REPLICA_NOT_SET}",
     )
     report = run_with_replicas(Buckets(clock, b=store))
-    assert report.partitions[0].outcome is Outcome.CLEANED
+    assert report.partitions[0].outcome is PartitionOutcome.CLEANED
     assert report.exit_code == 1
     assert "`KEYFOLD_REPLICA_NOT_SET` is not set" in " ".join(report.replicas[0].lines)
 
@@ -371,11 +371,11 @@ def test_the_compactor_leaves_a_replica_alone_and_says_so_where_it_was_forced() 
     assert isinstance(there, MemoryStore)
     version = replica_of(buckets).version
     assert job(there, clock).once().quiet_partitions == 1
-    assert job(there, clock, Selection(collect_orphans=True)).once().quiet_partitions == 1
-    (part,) = job(there, clock, Selection(force=True)).once().partitions
-    assert (part.outcome, replica_of(buckets).version) == (Outcome.SKIPPED, version)
+    assert job(there, clock, RunSelection(collect_orphans=True)).once().quiet_partitions == 1
+    (part,) = job(there, clock, RunSelection(force=True)).once().partitions
+    assert (part.outcome, replica_of(buckets).version) == (PartitionOutcome.SKIPPED, version)
     assert "this log is a replica of memory://" in part.why
-    assert job(there, clock).costs(job(there, clock).look()) == {}
+    assert job(there, clock).costs(job(there, clock).review()) == {}
     assert load(there).replica is not None
 
 
@@ -404,5 +404,5 @@ def test_a_run_that_cannot_ask_for_replicas_is_a_run_that_failed() -> None:
     away.error = StoreUnavailable("topics/_replicas/", "503")
     meter = Meter(clock)
     with pytest.raises(StoreUnavailable):
-        job(away, clock, watch=meter).once()
+        job(away, clock, observer=meter).once()
     assert meter.values()[names.FAILED]["run",] == 1  # type: ignore[index]

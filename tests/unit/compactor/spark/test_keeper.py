@@ -15,7 +15,7 @@ import pytest
 from keyfold.errors import ConfigError
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.s3 import S3Location
-from keyfold_compactor.job import Job, Selection
+from keyfold_compactor.job import Job, RunSelection
 from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.report.report import RunReport
 from keyfold_compactor.spark.keeper import SparkKeeper, SparkLost, as_here
@@ -57,7 +57,7 @@ class FakeSpark:
 def test_spark_is_started_once_and_stopped_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     spark = FakeSpark(monkeypatch)
     with SparkKeeper(CompactOptions.parse({**OPTIONS, "spark.executor.memory": "1g"})) as keeper:
-        keeper.look_after()
+        keeper.check_alive()
         assert spark.started == []
         assert keeper() is keeper()
         assert (spark.started, spark.stopped) == ([{"spark.executor.memory": "1g"}], 0)
@@ -69,7 +69,7 @@ def test_our_own_spark_that_died_is_cleared_away_and_started_anew(monkeypatch: p
     with SparkKeeper(CompactOptions.parse(OPTIONS)) as keeper:
         first = keeper()
         spark.alive = False
-        keeper.look_after()
+        keeper.check_alive()
         assert (len(spark.started), spark.stopped) == (1, 1)
         assert keeper() is not first
         spark.alive = False
@@ -83,7 +83,7 @@ def test_a_given_spark_that_died_is_an_error_that_says_what_to_do(monkeypatch: p
     with SparkKeeper(CompactOptions.parse(OPTIONS)) as keeper:
         keeper()
         spark.alive = False
-        for call in (keeper.look_after, keeper):
+        for call in (keeper.check_alive, keeper):
             with pytest.raises(SparkLost, match="has ended; restart the compactor the way it was started"):
                 call()
     assert len(spark.started) == 1
@@ -99,12 +99,12 @@ def test_the_loop_ends_at_once_when_a_given_spark_has_died(monkeypatch: pytest.M
         spark.alive = False
         job = Job(
             options,
-            Selection(),
+            RunSelection(),
             store,
             keeper,
             clock=ManualClock(),
             random=Random(1),
-            look_after=keeper.look_after,
+            check_executor=keeper.check_alive,
         )
         with pytest.raises(SparkLost):
             job.loop(threading.Event(), reports.append)

@@ -19,9 +19,9 @@ from keyfold.store.api import ObjectStore
 from keyfold.store.pacing import Pacer
 from keyfold.store.wrappers.faults import Fault, FaultyStore, Kind
 from keyfold_compactor.decide.horizon import Purge
-from keyfold_compactor.decide.min_garbage import Choice
+from keyfold_compactor.decide.min_garbage import PassPlan
 from keyfold_compactor.decide.parts import cut, units
-from keyfold_compactor.decide.plan import Group, SegmentStats
+from keyfold_compactor.decide.plan import SegmentGroup, SegmentStats
 from keyfold_compactor.decide.settings import Encoding
 from keyfold_compactor.decide.work import LogJob
 from keyfold_compactor.execute.large_map import Candidates
@@ -202,9 +202,9 @@ def test_what_a_unit_sends_to_its_task_does_not_grow_with_its_log() -> None:
     sizes = []
     for each in (job, long):
         stats = tuple(SegmentStats(e.record_count, e.record_count - 1, e.size_bytes - 1) for e in each.entries)
-        groups = tuple(Group(at, at, (at,), False, 1, 1) for at in range(len(each.entries)))
-        choice = Choice(groups, stats, (), unmarked_from=10**9, first_dirty=job.end)
-        found = units(each, choice, cut(each, choice, 10**9)[0], {})
+        groups = tuple(SegmentGroup(at, at, (at,), False, 1, 1) for at in range(len(each.entries)))
+        pass_plan = PassPlan(groups, stats, (), unmarked_from=10**9, first_dirty=job.end)
+        found = units(each, pass_plan, cut(each, pass_plan, 10**9)[0], {})
         assert len(found) == len(each.entries)
         sizes.append(max(len(pickle.dumps(unit)) for unit in found))
     assert sizes[1] <= sizes[0] + 100

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from keyfold.errors import IsReplica
-from keyfold.log.gc import list_names, sweep
+from keyfold.log.gc import collect_garbage, list_names
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
 from keyfold.store.wrappers.faults import Call, Fault, Kind, SimulatedCrash
@@ -308,7 +308,7 @@ def test_an_old_compactor_that_ends_its_pass_after_the_demotion_takes_nothing_of
         if call.operation == "put" and call.key == made.place.manifest_key and new.manifest.object_names() <= there():
             store.on_call = None
             with contextlib.suppress(IsReplica):
-                sweep(store, old, 0)
+                collect_garbage(store, old, 0)
             ended.append("swept")
 
     def there() -> set[str]:

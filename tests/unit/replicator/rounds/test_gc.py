@@ -9,7 +9,7 @@ import pytest
 
 from keyfold.errors import ReplicaDiverged
 from keyfold.log.edits_replica import require_follows
-from keyfold.log.gc import Swept
+from keyfold.log.gc import CollectedGarbage
 from keyfold.log.names import Place
 from keyfold.log.replica_log import ReplicaLog, ReplicaSession
 from keyfold.runtime.clock import ManualClock
@@ -113,7 +113,7 @@ def test_what_the_replica_still_names_is_no_orphan_when_the_source_names_it_no_m
     names = session.manifest.object_names()
     source.compact(merge=True)
     assert not names & source.manifest.object_names()
-    assert collect_orphans(far, session, source.log) == Swept()
+    assert collect_orphans(far, session, source.log) == CollectedGarbage()
     assert {info.key.removeprefix(source.place.folder) for info in far.list(source.place.folder)} > names
 
 
@@ -123,7 +123,7 @@ def test_nothing_is_an_orphan_by_the_word_of_another_log() -> None:
     far.put(copied, b"of a version that the next round commits", Create())
     other = MadeLog(random=Random(9))
     other.append(records("z=1"))
-    assert collect_orphans(far, session, other.log) == Swept()
+    assert collect_orphans(far, session, other.log) == CollectedGarbage()
     assert far.head(copied)
     assert collect_orphans(far, session, source.log).object_count == 1
 

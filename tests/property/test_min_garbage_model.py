@@ -1,4 +1,4 @@
-"""Passes with a floor below which no segment is rewritten: a dict, the invariants of marks, and a slow reader."""
+"""Passes that leave segments with too little garbage: a dict, the invariants of marks, and a slow reader."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_no_tombstone_goes_before_its_value_whatever_a_pass_leaves(data: st.Data
             event(f"left some: {any(p.segments_left for p in report.partitions)}")
             check(store, appended)
     if appended:
-        for number in range(3):  # without a floor all of it is made good
+        for number in range(3):  # without a minimum all of it is made good
             clock.advance(10_000)
             clean(store, EAGER, clock=clock, seed=number)
         live = [r for r in last_per_key(appended) if not r.is_tombstone]
