@@ -170,20 +170,20 @@ def _made(
     return SegmentGroup(part[0], part[-1], tuple(kept), is_remark, read_bytes, write_bytes)
 
 
-def deal(costs: Sequence[int], task_count: int) -> list[list[int]]:
+def distribute(costs: Sequence[int], task_count: int) -> list[list[int]]:
     """Distribute items over at most `task_count` tasks by cost; return positions of items.
 
     The costliest item goes to the task with the least work. No task is empty; within a task the costliest item is
     first.
     """
     task_count = max(1, min(task_count, len(costs)))
-    hands: list[list[int]] = [[] for _ in range(task_count)]
+    portions: list[list[int]] = [[] for _ in range(task_count)]
     loads = [(0, number) for number in range(task_count)]
     for item in sorted(range(len(costs)), key=lambda at: (-costs[at], at)):
         load, number = heapq.heappop(loads)
-        hands[number].append(item)
+        portions[number].append(item)
         heapq.heappush(loads, (load + max(1, costs[item]), number))
-    return [hand for hand in hands if hand]
+    return [portion for portion in portions if portion]
 
 
 def tasks_for(costs: Sequence[int], slots: int, *, least_bytes: int) -> int:

@@ -20,7 +20,7 @@ from keyfold_compactor.decide.settings import TopicSettings
 from keyfold_compactor.decide.work import LogJob
 
 # One renewal takes two requests: five hundred in sequence would take longer than a lease.
-RENEWALS_AT_ONCE: Final = 16
+RENEWALS_IN_PARALLEL: Final = 16
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class LeaseKeeper:
         self._lease_ms = lease_ms
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="keyfold-lease", daemon=True)
-        self._pool = ThreadPoolExecutor(RENEWALS_AT_ONCE, "keyfold-renew")
+        self._pool = ThreadPoolExecutor(RENEWALS_IN_PARALLEL, "keyfold-renew")
         self._under_way: dict[int, Future[None]] = {}
 
     def __enter__(self) -> Self:

@@ -24,8 +24,8 @@ class Executor(Protocol):
         Units of jobs with `single_stage` may be done in the same task.
         """
 
-    def rewrite(self, hands: Sequence[Sequence[UnitJob]], done: Done) -> list[UnitAnswer]:
-        """Do all units, one task per hand; return answers in any order. A batch may call this for each of its parts."""
+    def rewrite(self, portions: Sequence[Sequence[UnitJob]], done: Done) -> list[UnitAnswer]:
+        """Do all units, one task per portion; return answers in any order. A batch calls this for each of its parts."""
 
     def forget(self) -> None:
         """Drop the masks after the end of a batch."""

@@ -96,10 +96,10 @@ class LocalExecutor:
             done(1)
         return answers
 
-    def rewrite(self, hands: Sequence[Sequence[UnitJob]], done: Done = _nobody) -> list[UnitAnswer]:
+    def rewrite(self, portions: Sequence[Sequence[UnitJob]], done: Done = _nobody) -> list[UnitAnswer]:
         """See `Executor.rewrite`."""
         answers: list[UnitAnswer] = []
-        for unit in (unit for hand in hands for unit in hand):
+        for unit in (unit for portion in portions for unit in portion):
             answers.append(run_unit(unit, self._masks, self._store, self._patience))
             done(1)
         return answers

@@ -176,9 +176,9 @@ class BatchPasses:
                     else 2 * unit.sources[0].entry.index_size_bytes
                 )
         tasks = plan.tasks_for(costs, self._executor.slots, least_bytes=self._task_bytes_min)
-        hands = [[jobs[at] for at in hand] for hand in plan.deal(costs, tasks)]
+        portions = [[jobs[at] for at in portion] for portion in plan.distribute(costs, tasks)]
         self._progress.begin_stage("rewriting", len(jobs))
-        for answer in self._executor.rewrite(hands, self._progress.advance):
+        for answer in self._executor.rewrite(portions, self._progress.advance):
             made.setdefault(answer.log, []).append(answer)
         return made
 

@@ -106,19 +106,19 @@ def _survivors(
     masks: Mapping[MaskKey, bytes],
     store: ObjectStore,
     patience: Patience,
-    take: Callable[[list[bytes]], None],
+    write: Callable[[list[bytes]], None],
     limits: SegmentLimits,
     *,
     is_ahead: bool,
 ) -> FinishedSegment:
-    """Pass all surviving records to `take`."""
+    """Write the blocks of all surviving records."""
     encoding = unit.encoding
     rewriter = SegmentRewriter(
         sync_marker=unit.sync_marker,
         codec=encoding.codec,
         level=encoding.level,
         block_bytes=encoding.block_bytes,
-        take=take,
+        take=write,
         limits=limits,
     )
     for source in unit.sources:
@@ -132,7 +132,7 @@ def _survivors(
             hint = "run `keyfold log verify`; the log was not changed"
             raise Corrupt(unit.place.topic, unit.place.partition, str(error), hint=hint) from error
     finished = rewriter.finish()
-    take(finished.data)
+    write(finished.data)
     return finished
 
 

@@ -2,8 +2,8 @@
 
     python -m keyfold_compactor.spark.code_zip FOLDER     writes keyfold-<version>-spark.zip and keyfold_compact.py
 
-The zip has the packages of the compactor and the replicator (`replicas.run`), and their metadata, by which `keyfold`
-finds its commands. It has no libraries: they contain native code, which Python cannot import from a zip.
+The zip has the compactor's packages, the replicator's for `replicas.run`, and their metadata, by which `keyfold` finds
+its commands and the replicator. It has no libraries: they contain native code, which Python cannot import from a zip.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def write_for_submit(folder: Path) -> tuple[Path, Path]:
     folder.mkdir(parents=True, exist_ok=True)
     code = write_code_zip(folder / f"keyfold-{distribution('keyfold').version}-spark.zip")
     script = folder / "keyfold_compact.py"
-    shutil.copyfile(_origin("keyfold_compactor").with_name("__main__.py"), script)
+    shutil.copyfile(Path(__file__).parents[1] / "__main__.py", script)
     return script, code
 
 

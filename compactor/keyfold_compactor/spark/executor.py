@@ -25,7 +25,7 @@ from keyfold_compactor.decide import plan
 from keyfold_compactor.decide.work import LogJob, MapAnswer, MaskKey, Traffic, UnitAnswer, UnitJob
 from keyfold_compactor.execute.executor import Done
 from keyfold_compactor.spark.map import map_large
-from keyfold_compactor.spark.tasks import Hand, Mapped, Mask, SegmentFound, TaskEnvironment, map_task, unit_task
+from keyfold_compactor.spark.tasks import Mapped, Mask, SegmentFound, TaskEnvironment, TaskUnits, map_task, unit_task
 
 MAP_TASK_BYTES_MIN: Final = 32 * 1024 * 1024
 # The driver's memory for the masks of one batch. Spark's own limit for results is 1 GiB.
@@ -61,12 +61,12 @@ class SparkExecutor:
     def map_logs(self, jobs: Sequence[LogJob], done: Done) -> list[MapAnswer]:
         """See `Executor.map_logs`."""
         self.forget()  # masks have a log's number in its batch as key: do not mix in those of a failed batch
-        carried = _carried(jobs, self._masks_bytes)
+        in_driver = _kept_in_driver(jobs, self._masks_bytes)
         small = [j for j in jobs if j.index_bytes <= self._map_bytes]
         large = [j for j in jobs if j.index_bytes > self._map_bytes]
         figures: list[MapAnswer | SegmentFound] = []
         for through_driver in (True, False):
-            chosen = [j for j in small if (j.number in carried) == through_driver]
+            chosen = [j for j in small if (j.number in in_driver) == through_driver]
             if chosen:
                 self._context.setJobDescription(f"map {len(chosen)} logs")
                 with self._watched(done, len(chosen)):
@@ -80,21 +80,21 @@ class SparkExecutor:
             )
             try:
                 with self._watched(done, 0):  # its tasks count pieces of one step
-                    figures += self._collected(found, through_driver=job.number in carried)
+                    figures += self._collected(found, through_driver=job.number in in_driver)
             finally:
                 below.unpersist()
             done(1)
         return _answers(jobs, figures)
 
-    def rewrite(self, hands: Sequence[Sequence[UnitJob]], done: Done) -> list[UnitAnswer]:
+    def rewrite(self, portions: Sequence[Sequence[UnitJob]], done: Done) -> list[UnitAnswer]:
         """See `Executor.rewrite`."""
-        if not hands:
+        if not portions:
             return []
-        count = sum(map(len, hands))
+        count = sum(map(len, portions))
         self._context.setJobDescription(f"rewrite {count} segments")
         with self._watched(done, count):
             task = partial(unit_task, self._environment, self._counter)
-            answers: list[UnitAnswer] = self._parts(hands).mapPartitions(task).collect()
+            answers: list[UnitAnswer] = self._parts(portions).mapPartitions(task).collect()
             return answers
 
     def forget(self) -> None:
@@ -151,40 +151,42 @@ class SparkExecutor:
     def _map_small(self, jobs: list[LogJob]) -> RDD[Any]:
         whole = [job for job in jobs if job.single_stage is not None]
         only_map = [job for job in jobs if job.single_stage is None]
-        hands = [
-            *self._hands(
+        portions = [
+            *self._portions(
                 whole, [j.size_bytes + j.index_bytes + plan.LOG_COST_BYTES for j in whole], plan.TASK_BYTES_MIN
             ),
-            *self._hands(only_map, [j.index_bytes + plan.LOG_COST_BYTES for j in only_map], MAP_TASK_BYTES_MIN),
+            *self._portions(only_map, [j.index_bytes + plan.LOG_COST_BYTES for j in only_map], MAP_TASK_BYTES_MIN),
         ]
-        return self._context.parallelize(hands, len(hands)).mapPartitions(
+        return self._context.parallelize(portions, len(portions)).mapPartitions(
             partial(map_task, self._environment, self._counter)
         )
 
-    def _hands(self, jobs: list[LogJob], costs: list[int], least_bytes: int) -> list[list[LogJob]]:
+    def _portions(self, jobs: list[LogJob], costs: list[int], least_bytes: int) -> list[list[LogJob]]:
         if not jobs:
             return []
         tasks = plan.tasks_for(costs, self.slots, least_bytes=least_bytes)
-        return [[jobs[at] for at in hand] for hand in plan.deal(costs, tasks)]
+        return [[jobs[at] for at in portion] for portion in plan.distribute(costs, tasks)]
 
-    def _parts(self, hands: Sequence[Sequence[UnitJob]]) -> RDD[Any]:
-        """Return units and their masks, by the number of their hand."""
-        hand_of = {key: number for number, hand in enumerate(hands) for unit in hand for key in unit.mask_keys()}
-        masks: list[dict[MaskKey, bytes]] = [{} for _ in hands]
-        for key in hand_of.keys() & self._masks.keys():
-            masks[hand_of[key]][key] = self._masks[key]
-        numbered = [(n, Hand(list(hand), masks[n])) for n, hand in enumerate(hands)]
-        units = self._context.parallelize(numbered, len(hands))
-        shuffled = hand_of.keys() - self._masks.keys()
+    def _parts(self, portions: Sequence[Sequence[UnitJob]]) -> RDD[Any]:
+        """Return units and their masks, by the number of their portion."""
+        portion_of = {
+            key: number for number, portion in enumerate(portions) for unit in portion for key in unit.mask_keys()
+        }
+        masks: list[dict[MaskKey, bytes]] = [{} for _ in portions]
+        for key in portion_of.keys() & self._masks.keys():
+            masks[portion_of[key]][key] = self._masks[key]
+        numbered = [(n, TaskUnits(list(portion), masks[n])) for n, portion in enumerate(portions)]
+        units = self._context.parallelize(numbered, len(portions))
+        shuffled = portion_of.keys() - self._masks.keys()
         if not shuffled:
             return units
-        wanted = self._context.broadcast({key: hand_of[key] for key in shuffled})
+        wanted = self._context.broadcast({key: portion_of[key] for key in shuffled})
         self._shared.append(wanted)
         parts = [units, *(rdd.mapPartitions(partial(_masks_for, wanted)) for rdd in self._mapped)]
-        return self._context.union(parts).partitionBy(len(hands), _same)
+        return self._context.union(parts).partitionBy(len(portions), _same)
 
 
-def _carried(jobs: Sequence[LogJob], masks_bytes: int) -> frozenset[int]:
+def _kept_in_driver(jobs: Sequence[LogJob], masks_bytes: int) -> frozenset[int]:
     """Return the numbers of the logs whose masks go through the driver: the smallest ones, as many as fit."""
     numbers: set[int] = set()
     for count, number in sorted((sum(e.record_count for e in job.entries), job.number) for job in jobs):
@@ -196,10 +198,10 @@ def _carried(jobs: Sequence[LogJob], masks_bytes: int) -> frozenset[int]:
 
 
 def _masks_for(wanted: Any, mapped: Iterator[Mapped]) -> Iterator[tuple[int, Mask]]:
-    hand_of = wanted.value
+    portion_of = wanted.value
     for item in mapped:
-        if isinstance(item, Mask) and item.key in hand_of:
-            yield hand_of[item.key], item
+        if isinstance(item, Mask) and item.key in portion_of:
+            yield portion_of[item.key], item
 
 
 def _is_figure(item: Mapped) -> bool:

@@ -41,27 +41,27 @@ def map_large(
     job = shared.value
     buckets = max(slots, min(BUCKETS_MAX, math.ceil(4 * job.index_bytes / map_bytes)))
     costs = [e.index_size_bytes for e in job.entries]
-    hands = plan.deal(costs, buckets)
+    portions = plan.distribute(costs, buckets)
     steps = partial(_split_task, environment, counter, shared, buckets)
-    found = context.parallelize(hands, len(hands)).mapPartitions(steps).persist(StorageLevel.MEMORY_AND_DISK)
+    found = context.parallelize(portions, len(portions)).mapPartitions(steps).persist(StorageLevel.MEMORY_AND_DISK)
     matched = (
         found.filter(_is_candidate).partitionBy(buckets, _same).mapPartitions(partial(_match_task, counter, shared))
     )
     rest = found.filter(_is_rest).map(_unkeyed)
-    hand_of = {position: number for number, hand in enumerate(hands) for position in hand}
-    parts = context.union([matched, rest, context.parallelize(_listed(hands), len(hands))])
-    by_hand = parts.map(partial(_to_hand, hand_of)).partitionBy(len(hands), _same)
-    return by_hand.mapPartitions(partial(_decide_task, environment, counter, shared)), found
+    portion_of = {position: number for number, portion in enumerate(portions) for position in portion}
+    parts = context.union([matched, rest, context.parallelize(_listed(portions), len(portions))])
+    by_portion = parts.map(partial(_to_portion, portion_of)).partitionBy(len(portions), _same)
+    return by_portion.mapPartitions(partial(_decide_task, environment, counter, shared)), found
 
 
 def _split_task(
-    environment: TaskEnvironment, counter: Counter, shared: Any, buckets: int, hands: Iterable[list[int]]
+    environment: TaskEnvironment, counter: Counter, shared: Any, buckets: int, portions: Iterable[list[int]]
 ) -> Iterator[tuple[int, Candidates | Superseded | SegmentFound]]:
     """Yield candidates under their bucket, and everything else under -1."""
     job: LogJob = shared.value
     with environment.open() as (store, _):
-        for hand in hands:
-            for position in hand:
+        for portion in portions:
+            for position in portion:
                 counted = CountedStore(store)
                 try:
                     for item in split(job, position, counted, environment.patience(), buckets):
@@ -127,8 +127,8 @@ def _decide_task(
                 yield Mask((job.number, position), bits)
 
 
-def _listed(hands: list[list[int]]) -> list[int]:
-    return [position for hand in hands for position in hand]
+def _listed(portions: list[list[int]]) -> list[int]:
+    return [position for portion in portions for position in portion]
 
 
 def _is_candidate(pair: tuple[int, object]) -> bool:
@@ -143,8 +143,8 @@ def _unkeyed(pair: tuple[int, Any]) -> Any:
     return pair[1]
 
 
-def _to_hand(hand_of: dict[int, int], part: Superseded | SegmentFound | int) -> tuple[int, Any]:
-    return hand_of[part if isinstance(part, int) else part.position], part
+def _to_portion(portion_of: dict[int, int], part: Superseded | SegmentFound | int) -> tuple[int, Any]:
+    return portion_of[part if isinstance(part, int) else part.position], part
 
 
 def _same(key: int) -> int:

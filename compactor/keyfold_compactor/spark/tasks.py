@@ -36,8 +36,8 @@ R = TypeVar("R")
 # A log with a smaller index, or a unit with less to read, waits for the bucket rather than for a processor.
 SMALL_INDEX_BYTES: Final = 1024 * 1024
 SMALL_UNIT_BYTES: Final = 4 * 1024 * 1024
-MAPS_AT_ONCE: Final = 4  # each reads with threads of its own
-UNITS_AT_ONCE: Final = 8
+MAPS_IN_PARALLEL: Final = 4  # each reads with threads of its own
+UNITS_IN_PARALLEL: Final = 8
 
 
 class StoreSource(Protocol):
@@ -54,7 +54,7 @@ class Mask(NamedTuple):
     bits: bytes
 
 
-class Hand(NamedTuple):
+class TaskUnits(NamedTuple):
     """The units of one task, and those of their masks that went through the driver."""
 
     units: list[UnitJob]
@@ -147,14 +147,14 @@ class Counter(Protocol):
         """Add `count` finished items."""
 
 
-def map_task(environment: TaskEnvironment, done: Counter, hands: Iterable[list[LogJob]]) -> Iterator[Mapped]:
+def map_task(environment: TaskEnvironment, done: Counter, portions: Iterable[list[LogJob]]) -> Iterator[Mapped]:
     """Map whole logs, or clean them in one stage if allowed: large ones in sequence, small ones in parallel."""
-    jobs = [job for hand in hands for job in hand]
-    at_once = UNITS_AT_ONCE if any(job.single_stage for job in jobs) else MAPS_AT_ONCE
+    jobs = [job for portion in portions for job in portion]
+    thread_count = UNITS_IN_PARALLEL if any(job.single_stage for job in jobs) else MAPS_IN_PARALLEL
     with environment.open() as (store, pacer):
         waits = _Waits(pacer)
         work = partial(_mapped, store, environment)
-        for answer, masks in some_at_once(work, jobs, _is_small, at_once):
+        for answer, masks in some_in_parallel(work, jobs, _is_small_log, thread_count):
             done.add(1)
             yield _waited(answer, waits.since_last_s())
             for key, bits in masks.items():
@@ -162,9 +162,9 @@ def map_task(environment: TaskEnvironment, done: Counter, hands: Iterable[list[L
 
 
 def unit_task(
-    environment: TaskEnvironment, done: Counter, parts: Iterable[tuple[int, Mask | Hand]]
+    environment: TaskEnvironment, done: Counter, parts: Iterable[tuple[int, Mask | TaskUnits]]
 ) -> Iterator[UnitAnswer]:
-    """Do the units of one hand, large ones in sequence. Their masks arrive with them, in any order."""
+    """Do the units of one portion, large ones in sequence. Their masks arrive with them, in any order."""
     masks: dict[MaskKey, bytes] = {}
     units: list[UnitJob] = []
     for _, part in parts:
@@ -178,13 +178,13 @@ def unit_task(
     with environment.open() as (store, pacer):
         waits = _Waits(pacer)
         work = partial(_done_unit, masks, store, environment)
-        for answer in some_at_once(work, units, lambda unit: unit.source_bytes < SMALL_UNIT_BYTES, UNITS_AT_ONCE):
+        for answer in some_in_parallel(work, units, _is_small_unit, UNITS_IN_PARALLEL):
             done.add(1)
             yield _waited(answer, waits.since_last_s())
 
 
-def some_at_once(
-    work: Callable[[T], R], items: Sequence[T], is_small: Callable[[T], bool], at_once: int
+def some_in_parallel(
+    work: Callable[[T], R], items: Sequence[T], is_small: Callable[[T], bool], thread_count: int
 ) -> Iterator[R]:
     """Yield the results of the large items, one after another, and then of the small ones, several at a time.
 
@@ -196,15 +196,19 @@ def some_at_once(
     if len(small) < 2:
         yield from map(work, small)
         return
-    pool = ThreadPoolExecutor(min(at_once, len(small)), "keyfold-task")
+    pool = ThreadPoolExecutor(min(thread_count, len(small)), "keyfold-task")
     try:
         yield from pool.map(work, small)
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _is_small(job: LogJob) -> bool:
+def _is_small_log(job: LogJob) -> bool:
     return job.index_bytes < SMALL_INDEX_BYTES and (job.single_stage is None or job.size_bytes < SMALL_UNIT_BYTES)
+
+
+def _is_small_unit(unit: UnitJob) -> bool:
+    return unit.source_bytes < SMALL_UNIT_BYTES
 
 
 def _mapped(store: ObjectStore, environment: TaskEnvironment, job: LogJob) -> tuple[MapAnswer, dict[MaskKey, bytes]]:

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from keyfold_compactor.decide.plan import SegmentGroup, SegmentStats, deal, group, tasks_for
+from keyfold_compactor.decide.plan import SegmentGroup, SegmentStats, distribute, group, tasks_for
 from tests.support.manifests import entry, sink_name
 
 
@@ -109,11 +109,11 @@ def test_groups_cover_what_changes_once_and_obey_the_limits(seed: int) -> None:
 def test_dealing_gives_every_item_once_and_balances_bytes(task_count: int) -> None:
     random = Random(task_count)
     costs = [random.randrange(1, 1_000) for _ in range(60)]
-    hands = deal(costs, task_count)
-    assert sorted(at for hand in hands for at in hand) == list(range(60))
-    loads = [sum(costs[at] for at in hand) for hand in hands]
-    assert max(loads) <= sum(costs) / len(hands) + max(costs)
-    assert deal([], task_count) == []
+    portions = distribute(costs, task_count)
+    assert sorted(at for portion in portions for at in portion) == list(range(60))
+    loads = [sum(costs[at] for at in portion) for portion in portions]
+    assert max(loads) <= sum(costs) / len(portions) + max(costs)
+    assert distribute([], task_count) == []
 
 
 @pytest.mark.parametrize(

@@ -326,8 +326,8 @@ class Dying:
     def map_logs(self, jobs: Sequence[LogJob], done: Done) -> list[MapAnswer]:
         raise RuntimeError(f"lost its executors over {len(jobs)} logs")
 
-    def rewrite(self, hands: Sequence[Sequence[UnitJob]], done: Done) -> list[UnitAnswer]:
-        raise AssertionError(hands)
+    def rewrite(self, portions: Sequence[Sequence[UnitJob]], done: Done) -> list[UnitAnswer]:
+        raise AssertionError(portions)
 
     def forget(self) -> None:
         """Nothing is kept."""

@@ -99,8 +99,8 @@ class Dying:
     def map_logs(self, jobs: Sequence[LogJob], done: Done) -> list[MapAnswer]:
         raise RuntimeError(f"the driver lost its executors while it mapped {len(jobs)} logs")
 
-    def rewrite(self, hands: Sequence[Sequence[UnitJob]], done: Done) -> list[UnitAnswer]:
-        raise AssertionError(hands)
+    def rewrite(self, portions: Sequence[Sequence[UnitJob]], done: Done) -> list[UnitAnswer]:
+        raise AssertionError(portions)
 
     def forget(self) -> None:
         """Nothing is kept."""
@@ -200,8 +200,8 @@ def test_the_report_as_text_says_what_happened() -> None:
 class Forgetful(LocalExecutor):
     """Loses the answer of every unit."""
 
-    def rewrite(self, hands: Sequence[Sequence[UnitJob]], done: Done = lambda _: None) -> list[UnitAnswer]:
-        super().rewrite(hands, done)
+    def rewrite(self, portions: Sequence[Sequence[UnitJob]], done: Done = lambda _: None) -> list[UnitAnswer]:
+        super().rewrite(portions, done)
         return []
 
 

@@ -15,13 +15,13 @@ from keyfold.runtime.clock import SystemClock
 from keyfold.runtime.throttle import ThrottleLost
 from keyfold.store.memory import MemoryStore
 from keyfold.store.wrappers.counting import CountedStore
-from keyfold_compactor.decide.plan import deal
+from keyfold_compactor.decide.plan import distribute
 from keyfold_compactor.decide.work import LogJob, MapAnswer, UnitAnswer, UnitJob
 from keyfold_compactor.execute.executor import Done
 from keyfold_compactor.execute.local import LocalExecutor
 from keyfold_compactor.execute.run import Run, RunSettings
 from keyfold_compactor.report.report import PartitionOutcome, RunReport
-from keyfold_compactor.spark.tasks import some_at_once
+from keyfold_compactor.spark.tasks import some_in_parallel
 from tests.support.cleaning import EAGER, SMALL, Sink, last_per_key, load, patience, read_all, record
 
 HUGE = Place("topics", "users", 0)
@@ -50,7 +50,7 @@ class Watched(LocalExecutor):
     small: Sequence[Place] = ()
     slots: int = 4
     mapped: list[list[Place]] = field(default_factory=list)
-    hands: list[list[list[UnitJob]]] = field(default_factory=list)
+    portions: list[list[list[UnitJob]]] = field(default_factory=list)
     clean_before: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -61,11 +61,11 @@ class Watched(LocalExecutor):
         self.mapped.append([j.place for j in jobs])
         return super().map_logs(jobs, done)
 
-    def rewrite(self, hands: Sequence[Sequence[UnitJob]], done: Done = lambda _: None) -> list[UnitAnswer]:
-        self.hands.append([list(hand) for hand in hands])
+    def rewrite(self, portions: Sequence[Sequence[UnitJob]], done: Done = lambda _: None) -> list[UnitAnswer]:
+        self.portions.append([list(portion) for portion in portions])
         manifests = [load(self.store, place) for place in self.small]
         self.clean_before.append(sum(m.first_dirty_offset == m.next_offset for m in manifests))
-        return super().rewrite(hands, done)
+        return super().rewrite(portions, done)
 
 
 def new_run(store: MemoryStore | CountedStore, executor: LocalExecutor, seed: int = 1, **changes: int) -> Run:
@@ -102,7 +102,7 @@ def test_small_logs_of_a_batch_wait_for_the_first_part_of_a_larger_one_and_no_lo
     report = new_run(store, executor, pass_bytes=20_000, shares=1).clean([HUGE, *places(30)])
     assert report.exit_code == 0
     assert len(executor.mapped) == 1
-    assert len(executor.hands) > 3
+    assert len(executor.portions) > 3
     assert executor.clean_before[0] == 0
     assert set(executor.clean_before[1:]) == {30}
 
@@ -111,11 +111,11 @@ def test_the_tasks_of_a_batch_move_about_the_same_bytes_though_one_log_is_huge()
     store, executor = with_a_huge_one(100)
     run = new_run(store, executor, shares=1, task_bytes_min=1)  # so little is one task a slot otherwise
     assert run.clean([HUGE, *places(100)]).exit_code == 0
-    (hands,) = executor.hands
-    moved = [[_moved_bytes(unit) for unit in hand] for hand in hands]
-    loads = [sum(hand) for hand in moved]
-    assert len(hands) == 16
-    assert {unit.log for hand in hands for unit in hand} == set(range(101))
+    (portions,) = executor.portions
+    moved = [[_moved_bytes(unit) for unit in portion] for portion in portions]
+    loads = [sum(portion) for portion in moved]
+    assert len(portions) == 16
+    assert {unit.log for portion in portions for unit in portion} == set(range(101))
     assert max(loads) - min(loads) <= max(map(max, moved))
     assert max(loads) <= 1.15 * sum(loads) / len(loads)
 
@@ -131,7 +131,7 @@ def test_bins_differ_by_no_more_than_a_small_log_where_there_are_thousands() -> 
     """One log of 10 GiB in units of 128 MiB among five thousand of 1 MiB."""
     costs = [128 * MIB] * 80 + [MIB] * 5_000
     for tasks in (8, 16, 100):
-        loads = [sum(costs[at] for at in hand) for hand in deal(costs, tasks)]
+        loads = [sum(costs[at] for at in portion) for portion in distribute(costs, tasks)]
         assert len(loads) == tasks
         assert max(loads) - min(loads) <= (128 * MIB if tasks > 80 else MIB)
 
@@ -152,7 +152,18 @@ def test_a_task_does_large_things_one_by_one_and_small_ones_some_at_once() -> No
         return -item
 
     items = [100, 1, 2, 300, 3, 4, 5, 6, 7, 8]
-    assert list(some_at_once(work, items, lambda item: item < 100, 4)) == [-100, -300, -1, -2, -3, -4, -5, -6, -7, -8]
+    assert list(some_in_parallel(work, items, lambda item: item < 100, 4)) == [
+        -100,
+        -300,
+        -1,
+        -2,
+        -3,
+        -4,
+        -5,
+        -6,
+        -7,
+        -8,
+    ]
     assert seen[:2] == [(100, 1), (300, 1)]
     assert max(count for _, count in seen) == 4
 
@@ -169,9 +180,9 @@ def test_what_ends_a_task_ends_all_that_it_has_not_begun() -> None:
         return item
 
     with pytest.raises(ThrottleLost, match="gone"):
-        list(some_at_once(work, range(1, 1_000), lambda _: True, 2))
+        list(some_in_parallel(work, range(1, 1_000), lambda _: True, 2))
     assert len(begun) < 100
-    results = some_at_once(work, range(10, 1_000), lambda _: True, 2)
+    results = some_in_parallel(work, range(10, 1_000), lambda _: True, 2)
     assert next(results) == 10
     results.close()  # type: ignore[attr-defined]
     assert len(begun) < 200

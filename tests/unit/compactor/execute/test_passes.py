@@ -46,12 +46,12 @@ class DiesLater(LocalExecutor):
 
     rounds = 0
 
-    def rewrite(self, hands: Sequence[Sequence[UnitJob]], done: Done = lambda _: None) -> list[UnitAnswer]:
+    def rewrite(self, portions: Sequence[Sequence[UnitJob]], done: Done = lambda _: None) -> list[UnitAnswer]:
         self.rounds += 1
         if self.rounds > 1:
             self.before_death()
             raise RuntimeError("the driver lost its executors")
-        return super().rewrite(hands, done)
+        return super().rewrite(portions, done)
 
     def before_death(self) -> None:
         """What happens meanwhile."""
@@ -113,8 +113,8 @@ def test_a_part_whose_commit_is_refused_is_a_lost_claim_and_no_failure() -> None
     class Overtaken(LocalExecutor):
         rounds = 0
 
-        def rewrite(self, hands: Sequence[Sequence[UnitJob]], done: Done = lambda _: None) -> list[UnitAnswer]:
-            answers = super().rewrite(hands, done)
+        def rewrite(self, portions: Sequence[Sequence[UnitJob]], done: Done = lambda _: None) -> list[UnitAnswer]:
+            answers = super().rewrite(portions, done)
             self.rounds += 1
             if self.rounds == 2:
                 clock.advance(60_001)
@@ -143,10 +143,10 @@ def test_a_commit_whose_result_stays_unknown_ends_the_pass_and_the_next_run_goes
     store = FaultyStore(inner, faults)
 
     class Watching(LocalExecutor):
-        def rewrite(self, hands: Sequence[Sequence[UnitJob]], done: Done = lambda _: None) -> list[UnitAnswer]:
+        def rewrite(self, portions: Sequence[Sequence[UnitJob]], done: Done = lambda _: None) -> list[UnitAnswer]:
             nonlocal rounds, is_away
             rounds += 1
-            answers = super().rewrite(hands, done)
+            answers = super().rewrite(portions, done)
             is_away = rounds == part
             return answers
 
@@ -185,11 +185,11 @@ def test_a_pass_in_parts_ends_where_its_topic_is_not_to_be_compacted_any_more(po
     class Changed(LocalExecutor):
         rounds = 0
 
-        def rewrite(self, hands: Sequence[Sequence[UnitJob]], done: Done = lambda _: None) -> list[UnitAnswer]:
+        def rewrite(self, portions: Sequence[Sequence[UnitJob]], done: Done = lambda _: None) -> list[UnitAnswer]:
             self.rounds += 1
             if self.rounds == 2:
                 sink.follow({"cleanup.policy": policy})
-            return super().rewrite(hands, done)
+            return super().rewrite(portions, done)
 
     executor = Changed(store, patience(clock, Random(1)))
     settings = RunSettings(settings_of=followed, threads=1, pass_bytes=1)
@@ -242,13 +242,13 @@ def test_the_lease_is_kept_while_parts_are_left_and_no_longer(monkeypatch: pytes
             super().__init__(batch, lease_ms)
 
     class Watching(LocalExecutor):
-        def rewrite(self, hands: Sequence[Sequence[UnitJob]], done: Done = lambda _: None) -> list[UnitAnswer]:
+        def rewrite(self, portions: Sequence[Sequence[UnitJob]], done: Done = lambda _: None) -> list[UnitAnswer]:
             (claims,) = batches
             kept.extend(c.keep for c in claims)
             clock.advance(50_000)
             for claim in claims:
                 claim.session.renew(60_000)
-            return super().rewrite(hands, done)
+            return super().rewrite(portions, done)
 
     monkeypatch.setattr("keyfold_compactor.execute.run.LeaseKeeper", Keeper)
     (part,) = run(store, Watching(store, patience(clock, Random(1))), clock).partitions

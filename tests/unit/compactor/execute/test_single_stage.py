@@ -33,9 +33,9 @@ class Stages:
         self.allowed += [job.single_stage is not None for job in jobs]
         return self._inner.map_logs(jobs, done)
 
-    def rewrite(self, hands: Sequence[Sequence[UnitJob]], done: Done) -> list[UnitAnswer]:
-        self.dealt += [unit for hand in hands for unit in hand]
-        return self._inner.rewrite(hands, done)
+    def rewrite(self, portions: Sequence[Sequence[UnitJob]], done: Done) -> list[UnitAnswer]:
+        self.dealt += [unit for portion in portions for unit in portion]
+        return self._inner.rewrite(portions, done)
 
     def forget(self) -> None:
         self._inner.forget()

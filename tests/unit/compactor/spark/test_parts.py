@@ -184,15 +184,15 @@ def test_masks_that_went_through_the_driver_are_forgotten_with_their_batch() -> 
 
 
 def test_the_smallest_masks_go_through_the_driver_as_many_as_may() -> None:
-    from keyfold_compactor.spark.executor import _carried
+    from keyfold_compactor.spark.executor import _kept_in_driver
 
     _, job = two_segments()
     count = sum(e.record_count for e in job.entries)
     twice = replace(job, number=1, entries=job.entries * 2)
     one, two = count // 8 + 1, 2 * count // 8 + 1
-    assert _carried([twice, job], one + two) == {0, 1}
-    assert _carried([twice, job], one + two - 1) == {0}
-    assert _carried([twice, job], one - 1) == set()
+    assert _kept_in_driver([twice, job], one + two) == {0, 1}
+    assert _kept_in_driver([twice, job], one + two - 1) == {0}
+    assert _kept_in_driver([twice, job], one - 1) == set()
 
 
 def test_what_a_unit_sends_to_its_task_does_not_grow_with_its_log() -> None:
