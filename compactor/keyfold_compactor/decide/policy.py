@@ -112,6 +112,21 @@ class CleaningDecision:
         return (first, -self.overdue_ms, -self.range.dirty_ratio)
 
 
+@dataclass(frozen=True, slots=True)
+class PartitionReview:
+    """A partition as a run read it: its version and the decision about it, or the error."""
+
+    place: Place
+    pinned: Pinned | None = None
+    decision: CleaningDecision | None = None
+    error: KeyfoldError | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Stored bytes of the log's clean and cleanable part."""
+        return self.decision.range.clean_bytes + self.decision.range.cleanable_bytes if self.decision else 0
+
+
 def clean_range(manifest: Manifest, settings: TopicSettings, now_ms: int) -> CleanRange:
     """Return where a log's clean part ends and where its uncleanable part begins; `now_ms` is store time."""
     start = manifest.log_start_offset
@@ -238,21 +253,6 @@ def _why_not(manifest: Manifest, parts: CleanRange, settings: TopicSettings) -> 
         return f"all dirty segments are younger than min.compaction.lag.ms ({settings.min_compaction_lag_ms})"
     ratio = f"min.cleanable.dirty.ratio ({settings.min_cleanable_dirty_ratio:g})"
     return f"dirty ratio {parts.dirty_ratio:.3f} is not above {ratio}"
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionReview:
-    """What a run has read of a partition, and decided about it: a version and a decision, or an error."""
-
-    place: Place
-    pinned: Pinned | None = None
-    decision: CleaningDecision | None = None
-    error: KeyfoldError | None = None
-
-    @property
-    def size_bytes(self) -> int:
-        """Stored bytes of the log's clean and cleanable part."""
-        return self.decision.range.clean_bytes + self.decision.range.cleanable_bytes if self.decision else 0
 
 
 def by_urgency(reviews: Iterable[PartitionReview], batch_bytes: int) -> list[PartitionReview]:
