@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import cache
+from pathlib import Path
 from typing import Final
 
 from prometheus_client import CollectorRegistry
@@ -29,16 +30,24 @@ TARGET_LABELS: Final = frozenset({"namespace", "job", "instance", "pod"})
 
 SERVICES: Final = ("sink", "compactor", "replica")
 
+EXPOSITIONS: Final = Path(__file__).parents[1] / "unit/metrics/exposition"
+"""The text of each service's scrape; `python -m tests.support.served_metrics` writes it after an intended change."""
+
 
 @cache
 def served(service: str) -> dict[str, frozenset[str]]:
     """Sample names of one service as they are scraped, each with the labels of its own."""
-    registries = {"sink": _sink, "compactor": _compactor, "replica": _replica}
     return {
         sample.name: frozenset(sample.labels)
-        for family in text_string_to_metric_families(generate_latest(registries[service]()).decode())
+        for family in text_string_to_metric_families(exposition(service))
         for sample in family.samples
     }
+
+
+def exposition(service: str) -> str:
+    """What one service answers to a scrape, the same text at every call."""
+    registries = {"sink": _sink, "compactor": _compactor, "replica": _replica}
+    return generate_latest(registries[service]()).decode()
 
 
 def all_served() -> dict[str, frozenset[str]]:
@@ -101,3 +110,8 @@ def unserved() -> Iterable[str]:
     declared |= {metric.name for metric in (*compactor_names.METRICS, *replica_names.METRICS)}
     found = {name.removesuffix(part) for name in all_served() for part in ("_bucket", "_sum", "_count", "")}
     return sorted(declared - found)
+
+
+if __name__ == "__main__":
+    for each in SERVICES:
+        (EXPOSITIONS / f"{each}.txt").write_text(exposition(each), encoding="utf-8")

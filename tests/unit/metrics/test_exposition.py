@@ -1,0 +1,12 @@
+"""The text that Prometheus scrapes, byte for byte: names, kinds, help texts, labels and values of every service."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.served_metrics import EXPOSITIONS, SERVICES, exposition
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_the_exposition_of_a_service_is_unchanged(service: str) -> None:
+    assert exposition(service) == (EXPOSITIONS / f"{service}.txt").read_text(encoding="utf-8")
