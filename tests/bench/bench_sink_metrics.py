@@ -33,9 +33,9 @@ from keyfold_sink.group.assignment import Assigned
 from keyfold_sink.group.group import Group
 from keyfold_sink.kafka.source import GapPolicy
 from keyfold_sink.metrics import names
+from keyfold_sink.metrics.collector import SinkMetrics
 from keyfold_sink.metrics.meter import TaskMeter
 from keyfold_sink.metrics.metered_store import MeteredStore
-from keyfold_sink.metrics.registry import SinkMetrics
 from keyfold_sink.process import tune_process
 from keyfold_sink.status import PartitionStatus, State, TaskStatus, dump, load_task
 from keyfold_sink.task.reading import Reading

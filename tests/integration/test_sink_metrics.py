@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from keyfold.metrics.metric import Metric
 from keyfold_sink.metrics import names
-from keyfold_sink.metrics.metric import Metric
 from keyfold_sink.metrics.names import BY_NAME
 from tests.support.kafka import KafkaBroker, produce_all, synthetic
 from tests.support.moto import Fault, LocalS3Process

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from keyfold.metrics.metric import Metric
 from keyfold_compactor.report import metric_names as compactor_names
-from keyfold_compactor.report.metric_names import Metric as CompactorMetric
 from keyfold_replicator.status import metric_names as replica_names
 from keyfold_sink.metrics import names
-from keyfold_sink.metrics.metric import Metric, Scope
+from keyfold_sink.metrics.definitions import CONNECTOR
 from keyfold_sink.metrics.names import METRICS
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
@@ -27,7 +27,6 @@ PAGES: Final = (PAGE, COMPACTOR_PAGE, REPLICA_PAGE)
 COMMAND: Final = "make docs"
 
 _PRINTED: Final = re.compile(r"(<!-- printed: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
-_SCOPES: Final = {Scope.TASK: "", Scope.PARTITION: "", Scope.CONNECTOR: "`connector`", Scope.WORKER: ""}
 _FIRST_OF_OWN: Final = (
     ("progress", names.LAG),
     ("store", names.REQUESTS),
@@ -45,25 +44,30 @@ def sections() -> dict[str, Sequence[Metric]]:
     starts = {metric: title for title, metric in _FIRST_OF_OWN}
     for metric in METRICS:
         own = starts.get(metric, own)
-        found.setdefault(metric.connect.split(" ")[0] if metric.connect else own, []).append(metric)
+        found.setdefault(metric.equivalent.split(" ")[0] if metric.equivalent else own, []).append(metric)
     return dict(found)
 
 
 def table(metrics: Sequence[Metric]) -> str:
     """One table, with a column for Connect's name where they have one."""
-    connect = any(metric.connect for metric in metrics)
+    connect = any(metric.equivalent for metric in metrics)
     heads = ["metric", *(["Connect"] if connect else []), "kind", "labels", "what it says", "when it rises"]
     lines = [_row(heads), _row(["---"] * len(heads))]
     for metric in metrics:
-        labels = ", ".join(filter(None, [_SCOPES[metric.scope], *(f"`{label}`" for label in metric.own_labels)]))
-        bean = [f"`{metric.connect.partition(' ')[2]}`"] if connect else []
+        labels = ", ".join(
+            filter(
+                None,
+                ["`connector`" if metric.subject == CONNECTOR else "", *(f"`{label}`" for label in metric.own_labels)],
+            )
+        )
+        bean = [f"`{metric.equivalent.partition(' ')[2]}`"] if connect else []
         lines.append(_row([f"`{metric.name}`", *bean, metric.kind, labels or "-", metric.help, metric.rises]))
     return "\n".join(lines) + "\n"
 
 
 def compactor_table() -> str:
     """Return the table of the compactor's metrics, with the attribute of Kafka's cleaner."""
-    return _named_table("Kafka", compactor_names.METRICS, lambda m: m.kafka_name.rpartition("name=")[2], ())
+    return _named_table("Kafka", compactor_names.METRICS, lambda m: m.equivalent.rpartition("name=")[2], ())
 
 
 def replica_table() -> str:
@@ -71,9 +75,7 @@ def replica_table() -> str:
     return _named_table("MapR", replica_names.METRICS, lambda m: replica_names.MAPR_NAMES.get(m, ""), ("replica",))
 
 
-def _named_table(
-    head: str, metrics: Sequence[CompactorMetric], name: Callable[[CompactorMetric], str], common: Sequence[str]
-) -> str:
+def _named_table(head: str, metrics: Sequence[Metric], name: Callable[[Metric], str], common: Sequence[str]) -> str:
     heads = ["metric", head, "labels", "meaning", "when it rises"]
     lines = [_row(heads), _row(["---"] * len(heads))]
     for metric in metrics:

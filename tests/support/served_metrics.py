@@ -14,15 +14,14 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from keyfold.metrics.metric import Metric, Sample, Samples
+from keyfold.metrics.prometheus import MetricsCollector
 from keyfold.runtime.clock import ManualClock
 from keyfold_compactor.report import metric_names as compactor_names
-from keyfold_compactor.report.metrics import Values
-from keyfold_compactor.report.metrics_registry import Served
 from keyfold_replicator.status import metric_names as replica_names
+from keyfold_sink.metrics.collector import SinkMetrics
 from keyfold_sink.metrics.meter import BAR
-from keyfold_sink.metrics.metric import Metric
 from keyfold_sink.metrics.names import METRICS as SINK_METRICS
-from keyfold_sink.metrics.registry import SinkMetrics
 from keyfold_sink.status import PartitionStatus, State, TaskStatus
 
 TARGET_LABELS: Final = frozenset({"namespace", "job", "instance", "pod"})
@@ -55,11 +54,11 @@ def all_served() -> dict[str, frozenset[str]]:
     return {"up": frozenset(), **{name: labels for service in SERVICES for name, labels in served(service).items()}}
 
 
-class _Everything(Served):
+class _Everything(MetricsCollector):
     """Declared metrics through the collector that serves them, each with one sample."""
 
-    def values(self) -> Values:
-        return {m: dict.fromkeys([tuple("x" for _ in m.labels)], 1.0) if m.labels else 1.0 for m in self._metrics}
+    def samples(self) -> Samples:
+        return {m: [Sample(tuple("x" for _ in m.labels), 1.0)] for m in self._metrics}
 
 
 def _compactor() -> CollectorRegistry:

@@ -4,6 +4,7 @@ report, log_state       the report of a run as values, and the cleaning state of
 progress                stages and steps of a run
 cost                    what cleaning a log would cost
 show                    what the command line prints
-metrics*                metrics computed from reports, and their export
+metric_names, metrics    the metrics, computed from reports
+run_meter, metrics_*     the metrics of a process, and their export
 liveness                signs of life for the probes
 """

@@ -11,8 +11,9 @@ So dashboards for Kafka's cleaner show keyfold's metrics. Metrics that Kafka doe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
+
+from keyfold.metrics.metric import Metric
 
 _CLEANER: Final = "kafka.log:type=LogCleaner,name="
 _MANAGER: Final = "kafka.log:type=LogCleanerManager,name="
@@ -26,37 +27,18 @@ FAILURES: Final = ("cleaning", "retention", "deletion", "executor", "run")
 """What can fail: a partition's pass, its retention or the deletion of its objects; Spark in a run; a whole run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One metric. `rises` says what a rising value means; `kafka_name` is the MBean with the same meaning, or empty."""
-
-    name: str
-    kind: Literal["gauge", "counter"]
-    help: str
-    rises: str
-    kafka_name: str = ""
-    labels: tuple[str, ...] = ()
-
-    @property
-    def short_name(self) -> str:
-        """The name without its prefix, such as `max_dirty_percent`."""
-        for prefix in ("kafka_log_logcleanermanager_", "kafka_log_logcleaner_", "keyfold_compactor_"):
-            if self.name.startswith(prefix):
-                return self.name.removeprefix(prefix)
-        return self.name
-
-
 def _kafka(bean: str, name: str, text: str, rises: str) -> Metric:
     kind = bean.removeprefix("kafka.log:type=").removesuffix(",name=").lower()
-    return Metric(f"kafka_log_{kind}_{name.replace('-', '_')}", "gauge", text, rises, bean + name)
+    own_name = f"kafka_log_{kind}_{name.replace('-', '_')}"
+    return Metric(own_name, "gauge", text, rises, equivalent=bean + name, equivalent_in="Kafka")
 
 
-def _gauge(name: str, text: str, rises: str, labels: tuple[str, ...] = ()) -> Metric:
-    return Metric(f"keyfold_compactor_{name}", "gauge", text, rises, labels=labels)
+def _gauge(name: str, text: str, rises: str, subject: tuple[str, ...] = ()) -> Metric:
+    return Metric(f"keyfold_compactor_{name}", "gauge", text, rises, subject)
 
 
 def _counter(name: str, text: str, rises: str, labels: tuple[str, ...] = ()) -> Metric:
-    return Metric(f"keyfold_compactor_{name}_total", "counter", text, rises, labels=labels)
+    return Metric(f"keyfold_compactor_{name}_total", "counter", text, rises, own_labels=labels)
 
 
 UNCLEANABLE_COUNT: Final = _kafka(

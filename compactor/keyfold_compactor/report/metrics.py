@@ -5,7 +5,7 @@
     Backlog     what is left to clean, by the state of each log when it was last read
     History     all of these over the runs of one process, including the current run; `values` returns them by metric
 
-The same values are served, pushed (`metrics_registry`), and included in a run's report, there for that run alone.
+The same values are served, pushed (`run_meter`), and included in a run's report, there for that run alone.
 """
 
 from __future__ import annotations
@@ -16,16 +16,11 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from keyfold.log.names import Place
+from keyfold.metrics.metric import Labelled, Metric, MetricValues
 from keyfold_compactor.report import metric_names as names
 from keyfold_compactor.report.log_state import LogState
-from keyfold_compactor.report.metric_names import FAILURES, METRICS, PARTITIONS_SHOWN, Metric
+from keyfold_compactor.report.metric_names import FAILURES, METRICS, PARTITIONS_SHOWN
 from keyfold_compactor.report.report import PartitionOutcome, PartitionReport, RunReport, size_text
-
-Labelled = Mapping[tuple[str, ...], float]
-"""Samples of one metric by the values of its labels."""
-
-Values = Mapping[Metric, float | Labelled | None]
-"""All metrics. None: no value is known yet, so there is no sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +218,7 @@ class History:
         done = self if report is None else self.with_run(report)
         return replace(done, totals=done.totals + Totals(failed_run=1), is_running=False)
 
-    def values(self, now_s: float) -> Values:
+    def values(self, now_s: float) -> MetricValues:
         """Return all metrics at the local monotonic time `now_s`."""
         left = backlog(self.log_states.values(), self.uncleanable)
         found: dict[Metric, float | Labelled | None] = {
@@ -245,7 +240,7 @@ def uncleanable(report: RunReport) -> frozenset[Place]:
     return report.uncleanable | {p.place for p in report.failed}
 
 
-def _backlog_values(left: Backlog) -> Values:
+def _backlog_values(left: Backlog) -> MetricValues:
     return {
         names.UNCLEANABLE_COUNT: left.uncleanable_count,
         names.UNCLEANABLE_BYTES: left.uncleanable_bytes,
@@ -263,7 +258,7 @@ def _backlog_values(left: Backlog) -> Values:
     }
 
 
-def _total_values(done: Totals) -> Values:
+def _total_values(done: Totals) -> MetricValues:
     return {
         names.RUNS: done.runs,
         names.PASSES: done.passes,
@@ -291,7 +286,7 @@ _OF_A_PROCESS: Final = frozenset({names.IN_PROGRESS, names.LAST_RUN_TIME, names.
 """Metrics that have no meaning for a single run."""
 
 
-def run_values(report: RunReport) -> Values:
+def run_values(report: RunReport) -> MetricValues:
     """Return all metrics of one run alone, for its report. Its duration stands for the time since it started."""
     done = History(begun_s=0.0).ended(report, 0).values(report.seconds)
     return {metric: value for metric, value in done.items() if metric not in _OF_A_PROCESS}

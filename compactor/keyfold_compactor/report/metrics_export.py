@@ -32,9 +32,9 @@ def measuring(
         return
     from keyfold.runtime.metrics_server import serving
     from keyfold_compactor.report.metrics_push import push
-    from keyfold_compactor.report.metrics_registry import Meter
+    from keyfold_compactor.report.run_meter import RunMeter
 
-    meter = Meter(clock)
+    meter = RunMeter(clock)
     with contextlib.ExitStack() as stack:
         if options.metrics_port:
             stack.enter_context(serving(meter.registry, options.metrics_host, options.metrics_port, checked))
@@ -49,10 +49,10 @@ def replicas_watch(watch: RunObserver) -> ReplicasWatch | None:
     """Return the observer of replicas, which exports like the observer of runs; None if nothing is exported."""
     if isinstance(watch, NoRunObserver):
         return None
-    from keyfold_compactor.report.metrics_registry import Meter
+    from keyfold_compactor.report.run_meter import RunMeter
     from keyfold_replicator.status.metrics import ReplicaMeter
 
-    assert isinstance(watch, Meter)
+    assert isinstance(watch, RunMeter)
     meter = ReplicaMeter()
     watch.registry.register(meter)
     return meter

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from keyfold_compactor.report.metric_names import Metric
+from keyfold.metrics.metric import Metric
 
 _REPLICA: Final = ("replica",)
 _PARTITION: Final = ("replica", "topic", "partition")
@@ -18,19 +18,21 @@ PARTITIONS_SHOWN: Final = 10
 """Per-partition metrics are limited to this number of partitions for each replica, the worst ones first."""
 
 
-def _gauge(name: str, text: str, rises: str, labels: tuple[str, ...] = _REPLICA) -> Metric:
-    return Metric(f"keyfold_replica_{name}", "gauge", text, rises, labels=labels)
+def _gauge(
+    name: str, text: str, rises: str, labels: tuple[str, ...] = (), *, subject: tuple[str, ...] = _REPLICA
+) -> Metric:
+    return Metric(f"keyfold_replica_{name}", "gauge", text, rises, subject, labels)
 
 
-def _counter(name: str, text: str, rises: str, labels: tuple[str, ...] = _REPLICA) -> Metric:
-    return Metric(f"keyfold_replica_{name}_total", "counter", text, rises, labels=labels)
+def _counter(name: str, text: str, rises: str, labels: tuple[str, ...] = ()) -> Metric:
+    return Metric(f"keyfold_replica_{name}_total", "counter", text, rises, _REPLICA, labels)
 
 
 PARTITIONS: Final = _gauge(
     "partitions",
     "Partitions in each state.",
     "`broken`, `resync-required`, or `waiting` for long: see `keyfold replica status`",
-    ("replica", "state"),
+    ("state",),
 )
 RUNNING: Final = _gauge(
     "running",
@@ -75,7 +77,7 @@ ERRORS: Final = _gauge(
     "errors",
     "Partitions whose last round failed, by code and host.",
     "see [codes](#codes)",
-    ("replica", "code", "host"),
+    ("code", "host"),
 )
 BACKOFF: Final = _gauge(
     "backoff_seconds",
@@ -98,16 +100,19 @@ LAST_SUCCESS: Final = _gauge(
     "it must rise; see the alerts below",
 )
 WORST_LAG: Final = _gauge(
-    "partition_lag_seconds", "Lag of the partitions that are furthest behind.", "which logs to look at", _PARTITION
+    "partition_lag_seconds",
+    "Lag of the partitions that are furthest behind.",
+    "which logs to look at",
+    subject=_PARTITION,
 )
 WORST_PENDING: Final = _gauge(
-    "partition_pending_bytes", "Pending bytes of the partitions that have most.", _AS_ABOVE, _PARTITION
+    "partition_pending_bytes", "Pending bytes of the partitions that have most.", _AS_ABOVE, subject=_PARTITION
 )
 FAILING: Final = _gauge(
     "partition_failing",
     "1 for partitions that wait, are broken or need a resync, the first ones by name.",
     "as above; the status has all",
-    _PARTITION,
+    subject=_PARTITION,
 )
 
 ROUNDS: Final = _counter("rounds", "Rounds of partitions, including those that found nothing to do.", "it must rise")
@@ -149,7 +154,7 @@ DELETED_ORPHANS: Final = _counter(
     "Objects of interrupted rounds that were deleted, because no version names them.",
     "rounds are interrupted often",
 )
-FAILURES: Final = _counter("failures", "Failed rounds, by code.", "see [codes](#codes)", ("replica", "code"))
+FAILURES: Final = _counter("failures", "Failed rounds, by code.", "see [codes](#codes)", ("code",))
 
 METRICS: Final[tuple[Metric, ...]] = (
     *(RUNNING, PARTITIONS, PAUSED, PENDING_BYTES, PENDING_RECORDS, PENDING_SEGMENTS, EARLIEST, LATEST),

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from keyfold_compactor.report.metric_names import Metric
-from keyfold_compactor.report.metrics import Labelled, Values
-from keyfold_compactor.report.metrics_registry import Served
+from keyfold.metrics.metric import Labelled, Metric, MetricValues, Samples, samples_of
+from keyfold.metrics.prometheus import MetricsCollector
 from keyfold_replicator.state.figures import NO_TIME
 from keyfold_replicator.state.states import PartitionState, State, Trouble
 from keyfold_replicator.state.totals import Tally, Totals
@@ -38,7 +37,7 @@ class Known:
     is_running: bool = False
 
 
-def values(replicas: Mapping[str, Known]) -> Values:
+def values(replicas: Mapping[str, Known]) -> MetricValues:
     """Return all metrics of these replicas, by name."""
     found: dict[Metric, dict[tuple[str, ...], float]] = {metric: {} for metric in METRICS}
     for name, known in replicas.items():
@@ -52,7 +51,7 @@ def values(replicas: Mapping[str, Known]) -> Values:
     return found
 
 
-def _gauges(states: Sequence[PartitionState]) -> Values:
+def _gauges(states: Sequence[PartitionState]) -> MetricValues:
     found = summary([_standing(state) for state in states])
     return {
         names.PARTITIONS: {(state.value,): found.by_state.get(state, 0) for state in State},
@@ -78,7 +77,7 @@ def _gauges(states: Sequence[PartitionState]) -> Values:
     }
 
 
-def _counters(done: Totals) -> Values:
+def _counters(done: Totals) -> MetricValues:
     return {
         names.ROUNDS: done.rounds,
         names.COMMITS: done.commits,
@@ -113,7 +112,7 @@ def _labels(state: PartitionState) -> tuple[str, str]:
     return state.place.topic, str(state.place.partition)
 
 
-class ReplicaMeter(Served):
+class ReplicaMeter(MetricsCollector):
     """Keep the newest metrics of the replicas of a process (`service.Watch`). Thread-safe."""
 
     def __init__(self) -> None:
@@ -139,8 +138,12 @@ class ReplicaMeter(Served):
             self._known.pop(name, None)
             self._tallies.pop(name, None)
 
-    def values(self) -> Values:
-        """See `Served.values`."""
+    def samples(self) -> Samples:
+        """See `MetricsCollector.samples`."""
+        return samples_of(self.values())
+
+    def values(self) -> MetricValues:
+        """Return all metrics."""
         with self._lock:
             known = {name: replace(self._known[name], totals=tally.totals) for name, tally in self._tallies.items()}
         return values(known)

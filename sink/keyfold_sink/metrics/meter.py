@@ -21,15 +21,16 @@ from pathlib import Path
 from typing import Final
 
 from keyfold.log.manifest import SegmentEntry
+from keyfold.metrics.metric import Metric
 from keyfold.runtime.clock import Clock
 from keyfold_sink.metrics import names
-from keyfold_sink.metrics.metric import Metric, Scope
+from keyfold_sink.metrics.definitions import TASK
 from keyfold_sink.metrics.names import METRICS, ROLL_REASONS, SECONDS_BOUNDS, SET_BACK_CAUSES
 from keyfold_sink.metrics.recent import Recent
 from keyfold_sink.write.rolling import RollReason
 
 BAR: Final = "|"
-_COUNTS: Final = tuple(m for m in METRICS if m.scope is Scope.TASK and m.adds_up)
+_COUNTS: Final = tuple(m for m in METRICS if m.subject == TASK and m.adds_up)
 _OBJECT_KINDS: Final = ("segment", "index")
 _STATM: Final = Path("/proc/self/statm")
 

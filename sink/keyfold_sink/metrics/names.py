@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from keyfold_sink.metrics.metric import (
-    Metric,
-    Scope,
+from keyfold.metrics.metric import Metric
+from keyfold_sink.metrics import definitions as of
+from keyfold_sink.metrics.definitions import (
     counter,
     gauge,
     histogram,
@@ -108,7 +108,7 @@ ACTIVE_MAX: Final = of_sink_task(
 TASK_STATUS: Final = info(
     "connector-task-metrics",
     "status",
-    Scope.TASK,
+    of.TASK,
     "1, with the task's state as label, in lower case as in Connect. Only the current state has a sample.",
     '`status="failed"`: read the task\'s trace in `GET /connectors/<name>/status`',
 )
@@ -171,7 +171,7 @@ LAST_ERROR: Final = of_errors(
     "last-error-timestamp",
     "Time when the last record was refused, in ms since the epoch; 0 if none was.",
     "with refused records",
-    adds_up=False,
+    is_growing_gauge=False,
 )
 
 # connector-metrics
@@ -179,23 +179,24 @@ LAST_ERROR: Final = of_errors(
 CONNECTOR: Final = Metric(
     "kafka_connect_connector_metrics",
     "unknown",
-    Scope.CONNECTOR,
     "1, in four samples, each with one of the labels below, as with Confluent's rules.",
     "-",
-    "connector-metrics (Confluent's rules)",
+    of.CONNECTOR,
     ("status", "connector_class", "connector_type", "connector_version"),
+    "connector-metrics (Confluent's rules)",
+    of.CONNECT,
 )
 STATUS: Final = info(
     "connector-metrics",
     "status",
-    Scope.CONNECTOR,
+    of.CONNECTOR,
     "1, with the sink's state as label: running, paused, stopped, or failed if every task of this worker has failed.",
     "as above",
 )
-CLASS: Final = info("connector-metrics", "connector-class", Scope.CONNECTOR, "1, with `connector.class` as label.", "-")
-TYPE: Final = info("connector-metrics", "connector-type", Scope.CONNECTOR, "1, with `sink` as label.", "-")
+CLASS: Final = info("connector-metrics", "connector-class", of.CONNECTOR, "1, with `connector.class` as label.", "-")
+TYPE: Final = info("connector-metrics", "connector-type", of.CONNECTOR, "1, with `sink` as label.", "-")
 VERSION: Final = info(
-    "connector-metrics", "connector-version", Scope.CONNECTOR, "1, with keyfold's version as label.", "-"
+    "connector-metrics", "connector-version", of.CONNECTOR, "1, with keyfold's version as label.", "-"
 )
 
 # connect-worker-metrics
@@ -238,28 +239,28 @@ TASK_NOT_STARTED_SHARE: Final = of_worker(
 )
 
 _STATE_TEXT: Final = "Tasks of this worker that are {}."
-TASKS_TOTAL: Final = of_worker("connector-total-task-count", "Tasks of this worker.", "-", Scope.CONNECTOR)
+TASKS_TOTAL: Final = of_worker("connector-total-task-count", "Tasks of this worker.", "-", of.CONNECTOR)
 TASKS_RUNNING: Final = of_worker(
-    "connector-running-task-count", _STATE_TEXT.format("running"), "should equal the total", Scope.CONNECTOR
+    "connector-running-task-count", _STATE_TEXT.format("running"), "should equal the total", of.CONNECTOR
 )
-TASKS_PAUSED: Final = of_worker("connector-paused-task-count", _STATE_TEXT.format("paused"), "-", Scope.CONNECTOR)
+TASKS_PAUSED: Final = of_worker("connector-paused-task-count", _STATE_TEXT.format("paused"), "-", of.CONNECTOR)
 TASKS_FAILED: Final = of_worker(
     "connector-failed-task-count",
     "Tasks of this worker that have failed, or that have failed partitions.",
     "read the trace, remove the cause, then restart the task",
-    Scope.CONNECTOR,
+    of.CONNECTOR,
 )
 TASKS_UNASSIGNED: Final = of_worker(
     "connector-unassigned-task-count",
     "Tasks of this worker that have not joined the group yet.",
     "for longer than a minute: Kafka or the store does not answer",
-    Scope.CONNECTOR,
+    of.CONNECTOR,
 )
 TASKS_DESTROYED: Final = of_worker(
-    "connector-destroyed-task-count", "Tasks that were stopped on request.", "-", Scope.CONNECTOR
+    "connector-destroyed-task-count", "Tasks that were stopped on request.", "-", of.CONNECTOR
 )
 TASKS_RESTARTING: Final = of_worker(
-    "connector-restarting-task-count", "Tasks that crashed and will be restarted.", "see the log", Scope.CONNECTOR
+    "connector-restarting-task-count", "Tasks that crashed and will be restarted.", "see the log", of.CONNECTOR
 )
 
 # connect-worker-rebalance-metrics
@@ -424,11 +425,10 @@ SCHEMA_LOOKUPS: Final = counter(
 REPLACED: Final = Metric(
     "keyfold_sink_tasks_replaced_total",
     "counter",
-    Scope.WORKER,
     "Tasks that the worker replaced because the process ended (`crashed`) or stopped reporting (`hung`).",
     "see the log for the reason",
-    own_labels=("cause",),
-    adds_up=True,
+    of.WORKER,
+    ("cause",),
 )
 REPORT_AGE: Final = gauge(
     "task_report_age_seconds", "Time since the task's last report.", "above a minute: the task hangs"
@@ -444,42 +444,42 @@ PARTITION_LAG: Final = gauge(
     "partition_lag_records",
     "Offsets between log end and topic end.",
     "shows which partitions to examine",
-    Scope.PARTITION,
+    of.PARTITION,
 )
 PARTITION_AGE: Final = gauge(
     "partition_oldest_record_age_seconds",
     "Age of the partition's oldest record that was read and is not durable yet.",
     "as above",
-    Scope.PARTITION,
+    of.PARTITION,
 )
 PARTITION_COMMIT: Final = gauge(
     "partition_last_commit_timestamp_seconds",
     "Unix time of the partition's last commit. The worst partitions have lag and the oldest commit.",
     "as above",
-    Scope.PARTITION,
+    of.PARTITION,
 )
 PARTITION_NEXT: Final = gauge(
     "partition_next_offset",
     "End of the partition's log, below which all records are durable; for the partitions with the most lag.",
     "-",
-    Scope.PARTITION,
+    of.PARTITION,
 )
 PARTITION_END: Final = gauge(
-    "partition_end_offset", "The partition's end offset in Kafka; for the same partitions.", "-", Scope.PARTITION
+    "partition_end_offset", "The partition's end offset in Kafka; for the same partitions.", "-", of.PARTITION
 )
 PARTITION_STALLED: Final = gauge(
     "partition_stalled_seconds",
     "Time that the partition has had records to read while its log did not grow.",
     "shows which partitions to examine",
-    Scope.PARTITION,
+    of.PARTITION,
 )
 PARTITION_BLOCKED: Final = gauge(
     "partition_blocked_seconds",
     "Time that the partition has retried an operation without success.",
     "as above",
-    Scope.PARTITION,
+    of.PARTITION,
 )
-PARTITION_FAILED: Final = gauge("partition_failed", "1 for a partition that has failed.", "as above", Scope.PARTITION)
+PARTITION_FAILED: Final = gauge("partition_failed", "1 for a partition that has failed.", "as above", of.PARTITION)
 
 
 METRICS: Final[tuple[Metric, ...]] = tuple(found for found in tuple(globals().values()) if isinstance(found, Metric))

@@ -10,10 +10,9 @@ import heapq
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from keyfold.metrics.metric import Metric, Sample
 from keyfold_sink.metrics import names
-from keyfold_sink.metrics.metric import Metric
 from keyfold_sink.metrics.names import PARTITIONS_SHOWN
-from keyfold_sink.metrics.sample import Sample
 from keyfold_sink.status import UNKNOWN, PartitionStatus, State, TaskStatus
 from keyfold_sink.write.batch import TopicPartitionKey
 

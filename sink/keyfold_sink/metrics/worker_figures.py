@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
+from keyfold.metrics.metric import Metric, Sample, Samples
 from keyfold.runtime.clock import Clock
 from keyfold_sink.metrics import names
+from keyfold_sink.metrics.definitions import TASK
 from keyfold_sink.metrics.meter import BAR
-from keyfold_sink.metrics.metric import Metric, Scope
 from keyfold_sink.metrics.names import BY_NAME, METRICS, REPLACED_CAUSES
 from keyfold_sink.metrics.partition_figures import Figures, Stalls, partition_samples, task_gauges
-from keyfold_sink.metrics.sample import Sample, Samples
 from keyfold_sink.status import UNKNOWN, State, TaskStatus
 
 _HISTOGRAM_PARTS: Final = ("_bucket", "_sum")
@@ -223,7 +223,7 @@ def _add_task(
 ) -> None:
     for key in {**task.before, **task.now}:  # keeps the order of buckets
         known = metric_of(key)
-        if known is None or known[0].scope is not Scope.TASK:
+        if known is None or known[0].subject != TASK:
             continue
         metric, part, own = known
         if metric.adds_up:

@@ -31,7 +31,7 @@ from keyfold_sink.config.options import SinkOptions
 from keyfold_sink.kafka.cluster import AdminSource
 from keyfold_sink.kafka.consumer import admin_config
 from keyfold_sink.kafka.source import SourceFacts
-from keyfold_sink.metrics.registry import SinkMetrics, own_port
+from keyfold_sink.metrics.collector import SinkMetrics, own_port
 from keyfold_sink.progress import Progress
 from keyfold_sink.rest.sockets import Sockets, listening, worker_id
 from keyfold_sink.status import UNKNOWN, State, TaskStatus

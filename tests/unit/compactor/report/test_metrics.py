@@ -11,6 +11,7 @@ from keyfold.log.commit import Pinned
 from keyfold.log.gc import CollectedGarbage
 from keyfold.log.manifest import UNSTAMPED, RoleState
 from keyfold.log.names import Place
+from keyfold.metrics.metric import Metric
 from keyfold.runtime.clock import ManualClock
 from keyfold_compactor.decide.policy import decide_cleaning
 from keyfold_compactor.decide.settings import TopicSettings
@@ -342,9 +343,9 @@ def test_the_report_has_every_metric_that_says_something_of_one_run_in_a_fixed_o
 
 def test_names_are_those_of_the_jmx_exporter() -> None:
     assert names.MAX_DIRTY.name == "kafka_log_logcleanermanager_max_dirty_percent"
-    assert names.MAX_DIRTY.kafka_name == "kafka.log:type=LogCleanerManager,name=max-dirty-percent"
+    assert names.MAX_DIRTY.equivalent == "kafka.log:type=LogCleanerManager,name=max-dirty-percent"
     assert names.RECOPY.name == "kafka_log_logcleaner_cleaner_recopy_percent"
-    kafka = {m.kafka_name.partition("name=")[2] for m in METRICS if m.kafka_name}
+    kafka = {m.equivalent.partition("name=")[2] for m in METRICS if m.equivalent}
     assert kafka == {
         "uncleanable-partitions-count",
         "uncleanable-bytes",
@@ -356,7 +357,7 @@ def test_names_are_those_of_the_jmx_exporter() -> None:
     }
     assert len({m.name for m in METRICS}) == len(METRICS)
     assert all(m.name.endswith("_total") == (m.kind == "counter") for m in METRICS)
-    declared = {value for name, value in vars(names).items() if isinstance(value, names.Metric)}
+    declared = {value for name, value in vars(names).items() if isinstance(value, Metric)}
     assert declared == set(METRICS)
 
 
@@ -366,6 +367,6 @@ def test_the_page_on_metrics_has_a_row_for_each_and_no_other() -> None:
     assert all(len(text) <= 120 for metric in METRICS for text in (metric.help, metric.rises)), "a cell is a phrase"
     rows = [line.split("|")[1:-1] for line in page.splitlines() if line.startswith("| `")]
     tables = {cells[0].strip().strip("`"): cells[1].strip().strip("`") for cells in rows}
-    assert tables == {m.name: m.kafka_name.rpartition("name=")[2] or "-" for m in METRICS}
+    assert tables == {m.name: m.equivalent.rpartition("name=")[2] or "-" for m in METRICS}
     used = set(re.findall(r"\b(?:kafka_log|keyfold_compactor)_[a-z_]+", page))
     assert used <= {m.name for m in METRICS}, "examples use what there is"

@@ -24,15 +24,15 @@ from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.report.metric_names import IN_PROGRESS, METRICS, PARTS
 from keyfold_compactor.report.metrics_export import measuring
 from keyfold_compactor.report.metrics_push import push
-from keyfold_compactor.report.metrics_registry import Meter
 from keyfold_compactor.report.report import NoRunObserver, PartitionOutcome, PartitionReport, RunReport
+from keyfold_compactor.report.run_meter import RunMeter
 from tests.support.cleaning import PLACE, load, memory_log, patience, record
 
 CONFIG = {"s3.bucket.name": "b", "min.cleanable.dirty.ratio": "0", "log.cleaner.backoff.ms": "0"}
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
-def job(store: ObjectStore, clock: ManualClock, meter: Meter, **config: str) -> Job:
+def job(store: ObjectStore, clock: ManualClock, meter: RunMeter, **config: str) -> Job:
     options = CompactOptions.parse({**CONFIG, **{key.replace("_", "."): value for key, value in config.items()}})
     return Job(
         options,
@@ -71,7 +71,7 @@ def clock() -> ManualClock:
 def test_what_is_served_is_what_the_runs_did(clock: ManualClock) -> None:
     store, _ = memory_log([record(0, "a", "1" * 100), record(1, "a", "2"), record(2, "b", None)], clock=clock)
     before = load(store).size_bytes
-    meter = Meter(clock)
+    meter = RunMeter(clock)
     with serving(meter.registry, "127.0.0.1", 0) as port:
         first = scraped(port)
         assert value(first, "keyfold_compactor_runs_total") == 0
@@ -95,7 +95,7 @@ def test_what_is_served_is_what_the_runs_did(clock: ManualClock) -> None:
 
 
 def test_every_metric_is_served_with_its_kind_and_help_and_can_be_asked_for_by_name(clock: ManualClock) -> None:
-    meter = Meter(clock)
+    meter = RunMeter(clock)
     with serving(meter.registry, "127.0.0.1", 0) as port:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
             text = answer.read().decode()
@@ -107,7 +107,7 @@ def test_every_metric_is_served_with_its_kind_and_help_and_can_be_asked_for_by_n
 
 
 def test_topic_names_of_any_sort_are_labels(clock: ManualClock) -> None:
-    meter = Meter(clock)
+    meter = RunMeter(clock)
     store, _ = memory_log([record(0, "a", "1")], clock=clock)
     run = job(store, clock, meter)
     odd = Place("topics", 'a"b\\c\nd', 7)
@@ -130,7 +130,7 @@ def test_a_failing_partition_stays_uncleanable_while_it_rests_and_is_not_when_it
     key = PLACE.key(manifest.segments[0].index_name)
     data = store.get(key).data
     store.delete(key)
-    meter = Meter(clock)
+    meter = RunMeter(clock)
     runs = job(store, clock, meter)
     with serving(meter.registry, "127.0.0.1", 0) as port:
         for expected_failures in (1, 1):  # the second run leaves it alone
@@ -154,7 +154,7 @@ def test_who_rests_is_not_read_and_stands_as_when_he_failed(clock: ManualClock) 
     manifest = load(store)
     store.delete(PLACE.key(manifest.segments[0].index_name))
     counted = CountedStore(store)
-    meter = Meter(clock)
+    meter = RunMeter(clock)
     runs = job(counted, clock, meter)
     runs.once()
     before = counted.calls["get"]
@@ -167,7 +167,7 @@ def test_who_rests_is_not_read_and_stands_as_when_he_failed(clock: ManualClock) 
 
 
 def test_counters_never_go_back_when_a_run_fails_with_parts_committed(clock: ManualClock) -> None:
-    meter = Meter(clock)
+    meter = RunMeter(clock)
     report = RunReport()
     meter.run_started(report)
     report.under_way[PLACE] = PartitionReport(PLACE, PartitionOutcome.CLEANED, parts=3, parts_committed=2)
@@ -178,7 +178,7 @@ def test_counters_never_go_back_when_a_run_fails_with_parts_committed(clock: Man
 
 def test_metrics_survive_a_run_that_fails_as_a_whole_and_the_loop_goes_on(clock: ManualClock) -> None:
     store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")], clock=clock)
-    meter = Meter(clock)
+    meter = RunMeter(clock)
     runs = job(store, clock, meter)
     places = runs.places
     errors = [AccessDenied("b", "403"), StoreUnavailable("b", "503"), StoreUnavailable("b", "503")]
@@ -203,7 +203,7 @@ def test_metrics_survive_a_run_that_fails_as_a_whole_and_the_loop_goes_on(clock:
 
 def test_scrapes_from_many_threads_while_runs_work_are_whole_and_never_go_back(clock: ManualClock) -> None:
     store, sink = memory_log(clock=clock)
-    meter = Meter(clock)
+    meter = RunMeter(clock)
     runs = job(store, clock, meter)
     stop = threading.Event()
     faults: list[str] = []
@@ -261,7 +261,7 @@ def test_a_port_that_is_none_is_refused(port: str) -> None:
 
 
 def test_the_port_is_free_again_when_the_context_ends() -> None:
-    meter = Meter(ManualClock())
+    meter = RunMeter(ManualClock())
     before = set(threading.enumerate())
     with serving(meter.registry, "127.0.0.1", 0) as port:
         scraped(port)
@@ -326,7 +326,7 @@ def test_a_run_is_pushed_once_at_its_end_under_its_name(clock: ManualClock, gate
     store, _ = memory_log([record(0, "a", "1"), record(1, "a", "2")], clock=clock)
     options = CompactOptions.parse({**CONFIG, "metrics.push.url": gateway.url + "/", "name": "nightly/users"})
     with measuring(options, clock, is_once=True) as meter:
-        assert isinstance(meter, Meter)
+        assert isinstance(meter, RunMeter)
         job(store, clock, meter).once()
         assert gateway.got == []
     ((method, path, body),) = gateway.got
@@ -340,7 +340,7 @@ def test_a_run_that_fails_as_a_whole_is_pushed_too(clock: ManualClock, gateway: 
 
     def fail() -> None:
         with measuring(options, clock, is_once=True) as meter:
-            assert isinstance(meter, Meter)
+            assert isinstance(meter, RunMeter)
             run = job(store, clock, meter)
             run.places = lambda: (_ for _ in ()).throw(StoreUnavailable("b", "503"))  # type: ignore[method-assign]
             run.once()
@@ -357,7 +357,7 @@ def test_a_push_that_fails_is_a_warning_and_nothing_else(
     from keyfold.runtime.event_log import configure
 
     configure(json=True)
-    meter = Meter(clock)
+    meter = RunMeter(clock)
     refusing = Gateway(status=400)
     try:
         assert not push(meter.registry, refusing.url, "x")

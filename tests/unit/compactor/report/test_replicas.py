@@ -26,8 +26,8 @@ from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.replicating import replicating
 from keyfold_compactor.report import metric_names as names
 from keyfold_compactor.report.metrics import run_values
-from keyfold_compactor.report.metrics_registry import Meter
 from keyfold_compactor.report.report import PartitionOutcome, RunReport, text_lines
+from keyfold_compactor.report.run_meter import RunMeter
 from keyfold_compactor.report.show import plan_document, plan_lines, report_document
 from keyfold_replicator.rounds.service import Narrowed
 from keyfold_replicator.status.metrics import ReplicaMeter
@@ -402,7 +402,7 @@ def test_a_run_that_cannot_ask_for_replicas_is_a_run_that_failed() -> None:
     clock = ManualClock()
     away = Unlistable("test", clock)
     away.error = StoreUnavailable("topics/_replicas/", "503")
-    meter = Meter(clock)
+    meter = RunMeter(clock)
     with pytest.raises(StoreUnavailable):
         job(away, clock, observer=meter).once()
     assert meter.values()[names.FAILED]["run",] == 1  # type: ignore[index]

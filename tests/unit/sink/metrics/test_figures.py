@@ -9,12 +9,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from keyfold.metrics.metric import Metric, Samples
 from keyfold.runtime.clock import ManualClock
 from keyfold_sink.metrics import names
+from keyfold_sink.metrics.definitions import PARTITION
 from keyfold_sink.metrics.meter import TaskMeter, sample_key
-from keyfold_sink.metrics.metric import Metric, Scope
 from keyfold_sink.metrics.names import BY_NAME, PARTITIONS_SHOWN
-from keyfold_sink.metrics.sample import Samples
 from keyfold_sink.metrics.worker_figures import Ledger, View, metric_of
 from keyfold_sink.status import UNKNOWN, PartitionStatus, State, TaskStatus
 from keyfold_sink.write.rolling import RollReason
@@ -346,7 +346,7 @@ def test_thousands_of_partitions_have_ten_samples_a_metric_and_they_are_the_wors
     clock.advance(0)
     found = seen(ledger, clock)
     worst = set(range(1_990, 2_000))
-    for metric in (m for m in names.METRICS if m.scope is Scope.PARTITION):
+    for metric in (m for m in names.METRICS if m.subject == PARTITION):
         shown = set(partitions_of(found, metric))
         assert len(shown) <= PARTITIONS_SHOWN
         assert shown <= worst or metric is names.PARTITION_STALLED

@@ -15,13 +15,14 @@ from keyfold.errors import (
     StoreError,
     StoreUnavailable,
 )
+from keyfold.metrics.metric import Metric
 from keyfold.runtime.clock import ManualClock
 from keyfold.store.api import MIN_PART_BYTES, Blob, Create, Update
 from keyfold.store.memory import MemoryStore
 from keyfold_sink.metrics import names
+from keyfold_sink.metrics.definitions import TASK
 from keyfold_sink.metrics.meter import TaskMeter, sample_key
 from keyfold_sink.metrics.metered_store import MeteredStore, error_code
-from keyfold_sink.metrics.metric import Metric, Scope
 from keyfold_sink.metrics.names import METRICS, SECONDS_BOUNDS
 from keyfold_sink.metrics.recent import SAMPLE_S, Recent
 from keyfold_sink.metrics.worker_figures import metric_of
@@ -90,7 +91,7 @@ def test_every_count_begins_at_0_and_is_one_that_the_table_has(meter: TaskMeter)
     found = meter.values({})
     foreign = [key for key in found if metric_of(key) is None]
     assert foreign == []
-    plain = [m for m in METRICS if m.scope is Scope.TASK and m.adds_up and not m.own_labels and m.kind != "histogram"]
+    plain = [m for m in METRICS if m.subject == TASK and m.adds_up and not m.own_labels and m.kind != "histogram"]
     assert {m.name for m in plain} <= set(found)
     counts = {key: n for key, n in found.items() if (known := metric_of(key)) and known[0].adds_up}
     assert {key for key, n in counts.items() if n} == {names.CPU.name}

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from keyfold.log.record import RecordColumns
+from keyfold.metrics.metric import Metric
 from keyfold.runtime.clock import SystemClock
 from keyfold.store.memory import MemoryStore
 from keyfold_sink.metrics import names
+from keyfold_sink.metrics.collector import SinkMetrics
 from keyfold_sink.metrics.meter import sample_key
-from keyfold_sink.metrics.metric import Metric
-from keyfold_sink.metrics.registry import SinkMetrics
 from keyfold_sink.status import State
 from keyfold_sink.validate.convert.api import Rejected, SchemasPending
 from keyfold_sink.validate.convert.api import Stage as ConnectStage

@@ -17,11 +17,11 @@ from prometheus_client.parser import text_string_to_metric_families as parse_pla
 from keyfold.errors import ConfigError
 from keyfold.runtime.clock import ManualClock
 from keyfold_sink.metrics import names
+from keyfold_sink.metrics.collector import SinkMetrics, own_port
+from keyfold_sink.metrics.definitions import TASK
 from keyfold_sink.metrics.meter import TaskMeter
 from keyfold_sink.metrics.metered_store import NO_ANSWER
-from keyfold_sink.metrics.metric import Scope
 from keyfold_sink.metrics.names import BY_NAME, METRICS, SECONDS_BOUNDS
-from keyfold_sink.metrics.registry import SinkMetrics, own_port
 from keyfold_sink.status import PartitionStatus, State, TaskStatus
 from tests.support.metrics_docs import COMMAND, PAGE, page, printed, sections
 
@@ -86,7 +86,7 @@ def full(clock: ManualClock) -> list[TaskStatus]:
     meter.rebalance_is_over()
     meter.observe(names.REQUEST_SECONDS, 0.2, "create")
     for metric in METRICS:
-        if (metric.kind == "counter" and metric.scope is Scope.TASK and metric.own_labels) or metric is names.HELD:
+        if (metric.kind == "counter" and metric.subject == TASK and metric.own_labels) or metric is names.HELD:
             meter.count(metric, *(["x"] * len(metric.own_labels)))
     gauges = (names.BUFFERED, names.IN_FLIGHT, names.BUFFER_LIMIT, names.OPEN_SEGMENTS, names.LANE_JOBS, names.PAUSED)
     values = meter.values({metric.name: 1.0 for metric in (*gauges, names.UNSENT_SECONDS)})
@@ -132,7 +132,7 @@ def test_prometheus_own_parser_reads_every_metric_with_its_kind_its_help_and_its
         family = found.get(metric.name) or found[metric.name.removesuffix("_total")]
         assert family.type == metric.kind, metric.name
         assert family.documentation.startswith(metric.help)
-        assert metric.connect in family.documentation
+        assert metric.equivalent in family.documentation
         assert family.samples, f"{metric.name} has no sample although there is something to say"
         if metric is not names.CONNECTOR:
             for sample in family.samples:
@@ -240,7 +240,7 @@ def test_the_rule_for_boards_of_strimzis_rules_makes_their_names() -> None:
     assert regex is not None
     assert replacement is not None
     to = replacement[1].replace("${1}", r"\1").replace("${2}", r"\2")
-    renamed = {metric.name: re.sub(f"^(?:{regex[1]})$", to, metric.name) for metric in METRICS if metric.connect}
+    renamed = {metric.name: re.sub(f"^(?:{regex[1]})$", to, metric.name) for metric in METRICS if metric.equivalent}
     assert renamed[names.READ.name] == "kafka_connect_sink_task_sink_record_read_total"
     assert renamed[names.TASKS_FAILED.name] == "kafka_connect_worker_connector_failed_task_count"
     assert renamed[names.REBALANCING.name] == "kafka_connect_worker_rebalance_rebalancing"
@@ -284,11 +284,6 @@ def test_every_metric_says_something() -> None:
         assert metric.help.endswith((".", "?")), metric.name
         assert metric.rises
         assert "|" not in metric.help + metric.rises, "it stands in a table"
-
-
-def test_no_scope_is_an_empty_tuple_of_which_python_3_11_2_makes_another_object() -> None:
-    assert [scope for scope in Scope if not isinstance(scope.value, str)] == []
-    assert Scope.WORKER.labels == ()
 
 
 def test_no_label_value_that_the_code_makes_holds_a_bar() -> None:

@@ -7,24 +7,19 @@ serves the metrics, on any thread.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import Metric as Family
-from prometheus_client.exposition import choose_encoder
-from prometheus_client.registry import Collector
-
+from keyfold.metrics.metric import Samples
+from keyfold.metrics.prometheus import MetricsCollector
 from keyfold.runtime.clock import Clock
 from keyfold.runtime.metrics_server import serving
-from keyfold_sink.metrics.metric import Metric
 from keyfold_sink.metrics.names import METRICS
-from keyfold_sink.metrics.sample import Sample
 from keyfold_sink.metrics.worker_figures import Ledger, View
 from keyfold_sink.status import State, TaskStatus
 
 
-class SinkMetrics(Collector):
+class SinkMetrics(MetricsCollector):
     """The metrics of this worker's tasks, as a collector of Prometheus' client. Thread-safe.
 
     `state` returns the desired state (`Service.target`). `place` returns the id of the worker's first task (its slot
@@ -51,8 +46,7 @@ class SinkMetrics(Collector):
         self._all_partitions = all_partitions
         self._lock = threading.Lock()
         self._ledger = Ledger(clock)
-        self.registry = CollectorRegistry()
-        self.registry.register(self)
+        super().__init__(METRICS)
 
     def heard(self, status: TaskStatus) -> None:
         """Process a task's report at once, because its last report arrives just before another process replaces it."""
@@ -67,17 +61,8 @@ class SinkMetrics(Collector):
         with self._lock:
             self._ledger.only(tasks, replaced)
 
-    def text(self, accept: str = "") -> tuple[bytes, str]:
-        """Return the metrics text and its content type; `accept` is the request's header of that name."""
-        encode, content_type = choose_encoder(accept)
-        return encode(self.registry), content_type
-
-    def describe(self) -> Iterable[Family]:
-        """Yield the metrics without values, so that `?name[]=` of a scrape finds them."""
-        return [_family(metric, ()) for metric in METRICS]
-
-    def collect(self) -> Iterable[Family]:
-        """Yield every metric; a metric without a value has no sample."""
+    def samples(self) -> Samples:
+        """See `MetricsCollector.samples`."""
         first_task_id, orders_version = self._place()
         view = View(
             connector=self._connector,
@@ -90,25 +75,9 @@ class SinkMetrics(Collector):
             all_partitions=self._all_partitions,
         )
         with self._lock:
-            samples = self._ledger.samples(view)
-        return [_family(metric, found) for metric, found in samples.items()]
+            return self._ledger.samples(view)
 
 
 def own_port(metrics: SinkMetrics, host: str, port: int) -> AbstractContextManager[object]:
     """Serve the metrics on a port of their own until the context ends; port 0 serves none. Raise `ConfigError`."""
     return serving(metrics.registry, host, port) if port else nullcontext()
-
-
-def _family(metric: Metric, samples: Sequence[Sample]) -> Family:
-    name = metric.name.removesuffix("_total") if metric.kind == "counter" else metric.name
-    text = f"{metric.help} Connect: {metric.connect}" if metric.connect else metric.help
-    family = Family(name, text, metric.kind)
-    suffix = "_total" if metric.kind == "counter" else ""
-    for sample in samples:
-        labels = metric.labels if sample.part != "_bucket" else (*metric.labels, "le")
-        given = {label: value for label, value in zip(labels, sample.labels, strict=True) if value}
-        family.add_sample(name + suffix + sample.part, given, sample.value)
-        if given.get("le") == "+Inf":
-            rest = {label: value for label, value in given.items() if label != "le"}
-            family.add_sample(name + "_count", rest, sample.value)
-    return family
