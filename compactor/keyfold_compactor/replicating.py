@@ -17,11 +17,12 @@ from typing import Any, NamedTuple
 
 from keyfold.errors import KeyfoldError
 from keyfold.runtime.clock import Clock
+from keyfold.runtime.text import size_text
 from keyfold.runtime.throttle import BudgetPacer, TokenBucket
 from keyfold.store.api import ObjectStore
 from keyfold.store.pacing import Pacer
 from keyfold_compactor.options import CompactOptions
-from keyfold_compactor.report.report import Replicate, Replicated, size_text
+from keyfold_compactor.report.report import Replicate, Replicated
 from keyfold_replicator.cli.show import run_json, run_lines
 from keyfold_replicator.registry.link import ReplicaSettings
 from keyfold_replicator.registry.opening import OpenLocation, close, open_location, side

@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from keyfold.cli.show import size
+from keyfold.runtime.text import size_text
 from keyfold_demo.numbers import Snapshot
 
 _PLAIN_WIDTH: Final = 140
@@ -100,10 +100,10 @@ class Teller:
             "records": [f"{s.records:,}" for s in snapshots],
             "of them tombstones": [f"{s.tombstones:,}" for s in snapshots],
             "segments": [f"{s.segments:,}" for s in snapshots],
-            "segment bytes": [size(s.segment_bytes) for s in snapshots],
-            "index bytes": [size(s.index_bytes) for s in snapshots],
+            "segment bytes": [size_text(s.segment_bytes) for s in snapshots],
+            "index bytes": [size_text(s.index_bytes) for s in snapshots],
             "objects in the bucket": [f"{s.bucket_objects:,}" for s in snapshots],
-            "bytes in the bucket": [size(s.bucket_bytes) for s in snapshots],
+            "bytes in the bucket": [size_text(s.bucket_bytes) for s in snapshots],
             "git tree of the latest state": [s.tree[:12] for s in snapshots],
         }
         for title, cells in rows.items():

@@ -15,6 +15,7 @@ from keyfold.cli.log import Timestamp, json_option, open_store_of, open_target, 
 from keyfold.cli.typed import key_format_option, value_format_option
 from keyfold.errors import ConfigError
 from keyfold.runtime.terminal import echo
+from keyfold.runtime.text import size_text
 
 if TYPE_CHECKING:
     from keyfold.export.summary import ExportedPartition
@@ -153,11 +154,10 @@ def _json_lines(done: Sequence[ExportedPartition]) -> Iterator[str]:
 
 
 def _lines(done: Sequence[ExportedPartition], url: str) -> Iterator[str]:
-    from keyfold.cli import show
 
     for each in done:
         pinned, misfits = each.pinned, each.misfits
-        size = show.size(sum(file.staged.size_bytes for file in each.files))
+        size = size_text(sum(file.staged.size_bytes for file in each.files))
         files = f"{len(each.files)} file{'' if len(each.files) == 1 else 's'}"
         rest = [f"{misfits.skipped:,} skipped"] if misfits.skipped else []
         rest += [f"{misfits.nulled:,} made null"] if misfits.nulled else []

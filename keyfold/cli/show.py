@@ -5,12 +5,12 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from keyfold.log.gaps import records_in, totals
 from keyfold.log.manifest import NO_VERSION, WHOLE_RANGE, Ancestor, Gap, Hold, Manifest, ReplicaState, SegmentEntry
 from keyfold.log.record import Record
+from keyfold.runtime.text import size_text, time_text
 from keyfold.verify.findings import VerifyReport
 from keyfold.verify.repair import RepairPlan
 
@@ -51,7 +51,7 @@ def record_json(topic: str, partition: int, record: Record) -> Json:
 def record_line(topic: str, partition: int, record: Record) -> str:
     """Return a record for people: position, time, key, value and headers, separated by tabs."""
     value = "(tombstone)" if record.is_tombstone else text(record.value)
-    cells = [f"{topic}-{partition}@{record.offset}", iso(record.timestamp), text(record.key), value]
+    cells = [f"{topic}-{partition}@{record.offset}", time_text(record.timestamp), text(record.key), value]
     if record.headers:
         cells.append(" ".join(f"{text(name.encode())}={text(v)}" for name, v in record.headers))
     return "\t".join(cells)
@@ -66,27 +66,6 @@ def text(data: bytes | None) -> str:
     except UnicodeDecodeError:
         return f"0x{data.hex()}"
     return decoded if decoded.isprintable() else json.dumps(decoded, ensure_ascii=False)[1:-1]
-
-
-def iso(timestamp_ms: int) -> str:
-    """Return a timestamp in UTC, or the number if it is beyond the calendar."""
-    if timestamp_ms < 0:
-        return "-"
-    try:
-        moment = datetime.fromtimestamp(timestamp_ms // 1000, UTC)
-    except (ValueError, OverflowError, OSError):
-        return str(timestamp_ms)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{timestamp_ms % 1000:03d}Z"
-
-
-def size(n_bytes: int) -> str:
-    """Return a number of bytes for people."""
-    amount = float(n_bytes)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if amount < 1024:
-            return f"{n_bytes} B" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    return f"{amount:.1f} TiB"
 
 
 def dirty_ratio(manifest: Manifest) -> float:
@@ -206,10 +185,10 @@ def _content_rows(manifest: Manifest) -> Iterable[tuple[str, str]]:
     tombstones = f"{data['tombstones']:,} tombstones ({data['unmarked_tombstones']:,} unmarked)"
     keyless = f", {data['keyless_records']:,} without a key" if data["keyless_records"] else ""
     yield "records", f"{data['records']:,} in {data['segments']:,} segments, {tombstones}{keyless}"
-    yield "stored", f"{size(data['size_bytes'])}, indexes {size(data['index_size_bytes'])}"
+    yield "stored", f"{size_text(data['size_bytes'])}, indexes {size_text(data['index_size_bytes'])}"
     yield "dirty", f"{data['dirty_ratio']:.0%} of the bytes, at most {data['garbage_records_max']:,} superseded records"
     if data["max_timestamp"] is not None:
-        yield "time", f"{iso(data['min_timestamp'])} to {iso(data['max_timestamp'])}"
+        yield "time", f"{time_text(data['min_timestamp'])} to {time_text(data['max_timestamp'])}"
 
 
 def _state_rows(manifest: Manifest) -> Iterable[tuple[str, str]]:
@@ -217,7 +196,7 @@ def _state_rows(manifest: Manifest) -> Iterable[tuple[str, str]]:
     yield "version", f"{manifest.version} of log {manifest.log_id}"
     yield "epochs", f"last {manifest.last_epoch}, sink {sink.epoch}, compactor {compactor.epoch}"
     if compactor.lease_holder:
-        yield "lease", f"{compactor.lease_holder} until {iso(compactor.lease_until_ms)}"
+        yield "lease", f"{compactor.lease_holder} until {time_text(compactor.lease_until_ms)}"
     if manifest.replaced:
         yield "replaced", f"{len(manifest.replaced)} objects pending deletion"
     if manifest.purged_to >= 0:
@@ -232,13 +211,14 @@ def _replica_rows(manifest: Manifest) -> Iterable[tuple[str, str]]:
     state = manifest.replica
     if state is not None:
         received = f"has source version {state.source_version}" if state.source_version else "has received nothing yet"
-        at = f", received {iso(state.received_at_ms)}" if state.received_at_ms >= 0 else ""
+        at = f", received {time_text(state.received_at_ms)}" if state.received_at_ms >= 0 else ""
         yield "replica", f"`{state.name}` of {state.source}, {received}{at}; only the replicator writes to it"
     for ancestor in manifest.lineage:
         yield "lineage", f"continues log {ancestor.log_id} from offset {ancestor.next_offset}"
     for hold in manifest.holds:
         received = f"has offsets below {hold.received_to}" if hold.received_to >= 0 else "has received nothing yet"
-        pin = "" if hold.version == NO_VERSION else f"; holds version {hold.version} until {iso(hold.expires_at_ms)}"
+        until = time_text(hold.expires_at_ms)
+        pin = "" if hold.version == NO_VERSION else f"; holds version {hold.version} until {until}"
         yield "held for", f"replica `{hold.replica}`, which {received}{pin}"
 
 
@@ -247,7 +227,7 @@ def manifest_summary(manifest: Manifest) -> str:
     following = "" if manifest.replica is None else f"\treplica of {manifest.replica.source}"
     offsets = f"[{manifest.log_start_offset}, {manifest.next_offset})"
     counts = f"{manifest.record_count:,} records in {len(manifest.segments):,} segments"
-    return f"{manifest.topic}-{manifest.partition}\t{offsets}\t{counts}\t{size(manifest.size_bytes)}{following}"
+    return f"{manifest.topic}-{manifest.partition}\t{offsets}\t{counts}\t{size_text(manifest.size_bytes)}{following}"
 
 
 def report_json(report: VerifyReport) -> Json:
@@ -327,7 +307,7 @@ def repair_lines(plan: RepairPlan, *, dry_run: bool) -> Iterable[str]:
     for note in plan.notes:
         yield f"note  {note}"
     for name, data in plan.new_indexes:
-        yield f"index {name}, {size(len(data))}"
+        yield f"index {name}, {size_text(len(data))}"
     done = "nothing was written (--dry-run)" if dry_run else "the manifest was written"
     offsets = f"[{manifest.log_start_offset}, {manifest.next_offset})"
     yield f"{plan.place}: {done}; {manifest.record_count:,} records in {offsets}, epochs from {manifest.last_epoch}"

@@ -2,7 +2,7 @@
 
 clock, backoff, retry        time and retries, given as arguments so that tests decide both
 signals                      stopping gracefully when asked to
-event_log, terminal          log events, and text for people
+event_log, terminal, text    log events, and text for people
 health, metrics_server       probes and `/metrics`
 rate_limit, throttle         byte rates
 overlap                      fetch ahead and send behind

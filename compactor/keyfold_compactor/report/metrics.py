@@ -17,10 +17,11 @@ from typing import Any, Final
 
 from keyfold.log.names import Place
 from keyfold.metrics.metric import Labelled, Metric, MetricValues
+from keyfold.runtime.text import size_text
 from keyfold_compactor.report import metric_names as names
 from keyfold_compactor.report.log_state import LogState
 from keyfold_compactor.report.metric_names import FAILURES, METRICS, PARTITIONS_SHOWN
-from keyfold_compactor.report.report import PartitionOutcome, PartitionReport, RunReport, size_text
+from keyfold_compactor.report.report import PartitionOutcome, PartitionReport, RunReport
 
 
 @dataclass(frozen=True, slots=True)

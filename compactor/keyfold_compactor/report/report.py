@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from keyfold.log.gc import CollectedGarbage
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
+from keyfold.runtime.text import size_text
 from keyfold_compactor.decide.work import Traffic
 from keyfold_compactor.report.log_state import LogState
 
@@ -306,15 +307,6 @@ class NoRunObserver:
 
     def run_failed(self) -> None:
         """See `RunObserver.run_failed`."""
-
-
-def size_text(n_bytes: float) -> str:
-    """Format bytes in the units of `keyfold log`. Freed bytes may be negative."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(n_bytes) < 1024:
-            return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.1f} {unit}"
-        n_bytes /= 1024
-    return f"{n_bytes:.1f} TiB"
 
 
 def text_lines(report: RunReport) -> Iterable[str]:

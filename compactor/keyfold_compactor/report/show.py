@@ -15,13 +15,14 @@ from rich.progress import Progress as Bar
 from keyfold.log.names import Place
 from keyfold.runtime.clock import Clock
 from keyfold.runtime.terminal import echo, echo_json
+from keyfold.runtime.text import size_text
 from keyfold_compactor.decide.horizon import HeldTombstones, plain_names
 from keyfold_compactor.decide.policy import MaintenanceTask, PartitionReview
 from keyfold_compactor.decide.retention import Expiry
 from keyfold_compactor.report import metrics
 from keyfold_compactor.report.cost import Cost, total
 from keyfold_compactor.report.progress import LoggedProgress, RunProgress
-from keyfold_compactor.report.report import RunReport, size_text, text_lines
+from keyfold_compactor.report.report import RunReport, text_lines
 
 Costs = Mapping[Place, Cost]
 """The cost of cleaning, for each partition that has something to clean."""

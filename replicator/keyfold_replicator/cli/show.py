@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from keyfold.cli.show import iso
 from keyfold.replicas.documents import ALL_TOPICS, Enablement, Registration
-from keyfold_compactor.report.report import size_text
+from keyfold.runtime.text import names_text, size_text, time_text
 from keyfold_replicator.promotion.steps import Outcome, Step
-from keyfold_replicator.registry.admission import Admission, names_text
+from keyfold_replicator.registry.admission import Admission
 from keyfold_replicator.rounds.runner import RunSummary
 from keyfold_replicator.state.states import State
 
@@ -41,7 +40,7 @@ def registration_lines(registration: Registration) -> Iterator[str]:
     for key in ("store.url", "s3.region", "aws.profile", "s3.ssea.name"):
         if registration.config.get(key):
             yield f"    {key} = {registration.config[key]}"
-    yield f"    added {iso(registration.added_at_ms)}, changed {iso(registration.changed_at_ms)}"
+    yield f"    added {time_text(registration.added_at_ms)}, changed {time_text(registration.changed_at_ms)}"
 
 
 def topics_text(config: Mapping[str, str]) -> str:
@@ -156,7 +155,7 @@ def outcome_lines(found: Outcome, done: str) -> Iterator[str]:
         yield f"{place}: has received nothing yet; the first round will replicate it"
         return
     words = {Step.READY: "ready", Step.FENCED: "ready, and the source is fenced already", Step.DONE: done}
-    received = f", received {iso(found.received_at_ms)}" if found.received_at_ms >= 0 else ""
+    received = f", received {time_text(found.received_at_ms)}" if found.received_at_ms >= 0 else ""
     yield f"{place}: {words[found.step]}, ends at offset {found.next_offset}{received}"
     if found.source_version == 0:
         yield "    the replica has received nothing of the log that it follows, and continues with what it had before"

@@ -33,13 +33,13 @@ from keyfold.log.names import Place
 from keyfold.log.partition_log import PartitionLog
 from keyfold.replicas.documents import Enablement, Registration
 from keyfold.runtime.clock import Clock
+from keyfold.runtime.text import names_text
 from keyfold.store.api import Create
 from keyfold.store.cas_document import PATIENCE_S, patience
 from keyfold.store.probe import PROBE_FOLDER, probe
 from keyfold_replicator.registry.link import Side
 
 AT_ONCE: Final = 16
-_NAMES_SHOWN: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +112,6 @@ def require_follows(source: Manifest, replica: Manifest, name: str) -> None:
             f"the replica's folder holds the replica `{state.name}` of this source",
             hint=f"choose an empty folder for `{name}`; or register this one as `{state.name}`, if that name is free",
         )
-
-
-def names_text(names: tuple[str, ...] | list[str]) -> str:
-    """List some names, and how many more there are."""
-    left = len(names) - _NAMES_SHOWN
-    return ", ".join(names[:_NAMES_SHOWN]) + (f" and {left} more" if left > 0 else "")
 
 
 def _is_enabled(enablement: Enablement, topic: str) -> bool:

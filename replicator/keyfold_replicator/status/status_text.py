@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from keyfold.cli.show import iso
 from keyfold.log.names import Place
-from keyfold_compactor.report.report import size_text
+from keyfold.runtime.text import duration_text, size_text, time_text
 from keyfold_replicator.state.figures import Lag, Pending
 from keyfold_replicator.state.states import NEVER_MS, State, Trouble
 from keyfold_replicator.status.assessment import Standing
@@ -99,7 +98,7 @@ def status_lines(status: ReplicaStatus, *, all_partitions: bool = False) -> Iter
         yield "  the replica did not answer for every partition: these figures leave out what passes have rewritten"
     if status.reported is not None and status.is_replicating and found.next_attempt_ms != NEVER_MS:
         wait_s = status.reported.in_ms(found.next_attempt_ms) / 1000
-        yield f"  next attempt in {_duration(wait_s)}, longest backoff {_duration(found.backoff_ms / 1000)}"
+        yield f"  next attempt in {duration_text(wait_s)}, longest backoff {duration_text(found.backoff_ms / 1000)}"
     for failing in found.errors:
         yield from _error_lines(failing)
     yield from _partition_lines(status, all_partitions=all_partitions)
@@ -114,7 +113,7 @@ def _process(status: ReplicaStatus) -> str:
     reported = status.reported
     if reported is None:
         return f"no replicator has run yet: `keyfold replica run {status.source_url} {status.registration.name}`"
-    ago = _duration(reported.age_ms / 1000)
+    ago = duration_text(reported.age_ms / 1000)
     if status.is_replicating:
         return f"replicated by {reported.holder}, which reported {ago} ago"
     ended = "ended" if not reported.is_running else "last reported"
@@ -129,12 +128,12 @@ def pending_text(pending: Pending) -> str:
     what = f"{size_text(pending.bytes)}, {pending.records:,} records, {pending.segments:,} segments pending"
     if pending.earliest_ms == NEVER_MS:
         return what
-    return f"{what}, from {iso(pending.earliest_ms)} to {iso(pending.latest_ms)}"
+    return f"{what}, from {time_text(pending.earliest_ms)} to {time_text(pending.latest_ms)}"
 
 
 def lag_text(lag: Lag) -> str:
     """Describe how far the replica is behind."""
-    return f"lag {lag.records:,} records, {_duration(lag.ms / 1000)}"
+    return f"lag {lag.records:,} records, {duration_text(lag.ms / 1000)}"
 
 
 def _error_lines(failing: Failing) -> Iterable[str]:
@@ -172,15 +171,5 @@ def _partition_text(standing: Standing, process: Reported | None) -> str:
         text += f" ({found.code})"
     text += f": {pending_text(found.pending)}; {lag_text(found.lag)}"
     if process is not None and found.backoff_ms and found.next_attempt_ms != NEVER_MS:
-        text += f"; try {found.attempts + 1} in {_duration(process.in_ms(found.next_attempt_ms) / 1000)}"
+        text += f"; try {found.attempts + 1} in {duration_text(process.in_ms(found.next_attempt_ms) / 1000)}"
     return text
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.0f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} days"

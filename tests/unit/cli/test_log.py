@@ -11,6 +11,7 @@ import pytest
 from keyfold.cli import show
 from keyfold.cli.app import Surroundings, run
 from keyfold.log.record import CREATE_TIME, Record
+from keyfold.runtime.text import time_text
 from keyfold.store.api import Create
 from tests.support.logs import MadeLog, record, records
 
@@ -107,7 +108,7 @@ def test_bytes_that_are_no_text_are_told_apart_from_text() -> None:
     }  # fmt: skip
     assert show.record_line("t", 1, odd) == "t-1@7\t-\t0xff00\t(tombstone)\th=(null) h=0xfe ü=\\n"
     assert show.record_line("t", 1, record(0, None, None)).endswith("(null)\t(null)")
-    assert show.iso(2**62) == str(2**62)
+    assert time_text(2**62) == str(2**62)
     assert show.dumps({"a": "ü\u2028\n"}) == '{"a":"ü\u2028\\n"}'
 
 

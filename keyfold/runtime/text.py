@@ -1,0 +1,46 @@
+"""Sizes, times and names as people read them, the same in the output of every command."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+_NAMES_SHOWN: Final = 5
+
+
+def size_text(n_bytes: float) -> str:
+    """Format a number of bytes, such as `3.4 MiB`. It may be negative."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(n_bytes) < 1024:
+            return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.1f} {unit}"
+        n_bytes /= 1024
+    return f"{n_bytes:.1f} TiB"
+
+
+def time_text(timestamp_ms: int) -> str:
+    """Format a timestamp in UTC; return the number if it is beyond the calendar, and `-` if it is negative."""
+    if timestamp_ms < 0:
+        return "-"
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms // 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return str(timestamp_ms)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{timestamp_ms % 1000:03d}Z"
+
+
+def duration_text(seconds: float) -> str:
+    """Format a duration in its largest unit, such as `14 min`."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.0f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} days"
+
+
+def names_text(names: Sequence[str]) -> str:
+    """List the first few names, and how many more there are."""
+    left = len(names) - _NAMES_SHOWN
+    return ", ".join(names[:_NAMES_SHOWN]) + (f" and {left} more" if left > 0 else "")

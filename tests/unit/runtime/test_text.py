@@ -1,0 +1,41 @@
+"""Sizes, times and names as people read them."""
+
+from __future__ import annotations
+
+import pytest
+
+from keyfold.runtime.text import duration_text, names_text, size_text, time_text
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "expected"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (-1536, "-1.5 KiB"),
+        (3 * 1024**3, "3.0 GiB"),
+        (5000 * 1024**4, "5000.0 TiB"),
+    ],
+)
+def test_a_size_has_the_largest_unit_that_it_reaches(n_bytes: float, expected: str) -> None:
+    assert size_text(n_bytes) == expected
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [(9.94, "9.9 s"), (10, "10 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h"), (172_800, "2 days")],
+)
+def test_a_duration_has_a_unit_that_fits(seconds: float, expected: str) -> None:
+    assert duration_text(seconds) == expected
+
+
+def test_a_time_is_in_utc_and_anything_else_is_shown_as_it_is() -> None:
+    assert time_text(1_700_000_000_123) == "2023-11-14T22:13:20.123Z"
+    assert time_text(-1) == "-"
+    assert time_text(2**62) == str(2**62)
+
+
+def test_names_beyond_the_fifth_are_counted() -> None:
+    assert names_text(["a", "b"]) == "a, b"
+    assert names_text(list("abcdefg")) == "a, b, c, d, e and 2 more"
