@@ -13,8 +13,9 @@ from keyfold.cli.app import Surroundings
 from keyfold.runtime.terminal import echo, echo_json
 
 if TYPE_CHECKING:
+    from keyfold.replicas.after_run import Replicate
     from keyfold_compactor.options import CompactOptions
-    from keyfold_compactor.report.report import Replicate, RunObserver
+    from keyfold_compactor.report.report import RunObserver
 
 
 @click.group()
@@ -153,15 +154,15 @@ def _replicas(
         yield lambda _: ()
         return
     from keyfold_compactor.replicating import replicating
-    from keyfold_compactor.report.metrics_export import replicas_watch
-    from keyfold_replicator.rounds.service import Narrowed
+    from keyfold_compactor.report.metrics_export import metrics_registry
 
     with replicating(
         options,
-        Narrowed(topic, partition),
+        topic,
+        partition,
         clock=world.clock,
         random=Random(world.random.getrandbits(64)),
-        watch=replicas_watch(observer),
+        metrics=metrics_registry(observer),
         opener=world.open_location,
     ) as replicate:
         yield replicate

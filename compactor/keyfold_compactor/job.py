@@ -23,6 +23,7 @@ from keyfold.errors import ConfigError, KeyfoldError
 from keyfold.log import catalog
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
+from keyfold.replicas.after_run import Replicate
 from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.clock import Clock
 from keyfold.runtime.retry import Patience
@@ -39,7 +40,7 @@ from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.report.cost import Cost, cost
 from keyfold_compactor.report.log_state import LogState
 from keyfold_compactor.report.progress import RunProgress
-from keyfold_compactor.report.report import NoRunObserver, Replicate, RunObserver, RunReport
+from keyfold_compactor.report.report import NoRunObserver, RunObserver, RunReport
 
 log = structlog.get_logger(__name__)
 

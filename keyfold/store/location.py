@@ -6,14 +6,19 @@ sources: `AWS_ENDPOINT_URL`, `AWS_REGION`, `AWS_PROFILE`, the files in `~/.aws`,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from keyfold.errors import ConfigError
+from keyfold.store.api import ObjectStore
 from keyfold.store.pacing import Pacer
 from keyfold.store.s3 import S3Location, S3Store
 
 if TYPE_CHECKING:  # a reader of a log does not need pydantic
     from keyfold.config.options import StoreOptions
+
+OpenLocation = Callable[[S3Location, Pacer | None], ObjectStore]
+"""A bucket with its endpoint and credentials, and an optional byte-rate limiter -> store."""
 
 
 def parse_url(url: str, *, key: str = "url") -> tuple[str, str]:
@@ -52,6 +57,11 @@ def configured_location(options: StoreOptions) -> S3Location:
         encryption=options.encryption or None,
         kms_key_id=options.kms_key_id or None,
     )
+
+
+def open_location(location: S3Location, pacer: Pacer | None = None) -> ObjectStore:
+    """Open the store at a location."""
+    return location.open(pacer)
 
 
 def open_store(place: str | S3Location, pacer: Pacer | None = None) -> S3Store:

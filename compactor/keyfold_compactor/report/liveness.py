@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from keyfold.replicas.after_run import ReplicaRound, Replicate
 from keyfold.runtime.health import Vitals
 from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.report.progress import RunProgress
-from keyfold_compactor.report.report import Replicate, Replicated, RunObserver, RunReport
+from keyfold_compactor.report.report import RunObserver, RunReport
 
 SLOWEST_BYTES_PER_SECOND: Final = 8 * 1024 * 1024
 """The minimum speed of a stage without a configured rate. A slower one counts as dead."""
@@ -72,7 +73,7 @@ class LivenessObserver:
 def with_liveness(replicate: Replicate, vitals: Vitals) -> Replicate:
     """Wrap replication so that it reports a sign of life whenever it asks whether to stop, several times a second."""
 
-    def replicating(should_stop: Callable[[], bool]) -> Sequence[Replicated]:
+    def replicating(should_stop: Callable[[], bool]) -> Sequence[ReplicaRound]:
         def moving() -> bool:
             vitals.moved()
             return should_stop()

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from keyfold.replicas.after_run import MetricsRegistry
 from keyfold.runtime.clock import Clock
 from keyfold.runtime.health import Checked
 from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.report.report import NoRunObserver, RunObserver
-
-if TYPE_CHECKING:
-    from keyfold_replicator.rounds.service import Watch as ReplicasWatch
 
 
 @contextlib.contextmanager
@@ -45,14 +42,11 @@ def measuring(
                 push(meter.registry, options.metrics_push_url, options.name)
 
 
-def replicas_watch(watch: RunObserver) -> ReplicasWatch | None:
-    """Return the observer of replicas, which exports like the observer of runs; None if nothing is exported."""
-    if isinstance(watch, NoRunObserver):
+def metrics_registry(observer: RunObserver) -> MetricsRegistry | None:
+    """Return the registry of the observer of runs, for metrics that are exported with its own; None without one."""
+    if isinstance(observer, NoRunObserver):
         return None
     from keyfold_compactor.report.run_meter import RunMeter
-    from keyfold_replicator.status.metrics import ReplicaMeter
 
-    assert isinstance(watch, RunMeter)
-    meter = ReplicaMeter()
-    watch.registry.register(meter)
-    return meter
+    assert isinstance(observer, RunMeter)
+    return observer.registry

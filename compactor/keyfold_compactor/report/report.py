@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any, Protocol
@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from keyfold.log.gc import CollectedGarbage
 from keyfold.log.manifest import Manifest
 from keyfold.log.names import Place
+from keyfold.replicas.after_run import ReplicaRound
 from keyfold.runtime.text import size_text
 from keyfold_compactor.decide.work import Traffic
 from keyfold_compactor.report.log_state import LogState
@@ -149,24 +150,6 @@ class PartitionReport:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Replicated:
-    """Result of the round that follows a run, for one replica: as JSON, and as lines of text.
-
-    `is_news`: the round copied something, or failed to.
-    """
-
-    name: str
-    is_failure: bool
-    is_news: bool
-    document: Mapping[str, Any]
-    lines: tuple[str, ...]
-
-
-Replicate = Callable[[Callable[[], bool]], Sequence[Replicated]]
-"""Replicate what is new until asked to stop; return the result for each replica."""
-
-
 @dataclass(slots=True)
 class RunReport:
     """The report of a whole run. `quiet_partitions` had nothing to do at all and are only counted.
@@ -186,7 +169,7 @@ class RunReport:
     under_way: dict[Place, PartitionReport] = field(default_factory=dict)
     log_states: dict[Place, LogState] = field(default_factory=dict)
     uncleanable: frozenset[Place] = frozenset()
-    replicas: tuple[Replicated, ...] = ()
+    replicas: tuple[ReplicaRound, ...] = ()
 
     @property
     def partitions(self) -> list[PartitionReport]:

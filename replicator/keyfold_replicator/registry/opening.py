@@ -11,7 +11,7 @@ other credentials), the desk reports that it is gone, and the service opens it a
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from random import Random
 from typing import Final
@@ -22,21 +22,15 @@ from keyfold.replicas.documents import Enablement, Registration
 from keyfold.replicas.registry import EnablementBook, NotRegistered, Registry
 from keyfold.runtime.clock import Clock
 from keyfold.store.api import ObjectStore
+from keyfold.store.location import OpenLocation, open_location
 from keyfold.store.pacing import Pacer
 from keyfold.store.s3 import S3Location
 from keyfold_replicator.registry.link import Link, Orders, ReplicaSettings, Side
 from keyfold_replicator.state.retry import Retry
 
-OpenLocation = Callable[[S3Location, Pacer | None], ObjectStore]
-
 # Changes that a running runner applies; all others need a new one.
 _ORDERS: Final = frozenset({"topics", "topics.regex"})
 _DEFAULTS: Final = ReplicaSettings()
-
-
-def open_location(location: S3Location, pacer: Pacer | None = None) -> ObjectStore:
-    """Open the store at a location."""
-    return location.open(pacer)
 
 
 def side(store: ObjectStore, topics_dir: str) -> Side:

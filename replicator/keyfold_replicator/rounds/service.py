@@ -28,16 +28,15 @@ from keyfold.replicas.registry import NotRegistered, Registry
 from keyfold.runtime.backoff import Backoff
 from keyfold.runtime.clock import Clock
 from keyfold.runtime.health import Vitals
+from keyfold.store.location import OpenLocation, open_location
 from keyfold.store.pacing import Pacer
 from keyfold.store.probe import PATIENCE_IN_A_LOOP_S, probe
 from keyfold_replicator.registry.holds import drop_holds_if_removed
 from keyfold_replicator.registry.link import Desk, Link, ReplicaSettings, Side
 from keyfold_replicator.registry.opening import (
-    OpenLocation,
     RegisteredDesk,
     close,
     link,
-    open_location,
     replica_side,
     settings,
 )

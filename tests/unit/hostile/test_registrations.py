@@ -25,7 +25,7 @@ from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.replicating import replicating
 from keyfold_replicator.registry.link import ReplicaSettings
 from keyfold_replicator.registry.opening import side
-from keyfold_replicator.rounds.service import Means, Narrowed, Replication
+from keyfold_replicator.rounds.service import Means, Replication
 from tests.support.hostile import plant
 from tests.support.logs import records
 from tests.support.replica_command import SOURCE, Buckets, made_log, read
@@ -155,7 +155,7 @@ def replicator(buckets: Buckets, _capture: pytest.CaptureFixture[str]) -> str:
 
 def compactor(buckets: Buckets, _capture: pytest.CaptureFixture[str]) -> str:
     options = CompactOptions.parse({"s3.bucket.name": "log", "replicas.run": "true"})
-    with replicating(options, Narrowed(), clock=SystemClock(), random=Random(3), opener=opener(buckets)) as replicate:
+    with replicating(options, clock=SystemClock(), random=Random(3), opener=opener(buckets)) as replicate:
         return "\n".join(replicate(lambda: False)[0].lines)
 
 
@@ -229,7 +229,7 @@ def test_a_credential_that_a_process_allows_reaches_the_replica(
     allowed = {"replica.env.allowlist.pattern": "DR_.*", "replica.file.allowed.paths": str(tmp_path)}
     (tmp_path / "replicate.json").write_text(json.dumps({"s3.bucket.name": "log", **allowed}))
     options = CompactOptions.parse({"s3.bucket.name": "log", "replicas.run": "true", **allowed})
-    with replicating(options, Narrowed(), clock=SystemClock(), random=Random(3), opener=opener(buckets)) as replicate:
+    with replicating(options, clock=SystemClock(), random=Random(3), opener=opener(buckets)) as replicate:
         replicate(lambda: False)
     assert "Credential=of-the-replica/" in endpoint.seen[-1]
     for words in ("status", "dr"), ("run", "--once"), ("promote", "dr", "--dry-run"), ("resync", "dr"):

@@ -10,6 +10,7 @@ from random import Random
 import pytest
 
 from keyfold.errors import ConditionsIgnored, ObjectNotFound, StoreUnavailable
+from keyfold.replicas.after_run import ReplicaRound
 from keyfold.runtime.buffers import Bytes
 from keyfold.runtime.clock import ManualClock
 from keyfold.runtime.health import AWAY_S, Vitals
@@ -23,7 +24,7 @@ from keyfold_compactor.job import Job, RunSelection
 from keyfold_compactor.options import CompactOptions
 from keyfold_compactor.report.liveness import BESIDE_S, LivenessObserver, LivenessProgress, quiet_max_s, with_liveness
 from keyfold_compactor.report.progress import NoProgress
-from keyfold_compactor.report.report import NoRunObserver, Replicated, RunReport
+from keyfold_compactor.report.report import NoRunObserver, RunReport
 from tests.support.cleaning import memory_log, patience, record
 
 CONFIG = {"s3.bucket.name": "b", "min.cleanable.dirty.ratio": "0", "log.cleaner.backoff.ms": "0"}
@@ -83,7 +84,7 @@ def test_a_round_of_the_replicas_gives_signs_while_it_waits(vitals: Vitals, cloc
     stop = threading.Event()
     answers: list[bool] = []
 
-    def replicate(should_stop: Callable[[], bool]) -> tuple[Replicated, ...]:
+    def replicate(should_stop: Callable[[], bool]) -> tuple[ReplicaRound, ...]:
         clock.sleep(101)
         answers.append(should_stop())
         assert vitals.live().is_good

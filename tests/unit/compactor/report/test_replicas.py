@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from random import Random
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from keyfold.errors import AccessDenied, BucketMissing, StoreUnavailable
 from keyfold.log.manifest import Manifest
@@ -29,8 +30,6 @@ from keyfold_compactor.report.metrics import run_values
 from keyfold_compactor.report.report import PartitionOutcome, RunReport, text_lines
 from keyfold_compactor.report.run_meter import RunMeter
 from keyfold_compactor.report.show import plan_document, plan_lines, report_document
-from keyfold_replicator.rounds.service import Narrowed
-from keyfold_replicator.status.metrics import ReplicaMeter
 from tests.support.cleaning import FAST, PLACE, Sink, load, memory_log, patience, read_all, record
 from tests.support.held import tell
 
@@ -260,16 +259,11 @@ def replica_of(buckets: Buckets, name: str = "eu") -> Manifest:
 
 
 def run_with_replicas(
-    buckets: Buckets, *, narrowed: Narrowed | None = None, meter: ReplicaMeter | None = None
+    buckets: Buckets, *, topic: str | None = None, metrics: CollectorRegistry | None = None
 ) -> RunReport:
     options = CompactOptions.parse({**CONFIG, "replicas.run": "true", "log.cleaner.driver.threads": "2"})
     with replicating(
-        options,
-        narrowed or Narrowed(),
-        clock=buckets.clock,
-        random=Random(3),
-        watch=meter,
-        opener=buckets.open,
+        options, topic, clock=buckets.clock, random=Random(3), metrics=metrics, opener=buckets.open
     ) as replicate:
         return job(buckets.stores["b"], buckets.clock, replicate=replicate).once()
 
@@ -284,15 +278,15 @@ def test_what_a_run_has_cleaned_is_at_the_replica_when_it_is_over() -> None:
     (replica,) = report_document(report)["replicas"]
     assert replica["partitions"][0]["code"] == "CompactionNotEnabled"
     EnablementBook(buckets.stores["bucket-eu"], "topics", clock, Random(0)).enable(1)
-    meter = ReplicaMeter()
-    report = run_with_replicas(buckets, meter=meter)
+    metrics = CollectorRegistry()
+    report = run_with_replicas(buckets, metrics=metrics)
     assert (report.exit_code, report.is_quiet) == (0, False)
     (replica,) = json.loads(json.dumps(report_document(report)))["replicas"]
     assert (replica["in_sync"], replica["partitions_in_sync"], replica["partitions"]) == (True, 1, [])
     assert replica["carried"]["commits"] == 1
     assert "1 of 1 partitions in sync" in " ".join(text_lines(report))
     assert read_all(buckets.stores["bucket-eu"], replica_of(buckets)) == read_all(store)
-    assert meter.values(), "figures are kept"
+    assert metrics.get_sample_value("keyfold_replica_commits_total", {"replica": "eu"}) == 1
     report = run_with_replicas(buckets)
     assert (report.exit_code, report.is_quiet) == (0, True)
     clock.advance(10_000)
@@ -301,7 +295,7 @@ def test_what_a_run_has_cleaned_is_at_the_replica_when_it_is_over() -> None:
     assert read_all(buckets.stores["bucket-eu"], replica_of(buckets)) == []
     sink.session.refresh()
     sink.append([record(2, "b", "1")])
-    run_with_replicas(buckets, narrowed=Narrowed("other"))
+    run_with_replicas(buckets, topic="other")
     assert replica_of(buckets).next_offset == 2
     run_with_replicas(buckets)
     assert replica_of(buckets).next_offset == 3
@@ -326,9 +320,7 @@ def test_what_was_carried_before_is_not_told_again_of_a_replica_that_cannot_be_b
     store, _ = memory_log([record(0, "a", "1")], clock=clock)
     register(store)
     buckets = Buckets(clock, b=store)
-    with replicating(
-        CompactOptions.parse(CONFIG), Narrowed(), clock=clock, random=Random(3), opener=buckets.open
-    ) as replicate:
+    with replicating(CompactOptions.parse(CONFIG), clock=clock, random=Random(3), opener=buckets.open) as replicate:
         assert replicate(lambda: False)[0].document["carried"]["commits"] == 1
         key = registration_key("topics", "eu")
         store.put(key, b"{", Update(store.head(key).etag))
@@ -342,7 +334,7 @@ def test_both_ends_are_paced_by_the_one_rate_of_the_configuration() -> None:
     register(store)
     buckets = Buckets(clock, b=store)
     options = CompactOptions.parse({**CONFIG, "log.cleaner.io.max.bytes.per.second": "1000000"})
-    with replicating(options, Narrowed(), clock=clock, random=Random(3), opener=buckets.open) as replicate:
+    with replicating(options, clock=clock, random=Random(3), opener=buckets.open) as replicate:
         replicate(lambda: False)
     first, second = buckets.pacers
     assert first is second is not None
@@ -354,7 +346,7 @@ def test_nothing_is_carried_when_the_run_was_told_to_stop() -> None:
     register(store)
     buckets = Buckets(clock, b=store)
     options = CompactOptions.parse(CONFIG)
-    with replicating(options, Narrowed(), clock=clock, random=Random(3), opener=buckets.open) as replicate:
+    with replicating(options, clock=clock, random=Random(3), opener=buckets.open) as replicate:
         assert replicate(lambda: True) == ()
     assert list(buckets.stores) == ["b"]
 
@@ -365,7 +357,7 @@ def test_the_compactor_leaves_a_replica_alone_and_says_so_where_it_was_forced() 
     buckets = Buckets(clock, b=store)
     register(store)
     options = CompactOptions.parse(CONFIG)
-    with replicating(options, Narrowed(), clock=clock, random=Random(3), opener=buckets.open) as replicate:
+    with replicating(options, clock=clock, random=Random(3), opener=buckets.open) as replicate:
         assert not replicate(lambda: False)[0].is_failure
     there = buckets.stores["bucket-eu"]
     assert isinstance(there, MemoryStore)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -177,6 +179,19 @@ def test_the_zip_has_the_code_and_the_commands_and_nothing_else(tmp_path: Path) 
     assert code.name.endswith("-spark.zip")
     assert script.read_text() == Path(str(keyfold_compactor.__file__)).with_name("__main__.py").read_text()
     assert not is_shipped()
+
+
+def test_the_compactor_of_the_zip_finds_the_replicator_of_the_zip(tmp_path: Path) -> None:
+    from keyfold_compactor.spark.code_zip import write_code_zip
+
+    code = write_code_zip(tmp_path / "keyfold.zip")
+    program = (
+        f"import sys; sys.path.insert(0, {str(code)!r})\n"
+        "from keyfold.replicas.after_run import load_open_rounds\n"
+        "print(sys.modules[load_open_rounds().__module__].__file__)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.strip() == f"{code}/keyfold_replicator/cli/after_run.py", done.stderr
 
 
 def test_a_runner_that_calls_a_function_sees_an_exit_only_where_something_failed(

@@ -1,0 +1,156 @@
+"""One round of all replicas after a run of the compactor (`keyfold.replicas.after_run`), with its output.
+
+The compactor finds `open_rounds` by its entry point.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any, NamedTuple
+
+from keyfold.errors import KeyfoldError
+from keyfold.replicas.after_run import AfterRun, MetricsRegistry, ReplicaRound, Replicate
+from keyfold.runtime.clock import Clock
+from keyfold.runtime.text import size_text
+from keyfold.runtime.throttle import BudgetPacer, TokenBucket
+from keyfold.store.location import OpenLocation
+from keyfold.store.pacing import Pacer
+from keyfold_replicator.cli.show import run_json, run_lines
+from keyfold_replicator.registry.link import ReplicaSettings, Side
+from keyfold_replicator.registry.opening import close, side
+from keyfold_replicator.rounds.runner import RunSummary
+from keyfold_replicator.rounds.service import Means, Narrowed, NoWatch, Replication, Watch
+from keyfold_replicator.state.states import PartitionState, State
+from keyfold_replicator.state.totals import Tally, Totals
+
+
+@contextlib.contextmanager
+def open_rounds(
+    after_run: AfterRun,
+    *,
+    clock: Clock,
+    random: Random,
+    metrics: MetricsRegistry | None,
+    open_location: OpenLocation,
+) -> Iterator[Replicate]:
+    """See `OpenRounds`."""
+    pacer = _pacer(after_run, clock)
+    location = replace(after_run.location, max_connections=4 * after_run.threads)
+    store = open_location(location, pacer)
+    means = Means(
+        ReplicaSettings(threads=after_run.threads),
+        clock,
+        random,
+        holder=f"{socket.gethostname()}:{os.getpid()}",
+        opener=open_location,
+        pacer=pacer,
+        allowed=after_run.allowed,
+    )
+    narrowed = Narrowed(after_run.topic, after_run.partition)
+    try:
+        yield _Rounds(side(store, after_run.topics_dir), means, narrowed, _watch(metrics))
+    finally:
+        close(store)
+
+
+def _watch(metrics: MetricsRegistry | None) -> Watch:
+    if metrics is None:
+        return NoWatch()
+    from keyfold_replicator.status.metrics import ReplicaMeter
+
+    meter = ReplicaMeter()
+    metrics.register(meter)
+    return meter
+
+
+class _Rounds:
+    """One round of every replica at each call. Errors of the stores are in the result."""
+
+    def __init__(self, source: Side, means: Means, narrowed: Narrowed, watch: Watch) -> None:
+        self._counted = _Counted(watch)
+        self._replication = Replication(source, means, watch=self._counted)
+        self._narrowed = narrowed
+
+    def __call__(self, should_stop: Callable[[], bool]) -> Sequence[ReplicaRound]:
+        """See `Replicate`."""
+        if should_stop():
+            return ()
+        try:
+            found = self._replication.once(should_stop, self._narrowed)
+        except KeyfoldError as error:
+            text = f"replicas: nothing was copied: {error}"
+            return (ReplicaRound("", is_failure=True, is_news=True, document={"error": str(error)}, lines=(text,)),)
+        return tuple(_round(name, each, self._counted.done(name)) for name, each in found.items())
+
+
+class _Counted:
+    """A `Watch` that also counts what was done for each replica since its last `begin`."""
+
+    def __init__(self, inner: Watch) -> None:
+        self._inner = inner
+        self._begun: dict[str, tuple[Tally, Totals]] = {}
+
+    def begin(self, name: str) -> Tally:
+        """See `Watch.begin`."""
+        tally = self._inner.begin(name)
+        self._begun[name] = (tally, tally.totals)
+        return tally
+
+    def publish(self, name: str, states: Sequence[PartitionState]) -> None:
+        """See `Watch.publish`."""
+        self._inner.publish(name, states)
+
+    def end(self, name: str) -> None:
+        """See `Watch.end`."""
+        self._inner.end(name)
+
+    def done(self, name: str) -> _Done:
+        """Return what was done; nothing for a replica that could not be opened."""
+        tally, before = self._begun.pop(name, (Tally(), Totals()))
+        now = tally.totals
+        return _Done(
+            now.commits - before.commits,
+            now.objects_sent + now.objects_copied - before.objects_sent - before.objects_copied,
+            now.sent_bytes + now.copied_bytes - before.sent_bytes - before.copied_bytes,
+        )
+
+
+class _Done(NamedTuple):
+    """Commits at a replica, objects that were copied there, and their stored bytes."""
+
+    commits: int
+    objects: int
+    bytes: int
+
+
+def _round(name: str, found: RunSummary, done: _Done) -> ReplicaRound:
+    is_failure = bool(found.error or found.failed)
+    copied = f"{name}: {done.commits} commits, {done.objects} objects with {size_text(done.bytes)} copied"
+    return ReplicaRound(
+        name,
+        is_failure=is_failure,
+        is_news=is_failure or any(done),
+        document=_document(name, found, done),
+        lines=(*run_lines(name, found), copied) if any(done) else tuple(run_lines(name, found)),
+    )
+
+
+def _document(name: str, found: RunSummary, done: _Done) -> dict[str, Any]:
+    """Return JSON as of `keyfold replica run --once --json`, but without partitions in sync: there are many runs."""
+    others = tuple(s for s in found.states if s.state is not State.IN_SYNC)
+    return {
+        **run_json(name, replace(found, states=others)),
+        "in_sync": found.is_in_sync,
+        "partitions_in_sync": len(found.states) - len(others),
+        "carried": done._asdict(),
+    }
+
+
+def _pacer(after_run: AfterRun, clock: Clock) -> Pacer | None:
+    rate = after_run.bytes_per_second
+    return None if rate is None else BudgetPacer(TokenBucket(rate, clock), clock, rate)
